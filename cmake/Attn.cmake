@@ -1,0 +1,65 @@
+# What the project's CMake files share: warnings and sanitizers, the LLVM that compiles CPU kernels, and one function
+# per kind of target.
+
+add_library(attn_flags INTERFACE)
+target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
+if(ATTN_SANITIZE)
+  target_compile_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE} -fno-omit-frame-pointer
+                                              -fno-sanitize-recover=all)
+  target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
+endif()
+
+# LLVM and clang as libraries, for the CPU device. 19 is what the project is tested with; other versions are taken
+# where 19 is not installed. Sets ATTN_HAS_CPU; without LLVM the build goes on and leaves the CPU device out.
+function(attn_find_llvm)
+  set(ATTN_HAS_CPU OFF PARENT_SCOPE)
+  foreach(version 19 20 21 18)
+    find_package(LLVM ${version} CONFIG QUIET PATHS /usr/lib/llvm-${version})
+    if(LLVM_FOUND)
+      find_package(Clang CONFIG QUIET PATHS ${LLVM_INSTALL_PREFIX} NO_DEFAULT_PATH)
+      if(Clang_FOUND AND TARGET clang-cpp)
+        message(STATUS "CPU device: clang/LLVM ${LLVM_PACKAGE_VERSION}")
+        add_library(attn_llvm INTERFACE)
+        target_include_directories(attn_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS} ${CLANG_INCLUDE_DIRS})
+        target_link_libraries(attn_llvm INTERFACE clang-cpp LLVM)
+        set(ATTN_HAS_CPU ON PARENT_SCOPE)
+        return()
+      endif()
+    endif()
+    unset(LLVM_DIR CACHE)
+    unset(Clang_DIR CACHE)
+  endforeach()
+  message(STATUS "CPU device: left out (install llvm-19-dev libclang-19-dev libclang-cpp19-dev to have it)")
+endfunction()
+
+# attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu): one GoogleTest binary, its tests known to ctest.
+function(attn_add_test name)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT ATTN_TESTS)
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main attn_flags)
+  target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}"
+                                             ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${ARG_LABEL} SKIP_RETURN_CODE 77 TIMEOUT 600)
+endfunction()
+
+# attn_add_experiment(FOLDER): the experiment in FOLDER. problem.cpp, sweep.cpp and findings.cpp make a library, so
+# that tests and later experiments may use them; main.cpp makes the executable; tests/*_test.cpp are its tests.
+function(attn_add_experiment folder)
+  set(dir ${PROJECT_SOURCE_DIR}/${folder})
+  add_library(${folder}_problem STATIC ${dir}/problem.cpp ${dir}/sweep.cpp ${dir}/findings.cpp)
+  target_link_libraries(${folder}_problem PUBLIC common_experiment PRIVATE attn_flags)
+  add_executable(${folder} ${dir}/main.cpp)
+  target_link_libraries(${folder} PRIVATE ${folder}_problem attn_flags)
+  file(GLOB tests CONFIGURE_DEPENDS ${dir}/tests/*_test.cpp)
+  if(tests)
+    attn_add_test(${folder}_test SOURCES ${tests} LIBRARIES ${folder}_problem LABEL cpu)
+    if(ATTN_TESTS)
+      add_dependencies(${folder}_test ${folder})
+    endif()
+  endif()
+endfunction()

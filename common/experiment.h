@@ -1,0 +1,110 @@
+// The loop every experiment shares: command line, cases, verify -> measure -> compare -> conclude, records.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/compare.h"
+#include "common/device.h"
+#include "common/finding.h"
+#include "common/sweep.h"
+#include "common/timing.h"
+
+namespace attn {
+
+class Experiment;
+
+/// One case made concrete: its tensors on the device and its pipeline.
+class Problem {
+ public:
+  virtual ~Problem() = default;
+  /// One launch of the work.
+  virtual void encode(CommandEncoder& encoder) const = 0;
+  /// Makes the outputs NaN, so that what the next launch does not write shows.
+  virtual void poison() = 0;
+  /// Compares what the last launch wrote with the oracle, and looks at the guard bands.
+  virtual Check check() = 0;
+  virtual Work work() const = 0;
+  /// Of Q, K and V: whose matrix ceiling the rate is held against.
+  virtual DType dtype() const = 0;
+  virtual const Pipeline& pipeline() const = 0;
+  virtual size_t threadgroup_bytes() const = 0;
+  /// Writes the outputs to a safetensors file (--dump-output).
+  virtual void dump(const std::string& path) const = 0;
+};
+
+/// What makes an experiment this one and not another.
+struct ExperimentSpec {
+  std::string name;
+  std::string summary;
+  std::vector<AxisInfo> axes;
+  /// The axes that tell the cases of one comparison apart (tile, variant); the rest is the shape.
+  std::vector<std::string> compared_axes;
+  std::vector<Hypothesis> hypotheses;
+  std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
+  /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
+  std::function<void(Case&, const DeviceInfo&)> complete;
+  /// Why a case cannot run on this device, in words with the figures; nothing if it can. Throws BadInput for a case
+  /// that makes no sense on any device.
+  std::function<std::optional<std::string>(const Case&, const DeviceInfo&)> skip_reason;
+  std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> make;
+  /// Fixes the shape axes from --input; null where an experiment takes no input file.
+  std::function<std::vector<Axis>(const std::string& input_path)> input_axes;
+};
+
+/// A problem under measurement, with its case.
+struct Trial {
+  Case config;
+  std::unique_ptr<Problem> problem;
+  Measurement record;
+};
+
+/// A comparison a hypothesis asks for.
+struct Duel {
+  std::string hypothesis;
+  Case baseline, contender;
+};
+
+struct Options;  // the parsed command line, in experiment.cpp
+
+class Experiment {
+ public:
+  Experiment(const ExperimentSpec& spec, Options options);
+  ~Experiment();
+
+  Device& device();
+  PipelineCache& pipelines();
+  uint64_t seed() const;
+  /// --input, empty where there is none.
+  const std::string& input() const;
+
+  /// The cases of this run, after --axis, --shard, --resume and --replay; a group is measured interleaved.
+  std::vector<std::vector<Case>> groups();
+  /// Makes, launches and checks each case; a skip, a wrong result or a failure is recorded and left out.
+  std::vector<Trial> verify(const std::vector<Case>& cases);
+  /// Times the verified cases in turn, checks them again and records them.
+  void measure(std::vector<Trial> trials);
+  /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
+  void compare(const std::vector<Duel>& duels);
+  /// Judges, writes findings, prints table and verdicts. Returns the exit status.
+  int conclude(const std::vector<Conclusion>& conclusions);
+
+  const std::vector<Measurement>& results() const;  // this run's, and those resumed from
+  /// The sample series behind a result of this run, for fits; empty for a resumed one.
+  const Series& series(const Measurement& result) const;
+  const std::vector<Comparison>& comparisons() const;
+  const Ceilings& ceilings() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong
+/// or failed; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far kept.
+int run_experiment(int argc, char** argv, const ExperimentSpec& spec, const std::function<int(Experiment&)>& body);
+
+}  // namespace attn

@@ -1,0 +1,25 @@
+// Parameters of the attention kernels, as host and kernel (of every dialect) see them. No other headers are needed, so
+// that kernels compile without a standard library.
+#pragma once
+
+/// Strides in elements; head_dim is contiguous.
+struct TensorStrides {
+  long long batch, head, row;
+};
+
+/// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
+/// lse: [batch, q_heads, q_len], f32, natural log; may be null. Strides make the layout.
+struct AttentionParams {
+  const void *q, *k, *v;
+  void* o;
+  float* lse;
+  TensorStrides q_strides, k_strides, v_strides, o_strides;
+  int batch, q_heads, kv_heads, q_len, kv_len;
+  float scale;
+};
+
+/// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+constexpr int causal_end(int q, int q_len, int kv_len) { return q + 1 + kv_len - q_len; }

@@ -1,0 +1,120 @@
+// From kernel source and function constants to machine code: what is compiled, under which name, and where it is kept.
+//
+// A function constant is a compile-time integer that a kernel declares nowhere: it becomes a `constexpr` line of a
+// prologue placed before the source (the term is Metal's). A kernel has no defaults, so that a misspelt constant does
+// not compile, and a constant that the kernel does not use does not compile either.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace attn {
+
+class Device;
+class Kernel;
+
+/// Function constants in a fixed order (by name), so that equal sets print, hash and compile equally.
+using FunctionConstants = std::map<std::string, int64_t>;
+
+/// Everything that says which code is wanted.
+struct KernelSource {
+  std::string path;   // under the source root, e.g. "proto1_flash/kernels/flash.cpu.cpp"
+  std::string entry;  // the extern "C" function
+  FunctionConstants constants;
+  std::map<std::string, std::string> includes;  // text that stands in for the file of an #include "NAME"
+
+  /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...].
+  std::string key() const;
+  /// The constexpr lines that stand before the source, ending with a #line directive for the source itself.
+  std::string prologue() const;
+};
+
+/// Seconds spent in each phase of a compilation.
+struct CompileTimes {
+  double front_end_s = 0;
+  double optimizer_s = 0;
+  double code_generation_s = 0;
+  double total_s() const { return front_end_s + optimizer_s + code_generation_s; }
+};
+
+/// Machine code and what is known of it.
+struct Binary {
+  std::string key;
+  std::string source_sha256;  // over prologue, source and every header it includes
+  std::string code_sha256;    // over `code`
+  std::string code;           // an object file (cpu) or a cubin (cuda)
+  CompileTimes times;         // of the compilation that made it, however long ago
+  int registers = -1;         // per thread; -1 where the device does not tell
+  int64_t spill_bytes = -1;   // stack bytes a thread's spills take; -1 where the device does not tell
+};
+
+/// A binary that is loaded and ready to be dispatched.
+struct Pipeline {
+  Binary binary;  // `code` is dropped once loaded
+  std::unique_ptr<Kernel> kernel;
+  std::string origin;  // "compiled", "disk" or "archive": where this process got it
+  double ready_s = 0;  // what getting it took here: compiling or reading, and loading
+};
+
+/// Many binaries in one file, so that an application ships or warms up its variants at once (Metal's binary archive).
+/// The file is written to a temporary name and renamed; each entry carries a checksum.
+class PipelineArchive {
+ public:
+  /// Reads an archive. A missing or foreign file throws BadInput; a damaged entry is left out and counted.
+  static PipelineArchive load(const std::string& path);
+  void add(const std::string& cache_key, const Binary& binary) { entries_[cache_key] = binary; }
+  const Binary* find(const std::string& cache_key) const;
+  void save(const std::string& path) const;
+  size_t size() const { return entries_.size(); }
+  size_t damaged() const { return damaged_; }
+
+ private:
+  std::map<std::string, Binary> entries_;
+  size_t damaged_ = 0;
+};
+
+/// Pipelines of one device: in memory, then (optionally) an archive, then one file each on disk, then the compiler.
+/// Safe to use from several threads and several processes; a key is compiled once per cache.
+class PipelineCache {
+ public:
+  /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then left alone.
+  PipelineCache(Device& device, std::string folder);
+  ~PipelineCache();
+
+  /// The pipeline for a source; throws CompileError, BadInput for a source that is not there.
+  const Pipeline& get(const KernelSource& source);
+
+  void attach(PipelineArchive archive) { archive_ = std::move(archive); }
+  /// What this cache has loaded so far, as an archive.
+  PipelineArchive archive() const;
+
+  /// $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto.
+  static std::string default_folder();
+
+ private:
+  struct Slot;
+  Binary find_or_compile(const KernelSource& source, std::string& origin);
+
+  Device& device_;
+  std::string folder_;
+  std::optional<PipelineArchive> archive_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<Slot>> slots_;
+};
+
+/// The folder kernels are read from: $ATTENTION_PROTO_SOURCE, else the tree this was built from.
+std::string source_root();
+
+/// Text of a kernel source or header, from KernelSource::includes, else from the source root. Throws BadInput.
+std::string read_source(const KernelSource& source, const std::string& path);
+
+/// SHA-256 over the prologue, the source and every header reached through #include "NAME" (paths are under the root).
+std::string source_sha256(const KernelSource& source);
+
+}  // namespace attn

@@ -1,0 +1,79 @@
+// Host tensors: element types, the two layouts, seeded random values and safetensors files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attn {
+
+enum class DType { f32, f16, bf16 };
+std::string_view name(DType dtype);
+size_t size_bytes(DType dtype);
+/// "f32", "f16" or "bf16"; throws BadInput.
+DType parse_dtype(std::string_view text);
+
+/// Order of a tensor in memory: b batch, h heads, s sequence, d head_dim (innermost).
+enum class Layout { bhsd, bshd };
+std::string_view name(Layout layout);
+/// "bhsd" or "bshd"; throws BadInput.
+Layout parse_layout(std::string_view text);
+
+/// Distance in elements between neighbours along each dimension; head_dim is contiguous.
+struct Strides {
+  int64_t batch, head, row;
+};
+
+/// A dense tensor [batch, heads, seq, dim] on the host, in either layout.
+struct Tensor {
+  int64_t batch = 0, heads = 0, seq = 0, dim = 0;
+  DType dtype = DType::f32;
+  Layout layout = Layout::bhsd;
+  std::vector<std::byte> data;
+
+  /// Elements are zero.
+  static Tensor zeros(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout);
+
+  int64_t count() const { return batch * heads * seq * dim; }
+  size_t bytes() const { return data.size(); }
+  Strides strides() const;
+  int64_t offset(int64_t b, int64_t h, int64_t s, int64_t d) const;
+  double at(int64_t b, int64_t h, int64_t s, int64_t d) const { return load(offset(b, h, s, d)); }
+  void set(int64_t b, int64_t h, int64_t s, int64_t d, double value) { store(offset(b, h, s, d), value); }
+  /// Element by position in memory; store() rounds to nearest even in the tensor's dtype.
+  double load(int64_t index) const;
+  void store(int64_t index, double value);
+};
+
+/// Standard normal values, rounded to dtype. A value depends on seed, stream and (b, h, s, d) alone: not on layout,
+/// batch or heads around it, nor on how many threads fill the tensor.
+Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout, uint64_t seed,
+                     uint64_t stream);
+
+/// The same values in another dtype or layout.
+Tensor convert(const Tensor& tensor, DType dtype, Layout layout);
+
+/// One tensor of a safetensors file: any rank, C order.
+struct StoredTensor {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> data;
+};
+
+/// The named tensors of a safetensors file (https://huggingface.co/docs/safetensors: 8-byte little-endian header size,
+/// JSON header, data). Others in the file may have any dtype and are not read. Throws BadInput in one line that names
+/// the file and what is wrong: not there, truncated, a header that lies, a missing name, a dtype not F32, F16 or BF16.
+std::map<std::string, StoredTensor> read_safetensors(const std::string& path, const std::vector<std::string>& names);
+
+/// The same from memory; `origin` names the bytes in messages. This is what is fuzzed.
+std::map<std::string, StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& origin,
+                                                      const std::vector<std::string>& names);
+
+/// Writes to a temporary name and renames. Throws BadInput where the file cannot be written.
+void write_safetensors(const std::string& path, const std::map<std::string, StoredTensor>& tensors);
+
+}  // namespace attn

@@ -1,0 +1,76 @@
+// From samples to statements: rounds of interleaved samples, medians with bootstrap confidence intervals, ratios taken
+// pair by pair. docs/measuring.md says why each constant is what it is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attn {
+
+/// device_hot: device time, caches as the previous sample left them. device_cold: device time, caches flushed before
+/// each sample. host: from submit to completion as the host sees it.
+enum class Scope { device_hot, device_cold, host };
+std::string_view name(Scope scope);
+
+/// Samples in seconds; a round is the samples taken between two turns of the other subjects.
+using Round = std::vector<double>;
+using Series = std::vector<Round>;
+
+struct TimingPolicy {
+  int warmup = 4;            // throw-away samples per subject before the first round
+  int samples_per_round = 1;
+  int min_samples = 10;      // per subject, before the interval may stop it
+  int max_samples = 200;
+  double target_ci = 0.01;   // stop once (ci_hi - ci_lo) / 2 / median is at most this
+  double budget_s = 1;       // for all subjects together; at least min_rounds are taken whatever it says
+  int min_rounds = 3;
+};
+
+struct Timing {
+  Scope scope = Scope::device_hot;
+  int n = 0, rounds = 0;
+  double median_s = 0, ci_lo_s = 0, ci_hi_s = 0;  // 95 % interval of the median, bootstrap over rounds
+  double cv = 0;                                  // standard deviation / mean of all samples
+  double min_s = 0;
+  std::string stop;  // why sampling ended: "ci", "budget", "max" or "interrupted"
+};
+
+/// Takes one sample and returns the seconds of each scope it observes, always in the same order.
+using Sampler = std::function<std::vector<double>()>;
+
+struct Measured {
+  std::vector<Series> series;  // one per value a sampler returns
+  std::string stop;
+};
+
+/// Samples the subjects in turn (A B C C B A A B C ...) until the first series of each is narrow enough or the budget
+/// is spent. `interrupted` is polled between samples.
+std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
+                                          const std::function<bool()>& interrupted = {});
+
+struct Estimate {
+  double value = 0, ci_lo = 0, ci_hi = 0;
+};
+
+double median(std::vector<double> values);
+/// Median of all samples with a 95 % interval from 2000 bootstrap resamples of rounds.
+Estimate bootstrap_median(const Series& series, uint64_t seed);
+Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t seed);
+
+/// Median of contender / baseline, taken sample by sample within each round; bootstrap over rounds. The two series
+/// have the same rounds; a round that is shorter in one is cut.
+Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
+
+/// Exponent b of time = a * x^b by least squares in log-log space over the medians; the interval resamples rounds.
+/// Needs at least two points with different x; throws std::invalid_argument otherwise.
+struct ScalingPoint {
+  double x;
+  Series series;
+};
+Estimate scaling_exponent(std::span<const ScalingPoint> points, uint64_t seed);
+
+}  // namespace attn
