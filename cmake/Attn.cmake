@@ -10,15 +10,19 @@ if(ATTN_SANITIZE)
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
 endif()
 
-# LLVM and clang as libraries, for the CPU device. 19 is what the project is tested with; other versions are taken
-# where 19 is not installed. Sets ATTN_HAS_CPU; without LLVM the build goes on and leaves the CPU device out.
+# LLVM and clang as libraries, for the CPU device. The project is tested with 19; from 18 on any version that CMake finds
+# is taken (-DLLVM_DIR=... names one). Sets ATTN_HAS_CPU; without LLVM the build goes on and leaves the CPU device out.
 function(attn_find_llvm)
-  set(ATTN_HAS_CPU OFF PARENT_SCOPE)
-  foreach(version 19 20 21 18)
-    find_package(LLVM ${version} CONFIG QUIET PATHS /usr/lib/llvm-${version})
-    if(LLVM_FOUND)
+  foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
+    if(prefix)
+      set(where PATHS ${prefix} NO_DEFAULT_PATH)
+    elseif(NOT LLVM_DIR)
+      continue()
+    endif()
+    find_package(LLVM CONFIG QUIET ${where})
+    if(LLVM_FOUND AND LLVM_PACKAGE_VERSION VERSION_GREATER_EQUAL 18)
       find_package(Clang CONFIG QUIET PATHS ${LLVM_INSTALL_PREFIX} NO_DEFAULT_PATH)
-      if(Clang_FOUND AND TARGET clang-cpp)
+      if(TARGET clang-cpp)
         message(STATUS "CPU device: clang/LLVM ${LLVM_PACKAGE_VERSION}")
         add_library(attn_llvm INTERFACE)
         target_include_directories(attn_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS} ${CLANG_INCLUDE_DIRS})
@@ -30,7 +34,8 @@ function(attn_find_llvm)
     unset(LLVM_DIR CACHE)
     unset(Clang_DIR CACHE)
   endforeach()
-  message(STATUS "CPU device: left out (install llvm-19-dev libclang-19-dev libclang-cpp19-dev to have it)")
+  message(STATUS "CPU device: left out (llvm-19-dev, libclang-19-dev and libclang-cpp19-dev would bring it)")
+  set(ATTN_HAS_CPU OFF PARENT_SCOPE)
 endfunction()
 
 # attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu): one GoogleTest binary, its tests known to ctest.

@@ -1,1 +1,103 @@
-// to be written
+#include "common/device.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+#ifdef ATTN_HAS_CPU
+#include "common/cpu/device.h"
+#endif
+
+namespace attn {
+
+bool DeviceInfo::has(std::string_view feature) const {
+  return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+nlohmann::ordered_json DeviceInfo::json() const {
+  return {{"spec", spec},
+          {"backend", backend},
+          {"name", name},
+          {"arch", arch},
+          {"toolchain", toolchain},
+          {"features", features},
+          {"units", units},
+          {"simd_width", simd_width},
+          {"vector_registers", vector_registers},
+          {"threadgroup_memory_bytes", threadgroup_memory_bytes},
+          {"last_level_cache_bytes", last_level_cache_bytes},
+          {"memory_bytes", memory_bytes}};
+}
+
+std::string Device::known_specs() { return "cpu, cpu:threads=N"; }
+
+std::unique_ptr<Device> Device::open(std::string_view spec) {
+  const std::string_view backend = spec.substr(0, spec.find(':'));
+  if (backend == "cpu") {
+#ifdef ATTN_HAS_CPU
+    return open_cpu_device(spec);
+#else
+    throw DeviceMissing("cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev and libclang-cpp19-dev");
+#endif
+  }
+  throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));
+}
+
+void Device::limit_threadgroup_memory(size_t bytes) {
+  if (bytes == 0 || bytes > info_.threadgroup_memory_bytes) {
+    throw BadInput(fmt::format("threadgroup memory: {} bytes is not allowed; 1 to {}, which is what {} has", bytes,
+                               info_.threadgroup_memory_bytes, info_.spec));
+  }
+  info_.threadgroup_memory_bytes = bytes;
+}
+
+namespace {
+
+// Different from the NaN fill, so that a stray poison shows too.
+constexpr unsigned char guard_byte = 0xA5;
+
+}  // namespace
+
+Buffer::Buffer(Device& device, size_t bytes)
+    : device_(&device), block_(device.allocate(bytes + 2 * guard_bytes)), bytes_(bytes) {
+  std::array<unsigned char, guard_bytes> guard;
+  guard.fill(guard_byte);
+  device_->upload(block_, guard.data(), guard_bytes);
+  device_->upload(static_cast<std::byte*>(data()) + bytes_, guard.data(), guard_bytes);
+  poison();
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(block_, other.block_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (block_) device_->release(block_);
+}
+
+void Buffer::upload(const void* source, size_t bytes) { device_->upload(data(), source, std::min(bytes, bytes_)); }
+
+void Buffer::download(void* target, size_t bytes) const { device_->download(target, data(), std::min(bytes, bytes_)); }
+
+void Buffer::poison() {
+  CommandEncoder encoder;
+  encoder.fill(data(), 0xFF, bytes_);
+  device_->submit(encoder);
+}
+
+bool Buffer::guards_intact() const {
+  std::array<unsigned char, 2 * guard_bytes> guard;
+  device_->download(guard.data(), block_, guard_bytes);
+  device_->download(guard.data() + guard_bytes, static_cast<std::byte*>(data()) + bytes_, guard_bytes);
+  return std::all_of(guard.begin(), guard.end(), [](unsigned char byte) { return byte == guard_byte; });
+}
+
+}  // namespace attn

@@ -1,1 +1,131 @@
-// to be written
+#include "common/experiment.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+#include "common/error.h"
+#include "common/loop/state.h"
+
+namespace attn {
+namespace {
+
+volatile std::sig_atomic_t signal_received = 0;
+
+/// Notes the first SIGINT or SIGTERM; the second has its usual effect.
+class SignalGuard {
+ public:
+  SignalGuard() {
+    signal_received = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int number) { signal_received = number; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+  }
+  ~SignalGuard() {
+    sigaction(SIGINT, &old_interrupt_, nullptr);
+    sigaction(SIGTERM, &old_terminate_, nullptr);
+  }
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+
+ private:
+  struct sigaction old_interrupt_ {
+  }, old_terminate_{};
+};
+
+}  // namespace
+
+bool interrupted() { return signal_received != 0; }
+
+Experiment::Experiment(const ExperimentSpec& spec, Options options)
+    : state_(std::make_unique<State>(*this, spec, std::move(options))) {}
+Experiment::~Experiment() = default;
+
+Device& Experiment::device() { return *state_->device; }
+PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
+uint64_t Experiment::seed() const { return state_->options.seed; }
+const std::string& Experiment::input() const { return state_->options.input; }
+std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
+const std::vector<Measurement>& Experiment::results() const { return state_->results; }
+const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
+const Ceilings& Experiment::ceilings() const { return state_->measured_ceilings(); }
+
+const Series& Experiment::series(const Measurement& result) const {
+  static const Series none;
+  const auto place = state_->series.find(result.id);
+  return place == state_->series.end() ? none : place->second;
+}
+
+std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
+  std::vector<Trial> trials;
+  for (const Case& config : cases) {
+    if (interrupted()) throw Interrupted{};
+    state_->progress.begin(config.key());
+    if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
+  }
+  return trials;
+}
+
+void Experiment::measure(std::vector<Trial> trials) {
+  if (interrupted()) throw Interrupted{};
+  if (state_->options.only_verify) {
+    for (Trial& trial : trials) state_->store(std::move(trial.record));
+  } else {
+    state_->measure(std::move(trials));
+  }
+  if (interrupted()) throw Interrupted{};
+}
+
+void Experiment::compare(const std::vector<Duel>& duels) {
+  if (!state_->options.only_verify) state_->compare(duels);
+}
+
+int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
+  if (interrupted()) throw Interrupted{};
+  return state_->conclude(conclusions);
+}
+
+int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
+                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device) {
+  const auto complain = [&](const std::string& message, int status) {
+    fmt::print(stderr, "{}: {}\n", spec.name, first_line(message));
+    return status;
+  };
+  const SignalGuard guard;
+  try {
+    auto options = parse_options(argc, argv, spec);
+    if (!options) return 0;
+    options->open_device = open_device;
+    Experiment lab(spec, *options);
+    Experiment::State& state = *lab.state_;
+    if (options->list) {
+      fmt::print("{}", list(spec, *options, state.groups));
+      return 0;
+    }
+    if (options->dry_run) {
+      fmt::print("{}", dry_run(spec, *options, state.groups, lab.device().info()));
+      return 0;
+    }
+    state.open_records();
+    try {
+      return state.replays_measurement() ? state.replay_measurement() : body(lab);
+    } catch (const Interrupted&) {
+      state.progress.clear();
+      std::vector<std::string> arguments = options->arguments;
+      if (!options->resume && options->replay.empty()) arguments.push_back("--resume");
+      return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
+                                  options->measurements_path, shell_command(arguments)),
+                      130);
+    }
+  } catch (const BadInput& error) {
+    return complain(error.what(), 2);
+  } catch (const DeviceMissing& error) {
+    return complain(error.what(), 3);
+  } catch (const std::exception& error) {
+    return complain(error.what(), 1);
+  }
+}
+
+}  // namespace attn

@@ -10,6 +10,7 @@
 #include "common/compare.h"
 #include "common/device.h"
 #include "common/finding.h"
+#include "common/options.h"
 #include "common/sweep.h"
 #include "common/timing.h"
 
@@ -60,6 +61,7 @@ struct Trial {
   Case config;
   std::unique_ptr<Problem> problem;
   Measurement record;
+  double launch_s = 0;  // of the launch that was checked
 };
 
 /// A comparison a hypothesis asks for.
@@ -67,8 +69,6 @@ struct Duel {
   std::string hypothesis;
   Case baseline, contender;
 };
-
-struct Options;  // the parsed command line, in experiment.cpp
 
 class Experiment {
  public:
@@ -99,12 +99,16 @@ class Experiment {
   const Ceilings& ceilings() const;
 
  private:
+  friend int run_experiment(int, const char* const*, const ExperimentSpec&, const std::function<int(Experiment&)>&,
+                            const DeviceOpener&);
   struct State;
   std::unique_ptr<State> state_;
 };
 
 /// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong
 /// or failed; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far kept.
-int run_experiment(int argc, char** argv, const ExperimentSpec& spec, const std::function<int(Experiment&)>& body);
+/// After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on.
+int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
+                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device = &Device::open);
 
 }  // namespace attn

@@ -1,11 +1,10 @@
 // Records: what a run measured and what it learned, one JSON object a line. docs/records.md lists every field.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "common/compare.h"
 #include "common/device.h"
@@ -34,7 +33,7 @@ struct Ceilings {
 struct Measurement {
   std::string id;  // hash of the line without id
   std::string run_id, experiment, device;
-  Case config;  // the record's "case"
+  Case config;                // the record's "case"
   std::string status = "ok";  // ok skipped wrong failed timeout oom
   std::string reason;
   std::optional<Check> check;
@@ -44,11 +43,14 @@ struct Measurement {
   Json pipeline, clocks;     // null where there is none
 
   const Timing* timing(Scope scope) const;
-  double tflops() const;  // by the device_hot median; 0 where there is none
+  /// Rates by the median of one scope; 0 without work or time. Arithmetic is at its best with hot caches; cold ones
+  /// leave no doubt that the bytes came from memory. Where the preferred scope is missing, the other stands in.
+  double tflops() const;
   double gbps() const;
 };
 
-/// Throws std::runtime_error where a rate is above its ceiling by more than 5 %: such a figure is an error, not a result.
+/// Throws std::runtime_error where a rate is above its ceiling by more than 5 %: such a figure is an error, not a
+/// result.
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
 Measurement measurement_from_json(const Json& json);
 
@@ -74,10 +76,10 @@ struct Verdict {
 /// its own noise floor.
 struct Comparison {
   Case baseline, contender;
-  Estimate ratio;        // contender / baseline, of device_hot time
-  Estimate aa;           // baseline / baseline
-  double aa_floor() const;  // largest distance of the A/A interval from 1
-  double cv = 0;         // larger of the two
+  Estimate ratio;            // contender / baseline, of device_hot time
+  Estimate aa;               // baseline / baseline
+  double aa_floor() const;   // largest distance of the A/A interval from 1
+  double cv = 0;             // larger of the two
   std::vector<Timing> time;  // baseline, contender
 };
 
@@ -88,10 +90,10 @@ struct Conclusion {
   std::string title;       // templates over data: "Bc=80 takes {compare.ratio:.3f} of the best power of two"
   std::string content;
   std::vector<std::string> tags;
-  Estimate estimate;       // the metric's value
-  double aa_floor = 0;     // 0 where the metric is no ratio of times
+  Estimate estimate;    // the metric's value
+  double aa_floor = 0;  // 0 where the metric is no ratio of times
   double cv = 0;
-  bool correct = true;     // every measurement behind it passed its check
+  bool correct = true;  // every measurement behind it passed its check
   std::optional<Comparison> compare;
   Json values = Json::object();           // every other number the texts use
   std::vector<std::string> measurements;  // ids

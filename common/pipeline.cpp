@@ -1,1 +1,295 @@
-// to be written
+#include "common/pipeline.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include "common/device.h"
+#include "common/error.h"
+#include "common/sha256.h"
+
+namespace attn {
+
+namespace fs = std::filesystem;
+
+std::string KernelSource::key() const {
+  std::string text = entry + "[";
+  for (const auto& [name, value] : constants) text += fmt::format("{}={},", name, value);
+  for (const auto& [name, body] : includes) text += fmt::format("{}:{},", name, sha256(body).substr(0, 8));
+  if (text.back() == ',') text.pop_back();
+  return text + "]";
+}
+
+std::string KernelSource::prologue() const {
+  std::string text;
+  for (const auto& [name, value] : constants) text += fmt::format("constexpr long long {} = {};\n", name, value);
+  return text + fmt::format("#line 1 \"{}\"\n", path);
+}
+
+std::string source_root() {
+  const char* named = std::getenv("ATTENTION_PROTO_SOURCE");
+  return named && *named ? named : ATTN_SOURCE_ROOT;
+}
+
+std::string read_source(const KernelSource& source, const std::string& path) {
+  if (const auto replaced = source.includes.find(path); replaced != source.includes.end()) return replaced->second;
+  const fs::path file = fs::path(source_root()) / path;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw BadInput(fmt::format("kernel source {} cannot be read; ATTENTION_PROTO_SOURCE names the source tree", file.string()));
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return std::move(text).str();
+}
+
+namespace {
+
+// Names in #include "NAME" lines, whether or not the preprocessor would reach them: a file too many in the hash costs
+// a recompilation, one too few a wrong result.
+std::vector<std::string> included_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    size_t at = line.find_first_not_of(" \t");
+    if (at == std::string::npos || line[at] != '#') continue;
+    at = line.find_first_not_of(" \t", at + 1);
+    if (at == std::string::npos || line.compare(at, 7, "include") != 0) continue;
+    const size_t open = line.find('"', at);
+    const size_t close = open == std::string::npos ? open : line.find('"', open + 1);
+    if (close != std::string::npos) names.push_back(line.substr(open + 1, close - open - 1));
+  }
+  return names;
+}
+
+void collect(const KernelSource& source, const std::string& path, std::set<std::string>& seen, std::string& text) {
+  if (!seen.insert(path).second) return;
+  const std::string body = read_source(source, path);
+  text += fmt::format("{} {}\n{}", path, body.size(), body);
+  for (const std::string& name : included_names(body)) collect(source, name, seen, text);
+}
+
+}  // namespace
+
+std::string source_sha256(const KernelSource& source) {
+  std::string text = source.entry + "\n" + source.prologue();
+  std::set<std::string> seen;
+  collect(source, source.path, seen, text);
+  return sha256(text);
+}
+
+namespace {
+
+// A binary on disk: one line of JSON, then the code. The line carries the hash of the code and, last, of itself, so
+// that a file that was cut or flipped anywhere is seen to be damaged.
+std::string serialize(const Binary& binary) {
+  nlohmann::ordered_json head = {{"format", 1},
+                                 {"key", binary.key},
+                                 {"source_sha256", binary.source_sha256},
+                                 {"code_sha256", binary.code_sha256},
+                                 {"code_bytes", binary.code.size()},
+                                 {"front_end_s", binary.times.front_end_s},
+                                 {"optimizer_s", binary.times.optimizer_s},
+                                 {"code_generation_s", binary.times.code_generation_s},
+                                 {"registers", binary.registers},
+                                 {"spill_bytes", binary.spill_bytes}};
+  head["head_sha256"] = sha256(head.dump());
+  return head.dump() + "\n" + binary.code;
+}
+
+// Nothing if the text is not exactly what serialize() wrote.
+std::optional<Binary> deserialize(std::string_view text) {
+  const size_t newline = text.find('\n');
+  if (newline == std::string_view::npos) return std::nullopt;
+  auto head = nlohmann::ordered_json::parse(text.substr(0, newline), nullptr, false);
+  if (!head.is_object() || !head.contains("head_sha256")) return std::nullopt;
+  try {
+    const std::string claimed = head["head_sha256"];
+    head.erase("head_sha256");
+    if (sha256(head.dump()) != claimed || head.at("format") != 1) return std::nullopt;
+    Binary binary;
+    binary.key = head.at("key");
+    binary.source_sha256 = head.at("source_sha256");
+    binary.code_sha256 = head.at("code_sha256");
+    binary.times = {head.at("front_end_s"), head.at("optimizer_s"), head.at("code_generation_s")};
+    binary.registers = head.at("registers");
+    binary.spill_bytes = head.at("spill_bytes");
+    binary.code = text.substr(newline + 1);
+    if (binary.code.size() != head.at("code_bytes") || sha256(binary.code) != binary.code_sha256) return std::nullopt;
+    return binary;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::string> read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return std::nullopt;
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return std::move(text).str();
+}
+
+// Writes beside the target and renames: readers see the old file or the new one, never a part. False if the disk is
+// full or the folder cannot be written.
+bool write_file(const fs::path& path, std::string_view text) {
+  static std::atomic<unsigned> counter{0};
+  const fs::path temporary = fmt::format("{}.{}.{}", path.string(), getpid(), counter++);
+  std::error_code error;
+  {
+    std::ofstream stream(temporary, std::ios::binary);
+    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+    stream.close();
+    if (!stream) {
+      fs::remove(temporary, error);
+      return false;
+    }
+  }
+  fs::rename(temporary, path, error);
+  if (!error) return true;
+  fs::remove(temporary, error);
+  return false;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+constexpr std::string_view archive_magic = "attention-proto archive 1\n";
+
+}  // namespace
+
+PipelineArchive PipelineArchive::load(const std::string& path) {
+  const std::optional<std::string> file = read_file(path);
+  if (!file) throw BadInput(fmt::format("pipeline archive {} cannot be read", path));
+  std::string_view rest = *file;
+  if (!rest.starts_with(archive_magic)) throw BadInput(fmt::format("{} is not a pipeline archive", path));
+  rest.remove_prefix(archive_magic.size());
+  PipelineArchive archive;
+  // Each entry: "CACHE_KEY BYTES\n" and that many bytes.
+  while (!rest.empty()) {
+    const size_t newline = rest.find('\n');
+    const size_t space = rest.substr(0, newline).find(' ');
+    const std::string count(newline == std::string_view::npos || space == std::string_view::npos
+                                ? ""
+                                : rest.substr(space + 1, newline - space - 1));
+    char* end = nullptr;
+    const unsigned long long bytes = std::strtoull(count.c_str(), &end, 10);
+    if (count.empty() || *end || bytes > rest.size() - newline - 1) {
+      ++archive.damaged_;  // where one entry ends and the next begins is lost
+      break;
+    }
+    const std::string key(rest.substr(0, space));
+    if (auto binary = deserialize(rest.substr(newline + 1, bytes))) {
+      archive.entries_[key] = std::move(*binary);
+    } else {
+      ++archive.damaged_;
+    }
+    rest.remove_prefix(newline + 1 + bytes);
+  }
+  return archive;
+}
+
+const Binary* PipelineArchive::find(const std::string& cache_key) const {
+  const auto found = entries_.find(cache_key);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+void PipelineArchive::save(const std::string& path) const {
+  std::string text(archive_magic);
+  for (const auto& [key, binary] : entries_) {
+    const std::string entry = serialize(binary);
+    text += fmt::format("{} {}\n", key, entry.size()) + entry;
+  }
+  if (!write_file(path, text)) throw BadInput(fmt::format("pipeline archive {} cannot be written", path));
+}
+
+// One pipeline; its mutex makes a second thread that wants it wait for the first to compile it.
+struct PipelineCache::Slot {
+  std::mutex mutex;
+  std::string cache_key;
+  std::optional<Pipeline> pipeline;
+};
+
+PipelineCache::PipelineCache(Device& device, std::string folder) : device_(device), folder_(std::move(folder)) {
+  if (folder_.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error || access(folder_.c_str(), W_OK) != 0) {
+    spdlog::warn("kernel cache {} cannot be written; kernels are compiled anew in each run", folder_);
+    folder_.clear();
+  }
+}
+
+PipelineCache::~PipelineCache() = default;
+
+std::string PipelineCache::default_folder() {
+  if (const char* named = std::getenv("ATTENTION_PROTO_CACHE")) return named;
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg) return std::string(xdg) + "/attention-proto";
+  const char* home = std::getenv("HOME");
+  return home && *home ? std::string(home) + "/.cache/attention-proto" : std::string();
+}
+
+const Pipeline& PipelineCache::get(const KernelSource& source) {
+  Slot* slot = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& entry = slots_[source.path + ":" + source.key()];
+    if (!entry) entry = std::make_unique<Slot>();
+    slot = entry.get();
+  }
+  const std::lock_guard lock(slot->mutex);
+  if (!slot->pipeline) {
+    const auto start = std::chrono::steady_clock::now();
+    Pipeline pipeline;
+    slot->cache_key = sha256(source_sha256(source) + device_.compiler_identity());
+    pipeline.binary = find_or_compile(source, slot->cache_key, pipeline.origin);
+    pipeline.kernel = device_.load(pipeline.binary, source.entry);
+    pipeline.ready_s = seconds_since(start);
+    slot->pipeline = std::move(pipeline);
+  }
+  return *slot->pipeline;
+}
+
+Binary PipelineCache::find_or_compile(const KernelSource& source, const std::string& cache_key, std::string& origin) {
+  if (const Binary* archived = archive_ ? archive_->find(cache_key) : nullptr) {
+    origin = "archive";
+    return *archived;
+  }
+  const fs::path path = folder_.empty() ? fs::path() : fs::path(folder_) / cache_key;
+  if (!folder_.empty()) {
+    if (const std::optional<std::string> file = read_file(path)) {
+      if (auto binary = deserialize(*file)) {
+        origin = "disk";
+        return std::move(*binary);
+      }
+      spdlog::warn("kernel cache entry {} is damaged; compiling {} again", path.string(), source.key());
+    }
+  }
+  Binary binary = device_.compile(source);
+  origin = "compiled";
+  if (!folder_.empty() && !write_file(path, serialize(binary))) {
+    spdlog::warn("kernel cache entry {} could not be written; going on without it", path.string());
+  }
+  return binary;
+}
+
+PipelineArchive PipelineCache::archive() const {
+  const std::lock_guard lock(mutex_);
+  PipelineArchive archive;
+  for (const auto& [key, slot] : slots_) {
+    const std::lock_guard slot_lock(slot->mutex);
+    if (slot->pipeline) archive.add(slot->cache_key, slot->pipeline->binary);
+  }
+  return archive;
+}
+
+}  // namespace attn

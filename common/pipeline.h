@@ -56,7 +56,7 @@ struct Binary {
 
 /// A binary that is loaded and ready to be dispatched.
 struct Pipeline {
-  Binary binary;  // `code` is dropped once loaded
+  Binary binary;
   std::unique_ptr<Kernel> kernel;
   std::string origin;  // "compiled", "disk" or "archive": where this process got it
   double ready_s = 0;  // what getting it took here: compiling or reading, and loading
@@ -99,7 +99,7 @@ class PipelineCache {
 
  private:
   struct Slot;
-  Binary find_or_compile(const KernelSource& source, std::string& origin);
+  Binary find_or_compile(const KernelSource& source, const std::string& cache_key, std::string& origin);
 
   Device& device_;
   std::string folder_;

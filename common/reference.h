@@ -30,7 +30,8 @@ struct RowIndex {
   bool operator==(const RowIndex&) const = default;
 };
 
-/// All query rows, or `count` of them: first and last query of the first and last head, the rest drawn with `seed`.
+/// All query rows, or `count` of them: first and last query of the first and last head (even where `count` is less),
+/// the rest drawn with `seed`. In order of (batch, head, q), none twice.
 std::vector<RowIndex> all_rows(const AttentionShape& shape);
 std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
 
@@ -42,6 +43,8 @@ struct ReferenceRows {
 
 /// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
+/// Quickest where the rows of one head stand together. Throws std::invalid_argument where tensors or rows do not fit
+/// the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {});
 

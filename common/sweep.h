@@ -3,14 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 namespace attn {
 
@@ -20,8 +19,8 @@ std::string to_string(const AxisValue& value);
 /// An axis an experiment knows: its name, what it means and what it may be.
 struct AxisInfo {
   std::string name;
-  std::string help;
-  std::vector<std::string> choices;  // a text axis; empty for an integer axis
+  std::string help = {};
+  std::vector<std::string> choices = {};  // a text axis; empty for an integer axis
   int64_t min = 1, max = 1, multiple_of = 1;
 };
 
@@ -31,7 +30,7 @@ class Case {
   int64_t integer(std::string_view axis) const;          // throws std::out_of_range where the axis is not set
   const std::string& text(std::string_view axis) const;  // likewise
   bool has(std::string_view axis) const;
-  void set(std::string_view axis, AxisValue value);      // keeps the place of an axis that is there
+  void set(std::string_view axis, AxisValue value);  // keeps the place of an axis that is there
   const std::vector<std::pair<std::string, AxisValue>>& axes() const { return axes_; }
 
   /// "variant=tuned head_dim=64 ..."; with `names`, only these axes. Equal cases have equal keys.

@@ -35,7 +35,8 @@ struct Tensor {
   Layout layout = Layout::bhsd;
   std::vector<std::byte> data;
 
-  /// Elements are zero.
+  /// Elements are zero. Throws std::invalid_argument for a negative size, std::length_error for more than memory can
+  /// be.
   static Tensor zeros(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout);
 
   int64_t count() const { return batch * heads * seq * dim; }
@@ -47,6 +48,9 @@ struct Tensor {
   /// Element by position in memory; store() rounds to nearest even in the tensor's dtype.
   double load(int64_t index) const;
   void store(int64_t index, double value);
+  /// The same for a run of elements; much faster than one at a time.
+  void load(int64_t index, std::span<double> values) const;
+  void store(int64_t index, std::span<const double> values);
 };
 
 /// Standard normal values, rounded to dtype. A value depends on seed, stream and (b, h, s, d) alone: not on layout,
@@ -73,7 +77,8 @@ std::map<std::string, StoredTensor> read_safetensors(const std::string& path, co
 std::map<std::string, StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& origin,
                                                       const std::vector<std::string>& names);
 
-/// Writes to a temporary name and renames. Throws BadInput where the file cannot be written.
+/// Writes to a temporary name and renames. Throws BadInput where the file cannot be written, std::invalid_argument for
+/// a tensor whose data is not what its shape says.
 void write_safetensors(const std::string& path, const std::map<std::string, StoredTensor>& tensors);
 
 }  // namespace attn

@@ -21,12 +21,12 @@ using Round = std::vector<double>;
 using Series = std::vector<Round>;
 
 struct TimingPolicy {
-  int warmup = 4;            // throw-away samples per subject before the first round
+  int warmup = 4;  // throw-away samples per subject before the first round
   int samples_per_round = 1;
-  int min_samples = 10;      // per subject, before the interval may stop it
+  int min_samples = 10;  // per subject, before the interval may stop it
   int max_samples = 200;
-  double target_ci = 0.01;   // stop once (ci_hi - ci_lo) / 2 / median is at most this
-  double budget_s = 1;       // for all subjects together; at least min_rounds are taken whatever it says
+  double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
+  double budget_s = 1;      // for all subjects together; at least min_rounds are taken whatever it says
   int min_rounds = 3;
 };
 

@@ -1,1 +1,239 @@
-// to be written
+#include "common/cpu/compiler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include <clang/Basic/DiagnosticOptions.h>
+#include <clang/Basic/Version.h>
+#include <clang/CodeGen/CodeGenAction.h>
+#include <clang/Frontend/CompilerInstance.h>
+#include <clang/Frontend/CompilerInvocation.h>
+#include <clang/Frontend/TextDiagnosticPrinter.h>
+#include <llvm/ADT/StringMap.h>
+#include <llvm/Config/llvm-config.h>
+#include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Passes/PassBuilder.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/VirtualFileSystem.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/Instrumentation/AddressSanitizer.h>
+
+#include <fmt/format.h>
+
+#include "common/error.h"
+#include "common/sha256.h"
+
+namespace attn {
+
+namespace {
+
+// A build with AddressSanitizer instruments its kernels too.
+const bool sanitize_address = std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos;
+
+llvm::StringMap<bool> host_features() {
+#if LLVM_VERSION_MAJOR >= 19
+  return llvm::sys::getHostCPUFeatures();
+#else
+  llvm::StringMap<bool> features;
+  llvm::sys::getHostCPUFeatures(features);
+  return features;
+#endif
+}
+
+class Stopwatch {
+ public:
+  // Seconds since construction or the last lap.
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Source to unoptimised IR. The prologue stands before the source in one buffer, so that clang reports a function
+// constant that the kernel does not use.
+std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::vector<std::string>& arguments,
+                                        llvm::LLVMContext& context) {
+  const std::string root = source_root();
+  const std::string main_file = root + "/" + source.path;
+
+  auto memory = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
+  memory->addFile(main_file, 0, llvm::MemoryBuffer::getMemBufferCopy(source.prologue() + read_source(source, source.path)));
+  for (const auto& [name, text] : source.includes) {
+    memory->addFile(root + "/" + name, 0, llvm::MemoryBuffer::getMemBufferCopy(text));
+  }
+  auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::OverlayFileSystem>(llvm::vfs::getRealFileSystem());
+  files->pushOverlay(memory);
+
+  std::string messages;
+  llvm::raw_string_ostream stream(messages);
+  clang::CompilerInstance clang;
+  auto options = llvm::makeIntrusiveRefCnt<clang::DiagnosticOptions>();
+  clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, options.get()));
+
+  std::vector<const char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(argument.c_str());
+  const std::string include = "-I" + root;
+  raw.push_back(include.c_str());
+  raw.push_back(main_file.c_str());
+  clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
+  clang.getDiagnosticOpts().ShowCarets = true;
+  clang.createFileManager(files);
+
+  clang::EmitLLVMOnlyAction action(&context);
+  const bool ok = clang.ExecuteAction(action);
+  std::unique_ptr<llvm::Module> module = ok ? action.takeModule() : nullptr;
+  if (!module) {
+    stream.flush();
+    throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), messages));
+  }
+  return module;
+}
+
+std::unique_ptr<llvm::TargetMachine> make_target(const std::string& triple, const std::string& arch,
+                                                 const std::vector<std::string>& features) {
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
+  if (!target) throw DeviceMissing("cpu: LLVM cannot compile for " + triple + ": " + error);
+  std::string list;
+  for (const std::string& feature : features) list += (list.empty() ? "+" : ",+") + feature;
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
+      triple, arch, list, {}, llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+}
+
+void optimize(llvm::Module& module, llvm::TargetMachine& target) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager components;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&target);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  llvm::ModulePassManager passes = builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O3);
+  if (sanitize_address) passes.addPass(llvm::AddressSanitizerPass(llvm::AddressSanitizerOptions()));
+  passes.run(module, modules);
+}
+
+std::string generate_code(llvm::Module& module, llvm::TargetMachine& target) {
+  llvm::SmallVector<char, 0> object;
+  llvm::raw_svector_ostream stream(object);
+  llvm::legacy::PassManager passes;
+  if (target.addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile)) {
+    throw CompileError("LLVM cannot write object files for this host");
+  }
+  passes.run(module);
+  return std::string(object.begin(), object.end());
+}
+
+}  // namespace
+
+struct CpuCompiler::Jit {
+  std::unique_ptr<llvm::orc::LLJIT> lljit;
+  std::mutex mutex;
+  unsigned loaded = 0;
+};
+
+CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+  triple_ = llvm::sys::getProcessTriple();
+  arch_ = llvm::sys::getHostCPUName().str();
+  for (const auto& feature : host_features()) {
+    if (feature.second) features_.push_back(feature.first().str());
+  }
+  std::sort(features_.begin(), features_.end());
+
+  arguments_ = {"-triple", triple_, "-target-cpu", arch_, "-x", "c++", "-std=c++20", "-O3",
+                "-disable-llvm-passes",  // optimize() runs them, so that they can be timed and linked before
+                "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast", "-fno-rtti",
+                // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
+                "-Wall", "-Wextra", "-Werror=unused-const-variable"};
+  const bool avx512 = std::binary_search(features_.begin(), features_.end(), "avx512f");
+  if (avx512) arguments_.push_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
+  for (const std::string& feature : features_) {
+    arguments_.push_back("-target-feature");
+    arguments_.push_back("+" + feature);
+  }
+  if (*ATTN_SANITIZE && sanitize_address) arguments_.push_back("-fsanitize=" ATTN_SANITIZE);
+
+  auto lljit = llvm::orc::LLJITBuilder().create();
+  if (!lljit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(lljit.takeError()));
+  jit_->lljit = std::move(*lljit);
+}
+
+CpuCompiler::~CpuCompiler() = default;
+
+std::string CpuCompiler::toolchain() const { return "clang " CLANG_VERSION_STRING; }
+
+std::string CpuCompiler::identity() const {
+  std::string text = clang::getClangFullVersion();
+  for (const std::string& argument : arguments_) text += " " + argument;
+  return text;
+}
+
+Binary CpuCompiler::compile(const KernelSource& source) const {
+  Binary binary;
+  binary.key = source.key();
+  binary.source_sha256 = source_sha256(source);
+  Stopwatch stopwatch;
+  llvm::LLVMContext context;
+  const std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context);
+  if (!module->getFunction(source.entry)) {
+    throw CompileError(fmt::format("{} has no function {}", source.path, source.entry));
+  }
+  binary.times.front_end_s = stopwatch.lap();
+  const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
+  module->setDataLayout(target->createDataLayout());
+  optimize(*module, *target);
+  binary.times.optimizer_s = stopwatch.lap();
+  binary.code = generate_code(*module, *target);
+  binary.times.code_generation_s = stopwatch.lap();
+  binary.code_sha256 = sha256(binary.code);
+  return binary;
+}
+
+CpuCompiler::Loaded CpuCompiler::load(const std::string& object, const std::string& entry) {
+  const std::lock_guard lock(jit_->mutex);
+  llvm::orc::LLJIT& lljit = *jit_->lljit;
+  const auto fail = [&](llvm::Error error) -> Loaded {
+    throw CompileError(fmt::format("{} does not load: {}", entry, llvm::toString(std::move(error))));
+  };
+  auto library = lljit.createJITDylib(fmt::format("kernel{}", jit_->loaded++));
+  if (!library) return fail(library.takeError());
+  if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(object))) {
+    return fail(std::move(error));
+  }
+  if (sanitize_address) {
+    if (auto error = lljit.initialize(*library)) return fail(std::move(error));
+  }
+  auto address = lljit.lookup(*library, entry);
+  if (!address) return fail(address.takeError());
+  llvm::orc::JITDylib* const loaded = &*library;
+  Jit* const jit = jit_.get();
+  std::shared_ptr<void> code(loaded, [jit](void* dylib) {
+    const std::lock_guard guard(jit->mutex);
+    auto& session = jit->lljit->getExecutionSession();
+    if (auto error = session.removeJITDylib(*static_cast<llvm::orc::JITDylib*>(dylib))) {
+      session.reportError(std::move(error));
+    }
+  });
+  return {address->toPtr<KernelFunction>(), std::move(code)};
+}
+
+}  // namespace attn

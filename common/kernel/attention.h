@@ -16,6 +16,7 @@ struct AttentionParams {
   TensorStrides q_strides, k_strides, v_strides, o_strides;
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
+  const void* score_data;  // what the score hook wants, else null
 };
 
 /// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.

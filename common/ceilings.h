@@ -1,0 +1,41 @@
+// What the device reaches in this run: the copy rate, the matrix rate per dtype, and whether its caches can be flushed.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/device.h"
+#include "common/finding.h"
+
+namespace attn {
+
+/// Best rates of several repetitions of about 20 ms on all units, within about `budget_s` seconds in all.
+///   copy    GB/s, read plus written: buffers of 4x the last-level cache each (on the cpu at most 128 MiB each), with
+///           and without non-temporal stores, the better of both.
+///   f32     TFLOP/s of fused multiply-adds in registers.
+///   bf16    dot-product instructions where the cpu has them (avx512bf16), else as f32.
+///   f16     as f32: kernels widen f16 to f32, which is the best accumulation a cpu has.
+Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
+
+/// Of two measurements of one device the better: a noisy neighbour makes a ceiling too low, never too high.
+Ceilings max(const Ceilings& a, const Ceilings& b);
+
+/// Pushes everything else out of the caches, by a fill of twice the last-level cache.
+class CacheFlush {
+ public:
+  /// Throws OutOfMemory.
+  explicit CacheFlush(Device& device);
+  void encode(CommandEncoder& encoder) const { encoder.fill(buffer_.data(), 0, buffer_.bytes()); }
+
+ private:
+  Buffer buffer_;
+};
+
+/// The proof that a flush works: copying half a last-level cache takes longer after it.
+struct FlushTest {
+  double hot_s = 0, cold_s = 0;  // medians
+  bool ok = false;               // cold at least 1.2 times hot
+  nlohmann::ordered_json json() const;
+};
+FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush);
+
+}  // namespace attn

@@ -1,0 +1,43 @@
+// Kernel source to machine code and machine code to functions, by clang and LLVM in this process.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/kernel/cpu.h"
+#include "common/pipeline.h"
+
+namespace attn {
+
+/// A kernel's function; see common/kernel/cpu.h.
+using KernelFunction = void (*)(const void* parameters, const Threadgroup* group);
+
+class CpuCompiler {
+ public:
+  CpuCompiler();
+  ~CpuCompiler();
+
+  const std::string& arch() const { return arch_; }                        // "znver3"
+  const std::vector<std::string>& features() const { return features_; }  // "avx2", "fma", ... as LLVM names them
+  std::string toolchain() const;
+  std::string identity() const;
+
+  Binary compile(const KernelSource& source) const;
+
+  /// Links the object into this process. The code lives until the returned handle goes.
+  struct Loaded {
+    KernelFunction function = nullptr;
+    std::shared_ptr<void> code;
+  };
+  Loaded load(const std::string& object, const std::string& entry);
+
+ private:
+  struct Jit;
+  std::unique_ptr<Jit> jit_;
+  std::string triple_, arch_;
+  std::vector<std::string> features_;
+  std::vector<std::string> arguments_;  // of the front end, the same for every kernel
+};
+
+}  // namespace attn

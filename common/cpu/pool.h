@@ -1,0 +1,45 @@
+// A pool of threads for work that comes in waves: it spins between the dispatches of a submission, so that a dispatch
+// costs about a microsecond, and sleeps between submissions, so that an idle device costs nothing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace attn {
+
+class ThreadPool {
+ public:
+  /// The calling thread is one of the `threads`.
+  explicit ThreadPool(unsigned threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
+
+  /// Between begin() and end() the workers are awake; run() may only be called there.
+  void begin();
+  void end();
+
+  /// Calls work(item, thread) for every item in [0, count), each once, in rising order of item as threads get free;
+  /// returns when all are done. `work` must not throw.
+  void run(uint64_t count, const std::function<void(uint64_t item, unsigned thread)>& work);
+
+ private:
+  void worker(unsigned thread);
+  void take_items(unsigned thread);
+
+  std::vector<std::thread> workers_;
+  const std::function<void(uint64_t, unsigned)>* work_ = nullptr;
+  uint64_t count_ = 0;
+  alignas(64) std::atomic<uint64_t> next_{0};
+  alignas(64) std::atomic<uint64_t> wave_{0};     // rises by one with each run()
+  alignas(64) std::atomic<unsigned> finished_{0};  // workers done with the current wave
+  alignas(64) std::atomic<uint32_t> state_{0};     // asleep, awake or stopping; what sleeping workers wait on
+};
+
+}  // namespace attn

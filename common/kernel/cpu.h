@@ -1,0 +1,79 @@
+// The cpu dialect: what a kernel that runs on host threads sees. Plain C++ with vector extensions (clang and gcc); no
+// standard library, so that a variant compiles in tens of milliseconds.
+//
+// A kernel is extern "C" void NAME(const Params*, const Threadgroup*). One call is one threadgroup, on one host thread.
+#pragma once
+
+#include "common/kernel/types.h"
+
+/// Where a threadgroup stands in the grid, and its scratch memory (aligned to 4096 bytes, contents undefined).
+struct Threadgroup {
+  unsigned index[3];
+  unsigned count[3];
+  unsigned char* memory;
+  unsigned long memory_bytes;
+};
+
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+#define INLINE_LAMBDA __attribute__((always_inline))
+
+/// N lanes of T; arithmetic is lane by lane, comparisons give lanes of 0 or -1.
+template <typename T, int N>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+template <typename T, int N>
+using Vector = typename VectorOf<T, N>::type;
+
+/// Loads and stores at any address that is aligned for T.
+template <typename V, typename T>
+INLINE V load(const T* from) {
+  typedef V Unaligned __attribute__((aligned(alignof(T)), may_alias));
+  return *reinterpret_cast<const Unaligned*>(from);
+}
+template <typename V, typename T>
+INLINE void store(T* to, V value) {
+  typedef V Unaligned __attribute__((aligned(alignof(T)), may_alias));
+  *reinterpret_cast<Unaligned*>(to) = value;
+}
+
+/// N elements of type TYPE (an ElementType) at `index`, as floats.
+template <int TYPE, int N>
+INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
+  if constexpr (TYPE == F32) {
+    return load<Vector<float, N>>(static_cast<const float*>(tensor) + index);
+  } else if constexpr (TYPE == F16) {
+    return __builtin_convertvector(load<Vector<_Float16, N>>(static_cast<const _Float16*>(tensor) + index),
+                                   Vector<float, N>);
+  } else {
+    const auto bits = load<Vector<unsigned short, N>>(static_cast<const unsigned short*>(tensor) + index);
+    return reinterpret_cast<Vector<float, N>>(__builtin_convertvector(bits, Vector<unsigned, N>) << 16);
+  }
+}
+
+/// One element; the same rounding (to nearest, ties to even) as load_floats and the oracle's tensors.
+template <int TYPE>
+INLINE float load_float(const void* tensor, long long index) {
+  if constexpr (TYPE == F32) {
+    return static_cast<const float*>(tensor)[index];
+  } else if constexpr (TYPE == F16) {
+    return static_cast<float>(static_cast<const _Float16*>(tensor)[index]);
+  } else {
+    return __builtin_bit_cast(float, static_cast<unsigned>(static_cast<const unsigned short*>(tensor)[index]) << 16);
+  }
+}
+
+template <int TYPE>
+INLINE void store_float(void* tensor, long long index, float value) {
+  if constexpr (TYPE == F32) {
+    static_cast<float*>(tensor)[index] = value;
+  } else if constexpr (TYPE == F16) {
+    static_cast<_Float16*>(tensor)[index] = static_cast<_Float16>(value);
+  } else {
+    const unsigned bits = __builtin_bit_cast(unsigned, value);
+    const bool nan = value != value;
+    const unsigned rounded = nan ? bits | 0x400000u : bits + 0x7FFFu + ((bits >> 16) & 1u);
+    static_cast<unsigned short*>(tensor)[index] = static_cast<unsigned short>(rounded >> 16);
+  }
+}

@@ -1,0 +1,32 @@
+// What every attention kernel of the cpu dialect shares of the online softmax, in base 2: scores are scaled by
+// log2(e), so that exp(s - m) is exp2 of their difference. (Milakov and Gimelshein 2018; Dao et al. 2022.)
+#pragma once
+
+#include "common/kernel/cpu.h"
+
+constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+/// Score of a masked pair. Finite, so that a row that has seen only masked keys computes 0 - 0 and not inf - inf.
+constexpr float masked_score = -1e30f;
+/// A running maximum below this has seen no unmasked key.
+constexpr float no_score = -1e29f;
+
+/// 2^x for x <= 0 with a relative error of 2e-7; below -126 it gives 2^-126. Rounds x to the nearest integer by adding
+/// 1.5 * 2^23, takes a degree 5 minimax polynomial of the rest in [-1/2, 1/2] and adds the integer to the exponent.
+template <typename V>
+INLINE V exp2(V x) {
+  constexpr int lanes = sizeof(V) / sizeof(float);
+  constexpr float shifter = 12582912.0f;
+  constexpr float smallest = -126.0f;
+  x = x > smallest ? x : V{} + smallest;
+  const V shifted = x + shifter;
+  const V rest = x - (shifted - shifter);
+  V power = rest * 1.32647271e-3f + 9.67151265e-3f;
+  power = power * rest + 5.55073374e-2f;
+  power = power * rest + 2.40222421e-1f;
+  power = power * rest + 6.93146978e-1f;
+  power = power * rest + 1.0f;
+  using Bits = Vector<int, lanes>;
+  return reinterpret_cast<V>(reinterpret_cast<Bits>(power) + (reinterpret_cast<Bits>(shifted) << 23));
+}

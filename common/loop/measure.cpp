@@ -1,0 +1,331 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "common/error.h"
+#include "common/loop/state.h"
+
+namespace attn {
+namespace {
+
+constexpr double max_launch_s = 0.5;      // a longer one may trip a display's watchdog, and hides clock changes
+constexpr double short_launch_s = 20e-6;  // below, several launches make one sample: a timestamp costs about 0.1 us
+constexpr double sample_s = 100e-6;       // what such a sample then takes
+constexpr double compare_share = 1 / 3.;  // of the budget, kept for the comparisons that hypotheses ask for
+constexpr double cold_share = 1 / 3.;     // of a group's budget
+constexpr double ceilings_s = 1;          // for one measurement of the ceilings
+
+struct Rounds {
+  int quick, full;
+};
+constexpr Rounds sweep_rounds{3, 50}, compare_rounds{15, 50};  // at least
+
+Json known_or_null(double value) { return value >= 0 ? Json(value) : Json(nullptr); }
+
+Json clocks_json(const Clocks& clocks) {
+  return {{"core_mhz", known_or_null(clocks.core_mhz)},
+          {"memory_mhz", known_or_null(clocks.memory_mhz)},
+          {"power_w", known_or_null(clocks.power_w)},
+          {"temperature_c", known_or_null(clocks.temperature_c)},
+          {"throttle_reasons", clocks.throttle_reasons}};
+}
+
+Json pipeline_json(const Problem& problem) {
+  const Pipeline& pipeline = problem.pipeline();
+  const Binary& binary = pipeline.binary;
+  return {{"key", binary.key},
+          {"source_sha256", binary.source_sha256},
+          {"code_sha256", binary.code_sha256},
+          {"registers", binary.registers >= 0 ? Json(binary.registers) : Json(nullptr)},
+          {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
+          {"threadgroup_bytes", problem.threadgroup_bytes()},
+          {"compile_s", binary.times.total_s()},
+          {"cache", pipeline.origin}};
+}
+
+/// Timestamp, launches, timestamp; after a flush where one is given.
+CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr) {
+  CommandEncoder encoder;
+  if (flush) flush->encode(encoder);
+  encoder.timestamp();
+  for (int i = 0; i < launches; ++i) problem.encode(encoder);
+  encoder.timestamp();
+  return encoder;
+}
+
+/// Device and host seconds per launch, both of the same submit.
+Sampler hot_sampler(Device& device, const Problem& problem, int launches) {
+  return [&device, launches, encoder = encode_launches(problem, launches)]() -> std::vector<double> {
+    const Stopwatch host;
+    const double device_s = device.submit(encoder).at(0);
+    return {device_s / launches, host.seconds() / launches};
+  };
+}
+
+Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& flush) {
+  return [&device, encoder = encode_launches(problem, 1, &flush)]() -> std::vector<double> {
+    return {device.submit(encoder).at(0)};
+  };
+}
+
+int launches_per_sample(Device& device, const Trial& trial) {
+  // The launch that was checked is no guide for a short one: it met cold caches and new pages.
+  if (trial.launch_s > 100 * short_launch_s) return 1;
+  const CommandEncoder encoder = encode_launches(*trial.problem, 1);
+  device.submit(encoder);
+  const double launch_s = device.submit(encoder).at(0);
+  return launch_s >= short_launch_s ? 1 : static_cast<int>(std::ceil(sample_s / std::max(launch_s, 1e-7)));
+}
+
+/// Runs a step of a case; what goes wrong in it becomes the status of its record.
+template <typename Step>
+void guarded(Measurement& record, const Step& step) {
+  try {
+    step();
+  } catch (const BadInput&) {
+    throw;
+  } catch (const DeviceMissing&) {
+    throw;
+  } catch (const OutOfMemory& error) {
+    fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));
+  } catch (const std::bad_alloc&) {
+    fail(record, "oom", "the host has no room for the tensors");
+  } catch (const std::exception& error) {
+    fail(record, "failed", first_line(error.what()));
+  }
+}
+
+bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
+
+}  // namespace
+
+// ---- verify
+
+std::optional<Trial> Experiment::State::verify(const Case& config) {
+  Trial trial{.config = config, .problem = nullptr, .record = blank(config)};
+  if (const auto reason = skip_reason(config)) {
+    if (!options.dump_output.empty()) throw BadInput("--dump-output: the case cannot run here: " + *reason);
+    store_skipped(std::move(trial.record), *reason);
+    return std::nullopt;
+  }
+  if (!options.only_verify && sweep_budget() <= 0) {
+    store_skipped(std::move(trial.record), budget_spent);
+    return std::nullopt;
+  }
+  guarded(trial.record, [&] {
+    launch(trial);
+    if (!options.dump_output.empty()) trial.problem->dump(options.dump_output);
+    check(trial);
+  });
+  if (is_ok(trial)) return trial;
+  store(std::move(trial.record));
+  return std::nullopt;
+}
+
+void Experiment::State::launch(Trial& trial) {
+  trial.problem = spec.make(lab, trial.config);
+  Problem& problem = *trial.problem;
+  trial.record.dtype = problem.dtype();
+  trial.record.work = problem.work();
+  trial.record.pipeline = pipeline_json(problem);
+  problem.poison();
+  trial.launch_s = device->submit(encode_launches(problem, 1)).at(0);
+}
+
+void Experiment::State::check(Trial& trial) const {
+  trial.record.check = trial.problem->check();
+  if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
+}
+
+// ---- measure
+
+double Experiment::State::sweep_budget() const {
+  return budget_left() - (spec.hypotheses.empty() ? 0 : compare_share * options.budget());
+}
+
+TimingPolicy Experiment::State::policy(int quick_rounds, int full_rounds, double budget_s) const {
+  TimingPolicy policy;
+  policy.min_rounds = options.profile == "full" ? full_rounds : quick_rounds;
+  policy.min_samples = std::max(policy.min_samples, policy.min_rounds);
+  policy.budget_s = budget_s;
+  return policy;
+}
+
+const Ceilings& Experiment::State::measured_ceilings() {
+  if (!ceilings) ceilings = measure_ceilings(*device, *pipelines, ceilings_s);
+  return *ceilings;
+}
+
+void Experiment::State::raise_ceilings() {
+  ceilings = max(measured_ceilings(), measure_ceilings(*device, *pipelines, ceilings_s));
+}
+
+const CacheFlush* Experiment::State::cold_flush() {
+  if (options.profile == "full" && !flush_test) {
+    flush_test.emplace();
+    try {
+      flush.emplace(*device);
+      *flush_test = test_flush(*device, *pipelines, *flush);
+    } catch (const OutOfMemory&) {
+      // No room for the flush: not ok, as the test then says.
+    }
+    if (!flush_test->ok) {
+      flush.reset();
+      progress.note("device_cold is left out: the self-test shows no effect of flushing the caches");
+    }
+  }
+  return flush ? &*flush : nullptr;
+}
+
+void Experiment::State::measure(std::vector<Trial> trials) {
+  std::erase_if(trials, [&](Trial& trial) {
+    const bool too_long = trial.launch_s > max_launch_s;
+    if (!too_long && sweep_budget() > 0) return false;
+    store_skipped(std::move(trial.record), too_long ? fmt::format("one launch takes {:.0f} ms; at most {:.0f} ms may",
+                                                                  1e3 * trial.launch_s, 1e3 * max_launch_s)
+                                                    : budget_spent);
+    return true;
+  });
+  if (trials.empty()) return;
+  measured_ceilings();
+  const CacheFlush* const cold = cold_flush();
+  const auto left = static_cast<double>(std::max(cases_left, trials.size()));
+  const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
+
+  const Stopwatch stopwatch;
+  std::vector<int> launches;
+  std::vector<Measured> hot_samples, cold_samples;
+  std::string failure;
+  try {
+    std::vector<Sampler> hot_samplers, cold_samplers;
+    for (const Trial& trial : trials) {
+      launches.push_back(launches_per_sample(*device, trial));
+      hot_samplers.push_back(hot_sampler(*device, *trial.problem, launches.back()));
+      if (cold) cold_samplers.push_back(cold_sampler(*device, *trial.problem, *cold));
+    }
+    const auto [quick, full] = sweep_rounds;
+    progress.begin(fmt::format("{} cases like {}", trials.size(), trials.front().config.key()));
+    hot_samples =
+        measure_interleaved(hot_samplers, policy(quick, full, cold ? (1 - cold_share) * share : share), interrupted);
+    cold_samples = measure_interleaved(cold_samplers, policy(quick, full, cold_share * share), interrupted);
+  } catch (const std::exception& error) {
+    // They ran in turn, so none of them can be told to be innocent.
+    failure = first_line(error.what());
+  }
+  measured_s += stopwatch.seconds();
+
+  const Json clocks = clocks_json(device->clocks());
+  for (size_t i = 0; i < trials.size(); ++i) {
+    Trial& trial = trials[i];
+    if (!failure.empty()) {
+      fail(trial.record, "failed", failure);
+      store(std::move(trial.record));
+      continue;
+    }
+    const Measured& hot = hot_samples[i];
+    // Interrupted too early to say anything: as if never reached.
+    if (hot.series.empty() || static_cast<int>(hot.series.front().size()) < sweep_rounds.quick) continue;
+    const auto add = [&](const Measured& measured, size_t series_index, Scope scope) {
+      trial.record.time.push_back(summarize(measured.series[series_index], scope, measured.stop, options.seed));
+    };
+    add(hot, 0, Scope::device_hot);
+    if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
+    add(hot, 1, Scope::host);
+    trial.record.clocks = clocks;
+    guarded(trial.record, [&] { check(trial); });
+    store(std::move(trial.record), hot.series.front(), launches[i]);
+  }
+}
+
+// ---- compare
+
+bool Experiment::State::was_measured(const Case& config) const {
+  return std::any_of(results.begin(), results.end(), [&](const Measurement& result) {
+    return result.config == config && result.status == "ok" && result.timing(Scope::device_hot);
+  });
+}
+
+void Experiment::State::compare(const std::vector<Duel>& duels) {
+  std::vector<Duel> wanted;
+  for (const Duel& duel : duels) {
+    const bool taken = std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) {
+      return other.baseline == duel.baseline && other.contender == duel.contender;
+    });
+    const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == duel.hypothesis;
+    if (!taken && asked && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
+  }
+  progress.add(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (interrupted()) throw Interrupted{};
+    if (budget_left() <= 0) {
+      progress.note(fmt::format("{} comparisons are left out: {}", wanted.size() - i, budget_spent));
+      return;
+    }
+    const std::string pair = wanted[i].contender.key() + " against " + wanted[i].baseline.key();
+    progress.begin(pair);
+    const Stopwatch stopwatch;
+    const auto comparison = compare(wanted[i], budget_left() / static_cast<double>(wanted.size() - i));
+    measured_s += stopwatch.seconds();
+    if (interrupted()) throw Interrupted{};
+    if (!comparison) {
+      progress.finish(pair + ": failed");
+      continue;
+    }
+    progress.finish(fmt::format("{}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", pair, comparison->ratio.value,
+                                comparison->ratio.ci_lo, comparison->ratio.ci_hi, comparison->aa_floor()));
+    comparisons.push_back(*comparison);
+  }
+}
+
+std::optional<Comparison> Experiment::State::compare(const Duel& duel, double budget_s) {
+  std::vector<Trial> trials;
+  for (const Case& config : {duel.baseline, duel.contender, duel.baseline}) {
+    trials.push_back({.config = config, .problem = nullptr, .record = blank(config)});
+  }
+  const auto all_ok = [&] { return std::all_of(trials.begin(), trials.end(), is_ok); };
+  for (Trial& trial : trials) {
+    guarded(trial.record, [&] { launch(trial); });
+  }
+  std::vector<Measured> measured;
+  if (all_ok()) {
+    // What goes wrong while they run in turn cannot be laid on one: the contender's record takes it.
+    guarded(trials[1].record, [&] {
+      // As many launches a sample for all, so that they differ in nothing else.
+      int launches = 1;
+      for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(*device, trial));
+      std::vector<Sampler> samplers;
+      for (const Trial& trial : trials) samplers.push_back(hot_sampler(*device, *trial.problem, launches));
+      measured =
+          measure_interleaved(samplers, policy(compare_rounds.quick, compare_rounds.full, budget_s), interrupted);
+    });
+  }
+  if (interrupted()) return std::nullopt;
+  for (Trial& trial : trials) {
+    if (is_ok(trial)) guarded(trial.record, [&] { check(trial); });
+  }
+  if (!all_ok()) {
+    for (Trial& trial : trials) {
+      if (is_ok(trial)) continue;
+      trial.record.reason += " (in a comparison)";
+      progress.add(1);
+      store(std::move(trial.record));
+    }
+    return std::nullopt;
+  }
+
+  const auto hot = [&](int i) -> const Series& { return measured[i].series.front(); };
+  Comparison comparison;
+  comparison.baseline = duel.baseline;
+  comparison.contender = duel.contender;
+  comparison.ratio = ratio(hot(0), hot(1), options.seed);
+  comparison.aa = ratio(hot(0), hot(2), options.seed);
+  for (const int i : {0, 1}) {
+    comparison.time.push_back(summarize(hot(i), Scope::device_hot, measured[i].stop, options.seed));
+    comparison.cv = std::max(comparison.cv, comparison.time.back().cv);
+  }
+  return comparison;
+}
+
+}  // namespace attn

@@ -1,0 +1,117 @@
+// What an Experiment keeps: the parts of the loop, one file each. Private to common/experiment.
+//   records.cpp   the command line's selection, --resume and --replay; writing measurements
+//   measure.cpp   verify, measure, compare
+//   conclude.cpp  judging, findings, table
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ceilings.h"
+#include "common/experiment.h"
+#include "common/report.h"
+
+namespace attn {
+
+/// Ends a run after an interruption, once what was measured is recorded.
+struct Interrupted {};
+
+/// Whether SIGINT or SIGTERM came.
+bool interrupted();
+
+/// Reason of a case that was not reached; --resume takes it up again.
+inline constexpr const char* budget_spent = "budget spent";
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Names the hardware in records. The units tell a part of a machine (two of its threads, say) from all of it.
+std::string device_name(const DeviceInfo& info);
+
+/// Ends a case that has no times to show.
+void fail(Measurement& record, std::string status, std::string reason);
+
+struct Experiment::State {
+  State(Experiment& owner, const ExperimentSpec& experiment, Options given);
+
+  // records.cpp
+  bool replays_measurement() const;
+  bool replays_finding() const;
+  std::optional<std::string> skip_reason(const Case& config) const;
+  std::string replay_command() const;
+  /// Opens both files, takes over what --resume finds, and says what is to come.
+  void open_records();
+  void resume();
+  bool is_done(const Measurement& record);
+  std::string current_source(const std::string& key, const Case& config);
+  Measurement blank(const Case& config) const;
+  /// Writes and keeps the record of a case that is finished.
+  void store(Measurement record, Series hot = {}, int launches_per_sample = 1);
+  void store_skipped(Measurement record, std::string reason);
+  void print_json(const Json& json) const;
+
+  // measure.cpp
+  /// A case that may be measured, or nothing: then its record is stored.
+  std::optional<Trial> verify(const Case& config);
+  void measure(std::vector<Trial> trials);
+  void compare(const std::vector<Duel>& duels);
+  /// Nothing where a result was wrong or something failed: that is recorded.
+  std::optional<Comparison> compare(const Duel& duel, double budget_s);
+  /// Makes the problem and launches it once.
+  void launch(Trial& trial);
+  void check(Trial& trial) const;
+  bool was_measured(const Case& config) const;
+  double budget_left() const { return options.budget() - measured_s; }
+  /// What the sweep may still take; the rest is for comparisons.
+  double sweep_budget() const;
+  TimingPolicy policy(int quick_rounds, int full_rounds, double budget_s) const;
+  const Ceilings& measured_ceilings();
+  /// Measures the ceilings again; the better of both counts.
+  void raise_ceilings();
+  /// The flush for cold samples; null in the quick profile and where its self-test fails.
+  const CacheFlush* cold_flush();
+
+  // conclude.cpp
+  int conclude(const std::vector<Conclusion>& conclusions);
+  /// Measures the replayed measurement's case again and shows both. Returns the exit status.
+  int replay_measurement();
+  /// Judges and records one conclusion; `known` are the findings recorded before. Returns the finding.
+  Json find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env);
+  Json cases_of(const Conclusion& conclusion) const;
+  Json environment();
+  bool in_replay(const Conclusion& conclusion) const;
+  int exit_status() const;
+
+  Experiment& lab;
+  const ExperimentSpec spec;
+  Options options;
+  Progress progress;
+  Json replayed;  // the record that --replay names, else null
+  Json run;       // what a finding says of this run
+  std::unique_ptr<Device> device;
+  std::unique_ptr<PipelineCache> pipelines;
+  std::optional<CacheFlush> flush;
+  std::optional<FlushTest> flush_test;
+  std::optional<Ceilings> ceilings;
+  std::vector<std::vector<Case>> groups;
+  size_t cases_left = 0;
+  double measured_s = 0;
+  std::optional<RecordFile> measurement_file, finding_file;
+  std::map<std::string, std::string> source_hashes;  // by pipeline key
+  std::vector<Measurement> results;
+  std::map<std::string, Series> series;  // by measurement id
+  std::vector<Comparison> comparisons;
+};
+
+}  // namespace attn

@@ -1,0 +1,237 @@
+#include "common/report.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "common/options.h"
+
+namespace attn {
+namespace {
+
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+using Row = std::vector<std::string>;
+
+/// Columns as wide as their widest cell; numbers to the right, the last column as it is.
+std::string align(const std::vector<Row>& rows) {
+  std::vector<size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool last = i + 1 == row.size();
+      line += last ? row[i] : fmt::format("{:>{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
+
+std::string microseconds(const Timing* timing) { return timing ? fmt::format("{:.1f}", 1e6 * timing->median_s) : ""; }
+
+double half_interval(const Timing& timing) { return (timing.ci_hi_s - timing.ci_lo_s) / 2; }
+
+bool throttled(const Measurement& result) {
+  return result.clocks.is_object() && !result.clocks.value("throttle_reasons", Json::array()).empty();
+}
+
+Row result_row(const Measurement& result, const Ceilings& ceilings) {
+  const Timing* hot = result.timing(Scope::device_hot);
+  const double tflops = result.tflops(), gbps = result.gbps();
+  Row row;
+  row.push_back(microseconds(hot));
+  row.push_back(hot ? percent(half_interval(*hot), hot->median_s) : "");
+  row.push_back(hot ? fmt::format("{:.1f}", 100 * hot->cv) : "");
+  row.push_back(hot ? std::to_string(hot->n) : "");
+  row.push_back(hot ? hot->stop : "");
+  row.push_back(microseconds(result.timing(Scope::device_cold)));
+  row.push_back(microseconds(result.timing(Scope::host)));
+  row.push_back(hot ? fmt::format("{:.4g}", tflops) : "");
+  row.push_back(hot ? percent(tflops, ceilings.matrix_tflops(result.dtype)) : "");
+  row.push_back(hot ? fmt::format("{:.4g}", gbps) : "");
+  row.push_back(hot ? percent(gbps, ceilings.copy_gbps) : "");
+  row.push_back(result.check ? fmt::format("{:.1e}", result.check->max_abs) : "");
+  row.push_back(result.status + (throttled(result) ? " !" : "") + (result.reason.empty() ? "" : ": " + result.reason));
+  return row;
+}
+
+}  // namespace
+
+Progress::Progress(bool quiet) : quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO)) {}
+
+void Progress::begin(const std::string& what) {
+  what_ = what;
+  draw();
+}
+
+void Progress::finish(const std::string& result) {
+  done_ = std::min(done_ + 1, total_);
+  if (terminal_) return draw();
+  if (!quiet_) fmt::print(stderr, "[{}/{}] {}\n", done_, total_, result);
+}
+
+void Progress::note(const std::string& text) {
+  clear();
+  fmt::print(stderr, "{}\n", text);
+  draw();
+}
+
+void Progress::clear() {
+  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  drawn_ = false;
+}
+
+void Progress::draw() {
+  if (!terminal_ || total_ == 0) return;
+  constexpr size_t bar_width = 24;
+  const size_t filled = bar_width * done_ / total_;
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const std::string left = done_ > 0 ? format_duration(elapsed * (total_ - done_) / done_) + " left" : "";
+  const std::string line = fmt::format("[{}{}] {}/{} {}  {}", std::string(filled, '#'),
+                                       std::string(bar_width - filled, '.'), done_, total_, left, what_);
+  fmt::print(stderr, "\r\x1b[K{}", line.substr(0, terminal_width() - 1));
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+std::string format_duration(double seconds) {
+  const auto whole = std::llround(seconds);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string format_interval(const Timing& timing) {
+  return fmt::format("{:.1f} us [{:.1f}, {:.1f}]", 1e6 * timing.median_s, 1e6 * timing.ci_lo_s, 1e6 * timing.ci_hi_s);
+}
+
+std::string summary(const Measurement& measurement) {
+  std::string line = measurement.config.key() + ": " + measurement.status;
+  if (!measurement.reason.empty()) line += ": " + measurement.reason;
+  if (const Timing* hot = measurement.timing(Scope::device_hot)) {
+    line += fmt::format(", {:.1f} us +- {} %, {:.4g} TFLOP/s", 1e6 * hot->median_s,
+                        percent(half_interval(*hot), hot->median_s), measurement.tflops());
+  }
+  return line;
+}
+
+std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
+  if (results.empty()) return "no cases\n";
+  // Axes that all cases share with one value stand above the table.
+  std::vector<std::string> axes;
+  for (const Measurement& result : results) {
+    for (const auto& axis : result.config.axes()) {
+      if (std::find(axes.begin(), axes.end(), axis.first) == axes.end()) axes.push_back(axis.first);
+    }
+  }
+  std::vector<std::string> varying, constant;
+  for (const std::string& axis : axes) {
+    std::set<std::string> values;
+    for (const Measurement& result : results) values.insert(result.config.key({axis}));
+    (values.size() > 1 ? varying : constant).push_back(axis);
+  }
+
+  Row head = varying;
+  for (const char* column : {"median_us", "ci_%", "cv_%", "n", "stop", "cold_us", "host_us", "tflops", "matrix_%",
+                             "gbps", "copy_%", "max_abs", "status"}) {
+    head.push_back(column);
+  }
+  std::vector<Row> rows{head};
+  for (const Measurement& result : results) {
+    Row row;
+    for (const std::string& axis : varying) {
+      const std::string pair = result.config.key({axis});
+      row.push_back(pair.empty() ? "" : pair.substr(axis.size() + 1));
+    }
+    const Row figures = result_row(result, ceilings);
+    row.insert(row.end(), figures.begin(), figures.end());
+    rows.push_back(std::move(row));
+  }
+  return results.front().config.key(constant) + "\n" + align(rows);
+}
+
+std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups) {
+  std::string text = fmt::format("{}: {}\n\nAxes, and their values in the selected cases ({} profile):\n", spec.name,
+                                 spec.summary, options.profile);
+  for (const AxisInfo& axis : spec.axes) {
+    std::vector<AxisValue> values;
+    for (const auto& group : groups) {
+      for (const Case& config : group) {
+        for (const auto& [name, value] : config.axes()) {
+          if (name == axis.name && std::find(values.begin(), values.end(), value) == values.end()) {
+            values.push_back(value);
+          }
+        }
+      }
+    }
+    std::sort(values.begin(), values.end());
+    std::vector<std::string> shown;
+    for (const AxisValue& value : values) shown.push_back(to_string(value));
+    const std::string allowed = !axis.choices.empty() ? fmt::format("{}", fmt::join(axis.choices, " "))
+                                : axis.multiple_of > 1
+                                    ? fmt::format("{}..{} by {}", axis.min, axis.max, axis.multiple_of)
+                                    : fmt::format("{}..{}", axis.min, axis.max);
+    text += fmt::format("  {:<12} {}\n  {:<12}   allowed: {}\n  {:<12}   here:    {}\n", axis.name, axis.help, "",
+                        allowed, "", shown.empty() ? "-" : fmt::format("{}", fmt::join(shown, ",")));
+  }
+  text += "\nHypotheses:\n";
+  for (const Hypothesis& hypothesis : spec.hypotheses) {
+    text +=
+        fmt::format("  {:<12} {}\n  {:<12}   holds if: {} {} {}\n  {:<12}   origin:   {}\n", hypothesis.id,
+                    hypothesis.text, "", hypothesis.metric, hypothesis.op, hypothesis.threshold, "", hypothesis.origin);
+  }
+  return text;
+}
+
+std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
+                    const DeviceInfo& info) {
+  std::string text;
+  size_t cases = 0, runnable = 0;
+  for (const auto& group : groups) {
+    for (const Case& config : group) {
+      const auto reason = spec.skip_reason ? spec.skip_reason(config, info) : std::nullopt;
+      ++cases;
+      runnable += !reason;
+      if (options.json) {
+        const Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
+        text += line.dump() + "\n";
+      } else {
+        text += fmt::format("{}{}{}\n", config.key(), reason ? "  skipped: " : "", reason.value_or(""));
+      }
+    }
+  }
+  if (options.json) return text;
+  return text + fmt::format("{} of {} cases in {} groups would run, in at most about {} of measuring\n", runnable,
+                            cases, groups.size(), format_duration(options.budget()));
+}
+
+std::string verdict_text(const Json& finding, const Conclusion& conclusion) {
+  const Json& data = finding.at("data");
+  std::string state = data.at("verdict").at("state").get<std::string>();
+  std::transform(state.begin(), state.end(), state.begin(), [](unsigned char c) { return std::toupper(c); });
+  const Json& hypothesis = data.at("hypothesis");
+  const std::string subject = conclusion.subject.empty() ? "" : fmt::format(" ({})", conclusion.subject);
+  return fmt::format(
+      "{:<12} {}{}: {}\n{:<12} {} = {:.4g} [{:.4g}, {:.4g}], asked for {} {}; confidence {}\n{:<12} {}\n", state,
+      conclusion.hypothesis, subject, finding.at("title").get<std::string>(), "",
+      hypothesis.at("metric").get<std::string>(), conclusion.estimate.value, conclusion.estimate.ci_lo,
+      conclusion.estimate.ci_hi, hypothesis.at("op").get<std::string>(), hypothesis.at("threshold").get<double>(),
+      finding.at("confidence").get<double>(), "", data.at("verdict").at("reason").get<std::string>());
+}
+
+}  // namespace attn

@@ -1,0 +1,48 @@
+// What host and kernels of proto1_flash share: how threadgroup memory is laid out. No other headers, so that kernels
+// compile without a standard library. Offsets and sizes are in 4-byte words.
+#pragma once
+
+constexpr long long flash_round_up(long long n, long long to) { return (n + to - 1) / to * to; }
+
+/// Of the `tiled_scalar` and `tiled_vector` variants.
+struct TiledLayout {
+  long long q, o, k, v, scores, maximum, sum, words;
+
+  constexpr TiledLayout(long long head_dim, long long block_r, long long block_c)
+      : q(0), o(head_dim * block_r), k(o + head_dim * block_r), v(k + head_dim * block_c),
+        scores(v + head_dim * block_c), maximum(scores + block_c), sum(maximum + block_r), words(sum + block_r) {}
+};
+
+/// Of the `tuned` variant on the cpu; in_type is an ElementType, and bf16_dot says that the kernel multiplies pairs of
+/// bf16. Every region starts on a cache line.
+struct TunedLayout {
+  static constexpr long long line = 16;  // words of a cache line
+
+  // The register tile, `vectors` of queries by `main_rows` of keys or columns, fills the registers but for the
+  // operands. Both tiles have the 8 accumulators that keep two multiply-add units with a latency of 4 busy.
+  long long vectors, panel, main_rows, tail_rows = 4;
+  // Rows of K as they are in memory where they can be broadcast from there, else a converted copy.
+  bool stage_k;
+  // An odd number of cache lines, so that consecutive rows fall into different cache sets.
+  long long row_words;
+  long long q_panels, o_panels, maximum, sum, scores, k_block, v_block, words;
+
+  constexpr TunedLayout(long long head_dim, long long block_r, long long block_c, long long vector_width,
+                        long long registers, int in_type, bool bf16_dot)
+      : vectors(0), panel(0), main_rows(0), stage_k(in_type != 0 && !bf16_dot), row_words(0), q_panels(0), o_panels(0),
+        maximum(0), sum(0), scores(0), k_block(0), v_block(0), words(0) {
+    const long long widest = registers >= 32 && vector_width <= 4 ? 4 : 2;
+    vectors = block_r / vector_width < widest ? block_r / vector_width : widest;
+    panel = vectors * vector_width;
+    main_rows = (registers >= 32 ? 24 : 12) / (vectors < 2 ? 2 : vectors);
+    row_words = (flash_round_up(head_dim, line) / line | 1) * line;
+    const long long rows = block_c + tail_rows - 1;  // the last tile of a block may reach beyond it
+    o_panels = q_panels + head_dim * block_r;
+    maximum = o_panels + head_dim * block_r;
+    sum = maximum + flash_round_up(block_r, line);
+    scores = sum + flash_round_up(block_r, line);
+    k_block = scores + flash_round_up(rows * panel, line);
+    v_block = k_block + (stage_k ? rows : tail_rows) * row_words;
+    words = v_block + (bf16_dot ? (block_c + 1) / 2 : block_c) * row_words;
+  }
+};

@@ -1,0 +1,352 @@
+// Variant `tuned`: flash attention forward at the rate of the host's multiply-add units.
+//
+// One threadgroup computes BLOCK_R query rows of one head. Queries sit in the lanes of vectors: the rows are cut into
+// panels of PANEL queries, and scores, weights and outputs are kept transposed ([key][query], [column][query]), so that
+// the softmax runs down the lanes and needs no horizontal reduction. Both products are then the same loop, a tile of
+// ROWS x VECTORS accumulators in registers to which one broadcast times one panel row is added at each step:
+//   scores  S[key][query] += K[key][d]   (broadcast) * Q[d][query]
+//   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
+// Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that lie next to each other along the sum.
+//
+// Threadgroup memory, in words; TunedLayout in flash.h has the offsets:
+//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log2(e), or pairs of bf16 as they are
+//   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
+//   maximum, sum [BLOCK_R]                         of the online softmax
+//   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
+//   k_block [BLOCK_C + 3][row_words]               floats; where K needs no conversion, only its last rows
+//   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
+//
+// Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
+#include "common/kernel/attention.h"
+#include "common/kernel/cpu.h"
+#include "common/kernel/score.h"
+#include "common/kernel/softmax.h"
+#include "proto1_flash/kernels/flash.h"
+
+namespace {
+
+constexpr TunedLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, VECTOR_WIDTH, VECTOR_REGISTERS, IN_TYPE, BF16_DOT);
+constexpr int VECTORS = layout.vectors;
+constexpr int PANEL = layout.panel;
+constexpr int MAIN_ROWS = layout.main_rows;
+constexpr int TAIL_ROWS = layout.tail_rows;
+constexpr int ROW_WORDS = layout.row_words;
+constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row of Q or K
+constexpr int LINE_BYTES = 64;
+constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
+constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
+// Pairs are scaled after the product, so that Q need not be rounded again.
+constexpr bool SCALE_Q = !BF16_DOT;
+
+using Floats = Vector<float, VECTOR_WIDTH>;
+using Ints = Vector<int, VECTOR_WIDTH>;
+using Bits = Vector<unsigned, VECTOR_WIDTH>;
+
+#ifdef __AVX512BF16__
+typedef __bf16 BfloatPairs __attribute__((vector_size(64)));
+INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
+  const Vector<unsigned, 16> broadcast = Vector<unsigned, 16>{} + a;
+  return __builtin_ia32_dpbf16ps_512(acc, reinterpret_cast<BfloatPairs>(broadcast), reinterpret_cast<BfloatPairs>(b));
+}
+#endif
+
+/// acc[r][v] += sum over i < depth of a[r * row_step + i * step] * panel[i][v].
+template <int ROWS>
+INLINE void multiply_add(Floats (&acc)[ROWS][VECTORS], const float* a, long row_step, long step, const float* panel,
+                         int depth) {
+#pragma clang loop unroll_count(2)
+  for (int i = 0; i < depth; ++i) {
+    Floats b[VECTORS];
+    for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + i * PANEL + v * VECTOR_WIDTH);
+    for (int r = 0; r < ROWS; ++r) {
+      const float* word = a + r * row_step + i * step;
+      for (int v = 0; v < VECTORS; ++v) {
+#ifdef __AVX512BF16__
+        if constexpr (BF16_DOT) {
+          acc[r][v] = multiply_add_pairs(acc[r][v], __builtin_bit_cast(unsigned, *word), b[v]);
+          continue;
+        }
+#endif
+        acc[r][v] += *word * b[v];
+      }
+    }
+  }
+}
+
+/// Two rows of floats as one row of bf16 pairs, rounded to nearest.
+INLINE Floats to_pairs(Floats low, Floats high) {
+  const Bits low_bits = (reinterpret_cast<Bits>(low) + 0x8000u) >> 16;
+  const Bits high_bits = (reinterpret_cast<Bits>(high) + 0x8000u) & 0xFFFF0000u;
+  return reinterpret_cast<Floats>(low_bits | high_bits);
+}
+
+template <int ROWS>
+struct RowTile {
+  static constexpr int rows = ROWS;
+};
+
+/// Calls body(RowTile, first row) until [0, count) is covered: mostly with MAIN_ROWS, the rest with TAIL_ROWS, the last
+/// of which may reach beyond count. A main tile is not taken where it would leave a sliver that fills no tail tile.
+template <typename Body>
+INLINE void for_row_tiles(int count, const Body& body) {
+  int row = 0;
+  for (; count - row == MAIN_ROWS || count - row >= MAIN_ROWS + TAIL_ROWS; row += MAIN_ROWS) body(RowTile<MAIN_ROWS>{}, row);
+  for (; row < count; row += TAIL_ROWS) body(RowTile<TAIL_ROWS>{}, row);
+}
+
+struct Tile {
+  const AttentionParams& p;
+  float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
+  int batch, head, kv_head;
+  int first_query, queries;  // of this tile
+
+  INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
+    float* memory = reinterpret_cast<float*>(group.memory);
+    q_panels = memory + layout.q_panels;
+    o_panels = memory + layout.o_panels;
+    maximum = memory + layout.maximum;
+    sum = memory + layout.sum;
+    scores = memory + layout.scores;
+    k_block = memory + layout.k_block;
+    v_block = memory + layout.v_block;
+    const int tile = static_cast<int>(CAUSAL ? group.count[0] - 1 - group.index[0] : group.index[0]);
+    head = static_cast<int>(group.index[1]);
+    batch = static_cast<int>(group.index[2]);
+    kv_head = head / (p.q_heads / p.kv_heads);
+    first_query = tile * static_cast<int>(BLOCK_R);
+    queries = min(p.q_len - first_query, BLOCK_R);
+  }
+
+  static INLINE int min(int a, int b) { return a < b ? a : b; }
+
+  // Of `keys` keys from `first_key` on, how many a query of the sequence may see.
+  INLINE int keys_seen(int query, int first_key, int keys) const {
+    if constexpr (!CAUSAL) return keys;
+    const int seen = causal_end(query, p.q_len, p.kv_len) - first_key;
+    return seen < 0 ? 0 : min(seen, keys);
+  }
+
+  // Index of a key's row in K or V.
+  INLINE long long row_of(const TensorStrides& strides, int key) const {
+    return batch * strides.batch + kv_head * strides.head + key * strides.row;
+  }
+
+  // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
+  INLINE void begin() {
+    const float factor = SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale;
+    const long long base = batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row;
+    for (int panel = 0; panel * PANEL < queries; ++panel) {
+      for (int lane = 0; lane < PANEL; ++lane) {
+        float* q = q_panels + panel * DEPTH * PANEL + lane;
+        const int query = panel * PANEL + lane;
+        const long long row = base + query * p.q_strides.row;
+        for (int d = 0; d < DEPTH; ++d) {
+          if (query >= queries) {
+            q[d * PANEL] = 0;
+          } else if constexpr (SCALE_Q) {
+            q[d * PANEL] = load_float<IN_TYPE>(p.q, row + d) * factor;
+          } else {
+            q[d * PANEL] = load<float>(reinterpret_cast<const float*>(static_cast<const short*>(p.q) + row) + d);
+          }
+        }
+      }
+    }
+    for (int i = 0; i < HEAD_DIM * BLOCK_R; i += VECTOR_WIDTH) store(o_panels + i, Floats{});
+    for (int i = 0; i < BLOCK_R; i += VECTOR_WIDTH) {
+      store(maximum + i, Floats{} + masked_score);
+      store(sum + i, Floats{});
+    }
+  }
+
+  // `keys` rows of K or V from `first_key` on, as floats.
+  INLINE void stage(const void* tensor, const TensorStrides& strides, int first_key, int keys, float* block) {
+    for (int key = 0; key < keys; ++key) {
+      const long long row = row_of(strides, first_key + key);
+      for (int d = 0; d < HEAD_DIM; d += 8) {
+        store(block + key * ROW_WORDS + d, load_floats<IN_TYPE, 8>(tensor, row + d));
+      }
+    }
+  }
+
+  // The same for V as pairs of two keys' values; an odd last key is paired with zeros.
+  INLINE void stage_pairs(int first_key, int keys) {
+    using Shorts = Vector<unsigned short, 8>;
+    using Words = Vector<unsigned, 8>;
+    const auto* v = static_cast<const unsigned short*>(p.v);
+    for (int key = 0; key < keys; key += 2) {
+      const long long row = row_of(p.v_strides, first_key + key);
+      for (int d = 0; d < HEAD_DIM; d += 8) {
+        const Words low = __builtin_convertvector(load<Shorts>(v + row + d), Words);
+        Words high = {};
+        if (key + 1 < keys) high = __builtin_convertvector(load<Shorts>(v + row + p.v_strides.row + d), Words);
+        store(reinterpret_cast<unsigned*>(v_block) + key / 2 * ROW_WORDS + d, low | high << 16);
+      }
+    }
+  }
+
+  // Rows of K as they are, fewer than a tile, to k_block.
+  INLINE void copy_rows(const float* rows, long step, int count) {
+    for (int r = 0; r < count; ++r) {
+      for (int d = 0; d < DEPTH; d += 4) {
+        store(k_block + r * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + d));
+      }
+    }
+  }
+
+  // Scores of `keys` keys of the block, hooked and masked, to scores[key][query]; raises new_maximum to their maximum.
+  // Meanwhile panel i asks for cache line i of the next block's rows of V, so that staging them finds them near.
+  INLINE void compute_scores(int panel, int first_key, int keys, int block_keys, Floats (&new_maximum)[VECTORS]) {
+    const float* q = q_panels + panel * DEPTH * PANEL;
+    const int first = first_query + panel * PANEL;
+    const char* k_rows = static_cast<const char*>(p.k) + row_of(p.k_strides, first_key) * ELEMENT_BYTES;
+    const float* k = layout.stage_k ? k_block : reinterpret_cast<const float*>(k_rows);
+    const long k_step = layout.stage_k ? ROW_WORDS : p.k_strides.row * ELEMENT_BYTES / 4;
+    const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
+    const long next_step = p.v_strides.row * ELEMENT_BYTES;
+    const float factor = SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale;
+    Ints visible[VECTORS];  // how many of the keys each lane may see
+    for (int v = 0; v < VECTORS; ++v) {
+      for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
+        visible[v][lane] = keys_seen(first + v * VECTOR_WIDTH + lane, first_key, keys);
+      }
+    }
+    const int seen_by_all = keys_seen(first, first_key, keys);
+    for_row_tiles(keys, [&](auto tile, int key) INLINE_LAMBDA {
+      constexpr int ROWS = decltype(tile)::rows;
+      const float* rows = k + key * k_step;
+      long step = k_step;
+      if constexpr (ROWS == TAIL_ROWS && !layout.stage_k) {
+        if (key + ROWS > block_keys) {  // beyond the block may be beyond the tensor
+          copy_rows(rows, k_step, block_keys - key);
+          rows = k_block;
+          step = ROW_WORDS;
+        }
+      }
+      Floats acc[ROWS][VECTORS] = {};
+      multiply_add<ROWS>(acc, rows, step, 1, q, DEPTH);
+      for (int r = 0; r < ROWS; ++r) {
+        for (int v = 0; v < VECTORS; ++v) {
+          if constexpr (!SCALE_Q) acc[r][v] *= factor;
+          if constexpr (!SCORE_IS_IDENTITY) apply_hook(acc[r][v], first + v * VECTOR_WIDTH, first_key + key + r);
+        }
+      }
+      if (key + ROWS > seen_by_all) {
+        for (int r = 0; r < ROWS; ++r) {
+          for (int v = 0; v < VECTORS; ++v) acc[r][v] = visible[v] > key + r ? acc[r][v] : Floats{} + masked_score;
+        }
+      }
+      for (int r = 0; r < ROWS; ++r) {
+        if (panel < ROW_LINES) __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
+        for (int v = 0; v < VECTORS; ++v) {
+          new_maximum[v] = acc[r][v] > new_maximum[v] ? acc[r][v] : new_maximum[v];
+          store(scores + (key + r) * PANEL + v * VECTOR_WIDTH, acc[r][v]);
+        }
+      }
+    });
+  }
+
+  INLINE void apply_hook(Floats& scores_of_key, int query, int key) const {
+    float lanes[VECTOR_WIDTH];
+    store(lanes, scores_of_key);
+    for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
+      const float s = log2_e * score(lanes[lane], batch, head, query + lane, key, p.score_data);
+      lanes[lane] = s > masked_score ? s : masked_score;
+    }
+    scores_of_key = load<Floats>(lanes);
+  }
+
+  // Scores to weights exp2(s - maximum), with the new maximum and sum. alpha is what older outputs shrink by.
+  INLINE void softmax(int panel, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
+    Floats row_sum[VECTORS] = {};
+    const auto weigh = [&](int key, int v) INLINE_LAMBDA {
+      const Floats weight = exp2(load<Floats>(scores + key * PANEL + v * VECTOR_WIDTH) - new_maximum[v]);
+      row_sum[v] += weight;
+      return weight;
+    };
+    if constexpr (BF16_DOT) {
+      for (int key = 0; key < keys; key += 2) {
+        for (int v = 0; v < VECTORS; ++v) {
+          const Floats low = weigh(key, v);
+          const Floats high = key + 1 < keys ? weigh(key + 1, v) : Floats{};
+          store(scores + key / 2 * PANEL + v * VECTOR_WIDTH, to_pairs(low, high));
+        }
+      }
+    } else {
+      for (int key = 0; key < keys; ++key) {
+        for (int v = 0; v < VECTORS; ++v) store(scores + key * PANEL + v * VECTOR_WIDTH, weigh(key, v));
+      }
+    }
+    for (int v = 0; v < VECTORS; ++v) {
+      float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
+      alpha[v] = exp2(load<Floats>(old_maximum) - new_maximum[v]);
+      store(old_maximum, new_maximum[v]);
+      float* total = sum + panel * PANEL + v * VECTOR_WIDTH;
+      store(total, load<Floats>(total) * alpha[v] + row_sum[v]);
+    }
+  }
+
+  // O = O * alpha + V^T weights.
+  INLINE void accumulate(int panel, int keys, const Floats (&alpha)[VECTORS]) {
+    float* o = o_panels + panel * HEAD_DIM * PANEL;
+    const int depth = BF16_DOT ? (keys + 1) / 2 : keys;
+    for_row_tiles(HEAD_DIM, [&](auto tile, int column) INLINE_LAMBDA {
+      constexpr int ROWS = decltype(tile)::rows;
+      Floats acc[ROWS][VECTORS];
+      for (int r = 0; r < ROWS; ++r) {
+        for (int v = 0; v < VECTORS; ++v) {
+          acc[r][v] = load<Floats>(o + (column + r) * PANEL + v * VECTOR_WIDTH) * alpha[v];
+        }
+      }
+      multiply_add<ROWS>(acc, v_block + column, 1, ROW_WORDS, scores, depth);
+      for (int r = 0; r < ROWS; ++r) {
+        for (int v = 0; v < VECTORS; ++v) store(o + (column + r) * PANEL + v * VECTOR_WIDTH, acc[r][v]);
+      }
+    });
+  }
+
+  // O / sum to memory, and the log-sum-exp.
+  INLINE void finish() {
+    const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
+    for (int query = 0; query < queries; ++query) {
+      const float* o = o_panels + query / PANEL * HEAD_DIM * PANEL + query % PANEL;
+      const bool seen = maximum[query] > no_score;
+      const float inverse = seen ? 1.0f / sum[query] : 0.0f;
+      const long long row = base + query * p.o_strides.row;
+      for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, row + d, o[d * PANEL] * inverse);
+      if (p.lse) {
+        const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + query;
+        p.lse[at] = seen ? ln_2 * (maximum[query] + __builtin_log2f(sum[query])) : -__builtin_inff();
+      }
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+  Tile tile(*params, *group);
+  tile.begin();
+  const int last = tile.first_query + tile.queries - 1;
+  const int end = tile.keys_seen(last, 0, params->kv_len);
+  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+    const int block_keys = Tile::min(end - first_key, BLOCK_C);
+    if constexpr (layout.stage_k) tile.stage(params->k, params->k_strides, first_key, block_keys, tile.k_block);
+    if constexpr (BF16_DOT) {
+      tile.stage_pairs(first_key, block_keys);
+    } else {
+      tile.stage(params->v, params->v_strides, first_key, block_keys, tile.v_block);
+    }
+    for (int panel = 0; panel * PANEL < tile.queries; ++panel) {
+      const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);
+      if (keys == 0) continue;
+      Floats new_maximum[VECTORS], alpha[VECTORS];
+      for (int v = 0; v < VECTORS; ++v) {
+        new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);
+      }
+      tile.compute_scores(panel, first_key, keys, block_keys, new_maximum);
+      tile.softmax(panel, keys, new_maximum, alpha);
+      tile.accumulate(panel, keys, alpha);
+    }
+  }
+  tile.finish();
+}

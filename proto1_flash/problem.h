@@ -1,0 +1,97 @@
+// One flash attention problem on a device: tensors, a pipeline for one variant and tile, the launch and its check.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/compare.h"
+#include "common/device.h"
+#include "common/experiment.h"
+#include "common/kernel/attention.h"
+#include "common/reference.h"
+#include "common/sweep.h"
+#include "common/tensor.h"
+
+namespace attn {
+
+/// Everything a case of proto1_flash says, typed.
+struct FlashConfig {
+  std::string variant;  // naive, tiled_scalar, tiled_vector or tuned
+  AttentionShape shape;
+  DType dtype = DType::f32;      // of Q, K, V
+  DType out_dtype = DType::f32;  // of O
+  Layout layout = Layout::bhsd;
+  int64_t block_r = 0, block_c = 0;
+
+  /// Throws BadInput for a case that makes no sense on any device.
+  static FlashConfig from(const Case& config);
+};
+
+/// A changed score: the hook's text for the kernel, its data, and the same function for the oracle.
+struct ScoreHook {
+  std::string text;
+  std::vector<float> data;
+  ScoreFunction reference;
+};
+
+/// Bytes of threadgroup memory that a threadgroup of this configuration takes on this device.
+size_t flash_threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device);
+
+/// Source and function constants of the kernel for this configuration on this device.
+KernelSource flash_source(const FlashConfig& config, const DeviceInfo& device);
+
+/// Q, K, V of a shape with the oracle's rows: what the cases of one comparison share.
+class FlashInputs {
+ public:
+  /// Seeded random tensors, or those of a safetensors file with q, k, v if `input` is not empty.
+  FlashInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input);
+  ~FlashInputs();
+
+  const FlashConfig& config() const { return config_; }
+  const Tensor& q() const { return q_; }
+  const Tensor& k() const { return k_; }
+  const Tensor& v() const { return v_; }
+  const ReferenceRows& reference(const ScoreHook* hook);
+
+ private:
+  friend class FlashProblem;
+  FlashConfig config_;
+  uint64_t seed_;
+  Tensor q_, k_, v_;
+  Buffer q_buffer_, k_buffer_, v_buffer_, o_buffer_, lse_buffer_;
+  std::optional<ReferenceRows> reference_;
+};
+
+class FlashProblem : public Problem {
+ public:
+  FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, const FlashConfig& config,
+               std::optional<ScoreHook> hook = {});
+
+  void encode(CommandEncoder& encoder) const override;
+  void poison() override;
+  Check check() override;
+  Work work() const override;
+  DType dtype() const override { return config_.dtype; }
+  const Pipeline& pipeline() const override { return *pipeline_; }
+  size_t threadgroup_bytes() const override { return threadgroup_bytes_; }
+  void dump(const std::string& path) const override;
+
+  /// What the last launch wrote.
+  Tensor output() const;
+  std::vector<float> lse() const;
+
+ private:
+  Device& device_;
+  std::shared_ptr<FlashInputs> inputs_;
+  FlashConfig config_;
+  std::optional<ScoreHook> hook_;
+  Buffer hook_buffer_;
+  const Pipeline* pipeline_ = nullptr;
+  size_t threadgroup_bytes_ = 0;
+  AttentionParams params_{};
+  Grid grid_;
+};
+
+}  // namespace attn
