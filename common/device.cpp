@@ -1,12 +1,12 @@
 #include "common/device.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/error.h"
 #ifdef ATTN_HAS_CPU
@@ -42,7 +42,8 @@ std::unique_ptr<Device> Device::open(std::string_view spec) {
 #ifdef ATTN_HAS_CPU
     return open_cpu_device(spec);
 #else
-    throw DeviceMissing("cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev and libclang-cpp19-dev");
+    throw DeviceMissing(
+        "cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev and libclang-cpp19-dev");
 #endif
   }
   throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));

@@ -6,11 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "common/encoder.h"
 #include "common/pipeline.h"
@@ -18,11 +17,11 @@
 namespace attn {
 
 struct DeviceInfo {
-  std::string spec;       // what opens it again: "cpu:threads=2"
-  std::string backend;    // "cpu"
-  std::string name;       // the product's name
-  std::string arch;       // what kernels are compiled for: "znver3", "sm_90a"
-  std::string toolchain;  // the kernel compiler and its version
+  std::string spec;                     // what opens it again: "cpu:threads=2"
+  std::string backend;                  // "cpu"
+  std::string name;                     // the product's name
+  std::string arch;                     // what kernels are compiled for: "znver3", "sm_90a"
+  std::string toolchain;                // the kernel compiler and its version
   std::vector<std::string> features;    // optional instructions that a kernel may ask for: "avx2", "avx512bf16"
   uint32_t units = 1;                   // threadgroups that run at once: host threads, multiprocessors
   uint32_t simd_width = 1;              // fp32 lanes of a simdgroup: a vector register, a warp

@@ -135,22 +135,12 @@ Json to_json(const Comparison& comparison) {
 
 /// The value at a dotted path; elements of arrays by index.
 const Json& at_path(const Json& data, std::string_view path) {
-  const Json* value = &data;
-  for (std::string_view rest = path;;) {
-    const size_t dot = rest.find('.');
-    const std::string step(rest.substr(0, dot));
-    const Json* next = nullptr;
-    if (value->is_object()) {
-      const auto found = value->find(step);
-      if (found != value->end()) next = &*found;
-    } else if (value->is_array() && !step.empty() && step.find_first_not_of("0123456789") == step.npos &&
-               step.size() < 10 && std::stoul(step) < value->size()) {
-      next = &(*value)[std::stoul(step)];
-    }
-    if (!next) throw std::out_of_range(fmt::format("'{}' is not in the data", path));
-    value = next;
-    if (dot == rest.npos) return *value;
-    rest.remove_prefix(dot + 1);
+  std::string pointer = fmt::format("/{}", path);
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  try {
+    return data.at(Json::json_pointer(pointer));
+  } catch (const Json::exception&) {
+    throw std::out_of_range(fmt::format("'{}' is not in the data", path));
   }
 }
 

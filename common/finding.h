@@ -49,9 +49,10 @@ struct Measurement {
   double gbps() const;
 };
 
-/// Throws std::runtime_error where a rate is above its ceiling by more than 5 %: such a figure is an error, not a
-/// result.
+/// Throws std::runtime_error where a rate is above its ceiling by more than 5 %, such a figure being an error and no
+/// result (the copy ceiling holds for cold times only), and for a number that is not finite. Sets id.
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
+/// Throws BadInput for another schema, Json::exception for a missing field or a wrong type.
 Measurement measurement_from_json(const Json& json);
 
 /// Registered before anything runs. `metric` names the figure, e.g. "ratio of medians, worst tile / best tile".
@@ -99,15 +100,18 @@ struct Conclusion {
   std::vector<std::string> measurements;  // ids
 };
 
-/// supported or refuted where the interval lies on one side of the threshold and the effect is above the A/A floor.
+/// supported or refuted where the interval lies on one side of the threshold and the estimate is farther from the
+/// threshold than the A/A floor (docs/measuring.md). Throws std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 /// 0 incorrect; 0.5 inconclusive; 0.6 CV >= 5 %; 0.8 clean; 0.95 once an independent run agrees.
 double confidence(const Verdict& verdict, const Conclusion& conclusion, bool replicated);
 
-/// Fills "{path.to.value:format}" from data; a missing path throws std::out_of_range. The format is fmt's.
+/// Fills "{path.to.value:format}" from data; a missing path throws std::out_of_range, a bad format or a lone brace
+/// std::invalid_argument. The format is fmt's; braces are written twice.
 std::string render(const std::string& text, const Json& data);
 
-/// One finding as a JSON object, all fields of docs/records.md. `run` and `env` come from the experiment.
+/// One finding as a JSON object, all fields of docs/records.md. `run` and `env` come from the experiment. Throws as
+/// render() does, and std::runtime_error for a number that is not finite.
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, bool replicated, const Json& run, const Json& env);
 

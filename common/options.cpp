@@ -151,6 +151,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
   }
 
+  for (const CLI::Option* option : app.get_options()) {
+    const auto& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) {
+      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
+    }
+  }
   one_of("--profile", options.profile, {"quick", "full"});
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);

@@ -1,5 +1,7 @@
 #include "common/pipeline.h"
 
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -7,12 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-#include <spdlog/spdlog.h>
 
 #include "common/device.h"
 #include "common/error.h"
@@ -45,7 +44,9 @@ std::string read_source(const KernelSource& source, const std::string& path) {
   if (const auto replaced = source.includes.find(path); replaced != source.includes.end()) return replaced->second;
   const fs::path file = fs::path(source_root()) / path;
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw BadInput(fmt::format("kernel source {} cannot be read; ATTENTION_PROTO_SOURCE names the source tree", file.string()));
+  if (!stream)
+    throw BadInput(
+        fmt::format("kernel source {} cannot be read; ATTENTION_PROTO_SOURCE names the source tree", file.string()));
   std::ostringstream text;
   text << stream.rdbuf();
   return std::move(text).str();

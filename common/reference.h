@@ -22,7 +22,8 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
-/// A changed score for (scaled score, batch, query head, query, key); -infinity masks the pair.
+/// A changed score for (scaled score, batch, query head, query, key); -infinity masks the pair. Called from
+/// several threads at once.
 using ScoreFunction = std::function<double(double score, int64_t batch, int64_t head, int64_t q, int64_t k)>;
 
 struct RowIndex {

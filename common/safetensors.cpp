@@ -1,3 +1,4 @@
+// Reader and writer of safetensors files. A file comes from outside: nothing its header says is taken on trust.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -55,8 +56,12 @@ std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& sh
   return static_cast<uint64_t>(bytes);
 }
 
-/// The header's entries of the wanted tensors. What the header says of others is checked to be JSON and dropped.
-json read_header(const Source& source, const std::set<std::string>& wanted, uint64_t& data_offset) {
+struct Header {
+  json entries;  // of the wanted tensors; what is said of others is checked to be JSON and dropped
+  uint64_t data_offset;
+};
+
+Header read_header(const Source& source, const std::set<std::string>& wanted) {
   uint64_t header_bytes = 0;
   if (source.size < sizeof(header_bytes)) source.fail("{} bytes are no safetensors file", source.size);
   source.read(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
@@ -68,7 +73,6 @@ json read_header(const Source& source, const std::set<std::string>& wanted, uint
     source.fail("truncated: a header of {} bytes is announced, {} bytes follow", header_bytes,
                 source.size - sizeof(header_bytes));
   }
-  data_offset = sizeof(header_bytes) + header_bytes;
   std::string text(header_bytes, '\0');
   source.read(sizeof(header_bytes), std::as_writable_bytes(std::span(text)));
 
@@ -85,24 +89,24 @@ json read_header(const Source& source, const std::set<std::string>& wanted, uint
     if (!names.insert(key).second) source.fail("the header names tensor {} twice", parsed.dump());
     return wanted.contains(key);
   };
-  json header;
+  json entries;
   try {
-    header = json::parse(text, keep);
+    entries = json::parse(text, keep);
   } catch (const json::parse_error& error) {
     source.fail("the header is not valid JSON (byte {})", error.byte);
   } catch (const json::exception&) {
     source.fail("the header holds a number that is out of range");
   }
-  if (!header.is_object()) source.fail("the header is not a JSON object of tensor descriptions");
+  if (!entries.is_object()) source.fail("the header is not a JSON object of tensor descriptions");
   for (const std::string& name : wanted) {
-    if (header.contains(name)) continue;
+    if (entries.contains(name)) continue;
     names.erase("__metadata__");
     std::vector<std::string> some;
     for (auto it = names.begin(); it != names.end() && some.size() < 8; ++it) some.push_back(json(*it).dump());
     source.fail("no tensor \"{}\" among its {}: {}{}", name, names.size(), fmt::join(some, ", "),
                 some.size() < names.size() ? ", ..." : "");
   }
-  return header;
+  return {std::move(entries), sizeof(header_bytes) + header_bytes};
 }
 
 /// A list of integers that fit int64 and are not negative; nothing where it is anything else.
@@ -145,11 +149,10 @@ Entry read_entry(const Source& source, const std::string& name, const json& entr
 }
 
 std::map<std::string, StoredTensor> read_tensors(const Source& source, const std::vector<std::string>& names) {
-  uint64_t data_offset = 0;
-  const json header = read_header(source, {names.begin(), names.end()}, data_offset);
+  const Header header = read_header(source, {names.begin(), names.end()});
   std::map<std::string, Entry> entries;
-  for (const auto& [name, entry] : header.items()) {
-    const Entry added = read_entry(source, name, entry, source.size - data_offset);
+  for (const auto& [name, entry] : header.entries.items()) {
+    const Entry added = read_entry(source, name, entry, source.size - header.data_offset);
     for (const auto& [other, placed] : entries) {
       if (std::max(added.begin, placed.begin) < std::min(added.end, placed.end)) {
         source.fail("tensors \"{}\" and \"{}\" overlap", other, name);
@@ -160,7 +163,7 @@ std::map<std::string, StoredTensor> read_tensors(const Source& source, const std
   std::map<std::string, StoredTensor> tensors;
   for (const auto& [name, entry] : entries) {
     StoredTensor& tensor = tensors[name] = {entry.dtype, entry.shape, std::vector<std::byte>(entry.end - entry.begin)};
-    source.read(data_offset + entry.begin, tensor.data);
+    source.read(header.data_offset + entry.begin, tensor.data);
   }
   return tensors;
 }
@@ -178,8 +181,7 @@ std::map<std::string, StoredTensor> read_safetensors(const std::string& path, co
                        [&](uint64_t offset, std::span<std::byte> target) {
                          file.seekg(static_cast<std::streamoff>(offset));
                          file.read(reinterpret_cast<char*>(target.data()), static_cast<std::streamsize>(target.size()));
-                         if (!file)
-                           throw BadInput(fmt::format("{}: cannot read {} bytes at {}", path, target.size(), offset));
+                         if (!file) throw BadInput(fmt::format("{}: reading {} bytes failed", path, target.size()));
                        }},
                       names);
 }

@@ -48,7 +48,8 @@ struct Measured {
 };
 
 /// Samples the subjects in turn (A B C C B A A B C ...) until the first series of each is narrow enough or the budget
-/// is spent. `interrupted` is polled between samples.
+/// is spent. `interrupted` is polled between samples; the unfinished round is then left out for all, and series is
+/// empty where none was finished. Throws std::runtime_error for a sample that is not above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {});
 
@@ -57,8 +58,10 @@ struct Estimate {
 };
 
 double median(std::vector<double> values);
-/// Median of all samples with a 95 % interval from 2000 bootstrap resamples of rounds.
+/// Median of all samples with a 95 % interval from 2000 bootstrap resamples of rounds; of a single round, its extremes.
+/// Throws std::invalid_argument without samples.
 Estimate bootstrap_median(const Series& series, uint64_t seed);
+/// n = 0 without samples.
 Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t seed);
 
 /// Median of contender / baseline, taken sample by sample within each round; bootstrap over rounds. The two series

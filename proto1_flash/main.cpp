@@ -1,1 +1,32 @@
-// to be written
+// proto1_flash: which tile makes flash attention fast on the device at hand?
+//
+// Hypotheses are registered (findings.cpp) before the sweep (sweep.cpp) runs; every case is checked against the oracle
+// before it is timed (problem.cpp), and what the sweep suggests is measured again as pairs before anything is claimed.
+#include <memory>
+#include <optional>
+
+#include "common/experiment.h"
+#include "proto1_flash/findings.h"
+#include "proto1_flash/problem.h"
+#include "proto1_flash/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {.name = "proto1_flash",
+                               .summary = "Flash attention forward: tile sizes, and what each step of tuning buys.",
+                               .axes = flash_axes(),
+                               .compared_axes = flash_compared_axes(),
+                               .hypotheses = flash_hypotheses(),
+                               .sweep = flash_sweep,
+                               .complete = complete_flash,
+                               .skip_reason = flash_skip_reason,
+                               .make = flash_problems(),
+                               .input_axes = flash_input_axes};
+  return run_experiment(argc, argv, spec, [](Experiment& lab) {
+    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
+    lab.compare(flash_duels(lab.results()));
+    return lab.conclude(
+        flash_conclusions(lab.results(), lab.comparisons(), lab.ceilings(),
+                          [&](const Measurement& result) -> const Series& { return lab.series(result); }));
+  });
+}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,5 +94,8 @@ class FlashProblem : public Problem {
   AttentionParams params_{};
   Grid grid_;
 };
+
+/// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer.
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> flash_problems();
 
 }  // namespace attn

@@ -1,17 +1,12 @@
 #include "common/cpu/compiler.h"
 
-#include <algorithm>
-#include <chrono>
-#include <mutex>
-#include <stdexcept>
-#include <utility>
-
 #include <clang/Basic/DiagnosticOptions.h>
 #include <clang/Basic/Version.h>
 #include <clang/CodeGen/CodeGenAction.h>
 #include <clang/Frontend/CompilerInstance.h>
 #include <clang/Frontend/CompilerInvocation.h>
 #include <clang/Frontend/TextDiagnosticPrinter.h>
+#include <fmt/format.h>
 #include <llvm/ADT/StringMap.h>
 #include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
@@ -26,7 +21,11 @@
 #include <llvm/TargetParser/Host.h>
 #include <llvm/Transforms/Instrumentation/AddressSanitizer.h>
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
 
 #include "common/error.h"
 #include "common/sha256.h"
@@ -68,7 +67,8 @@ std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::v
   const std::string main_file = root + "/" + source.path;
 
   auto memory = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
-  memory->addFile(main_file, 0, llvm::MemoryBuffer::getMemBufferCopy(source.prologue() + read_source(source, source.path)));
+  memory->addFile(main_file, 0,
+                  llvm::MemoryBuffer::getMemBufferCopy(source.prologue() + read_source(source, source.path)));
   for (const auto& [name, text] : source.includes) {
     memory->addFile(root + "/" + name, 0, llvm::MemoryBuffer::getMemBufferCopy(text));
   }

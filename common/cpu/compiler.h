@@ -18,7 +18,7 @@ class CpuCompiler {
   CpuCompiler();
   ~CpuCompiler();
 
-  const std::string& arch() const { return arch_; }                        // "znver3"
+  const std::string& arch() const { return arch_; }                       // "znver3"
   const std::vector<std::string>& features() const { return features_; }  // "avx2", "fma", ... as LLVM names them
   std::string toolchain() const;
   std::string identity() const;

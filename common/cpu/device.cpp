@@ -1,5 +1,6 @@
 #include "common/cpu/device.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,8 +13,6 @@
 #include <mutex>
 #include <sstream>
 #include <thread>
-
-#include <fmt/format.h>
 
 #include "common/cpu/compiler.h"
 #include "common/cpu/pool.h"
@@ -80,7 +79,8 @@ unsigned usable_cores() {
   unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   std::istringstream quota(first_line("/sys/fs/cgroup/cpu.max"));
   double limit = 0, period = 0;
-  if (quota >> limit >> period && period > 0) cores = std::min(cores, std::max(1u, static_cast<unsigned>(limit / period)));
+  if (quota >> limit >> period && period > 0)
+    cores = std::min(cores, std::max(1u, static_cast<unsigned>(limit / period)));
   return cores;
 }
 

@@ -23,4 +23,7 @@ struct AttentionParams {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-constexpr int causal_end(int q, int q_len, int kv_len) { return q + 1 + kv_len - q_len; }
+    constexpr int
+    causal_end(int q, int q_len, int kv_len) {
+  return q + 1 + kv_len - q_len;
+}

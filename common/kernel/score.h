@@ -7,4 +7,6 @@
 #define SCORE_IS_IDENTITY 1
 
 /// s: scale * (q . k); q and k count from the start of their sequence; data: AttentionParams::score_data.
-static inline float score(float s, int /*batch*/, int /*head*/, int /*q*/, int /*k*/, const void* /*data*/) { return s; }
+static inline float score(float s, int /*batch*/, int /*head*/, int /*q*/, int /*k*/, const void* /*data*/) {
+  return s;
+}

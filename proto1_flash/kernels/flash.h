@@ -9,8 +9,14 @@ struct TiledLayout {
   long long q, o, k, v, scores, maximum, sum, words;
 
   constexpr TiledLayout(long long head_dim, long long block_r, long long block_c)
-      : q(0), o(head_dim * block_r), k(o + head_dim * block_r), v(k + head_dim * block_c),
-        scores(v + head_dim * block_c), maximum(scores + block_c), sum(maximum + block_r), words(sum + block_r) {}
+      : q(0),
+        o(head_dim * block_r),
+        k(o + head_dim * block_r),
+        v(k + head_dim * block_c),
+        scores(v + head_dim * block_c),
+        maximum(scores + block_c),
+        sum(maximum + block_r),
+        words(sum + block_r) {}
 };
 
 /// Of the `tuned` variant on the cpu; in_type is an ElementType, and bf16_dot says that the kernel multiplies pairs of
@@ -29,10 +35,21 @@ struct TunedLayout {
 
   constexpr TunedLayout(long long head_dim, long long block_r, long long block_c, long long vector_width,
                         long long registers, int in_type, bool bf16_dot)
-      : vectors(0), panel(0), main_rows(0), stage_k(in_type != 0 && !bf16_dot), row_words(0), q_panels(0), o_panels(0),
-        maximum(0), sum(0), scores(0), k_block(0), v_block(0), words(0) {
+      : vectors(0),
+        panel(0),
+        main_rows(0),
+        stage_k(in_type != 0 && !bf16_dot),
+        row_words(0),
+        q_panels(0),
+        o_panels(0),
+        maximum(0),
+        sum(0),
+        scores(0),
+        k_block(0),
+        v_block(0),
+        words(0) {
     const long long widest = registers >= 32 && vector_width <= 4 ? 4 : 2;
-    vectors = block_r / vector_width < widest ? block_r / vector_width : widest;
+    vectors = block_r % (widest * vector_width) == 0 ? widest : 1;
     panel = vectors * vector_width;
     main_rows = (registers >= 32 ? 24 : 12) / (vectors < 2 ? 2 : vectors);
     row_words = (flash_round_up(head_dim, line) / line | 1) * line;

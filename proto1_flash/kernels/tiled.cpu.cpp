@@ -1,6 +1,6 @@
-// Variants `tiled_scalar` and `tiled_vector`: flash attention's tiles and online softmax (Dao et al. 2022, algorithm 1),
-// with one score and one output element at a time, or LANES of them. What the ladder shows here is what tiling alone
-// buys, and then what vectors alone buy: there is no register tile, every operand comes from the cache.
+// Variants `tiled_scalar` and `tiled_vector`: flash attention's tiles and online softmax (Dao et al. 2022, algorithm
+// 1), with one score and one output element at a time, or LANES of them. What the ladder shows here is what tiling
+// alone buys, and then what vectors alone buy: there is no register tile, every operand comes from the cache.
 //
 // Threadgroup memory, in floats: TiledLayout in flash.h. Grid: (query tiles, q_heads, batch); causal tiles run last
 // rows first.
@@ -58,11 +58,12 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
 
   const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count) {
     for (int row = 0; row < count; ++row) {
-      for (int d = 0; d < HEAD_DIM; ++d) to[row * HEAD_DIM + d] = load_float<IN_TYPE>(tensor, from + row * row_stride + d);
+      for (int d = 0; d < HEAD_DIM; ++d)
+        to[row * HEAD_DIM + d] = load_float<IN_TYPE>(tensor, from + row * row_stride + d);
     }
   };
-  copy_rows(q, p.q, batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row, p.q_strides.row,
-            rows);
+  copy_rows(q, p.q, batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row,
+            p.q_strides.row, rows);
   for (int row = 0; row < rows; ++row) {
     maximum[row] = masked_score;
     sum[row] = 0;

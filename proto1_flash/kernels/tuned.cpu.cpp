@@ -90,7 +90,8 @@ struct RowTile {
 template <typename Body>
 INLINE void for_row_tiles(int count, const Body& body) {
   int row = 0;
-  for (; count - row == MAIN_ROWS || count - row >= MAIN_ROWS + TAIL_ROWS; row += MAIN_ROWS) body(RowTile<MAIN_ROWS>{}, row);
+  for (; count - row == MAIN_ROWS || count - row >= MAIN_ROWS + TAIL_ROWS; row += MAIN_ROWS)
+    body(RowTile<MAIN_ROWS>{}, row);
   for (; row < count; row += TAIL_ROWS) body(RowTile<TAIL_ROWS>{}, row);
 }
 

@@ -127,11 +127,16 @@ TEST(ReferenceTest, CausalIsAlignedToTheBottomRight) {
   }
 }
 
-TEST(ReferenceTest, FirstCausalQueryCopiesTheFirstValue) {
-  const AttentionShape shape{1, 1, 1, 6, 6, 4, true};
+TEST(ReferenceTest, FirstCausalQueryCopiesTheFirstValueOfItsHead) {
+  const AttentionShape shape{2, 4, 2, 6, 6, 4, true};
   const Inputs in = random_inputs(shape);
   const ReferenceRows result = attention(shape, in);
-  for (int64_t d = 0; d < 4; ++d) EXPECT_EQ(result.o[static_cast<size_t>(d)], in.v.at(0, 0, 0, d));
+  for (size_t i = 0; i < result.rows.size(); i += 6) {
+    const RowIndex row = result.rows[i];
+    for (int64_t d = 0; d < 4; ++d) {
+      EXPECT_EQ(result.o[i * 4 + static_cast<size_t>(d)], in.v.at(row.batch, row.head / 2, 0, d));
+    }
+  }
 }
 
 TEST(ReferenceTest, UnmaskedPairsOfFullAttentionIsTheProduct) {

@@ -121,7 +121,7 @@ TEST(Measurement, RoundTrips) {
     const Json json = to_json(m, ceilings);
     const Measurement back = measurement_from_json(Json::parse(json.dump()));
     EXPECT_EQ(to_json(back, ceilings).dump(), json.dump());
-    EXPECT_EQ(back.id, json["id"]);
+    EXPECT_EQ(json["id"], back.id);
     EXPECT_EQ(back.status, m.status);
     EXPECT_EQ(back.reason, m.reason);
   }
@@ -235,6 +235,7 @@ TEST(Judge, TruthTable) {
       {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, open},
       // No interval, no verdict.
       {"<", 1, {0.9, std::nan(""), 0.92}, 0, open},
+      {"<", 1, {0.9, std::nan(""), std::nan("")}, 0, open},
   };
   for (const Row& row : rows) {
     const Verdict verdict = judge(hypothesis(row.op, row.threshold), conclusion(row.estimate, row.aa_floor));
@@ -367,9 +368,9 @@ TEST(MakeFinding, HasEveryField) {
 TEST(MakeFinding, RendersAgainFromItsOwnLine) {
   const Json finding = Json::parse(finding_of(compared()).dump());
   const Json& data = finding["data"];
-  EXPECT_EQ(render(data["template"]["title"], data), finding["title"]);
-  EXPECT_EQ(render(data["template"]["content"], data), finding["content"]);
-  EXPECT_EQ(record_id(finding), finding["id"]) << "reading and writing again changes nothing";
+  EXPECT_EQ(finding["title"], render(data["template"]["title"], data));
+  EXPECT_EQ(finding["content"], render(data["template"]["content"], data));
+  EXPECT_EQ(finding["id"], record_id(finding)) << "reading and writing again changes nothing";
 }
 
 TEST(MakeFinding, WithoutComparison) {

@@ -167,11 +167,13 @@ TEST(Expand, CompletesBeforeItDropsDuplicates) {
   const Sweep sweep{{{{"q_len", integers({1, 2})}}, {{"kv_len", integers({2})}, {"q_len", integers({2, 3})}}}};
   std::vector<std::string> keys;
   for (const Case& config : expand(sweep, known, [](Case& c) {
+         c.set("batch", AxisValue(int64_t{1}));
          if (!c.has("kv_len")) c.set("kv_len", c.integer("q_len"));
        })) {
     keys.push_back(config.key());
   }
-  EXPECT_EQ(keys, (std::vector<std::string>{"q_len=1 kv_len=1", "q_len=2 kv_len=2", "q_len=3 kv_len=2"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"batch=1 q_len=1 kv_len=1", "batch=1 q_len=2 kv_len=2",
+                                            "batch=1 q_len=3 kv_len=2"}));
 }
 
 TEST(Expand, RefusesWhatNoExperimentMeans) {

@@ -1,0 +1,24 @@
+// What proto1_flash claims, and how its measurements answer: pure functions of results.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "common/experiment.h"
+#include "common/finding.h"
+
+namespace attn {
+
+/// The hypotheses, registered before anything runs.
+std::vector<Hypothesis> flash_hypotheses();
+
+/// The pairs that the hypotheses want measured against each other, by what the sweep shows (best and worst tile, say).
+/// Being measured anew, a pair is not biased by having been picked.
+std::vector<Duel> flash_duels(const std::vector<Measurement>& results);
+
+/// `series_of` gives the samples behind a result, for fits; an empty series leaves the result out.
+std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
+                                          const std::vector<Comparison>& comparisons, const Ceilings& ceilings,
+                                          const std::function<const Series&(const Measurement&)>& series_of);
+
+}  // namespace attn
