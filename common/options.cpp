@@ -135,10 +135,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                       "and device; the first 6 or more digits of the id are enough");
   app.add_flag("--json", options.json, "print measurements and findings as JSON lines instead of the table");
   app.add_flag("--quiet", options.quiet, "no progress");
-  for (auto* other : {device, profile, axis, only_option, seed_option, input, resume, shard_option, memory}) {
-    replay->excludes(other);
-  }
-
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -166,6 +162,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     options.threadgroup_memory_bytes = parse_number<size_t>("--threadgroup-memory", threadgroup_memory, 1, SIZE_MAX);
   }
   if (*replay) {
+    for (const CLI::Option* other :
+         {device, profile, axis, only_option, seed_option, input, resume, shard_option, memory}) {
+      if (*other)
+        throw BadInput(
+            fmt::format("--replay takes the case and all about it from the record; leave {} out", other->get_name()));
+    }
     const bool hex = options.replay.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (!hex || options.replay.size() < min_replay_digits) {
       throw BadInput(fmt::format("--replay {}: not allowed; at least {} hex digits of a record's id", options.replay,

@@ -152,7 +152,7 @@ void Experiment::State::open_records() {
   if (options.resume) resume();
   progress.add(cases_left);
   if (options.quiet || options.only_verify) return;
-  progress.note(fmt::format("{} cases on {}; at most about {} of measuring", cases_left, device_name(device->info()),
+  progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left, device_name(device->info()),
                             format_duration(options.budget())));
 }
 
@@ -191,7 +191,7 @@ void Experiment::State::resume() {
   }
   std::erase_if(groups, [](const auto& cases) { return cases.empty(); });
   if (!options.quiet) {
-    progress.note(fmt::format("resumed: {} cases are recorded, {} are left", results.size(), cases_left));
+    progress.note(fmt::format("resumed: cases recorded {}, left {}", results.size(), cases_left));
   }
 }
 

@@ -1,0 +1,337 @@
+// The kernels against the oracle: every axis value, random shapes, hooks, edges, and kernels broken on purpose.
+#include "proto1_flash/problem.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+namespace attn {
+namespace {
+
+Device& device() {
+  static const std::unique_ptr<Device> cpu = Device::open("cpu:threads=2");
+  return *cpu;
+}
+
+PipelineCache& pipelines() {
+  static PipelineCache cache(device(), "");
+  return cache;
+}
+
+FlashConfig small(const std::string& variant) {
+  FlashConfig config;
+  config.variant = variant;
+  config.shape = {.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 37, .kv_len = 41, .head_dim = 24};
+  config.block_r = 16;
+  config.block_c = 16;
+  return config;
+}
+
+std::string describe(const FlashConfig& c) {
+  const AttentionShape& s = c.shape;
+  return fmt::format("{} b{} h{}/{} q{} k{} d{} causal={} scale={} {}->{} {} {}x{}", c.variant, s.batch, s.q_heads,
+                     s.kv_heads, s.q_len, s.kv_len, s.head_dim, s.causal, s.scale, name(c.dtype), name(c.out_dtype),
+                     name(c.layout), c.block_r, c.block_c);
+}
+
+// Launches the configuration on fresh tensors and checks it.
+Check run(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}, PipelineCache& cache = pipelines()) {
+  FlashProblem problem(device(), cache, std::make_shared<FlashInputs>(device(), config, 7, ""), config, hook);
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device().submit(encoder);
+  return problem.check();
+}
+
+void expect_correct(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}) {
+  const Check check = run(config, hook);
+  EXPECT_TRUE(check.ok) << describe(config) << ": " << check.worst;
+  EXPECT_GT(check.rows_checked, 0);
+}
+
+class Variants : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, Variants, testing::Values("naive", "tiled_scalar", "tiled_vector", "tuned"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(Variants, EveryHeadDim) {
+  for (int64_t dim = 8; dim <= 256; dim += GetParam() == "tuned" ? 8 : 56) {
+    FlashConfig config = small(GetParam());
+    config.shape.head_dim = dim;
+    config.shape.causal = dim % 16 == 0;
+    expect_correct(config);
+  }
+}
+
+TEST_P(Variants, EveryTypeAndLayout) {
+  for (const DType in : {DType::f32, DType::f16, DType::bf16}) {
+    for (const DType out : {DType::f32, DType::f16, DType::bf16}) {
+      for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
+        FlashConfig config = small(GetParam());
+        config.dtype = in;
+        config.out_dtype = out;
+        config.layout = layout;
+        config.shape.batch = 2;
+        expect_correct(config);
+      }
+    }
+  }
+}
+
+TEST_P(Variants, GroupsOfAnySize) {
+  for (const auto& [q_heads, kv_heads] : {std::pair{1, 1}, {6, 2}, {7, 1}, {12, 4}, {5, 5}}) {
+    FlashConfig config = small(GetParam());
+    config.shape.q_heads = q_heads;
+    config.shape.kv_heads = kv_heads;
+    config.shape.batch = 2;
+    expect_correct(config);
+  }
+}
+
+// Bottom-right alignment, with every combination of one, few and many, and rows that see no key at all.
+TEST_P(Variants, LengthsAndMask) {
+  for (const int64_t q_len : {1, 2, 15, 16, 17, 33, 50}) {
+    for (const int64_t kv_len : {1, 3, 5, 16, 17, 31, 64}) {
+      for (const bool causal : {false, true}) {
+        FlashConfig config = small(GetParam());
+        config.shape.q_len = q_len;
+        config.shape.kv_len = kv_len;
+        config.shape.causal = causal;
+        expect_correct(config);
+      }
+    }
+  }
+}
+
+TEST_P(Variants, RowsWithoutKeysAreZero) {
+  FlashConfig config = small(GetParam());
+  config.shape.q_len = 40;
+  config.shape.kv_len = 8;
+  config.shape.causal = true;
+  FlashProblem problem(device(), pipelines(), std::make_shared<FlashInputs>(device(), config, 7, ""), config);
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device().submit(encoder);
+  const Tensor o = problem.output();
+  const std::vector<float> lse = problem.lse();
+  for (int64_t q = 0; q < 32; ++q) {  // the first query to see a key is q_len - kv_len
+    for (int64_t d = 0; d < config.shape.head_dim; ++d) EXPECT_EQ(o.at(0, 1, q, d), 0) << q;
+    EXPECT_EQ(lse[static_cast<size_t>(40 + q)], -INFINITY) << q;
+  }
+  EXPECT_TRUE(std::isfinite(lse[40 + 32]));
+}
+
+TEST_P(Variants, CustomScale) {
+  FlashConfig config = small(GetParam());
+  for (const double scale : {0.01, 1.0, -0.3}) {
+    config.shape.scale = scale;
+    expect_correct(config);
+  }
+}
+
+// Scores in the thousands: a softmax without a running maximum overflows, one that rounds it breaks.
+TEST_P(Variants, LargeScores) {
+  FlashConfig config = small(GetParam());
+  config.shape.scale = 300;
+  expect_correct(config);
+}
+
+TEST_P(Variants, RandomShapes) {
+  std::mt19937 random(42);
+  const auto pick = [&](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(random); };
+  for (int i = 0; i < 40; ++i) {
+    FlashConfig config = small(GetParam());
+    AttentionShape& shape = config.shape;
+    shape.batch = pick(1, 3);
+    shape.kv_heads = pick(1, 3);
+    shape.q_heads = shape.kv_heads * pick(1, 5);
+    shape.q_len = pick(1, 150);
+    shape.kv_len = pick(1, 300);
+    shape.head_dim = 8 * pick(1, 32);
+    shape.causal = pick(0, 1) == 1;
+    config.dtype = static_cast<DType>(pick(0, 2));
+    config.out_dtype = static_cast<DType>(pick(0, 2));
+    config.layout = static_cast<Layout>(pick(0, 1));
+    config.block_r = 16 * pick(1, 8);
+    config.block_c = 16 * pick(1, 16);
+    expect_correct(config);
+  }
+}
+
+// --- The score hook -------------------------------------------------------------------------------------------------
+
+ScoreHook alibi() {
+  ScoreHook hook;
+  hook.text =
+      "#define SCORE_IS_IDENTITY 0\n"
+      "static inline float score(float s, int, int head, int q, int k, const void* data) {\n"
+      "  return s + static_cast<const float*>(data)[head] * static_cast<float>(k - q);\n}\n";
+  hook.data = {0.5f, 0.25f};
+  hook.reference = [](double s, int64_t, int64_t head, int64_t q, int64_t k) {
+    return s + (head == 0 ? 0.5 : 0.25) * static_cast<double>(k - q);
+  };
+  return hook;
+}
+
+ScoreHook soft_cap() {
+  ScoreHook hook;
+  hook.text =
+      "#define SCORE_IS_IDENTITY 0\n"
+      "static inline float score(float s, int, int, int, int, const void* data) {\n"
+      "  const float cap = *static_cast<const float*>(data);\n"
+      "  const float e = __builtin_expf(2 * s / cap);\n"
+      "  return cap * (e - 1) / (e + 1);\n}\n";
+  hook.data = {2.0f};
+  hook.reference = [](double s, int64_t, int64_t, int64_t, int64_t) { return 2 * std::tanh(s / 2); };
+  return hook;
+}
+
+// Keys at most 5 from the query, in the second batch only: rows far from any key have none.
+ScoreHook window() {
+  ScoreHook hook;
+  hook.text =
+      "#define SCORE_IS_IDENTITY 0\n"
+      "static inline float score(float s, int batch, int, int q, int k, const void*) {\n"
+      "  const int distance = q < k ? k - q : q - k;\n"
+      "  return batch == 0 || distance <= 5 ? s : -__builtin_inff();\n}\n";
+  hook.data = {0};
+  hook.reference = [](double s, int64_t batch, int64_t, int64_t q, int64_t k) {
+    return batch == 0 || std::abs(q - k) <= 5 ? s : -std::numeric_limits<double>::infinity();
+  };
+  return hook;
+}
+
+TEST_P(Variants, ScoreHook) {
+  for (const bool causal : {false, true}) {
+    FlashConfig config = small(GetParam());
+    config.shape.batch = 2;
+    config.shape.q_len = 60;
+    config.shape.causal = causal;
+    for (const ScoreHook& hook : {alibi(), soft_cap(), window()}) expect_correct(config, hook);
+    config.dtype = DType::bf16;
+    expect_correct(config, alibi());
+  }
+}
+
+// --- What the checks catch ------------------------------------------------------------------------------------------
+
+// A copy of the kernel sources in which one text is replaced by another.
+class MutatedSources {
+ public:
+  MutatedSources(const std::string& file, const std::string& from, const std::string& to)
+      : root_(std::filesystem::temp_directory_path() / fmt::format("attn_mutant_{}", getpid())) {
+    namespace fs = std::filesystem;
+    for (const char* folder : {"common/kernel", "proto1_flash/kernels"}) {
+      fs::create_directories(root_ / folder);
+      fs::copy(fs::path(source_root()) / folder, root_ / folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    }
+    std::ifstream in(root_ / file);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    const size_t at = text.find(from);
+    if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
+    text.replace(at, from.size(), to);
+    std::ofstream(root_ / file) << text;
+    setenv("ATTENTION_PROTO_SOURCE", root_.c_str(), 1);
+  }
+  ~MutatedSources() {
+    unsetenv("ATTENTION_PROTO_SOURCE");
+    std::filesystem::remove_all(root_);
+  }
+
+ private:
+  std::filesystem::path root_;
+};
+
+struct Mutation {
+  const char *variant, *what, *file, *from, *to;
+};
+
+void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+class Mutations : public testing::TestWithParam<Mutation> {};
+
+constexpr const char* tuned_file = "proto1_flash/kernels/tuned.cpu.cpp";
+constexpr const char* tiled_file = "proto1_flash/kernels/tiled.cpu.cpp";
+constexpr const char* naive_file = "proto1_flash/kernels/naive.cpu.cpp";
+constexpr const char* shared_file = "common/kernel/attention.h";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Mutations,
+    testing::Values(
+        Mutation{"tuned", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+        Mutation{"tuned", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+        Mutation{"tuned", "causal_top_left", shared_file, "q + 1 + kv_len - q_len", "q + 1"},
+        Mutation{"tuned", "missing_rescale_of_outputs", tuned_file, "v * VECTOR_WIDTH) * alpha[v]",
+                 "v * VECTOR_WIDTH)"},
+        Mutation{"tuned", "missing_rescale_of_sums", tuned_file, "load<Floats>(total) * alpha[v]",
+                 "load<Floats>(total)"},
+        Mutation{"tuned", "skipped_tail_of_keys", tuned_file, "first_key < end; first_key += BLOCK_C",
+                 "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+        Mutation{"tuned", "skipped_tail_of_queries", tuned_file, "query < queries; ++query",
+                 "query + 1 < queries; ++query"},
+        Mutation{"tuned", "wrong_head_of_group", tuned_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+        Mutation{"tuned", "scale_left_out", tuned_file, "? p.scale * log2_e", "? log2_e"},
+        Mutation{"tuned", "log_sum_exp_without_maximum", tuned_file, "maximum[query] + __builtin_log2f",
+                 "__builtin_log2f"},
+        Mutation{"tuned", "stray_row", tuned_file, "query < queries; ++query) {\n      const float* o",
+                 "query < BLOCK_R; ++query) {\n      const float* o"},
+        Mutation{"tuned", "transposed_output", tuned_file, "row + d, o[d * PANEL]",
+                 "row + d, o[(HEAD_DIM - 1 - d) * PANEL]"},
+        Mutation{"tuned", "coarse_exponential", "common/kernel/softmax.h", "5.55073374e-2f", "5.6e-2f"},
+        Mutation{"tiled_vector", "missing_rescale", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
+        Mutation{"tiled_scalar", "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
+                 "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+        Mutation{"naive", "keys_of_another_batch", naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"}),
+    [](const auto& test) { return std::string(test.param.variant) + "_" + test.param.what; });
+
+TEST_P(Mutations, AreCaught) {
+  const Mutation& mutation = GetParam();
+  FlashConfig config = small(mutation.variant);
+  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .head_dim = 24, .causal = true};
+  ASSERT_TRUE(run(config).ok);
+  const MutatedSources sources(mutation.file, mutation.from, mutation.to);
+  PipelineCache fresh(device(), "");
+  EXPECT_FALSE(run(config, {}, fresh).ok);
+}
+
+// --- Everything else ------------------------------------------------------------------------------------------------
+
+TEST(FlashProblemTest, WorkCountsUnmaskedPairs) {
+  FlashConfig config = small("tuned");
+  config.shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 8, .kv_len = 8, .head_dim = 16, .causal = true};
+  config.dtype = DType::bf16;
+  const FlashProblem problem(device(), pipelines(), std::make_shared<FlashInputs>(device(), config, 7, ""), config);
+  EXPECT_EQ(problem.work().flops, 2. * 4 * 36 * 4 * 16);  // batch, heads, pairs of 8 x 8, flops
+  const double q = 2. * 4 * 8 * 16, kv = 2. * 2 * 8 * 16;
+  EXPECT_EQ(problem.work().bytes, q * 2 + 2 * kv * 2 + q * 4 + 2. * 4 * 8 * 4);
+}
+
+TEST(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
+  FlashConfig config = small("tuned");
+  config.layout = Layout::bshd;
+  config.out_dtype = DType::f16;
+  FlashProblem problem(device(), pipelines(), std::make_shared<FlashInputs>(device(), config, 7, ""), config);
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device().submit(encoder);
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("attn_dump_{}", getpid())).string();
+  problem.dump(path);
+  const auto stored = read_safetensors(path, {"o", "lse"});
+  std::filesystem::remove(path);
+  EXPECT_EQ(stored.at("o").dtype, DType::f32);
+  EXPECT_EQ(stored.at("o").shape, (std::vector<int64_t>{1, 2, 37, 24}));
+  EXPECT_EQ(stored.at("lse").shape, (std::vector<int64_t>{1, 2, 37}));
+  const auto* values = reinterpret_cast<const float*>(stored.at("o").data.data());
+  const Tensor o = problem.output();
+  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // bhsd, whatever the layout on the device
+}
+
+}  // namespace
+}  // namespace attn
