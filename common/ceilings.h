@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// Best rates of several repetitions of about 20 ms on all units, within about `budget_s` seconds in all.
+/// Best rates of many repetitions of about 2 ms on all units, within about `budget_s` seconds in all.
 ///   copy    GB/s, read plus written: buffers of 4x the last-level cache each (on the cpu at most 128 MiB each), with
 ///           and without non-temporal stores, the better of both.
 ///   f32     TFLOP/s of fused multiply-adds in registers.

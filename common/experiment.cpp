@@ -62,7 +62,7 @@ std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   std::vector<Trial> trials;
   for (const Case& config : cases) {
     if (interrupted()) throw Interrupted{};
-    state_->progress.begin(config.key());
+    state_->progress.begin(state_->label(config));
     if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
   }
   return trials;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "common/device.h"
 #include "common/error.h"
@@ -31,13 +33,29 @@ std::string KernelSource::key() const {
 
 std::string KernelSource::prologue() const {
   std::string text;
-  for (const auto& [name, value] : constants) text += fmt::format("constexpr long long {} = {};\n", name, value);
+  for (const auto& [name, value] : constants) text += fmt::format("constexpr int {} = {};\n", name, value);
   return text + fmt::format("#line 1 \"{}\"\n", path);
+}
+
+size_t KernelSourceHash::operator()(const KernelSource& source) const {
+  const std::hash<std::string> text;
+  size_t hash = text(source.path);
+  const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
+  mix(text(source.entry));
+  for (const auto& [name, value] : source.constants) {
+    mix(text(name));
+    mix(static_cast<size_t>(value));
+  }
+  for (const auto& [name, body] : source.includes) {
+    mix(text(name));
+    mix(text(body));
+  }
+  return hash ^ hash >> 32;
 }
 
 std::string source_root() {
   const char* named = std::getenv("ATTENTION_PROTO_SOURCE");
-  return named && *named ? named : ATTN_SOURCE_ROOT;
+  return named && *named ? fs::absolute(named).lexically_normal().string() : ATTN_SOURCE_ROOT;
 }
 
 std::string read_source(const KernelSource& source, const std::string& path) {
@@ -89,46 +107,41 @@ std::string source_sha256(const KernelSource& source) {
 
 namespace {
 
-// A binary on disk: one line of JSON, then the code. The line carries the hash of the code and, last, of itself, so
-// that a file that was cut or flipped anywhere is seen to be damaged.
-std::string serialize(const Binary& binary) {
-  nlohmann::ordered_json head = {{"format", 1},
-                                 {"key", binary.key},
-                                 {"source_sha256", binary.source_sha256},
-                                 {"code_sha256", binary.code_sha256},
-                                 {"code_bytes", binary.code.size()},
-                                 {"front_end_s", binary.times.front_end_s},
-                                 {"optimizer_s", binary.times.optimizer_s},
-                                 {"code_generation_s", binary.times.code_generation_s},
-                                 {"registers", binary.registers},
-                                 {"spill_bytes", binary.spill_bytes}};
-  head["head_sha256"] = sha256(head.dump());
-  return head.dump() + "\n" + binary.code;
+// A binary on disk: a line with the SHA-256 of all that follows, a line of JSON, the code. The JSON has the cache key,
+// so that an entry under another's name is seen to be wrong too.
+std::string serialize(const std::string& cache_key, const Binary& binary) {
+  const nlohmann::ordered_json head = {{"format", 1},
+                                       {"cache_key", cache_key},
+                                       {"key", binary.key},
+                                       {"source_sha256", binary.source_sha256},
+                                       {"code_sha256", binary.code_sha256},
+                                       {"front_end_s", binary.times.front_end_s},
+                                       {"optimizer_s", binary.times.optimizer_s},
+                                       {"code_generation_s", binary.times.code_generation_s},
+                                       {"registers", binary.registers},
+                                       {"spill_bytes", binary.spill_bytes}};
+  const std::string body = head.dump() + "\n" + binary.code;
+  return sha256(body) + "\n" + body;
 }
 
-// Nothing if the text is not exactly what serialize() wrote.
-std::optional<Binary> deserialize(std::string_view text) {
-  const size_t newline = text.find('\n');
-  if (newline == std::string_view::npos) return std::nullopt;
-  auto head = nlohmann::ordered_json::parse(text.substr(0, newline), nullptr, false);
-  if (!head.is_object() || !head.contains("head_sha256")) return std::nullopt;
-  try {
-    const std::string claimed = head["head_sha256"];
-    head.erase("head_sha256");
-    if (sha256(head.dump()) != claimed || head.at("format") != 1) return std::nullopt;
-    Binary binary;
-    binary.key = head.at("key");
-    binary.source_sha256 = head.at("source_sha256");
-    binary.code_sha256 = head.at("code_sha256");
-    binary.times = {head.at("front_end_s"), head.at("optimizer_s"), head.at("code_generation_s")};
-    binary.registers = head.at("registers");
-    binary.spill_bytes = head.at("spill_bytes");
-    binary.code = text.substr(newline + 1);
-    if (binary.code.size() != head.at("code_bytes") || sha256(binary.code) != binary.code_sha256) return std::nullopt;
-    return binary;
-  } catch (const nlohmann::json::exception&) {
-    return std::nullopt;
-  }
+// Nothing if the text is not exactly what serialize() wrote for this key.
+std::optional<Binary> deserialize(const std::string& cache_key, std::string_view text) {
+  const size_t sum_end = text.find('\n');
+  if (sum_end == std::string_view::npos) return std::nullopt;
+  const std::string_view body = text.substr(sum_end + 1);
+  if (sha256(body) != text.substr(0, sum_end)) return std::nullopt;
+  const size_t head_end = body.find('\n');
+  const auto head = nlohmann::json::parse(body.substr(0, head_end), nullptr, false);
+  if (!head.is_object() || head.value("format", 0) != 1 || head.at("cache_key") != cache_key) return std::nullopt;
+  Binary binary;
+  binary.key = head.at("key");
+  binary.source_sha256 = head.at("source_sha256");
+  binary.code_sha256 = head.at("code_sha256");
+  binary.times = {head.at("front_end_s"), head.at("optimizer_s"), head.at("code_generation_s")};
+  binary.registers = head.at("registers");
+  binary.spill_bytes = head.at("spill_bytes");
+  binary.code = body.substr(head_end + 1);
+  return binary;
 }
 
 std::optional<std::string> read_file(const fs::path& path) {
@@ -155,6 +168,7 @@ bool write_file(const fs::path& path, std::string_view text) {
     }
   }
   fs::rename(temporary, path, error);
+  if (error == std::errc::is_a_directory && fs::remove(path, error)) fs::rename(temporary, path, error);
   if (!error) return true;
   fs::remove(temporary, error);
   return false;
@@ -178,18 +192,16 @@ PipelineArchive PipelineArchive::load(const std::string& path) {
   // Each entry: "CACHE_KEY BYTES\n" and that many bytes.
   while (!rest.empty()) {
     const size_t newline = rest.find('\n');
-    const size_t space = rest.substr(0, newline).find(' ');
-    const std::string count(newline == std::string_view::npos || space == std::string_view::npos
-                                ? ""
-                                : rest.substr(space + 1, newline - space - 1));
-    char* end = nullptr;
-    const unsigned long long bytes = std::strtoull(count.c_str(), &end, 10);
-    if (count.empty() || *end || bytes > rest.size() - newline - 1) {
+    const size_t space = rest.substr(0, newline).rfind(' ');
+    size_t bytes = 0;
+    if (newline == std::string_view::npos || space == std::string_view::npos ||
+        std::from_chars(rest.data() + space + 1, rest.data() + newline, bytes).ptr != rest.data() + newline ||
+        bytes > rest.size() - newline - 1) {
       ++archive.damaged_;  // where one entry ends and the next begins is lost
       break;
     }
     const std::string key(rest.substr(0, space));
-    if (auto binary = deserialize(rest.substr(newline + 1, bytes))) {
+    if (auto binary = deserialize(key, rest.substr(newline + 1, bytes))) {
       archive.entries_[key] = std::move(*binary);
     } else {
       ++archive.damaged_;
@@ -207,7 +219,7 @@ const Binary* PipelineArchive::find(const std::string& cache_key) const {
 void PipelineArchive::save(const std::string& path) const {
   std::string text(archive_magic);
   for (const auto& [key, binary] : entries_) {
-    const std::string entry = serialize(binary);
+    const std::string entry = serialize(key, binary);
     text += fmt::format("{} {}\n", key, entry.size()) + entry;
   }
   if (!write_file(path, text)) throw BadInput(fmt::format("pipeline archive {} cannot be written", path));
@@ -224,8 +236,9 @@ PipelineCache::PipelineCache(Device& device, std::string folder) : device_(devic
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  if (error || access(folder_.c_str(), W_OK) != 0) {
-    spdlog::warn("kernel cache {} cannot be written; kernels are compiled anew in each run", folder_);
+  if (error) {
+    spdlog::warn("kernel cache {} cannot be made ({}); kernels are compiled anew in each run", folder_,
+                 error.message());
     folder_.clear();
   }
 }
@@ -243,7 +256,7 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    auto& entry = slots_[source.path + ":" + source.key()];
+    auto& entry = slots_[source];
     if (!entry) entry = std::make_unique<Slot>();
     slot = entry.get();
   }
@@ -268,7 +281,7 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
   const fs::path path = folder_.empty() ? fs::path() : fs::path(folder_) / cache_key;
   if (!folder_.empty()) {
     if (const std::optional<std::string> file = read_file(path)) {
-      if (auto binary = deserialize(*file)) {
+      if (auto binary = deserialize(cache_key, *file)) {
         origin = "disk";
         return std::move(*binary);
       }
@@ -277,8 +290,8 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
   }
   Binary binary = device_.compile(source);
   origin = "compiled";
-  if (!folder_.empty() && !write_file(path, serialize(binary))) {
-    spdlog::warn("kernel cache entry {} could not be written; going on without it", path.string());
+  if (!folder_.empty() && writable_ && !write_file(path, serialize(cache_key, binary)) && writable_.exchange(false)) {
+    spdlog::warn("kernel cache {} cannot be written; new kernels are compiled anew in each run", folder_);
   }
   return binary;
 }

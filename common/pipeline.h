@@ -5,14 +5,16 @@
 // not compile, and a constant that the kernel does not use does not compile either.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace attn {
 
@@ -33,6 +35,13 @@ struct KernelSource {
   std::string key() const;
   /// The constexpr lines that stand before the source, ending with a #line directive for the source itself.
   std::string prologue() const;
+
+  bool operator==(const KernelSource&) const = default;
+};
+
+/// For tables of what was made of a source; quick, good for this process only.
+struct KernelSourceHash {
+  size_t operator()(const KernelSource& source) const;
 };
 
 /// Seconds spent in each phase of a compilation.
@@ -83,13 +92,14 @@ class PipelineArchive {
 /// Safe to use from several threads and several processes; a key is compiled once per cache.
 class PipelineCache {
  public:
-  /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then left alone.
+  /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then only read.
   PipelineCache(Device& device, std::string folder);
   ~PipelineCache();
 
   /// The pipeline for a source; throws CompileError, BadInput for a source that is not there.
   const Pipeline& get(const KernelSource& source);
 
+  /// Looked into for all that is not loaded yet. Not while another thread is in get().
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
   /// What this cache has loaded so far, as an archive.
   PipelineArchive archive() const;
@@ -103,12 +113,13 @@ class PipelineCache {
 
   Device& device_;
   std::string folder_;
+  std::atomic<bool> writable_{true};
   std::optional<PipelineArchive> archive_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<Slot>> slots_;
+  mutable std::mutex mutex_;  // of the table; each slot has its own
+  std::unordered_map<KernelSource, std::unique_ptr<Slot>, KernelSourceHash> slots_;
 };
 
-/// The folder kernels are read from: $ATTENTION_PROTO_SOURCE, else the tree this was built from.
+/// The folder kernels are read from, as an absolute path: $ATTENTION_PROTO_SOURCE, else the tree this was built from.
 std::string source_root();
 
 /// Text of a kernel source or header, from KernelSource::includes, else from the source root. Throws BadInput.

@@ -6,12 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "common/options.h"
 
 namespace attn {
 namespace {
+
+constexpr size_t max_status = 100;  // the record has all of it
 
 size_t terminal_width() {
   winsize size{};
@@ -66,7 +67,9 @@ Row result_row(const Measurement& result, const Ceilings& ceilings) {
   row.push_back(hot ? fmt::format("{:.4g}", gbps) : "");
   row.push_back(hot ? percent(gbps, ceilings.copy_gbps) : "");
   row.push_back(result.check ? fmt::format("{:.1e}", result.check->max_abs) : "");
-  row.push_back(result.status + (throttled(result) ? " !" : "") + (result.reason.empty() ? "" : ": " + result.reason));
+  std::string status = result.status + (throttled(result) ? " !" : "");
+  if (!result.reason.empty()) status += ": " + result.reason;
+  row.push_back(status.size() <= max_status ? status : status.substr(0, max_status - 2) + "..");
   return row;
 }
 
@@ -121,7 +124,7 @@ std::string format_interval(const Timing& timing) {
 }
 
 std::string summary(const Measurement& measurement) {
-  std::string line = measurement.config.key() + ": " + measurement.status;
+  std::string line = measurement.status;
   if (!measurement.reason.empty()) line += ": " + measurement.reason;
   if (const Timing* hot = measurement.timing(Scope::device_hot)) {
     line += fmt::format(", {:.1f} us +- {} %, {:.4g} TFLOP/s", 1e6 * hot->median_s,
@@ -130,20 +133,29 @@ std::string summary(const Measurement& measurement) {
   return line;
 }
 
-std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
-  if (results.empty()) return "no cases\n";
-  // Axes that all cases share with one value stand above the table.
+std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
   std::vector<std::string> axes;
-  for (const Measurement& result : results) {
-    for (const auto& axis : result.config.axes()) {
+  for (const Case& config : cases) {
+    for (const auto& axis : config.axes()) {
       if (std::find(axes.begin(), axes.end(), axis.first) == axes.end()) axes.push_back(axis.first);
     }
   }
-  std::vector<std::string> varying, constant;
-  for (const std::string& axis : axes) {
-    std::set<std::string> values;
-    for (const Measurement& result : results) values.insert(result.config.key({axis}));
-    (values.size() > 1 ? varying : constant).push_back(axis);
+  std::erase_if(axes, [&](const std::string& axis) {
+    return std::all_of(cases.begin(), cases.end(),
+                       [&](const Case& config) { return config.key({axis}) == cases.front().key({axis}); });
+  });
+  return axes;
+}
+
+std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
+  if (results.empty()) return "no cases\n";
+  // Axes that all cases share with one value stand above the table.
+  std::vector<Case> cases;
+  for (const Measurement& result : results) cases.push_back(result.config);
+  const std::vector<std::string> varying = varying_axes(cases);
+  std::vector<std::string> constant;
+  for (const auto& axis : cases.front().axes()) {
+    if (std::find(varying.begin(), varying.end(), axis.first) == varying.end()) constant.push_back(axis.first);
   }
 
   Row head = varying;
@@ -220,18 +232,16 @@ std::string dry_run(const ExperimentSpec& spec, const Options& options, const st
                             cases, groups.size(), format_duration(options.budget()));
 }
 
-std::string verdict_text(const Json& finding, const Conclusion& conclusion) {
+std::string verdict_text(const Json& finding) {
   const Json& data = finding.at("data");
   std::string state = data.at("verdict").at("state").get<std::string>();
   std::transform(state.begin(), state.end(), state.begin(), [](unsigned char c) { return std::toupper(c); });
-  const Json& hypothesis = data.at("hypothesis");
-  const std::string subject = conclusion.subject.empty() ? "" : fmt::format(" ({})", conclusion.subject);
-  return fmt::format(
-      "{:<12} {}{}: {}\n{:<12} {} = {:.4g} [{:.4g}, {:.4g}], asked for {} {}; confidence {}\n{:<12} {}\n", state,
-      conclusion.hypothesis, subject, finding.at("title").get<std::string>(), "",
-      hypothesis.at("metric").get<std::string>(), conclusion.estimate.value, conclusion.estimate.ci_lo,
-      conclusion.estimate.ci_hi, hypothesis.at("op").get<std::string>(), hypothesis.at("threshold").get<double>(),
-      finding.at("confidence").get<double>(), "", data.at("verdict").at("reason").get<std::string>());
+  const std::string subject = data.at("subject").get<std::string>();
+  const auto text = [](const Json& value) { return value.get<std::string>(); };
+  return fmt::format("{:<12} {}{}: {}\n{:<12} {}: {}; confidence {}\n", state, text(data.at("hypothesis").at("id")),
+                     subject.empty() ? "" : fmt::format(" ({})", subject), text(finding.at("title")), "",
+                     text(data.at("hypothesis").at("metric")), text(data.at("verdict").at("reason")),
+                     finding.at("confidence").get<double>());
 }
 
 }  // namespace attn

@@ -45,8 +45,11 @@ std::string format_duration(double seconds);
 /// "123.4 us [122.9, 124.0]", in microseconds.
 std::string format_interval(const Timing& timing);
 
-/// One measurement in a line.
+/// What came of one measurement, in a line.
 std::string summary(const Measurement& measurement);
+
+/// The axes that do not have the same value in all cases.
+std::vector<std::string> varying_axes(const std::vector<Case>& cases);
 
 /// The table that --help describes.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings);
@@ -58,7 +61,7 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info);
 
-/// A finding in three lines: verdict and title, figures, reason.
-std::string verdict_text(const Json& finding, const Conclusion& conclusion);
+/// A finding in two lines: verdict and title; metric, reason and confidence.
+std::string verdict_text(const Json& finding);
 
 }  // namespace attn

@@ -1,12 +1,14 @@
 #include "common/cpu/compiler.h"
 
 #include <clang/Basic/DiagnosticOptions.h>
+#include <clang/Basic/Sanitizers.h>
 #include <clang/Basic/Version.h>
 #include <clang/CodeGen/CodeGenAction.h>
 #include <clang/Frontend/CompilerInstance.h>
 #include <clang/Frontend/CompilerInvocation.h>
 #include <clang/Frontend/TextDiagnosticPrinter.h>
 #include <fmt/format.h>
+#include <llvm/ADT/StringExtras.h>
 #include <llvm/ADT/StringMap.h>
 #include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
@@ -22,6 +24,7 @@
 #include <llvm/Transforms/Instrumentation/AddressSanitizer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <stdexcept>
@@ -34,8 +37,26 @@ namespace attn {
 
 namespace {
 
-// A build with AddressSanitizer instruments its kernels too.
-const bool sanitize_address = std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos;
+// Raise it when optimize() or generate_code() changes: kernels in the caches are then compiled anew.
+constexpr int recipe = 2;
+
+// A build with AddressSanitizer or UndefinedBehaviorSanitizer instruments its kernels too.
+constexpr bool sanitizes(std::string_view name) {
+  return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
+}
+
+// The front end takes single checks, no groups. Those left out need run-time type information.
+std::vector<std::string> sanitizer_arguments() {
+  clang::SanitizerSet checks;
+  if (sanitizes("address")) checks.Mask |= clang::SanitizerKind::Address;
+  if (sanitizes("undefined")) {
+    checks.Mask |= clang::SanitizerKind::Undefined & ~(clang::SanitizerKind::Function | clang::SanitizerKind::Vptr);
+  }
+  if (checks.empty()) return {};
+  llvm::SmallVector<llvm::StringRef> names;
+  clang::serializeSanitizerSet(checks, names);
+  return {"-fsanitize=" + llvm::join(names, ",")};
+}
 
 llvm::StringMap<bool> host_features() {
 #if LLVM_VERSION_MAJOR >= 19
@@ -83,8 +104,7 @@ std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::v
 
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
-  const std::string include = "-I" + root;
-  raw.push_back(include.c_str());
+  raw.insert(raw.end(), {"-iquote", root.c_str()});  // not -I: source_sha256() follows only #include "NAME"
   raw.push_back(main_file.c_str());
   clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
   clang.getDiagnosticOpts().ShowCarets = true;
@@ -116,14 +136,26 @@ void optimize(llvm::Module& module, llvm::TargetMachine& target) {
   llvm::FunctionAnalysisManager functions;
   llvm::CGSCCAnalysisManager components;
   llvm::ModuleAnalysisManager modules;
-  llvm::PassBuilder builder(&target);
+  // Kernels say themselves what is to be unrolled or vectorised (#pragma clang loop). Left to its own judgement LLVM
+  // unrolls every cold loop too and takes twice as long.
+  llvm::PipelineTuningOptions tuning;
+  tuning.LoopUnrolling = tuning.LoopVectorization = tuning.LoopInterleaving = tuning.SLPVectorization = false;
+  llvm::PassBuilder builder(&target, tuning);
   builder.registerModuleAnalyses(modules);
   builder.registerCGSCCAnalyses(components);
   builder.registerFunctionAnalyses(functions);
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes = builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O3);
-  if (sanitize_address) passes.addPass(llvm::AddressSanitizerPass(llvm::AddressSanitizerOptions()));
+  if constexpr (sanitizes("address")) {
+    // Red zones around constants would need constructors, which nobody runs for a kernel.
+    for (llvm::GlobalVariable& constant : module.globals()) {
+      llvm::GlobalValue::SanitizerMetadata metadata;
+      metadata.NoAddress = true;
+      constant.setSanitizerMetadata(metadata);
+    }
+    passes.addPass(llvm::AddressSanitizerPass({}, true, true, llvm::AsanDtorKind::None, llvm::AsanCtorKind::None));
+  }
   passes.run(module, modules);
 }
 
@@ -142,8 +174,7 @@ std::string generate_code(llvm::Module& module, llvm::TargetMachine& target) {
 
 struct CpuCompiler::Jit {
   std::unique_ptr<llvm::orc::LLJIT> lljit;
-  std::mutex mutex;
-  unsigned loaded = 0;
+  std::atomic<unsigned> loaded{0};
 };
 
 CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
@@ -170,7 +201,7 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
     arguments_.push_back("-target-feature");
     arguments_.push_back("+" + feature);
   }
-  if (*ATTN_SANITIZE && sanitize_address) arguments_.push_back("-fsanitize=" ATTN_SANITIZE);
+  for (const std::string& argument : sanitizer_arguments()) arguments_.push_back(argument);
 
   auto lljit = llvm::orc::LLJITBuilder().create();
   if (!lljit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(lljit.takeError()));
@@ -182,7 +213,7 @@ CpuCompiler::~CpuCompiler() = default;
 std::string CpuCompiler::toolchain() const { return "clang " CLANG_VERSION_STRING; }
 
 std::string CpuCompiler::identity() const {
-  std::string text = clang::getClangFullVersion();
+  std::string text = fmt::format("{} recipe {}", clang::getClangFullVersion(), recipe);
   for (const std::string& argument : arguments_) text += " " + argument;
   return text;
 }
@@ -194,8 +225,8 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   Stopwatch stopwatch;
   llvm::LLVMContext context;
   const std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context);
-  if (!module->getFunction(source.entry)) {
-    throw CompileError(fmt::format("{} has no function {}", source.path, source.entry));
+  if (const llvm::Function* entry = module->getFunction(source.entry); !entry || entry->isDeclaration()) {
+    throw CompileError(fmt::format("{} defines no extern \"C\" function {}", source.path, source.entry));
   }
   binary.times.front_end_s = stopwatch.lap();
   const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
@@ -209,31 +240,23 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
 }
 
 CpuCompiler::Loaded CpuCompiler::load(const std::string& object, const std::string& entry) {
-  const std::lock_guard lock(jit_->mutex);
   llvm::orc::LLJIT& lljit = *jit_->lljit;
   const auto fail = [&](llvm::Error error) -> Loaded {
     throw CompileError(fmt::format("{} does not load: {}", entry, llvm::toString(std::move(error))));
   };
   auto library = lljit.createJITDylib(fmt::format("kernel{}", jit_->loaded++));
   if (!library) return fail(library.takeError());
-  if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(object))) {
-    return fail(std::move(error));
-  }
-  if (sanitize_address) {
-    if (auto error = lljit.initialize(*library)) return fail(std::move(error));
-  }
-  auto address = lljit.lookup(*library, entry);
-  if (!address) return fail(address.takeError());
-  llvm::orc::JITDylib* const loaded = &*library;
-  Jit* const jit = jit_.get();
-  std::shared_ptr<void> code(loaded, [jit](void* dylib) {
-    const std::lock_guard guard(jit->mutex);
-    auto& session = jit->lljit->getExecutionSession();
-    if (auto error = session.removeJITDylib(*static_cast<llvm::orc::JITDylib*>(dylib))) {
+  const std::shared_ptr<void> code(&*library, [&session = lljit.getExecutionSession()](void* loaded) {
+    if (auto error = session.removeJITDylib(*static_cast<llvm::orc::JITDylib*>(loaded))) {
       session.reportError(std::move(error));
     }
   });
-  return {address->toPtr<KernelFunction>(), std::move(code)};
+  if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(object))) {
+    return fail(std::move(error));
+  }
+  auto address = lljit.lookup(*library, entry);
+  if (!address) return fail(address.takeError());
+  return {address->toPtr<KernelFunction>(), code};
 }
 
 }  // namespace attn

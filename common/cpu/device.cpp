@@ -1,6 +1,8 @@
 #include "common/cpu/device.h"
 
 #include <fmt/format.h>
+#include <sanitizer/asan_interface.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,6 +15,9 @@
 #include <mutex>
 #include <sstream>
 #include <thread>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "common/cpu/compiler.h"
 #include "common/cpu/pool.h"
@@ -77,12 +82,57 @@ size_t cache_bytes(int wanted_level) {
 // Cores this process may use: the affinity mask, cut down to the control group's quota where there is one.
 unsigned usable_cores() {
   unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  if (cpu_set_t allowed; sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    cores = static_cast<unsigned>(CPU_COUNT(&allowed));
+  }
   std::istringstream quota(first_line("/sys/fs/cgroup/cpu.max"));
   double limit = 0, period = 0;
   if (quota >> limit >> period && period > 0)
     cores = std::min(cores, std::max(1u, static_cast<unsigned>(limit / period)));
   return cores;
 }
+
+// Flushes denormal operands and results to zero while it lives, as kernels on GPUs do: an x86 core would take a
+// microcode assist for each, and the time would depend on the data.
+class FlushDenormals {
+ public:
+  FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }
+  ~FlushDenormals() { set(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr uint64_t flush_bits = 0x8040;  // MXCSR: flush to zero, denormals are zero
+  static uint64_t get() { return _mm_getcsr(); }
+  static void set(uint64_t control) { _mm_setcsr(static_cast<unsigned>(control)); }
+#elif defined(__aarch64__)
+  static constexpr uint64_t flush_bits = 1u << 24;  // FPCR: FZ
+  static uint64_t get() {
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+  }
+  static void set(uint64_t control) { asm volatile("msr fpcr, %0" : : "r"(control)); }
+#else
+  static constexpr uint64_t flush_bits = 0;
+  static uint64_t get() { return 0; }
+  static void set(uint64_t) {}
+#endif
+  const uint64_t saved_;
+};
+
+// The pool's workers are awake while it lives.
+class Awake {
+ public:
+  explicit Awake(ThreadPool& pool) : pool_(pool) { pool_.begin(); }
+  ~Awake() { pool_.end(); }
+  Awake(const Awake&) = delete;
+  Awake& operator=(const Awake&) = delete;
+
+ private:
+  ThreadPool& pool_;
+};
 
 class CpuKernel : public Kernel {
  public:
@@ -138,7 +188,7 @@ class CpuDevice : public Device {
   std::vector<double> submit(const CommandEncoder& encoder) override {
     const std::lock_guard lock(submitting_);
     std::vector<std::chrono::steady_clock::time_point> stamps;
-    pool_.begin();
+    const Awake awake(pool_);
     for (const auto& command : encoder.commands()) {
       if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
         run(*dispatch);
@@ -148,7 +198,6 @@ class CpuDevice : public Device {
         stamps.push_back(std::chrono::steady_clock::now());
       }
     }
-    pool_.end();
     std::vector<double> seconds;
     for (size_t i = 1; i < stamps.size(); ++i) {
       seconds.push_back(std::chrono::duration<double>(stamps[i] - stamps[i - 1]).count());
@@ -167,6 +216,10 @@ class CpuDevice : public Device {
 
  private:
   void run(const CommandEncoder::Dispatch& dispatch) {
+    if (dispatch.threadgroup_bytes > info_.threadgroup_memory_bytes) {
+      throw BadInput(fmt::format("a dispatch wants {} bytes of threadgroup memory; {} has {}",
+                                 dispatch.threadgroup_bytes, info_.spec, info_.threadgroup_memory_bytes));
+    }
     reserve_scratch(dispatch.threadgroup_bytes);
     const KernelFunction function = static_cast<const CpuKernel*>(dispatch.kernel)->function();
     const Grid grid = dispatch.grid;
@@ -180,6 +233,7 @@ class CpuDevice : public Device {
       group.count[2] = grid.z;
       group.memory = scratch_[thread].get();
       group.memory_bytes = dispatch.threadgroup_bytes;
+      const FlushDenormals flush;
       function(dispatch.parameters.data(), &group);
     });
   }
@@ -192,15 +246,18 @@ class CpuDevice : public Device {
     });
   }
 
+  // Gives every thread at least `bytes`. A build with AddressSanitizer reports a touch of what lies beyond them.
   void reserve_scratch(size_t bytes) {
-    if (bytes <= scratch_bytes_) return;
-    // At least a huge page each, so that the kernel can give one.
-    const size_t rounded = std::max(bytes, huge_page_bytes);
-    for (auto& block : scratch_) {
-      block.reset(static_cast<unsigned char*>(allocate_pages(rounded)));
-      if (!block) throw OutOfMemory("no room for threadgroup memory", rounded);
+    if (bytes > scratch_bytes_) {
+      // At least a huge page each, so that the kernel can give one.
+      const size_t rounded = std::max(bytes, huge_page_bytes);
+      for (auto& block : scratch_) block.reset(static_cast<unsigned char*>(allocate(rounded)));
+      scratch_bytes_ = rounded;
     }
-    scratch_bytes_ = rounded;
+    for (const auto& block : scratch_) {
+      ASAN_UNPOISON_MEMORY_REGION(block.get(), bytes);
+      ASAN_POISON_MEMORY_REGION(block.get() + bytes, scratch_bytes_ - bytes);
+    }
   }
 
   struct Free {

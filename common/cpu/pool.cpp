@@ -20,8 +20,9 @@ constexpr int spins_before_yield = 2000;
 
 template <typename Condition>
 void spin_until(const Condition& condition) {
-  for (int spins = 0; !condition(); ++spins) {
+  for (int spins = 0; !condition();) {
     if (spins < spins_before_yield) {
+      ++spins;
       pause();
     } else {
       std::this_thread::yield();
@@ -36,21 +37,20 @@ ThreadPool::ThreadPool(unsigned threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  state_.store(stopping, std::memory_order_release);
+  state_.store(stopping);
   state_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::begin() {
   if (workers_.empty()) return;
-  state_.store(awake, std::memory_order_release);
+  // Sequentially consistent: notify_all() looks for waiting threads, and a store still on its way to memory would let
+  // it find none while one falls asleep on the old value.
+  state_.store(awake);
   state_.notify_all();
 }
 
-void ThreadPool::end() {
-  if (workers_.empty()) return;
-  state_.store(asleep, std::memory_order_release);
-}
+void ThreadPool::end() { state_.store(asleep, std::memory_order_release); }
 
 void ThreadPool::take_items(unsigned thread) {
   for (uint64_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*work_)(item, thread);

@@ -14,6 +14,10 @@ struct Threadgroup {
   unsigned long memory_bytes;
 };
 
+// Loops are left as they are written unless one of these stands before them.
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define VECTORIZE _Pragma("clang loop vectorize(enable)")
+
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 #define INLINE_LAMBDA __attribute__((always_inline))

@@ -29,8 +29,8 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
   float* target = static_cast<float*>(params->target) + group->index[0] * count;
   for (unsigned long long i = 0; i < count; i += unroll * VECTOR_WIDTH) {
     Lanes values[unroll];
-    for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
-    for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
+    UNROLL for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
+    UNROLL for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
   }
   // Non-temporal stores are in memory only after a fence.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -40,12 +40,12 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
 extern "C" void ceiling_fma(const ArithmeticParams* params, const Threadgroup* group) {
   const Lanes factor = Lanes{} + params->factor, addend = Lanes{} + params->addend;
   Lanes sums[ACCUMULATORS];
-  for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = Lanes{} + static_cast<float>(i);
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = Lanes{} + static_cast<float>(i);
   for (long long n = 0; n < params->iterations; ++n) {
-    for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = sums[i] * factor + addend;
+    UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = sums[i] * factor + addend;
   }
   Lanes total = {};
-  for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
   store(params->result + group->index[0] * VECTOR_WIDTH, total);
 }
 
@@ -56,17 +56,17 @@ extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* 
   static_assert(VECTOR_WIDTH == 16);
   typedef __bf16 Pairs __attribute__((vector_size(64)));
   Pairs left, right;
-  for (int i = 0; i < 32; ++i) {
+  UNROLL for (int i = 0; i < 32; ++i) {
     left[i] = static_cast<__bf16>(1.0f);
     right[i] = static_cast<__bf16>(i % 2 == 0 ? 1.0f : -1.0f);
   }
   Lanes sums[ACCUMULATORS];
-  for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = Lanes{} + static_cast<float>(i + 1);
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = Lanes{} + static_cast<float>(i + 1);
   for (long long n = 0; n < params->iterations; ++n) {
-    for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = __builtin_ia32_dpbf16ps_512(sums[i], left, right);
+    UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = __builtin_ia32_dpbf16ps_512(sums[i], left, right);
   }
   Lanes total = {};
-  for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
   store(params->result + group->index[0] * VECTOR_WIDTH, total);
 }
 #endif

@@ -91,18 +91,18 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
       const Json finding = find(conclusion, known, env);
       judged.insert(conclusion.hypothesis);
-      verdicts += verdict_text(finding, conclusion);
+      verdicts += verdict_text(finding);
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];
       verdicts += fmt::format("{:<12} with the finding {} that is replayed\n", agrees ? "AGREES" : "DIFFERS",
                               replayed["id"].get<std::string>());
     }
+    std::string silent;
     for (const Hypothesis& hypothesis : spec.hypotheses) {
       const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == hypothesis.id;
-      if (asked && !judged.contains(hypothesis.id)) {
-        verdicts += fmt::format("{:<12} {}: these cases do not tell\n", "NOT JUDGED", hypothesis.id);
-      }
+      if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
+    if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not tell\n", "NOT JUDGED", silent);
   }
   if (!options.json) {
     fmt::print("{}", table(results, ceilings.value_or(Ceilings{})));

@@ -206,7 +206,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
       if (cold) cold_samplers.push_back(cold_sampler(*device, *trial.problem, *cold));
     }
     const auto [quick, full] = sweep_rounds;
-    progress.begin(fmt::format("{} cases like {}", trials.size(), trials.front().config.key()));
+    progress.begin(fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config)));
     hot_samples =
         measure_interleaved(hot_samplers, policy(quick, full, cold ? (1 - cold_share) * share : share), interrupted);
     cold_samples = measure_interleaved(cold_samplers, policy(quick, full, cold_share * share), interrupted);
@@ -263,7 +263,7 @@ void Experiment::State::compare(const std::vector<Duel>& duels) {
       progress.note(fmt::format("{} comparisons are left out: {}", wanted.size() - i, budget_spent));
       return;
     }
-    const std::string pair = wanted[i].contender.key() + " against " + wanted[i].baseline.key();
+    const std::string pair = label(wanted[i].contender) + " against " + label(wanted[i].baseline);
     progress.begin(pair);
     const Stopwatch stopwatch;
     const auto comparison = compare(wanted[i], budget_left() / static_cast<double>(wanted.size() - i));

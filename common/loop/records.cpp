@@ -114,10 +114,11 @@ Experiment::State::State(Experiment& owner, const ExperimentSpec& experiment, Op
   if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
 
   groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
-  for (const auto& cases : groups) {
-    for (const Case& config : cases) skip_reason(config);  // bad input shows here, before time is spent
-    cases_left += cases.size();
-  }
+  std::vector<Case> all;
+  for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
+  for (const Case& config : all) skip_reason(config);  // bad input shows here, before time is spent
+  cases_left = all.size();
+  label_axes = varying_axes(all);
 }
 
 bool Experiment::State::replays_measurement() const { return !replayed.is_null() && !is_finding(replayed); }
@@ -249,7 +250,7 @@ void Experiment::State::store(Measurement record, Series hot, int launches_per_s
   json["id"] = record.id = record_id(json);
   measurement_file->append(json);
   print_json(json);
-  progress.finish(summary(record));
+  progress.finish(label(record.config) + ": " + summary(record));
   if (cases_left > 0) --cases_left;
   if (!hot.empty()) series[record.id] = std::move(hot);
   results.push_back(std::move(record));
@@ -264,6 +265,10 @@ void Experiment::State::print_json(const Json& json) const {
   if (!options.json) return;
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
   std::fflush(stdout);
+}
+
+std::string Experiment::State::label(const Case& config) const {
+  return label_axes.empty() ? config.key() : config.key(label_axes);
 }
 
 }  // namespace attn

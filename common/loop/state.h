@@ -60,6 +60,8 @@ struct Experiment::State {
   void store(Measurement record, Series hot = {}, int launches_per_sample = 1);
   void store_skipped(Measurement record, std::string reason);
   void print_json(const Json& json) const;
+  /// What tells a case from the others of this run, for progress.
+  std::string label(const Case& config) const;
 
   // measure.cpp
   /// A case that may be measured, or nothing: then its record is stored.
@@ -105,6 +107,7 @@ struct Experiment::State {
   std::optional<FlushTest> flush_test;
   std::optional<Ceilings> ceilings;
   std::vector<std::vector<Case>> groups;
+  std::vector<std::string> label_axes;
   size_t cases_left = 0;
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file;

@@ -16,10 +16,8 @@ constexpr TiledLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
 constexpr int step = LANES;  // 1, or a divisor of HEAD_DIM
 using Lanes = Vector<float, step>;
 
-// The pragmas keep the compiler from making vectors of its own, or tiled_scalar would not be scalar.
 INLINE float dot(const float* a, const float* b) {
   Lanes sum = {};
-#pragma clang loop vectorize(disable) unroll(disable)
   for (int d = 0; d < HEAD_DIM; d += step) sum += load<Lanes>(a + d) * load<Lanes>(b + d);
   float total = 0;
   for (int lane = 0; lane < step; ++lane) total += sum[lane];
@@ -27,12 +25,10 @@ INLINE float dot(const float* a, const float* b) {
 }
 
 INLINE void scale(float* y, float factor) {
-#pragma clang loop vectorize(disable) unroll(disable)
   for (int d = 0; d < HEAD_DIM; d += step) store(y + d, load<Lanes>(y + d) * factor);
 }
 
 INLINE void add_scaled(float* y, const float* x, float factor) {
-#pragma clang loop vectorize(disable) unroll(disable)
   for (int d = 0; d < HEAD_DIM; d += step) store(y + d, load<Lanes>(y + d) + load<Lanes>(x + d) * factor);
 }
 

@@ -50,17 +50,28 @@ INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
 }
 #endif
 
-/// acc[r][v] += sum over i < depth of a[r * row_step + i * step] * panel[i][v].
+INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a[r * row_step + i * step] *
+/// panel[i][v], or the sum alone where `factor` is null. Raises `maximum`, if given, to the largest result of each
+/// lane. Not inlined: every use shares the two instances, which halves what there is to compile.
 template <int ROWS>
-INLINE void multiply_add(Floats (&acc)[ROWS][VECTORS], const float* a, long row_step, long step, const float* panel,
-                         int depth) {
+NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* a, long row_step, long step,
+                                const float* panel, int depth, Floats* maximum) {
+  Floats acc[ROWS][VECTORS] = {};
+  if (factor) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) acc[r][v] =
+          load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
+    }
+  }
 #pragma clang loop unroll_count(2)
   for (int i = 0; i < depth; ++i) {
     Floats b[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + i * PANEL + v * VECTOR_WIDTH);
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + i * PANEL + v * VECTOR_WIDTH);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
       const float* word = a + r * row_step + i * step;
-      for (int v = 0; v < VECTORS; ++v) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) {
 #ifdef __AVX512BF16__
         if constexpr (BF16_DOT) {
           acc[r][v] = multiply_add_pairs(acc[r][v], __builtin_bit_cast(unsigned, *word), b[v]);
@@ -71,6 +82,20 @@ INLINE void multiply_add(Floats (&acc)[ROWS][VECTORS], const float* a, long row_
       }
     }
   }
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int v = 0; v < VECTORS; ++v) store(rows + r * PANEL + v * VECTOR_WIDTH, acc[r][v]);
+  }
+  if (maximum) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) maximum[v] = larger(maximum[v], acc[r][v]);
+    }
+  }
+}
+
+INLINE void multiply_add(int count, float* rows, const Floats* factor, const float* a, long row_step, long step,
+                         const float* panel, int depth, Floats* maximum) {
+  (count == MAIN_ROWS ? multiply_add_tile<MAIN_ROWS> : multiply_add_tile<TAIL_ROWS>)(rows, factor, a, row_step, step,
+                                                                                     panel, depth, maximum);
 }
 
 /// Two rows of floats as one row of bf16 pairs, rounded to nearest.
@@ -80,20 +105,9 @@ INLINE Floats to_pairs(Floats low, Floats high) {
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-template <int ROWS>
-struct RowTile {
-  static constexpr int rows = ROWS;
-};
-
-/// Calls body(RowTile, first row) until [0, count) is covered: mostly with MAIN_ROWS, the rest with TAIL_ROWS, the last
-/// of which may reach beyond count. A main tile is not taken where it would leave a sliver that fills no tail tile.
-template <typename Body>
-INLINE void for_row_tiles(int count, const Body& body) {
-  int row = 0;
-  for (; count - row == MAIN_ROWS || count - row >= MAIN_ROWS + TAIL_ROWS; row += MAIN_ROWS)
-    body(RowTile<MAIN_ROWS>{}, row);
-  for (; row < count; row += TAIL_ROWS) body(RowTile<TAIL_ROWS>{}, row);
-}
+/// The rows of the next tile where `left` are left: MAIN_ROWS, or TAIL_ROWS, which may reach beyond the end, where a
+/// main tile would not fit or would leave a sliver that fills no tail tile.
+INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
   const AttentionParams& p;
@@ -116,6 +130,12 @@ struct Tile {
     kv_head = head / (p.q_heads / p.kv_heads);
     first_query = tile * static_cast<int>(BLOCK_R);
     queries = min(p.q_len - first_query, BLOCK_R);
+  }
+
+  static INLINE Ints lane_numbers() {
+    Ints numbers = {};
+    UNROLL for (int lane = 0; lane < VECTOR_WIDTH; ++lane) numbers[lane] = lane;
+    return numbers;
   }
 
   static INLINE int min(int a, int b) { return a < b ? a : b; }
@@ -205,51 +225,49 @@ struct Tile {
     const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
     const float factor = SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale;
-    Ints visible[VECTORS];  // how many of the keys each lane may see
-    for (int v = 0; v < VECTORS; ++v) {
-      for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
-        visible[v][lane] = keys_seen(first + v * VECTOR_WIDTH + lane, first_key, keys);
+    Ints visible[VECTORS];  // how many of the keys each lane may see, or fewer than 0
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+      visible[v] = Ints{} + keys;
+      if constexpr (CAUSAL) {
+        const Ints seen = lane_numbers() + (causal_end(first + v * VECTOR_WIDTH, p.q_len, p.kv_len) - first_key);
+        visible[v] = seen < keys ? seen : visible[v];
       }
     }
     const int seen_by_all = keys_seen(first, first_key, keys);
-    for_row_tiles(keys, [&](auto tile, int key) INLINE_LAMBDA {
-      constexpr int ROWS = decltype(tile)::rows;
-      const float* rows = k + key * k_step;
+    for (int key = 0, rows = 0; key < keys; key += rows) {
+      rows = rows_of_tile(keys - key);
+      const float* from = k + key * k_step;
       long step = k_step;
-      if constexpr (ROWS == TAIL_ROWS && !layout.stage_k) {
-        if (key + ROWS > block_keys) {  // beyond the block may be beyond the tensor
-          copy_rows(rows, k_step, block_keys - key);
-          rows = k_block;
-          step = ROW_WORDS;
-        }
+      if (!layout.stage_k && key + rows > block_keys) {  // beyond the block may be beyond the tensor
+        copy_rows(from, k_step, block_keys - key);
+        from = k_block;
+        step = ROW_WORDS;
       }
-      Floats acc[ROWS][VECTORS] = {};
-      multiply_add<ROWS>(acc, rows, step, 1, q, DEPTH);
-      for (int r = 0; r < ROWS; ++r) {
-        for (int v = 0; v < VECTORS; ++v) {
-          if constexpr (!SCALE_Q) acc[r][v] *= factor;
-          if constexpr (!SCORE_IS_IDENTITY) apply_hook(acc[r][v], first + v * VECTOR_WIDTH, first_key + key + r);
-        }
-      }
-      if (key + ROWS > seen_by_all) {
-        for (int r = 0; r < ROWS; ++r) {
-          for (int v = 0; v < VECTORS; ++v) acc[r][v] = visible[v] > key + r ? acc[r][v] : Floats{} + masked_score;
-        }
-      }
-      for (int r = 0; r < ROWS; ++r) {
+      float* to = scores + key * PANEL;
+      const bool as_they_are = SCALE_Q && SCORE_IS_IDENTITY && key + rows <= seen_by_all;
+      multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
+      for (int r = 0; r < rows; ++r) {
         if (panel < ROW_LINES) __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
-        for (int v = 0; v < VECTORS; ++v) {
-          new_maximum[v] = acc[r][v] > new_maximum[v] ? acc[r][v] : new_maximum[v];
-          store(scores + (key + r) * PANEL + v * VECTOR_WIDTH, acc[r][v]);
+      }
+      if (as_they_are) continue;
+      for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < VECTORS; ++v) {
+          float* at = to + r * PANEL + v * VECTOR_WIDTH;
+          Floats s = load<Floats>(at);
+          if constexpr (!SCALE_Q) s *= factor;
+          if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r);
+          s = visible[v] > key + r ? s : Floats{} + masked_score;
+          new_maximum[v] = larger(new_maximum[v], s);
+          store(at, s);
         }
       }
-    });
+    }
   }
 
   INLINE void apply_hook(Floats& scores_of_key, int query, int key) const {
     float lanes[VECTOR_WIDTH];
     store(lanes, scores_of_key);
-    for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
+    VECTORIZE for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
       const float s = log2_e * score(lanes[lane], batch, head, query + lane, key, p.score_data);
       lanes[lane] = s > masked_score ? s : masked_score;
     }
@@ -266,7 +284,7 @@ struct Tile {
     };
     if constexpr (BF16_DOT) {
       for (int key = 0; key < keys; key += 2) {
-        for (int v = 0; v < VECTORS; ++v) {
+        UNROLL for (int v = 0; v < VECTORS; ++v) {
           const Floats low = weigh(key, v);
           const Floats high = key + 1 < keys ? weigh(key + 1, v) : Floats{};
           store(scores + key / 2 * PANEL + v * VECTOR_WIDTH, to_pairs(low, high));
@@ -274,10 +292,10 @@ struct Tile {
       }
     } else {
       for (int key = 0; key < keys; ++key) {
-        for (int v = 0; v < VECTORS; ++v) store(scores + key * PANEL + v * VECTOR_WIDTH, weigh(key, v));
+        UNROLL for (int v = 0; v < VECTORS; ++v) store(scores + key * PANEL + v * VECTOR_WIDTH, weigh(key, v));
       }
     }
-    for (int v = 0; v < VECTORS; ++v) {
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
       float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
       alpha[v] = exp2(load<Floats>(old_maximum) - new_maximum[v]);
       store(old_maximum, new_maximum[v]);
@@ -290,19 +308,10 @@ struct Tile {
   INLINE void accumulate(int panel, int keys, const Floats (&alpha)[VECTORS]) {
     float* o = o_panels + panel * HEAD_DIM * PANEL;
     const int depth = BF16_DOT ? (keys + 1) / 2 : keys;
-    for_row_tiles(HEAD_DIM, [&](auto tile, int column) INLINE_LAMBDA {
-      constexpr int ROWS = decltype(tile)::rows;
-      Floats acc[ROWS][VECTORS];
-      for (int r = 0; r < ROWS; ++r) {
-        for (int v = 0; v < VECTORS; ++v) {
-          acc[r][v] = load<Floats>(o + (column + r) * PANEL + v * VECTOR_WIDTH) * alpha[v];
-        }
-      }
-      multiply_add<ROWS>(acc, v_block + column, 1, ROW_WORDS, scores, depth);
-      for (int r = 0; r < ROWS; ++r) {
-        for (int v = 0; v < VECTORS; ++v) store(o + (column + r) * PANEL + v * VECTOR_WIDTH, acc[r][v]);
-      }
-    });
+    for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
+      rows = rows_of_tile(HEAD_DIM - column);
+      multiply_add(rows, o + column * PANEL, alpha, v_block + column, 1, ROW_WORDS, scores, depth, nullptr);
+    }
   }
 
   // O / sum to memory, and the log-sum-exp.
@@ -341,7 +350,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
       const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);
       if (keys == 0) continue;
       Floats new_maximum[VECTORS], alpha[VECTORS];
-      for (int v = 0; v < VECTORS; ++v) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) {
         new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);
       }
       tile.compute_scores(panel, first_key, keys, block_keys, new_maximum);

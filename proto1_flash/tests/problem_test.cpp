@@ -230,7 +230,8 @@ class MutatedSources {
     namespace fs = std::filesystem;
     for (const char* folder : {"common/kernel", "proto1_flash/kernels"}) {
       fs::create_directories(root_ / folder);
-      fs::copy(fs::path(source_root()) / folder, root_ / folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+      fs::copy(fs::path(source_root()) / folder, root_ / folder,
+               fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     }
     std::ifstream in(root_ / file);
     std::string text{std::istreambuf_iterator<char>(in), {}};

@@ -1,0 +1,156 @@
+// What the tests of the device layer share: kernels given as text, folders and variables that go away, captured
+// warnings, and which sanitizers the build (and so its kernels) has.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/device.h"
+#include "common/error.h"
+
+namespace attn::test {
+
+/// Whether the build has the sanitizer: "address", "undefined" or "thread".
+constexpr bool sanitizes(std::string_view name) {
+  return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
+}
+
+/// The message of the E that `action` throws; fails the test and returns nothing if it throws none.
+template <typename E, typename Action>
+std::string message_of(const Action& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+/// A kernel as text: line 1 includes the cpu dialect, `body` begins on line 2 and defines `entry`.
+inline KernelSource kernel_text(const std::string& body, FunctionConstants constants = {},
+                                const std::string& entry = "run") {
+  const std::string path = "test/kernel.cpu.cpp";
+  return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
+}
+
+inline std::string read_text(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+inline void write_text(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// A new folder, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = testing::TempDir() + "attention-proto-XXXXXX";
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder " + name);
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Name and content of each file in it.
+  std::map<std::string, std::string> files() const {
+    std::map<std::string, std::string> found;
+    for (const auto& file : std::filesystem::directory_iterator(path_)) {
+      found[file.path().filename()] = file.is_regular_file() ? read_text(file.path()) : std::string();
+    }
+    return found;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// An environment variable, set (or, without a value, unset) while it lives.
+class Variable {
+ public:
+  Variable(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
+    if (const char* old = std::getenv(name_.c_str())) old_ = old;
+    set(value);
+  }
+  ~Variable() { set(old_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  void set(const std::optional<std::string>& value) {
+    if (value) {
+      setenv(name_.c_str(), value->c_str(), 1);
+    } else {
+      unsetenv(name_.c_str());
+    }
+  }
+  std::string name_;
+  std::optional<std::string> old_;
+};
+
+/// Takes the log's lines while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() : old_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("captured", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_, true)));
+  }
+  ~CapturedLog() { spdlog::set_default_logger(old_); }
+  CapturedLog(const CapturedLog&) = delete;
+  CapturedLog& operator=(const CapturedLog&) = delete;
+
+  int lines() const {
+    const std::string text = lines_.str();
+    return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  }
+  std::string text() const { return lines_.str(); }
+
+ private:
+  std::ostringstream lines_;
+  std::shared_ptr<spdlog::logger> old_;
+};
+
+/// A test that needs the cpu device; skipped in a build without it.
+class CpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      device_ = Device::open("cpu:threads=3");
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  /// Compiles, loads and dispatches `source` once over `grid`.
+  template <typename Parameters>
+  void dispatch(const KernelSource& source, const Parameters& parameters, Grid grid = {},
+                size_t threadgroup_bytes = 0) {
+    const auto kernel = device_->load(device_->compile(source), source.entry);
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel, grid, 1, threadgroup_bytes, parameters);
+    device_->submit(encoder);
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace attn::test

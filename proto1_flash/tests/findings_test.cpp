@@ -1,0 +1,183 @@
+// Results in, duels and conclusions out: pure functions, on made-up results.
+#include "proto1_flash/findings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "proto1_flash/sweep.h"
+
+namespace attn {
+namespace {
+
+DeviceInfo device() {
+  DeviceInfo info;
+  info.spec = "cpu:threads=2";
+  info.units = 2;
+  info.simd_width = 8;
+  info.vector_registers = 16;
+  info.threadgroup_memory_bytes = 512 << 10;
+  return info;
+}
+
+// The quick sweep with times from a model: 1 ns per score and d, less for wide rows, more for Bc = 80 and simple
+// variants, half when causal.
+std::vector<Measurement> made_up() {
+  std::vector<Measurement> results;
+  const std::vector<Case> cases =
+      expand(flash_sweep("quick", device()), flash_axes(), [](Case& c) { complete_flash(c, device()); });
+  for (const Case& config : cases) {
+    Measurement result;
+    result.id = fmt::format("{:016x}", results.size());
+    result.config = config;
+    result.check = Check{};
+    const double n = static_cast<double>(config.integer("q_len")), d = static_cast<double>(config.integer("head_dim"));
+    double seconds = 1e-9 * n * n * (d + 20);
+    if (config.integer("causal") == 1) seconds *= 0.55;
+    if (config.text("dtype") == "bf16") seconds *= 0.5;
+    if (config.text("layout") == "bshd") seconds *= 1.02;
+    if (config.integer("block_r") > 0) seconds *= 1 + 8.0 / static_cast<double>(config.integer("block_r"));
+    if (config.integer("block_c") == 80) seconds *= 1.1;
+    if (config.text("variant") != "tuned") seconds *= 30;
+    const double flops = 4 * n * n * d * 8 * (config.integer("causal") == 1 ? 0.5 : 1);
+    result.work = Work{flops, 1e6};
+    result.time = {Timing{Scope::device_hot, 10, 10, seconds, seconds * 0.99, seconds * 1.01, 0.01, seconds, "ci"}};
+    results.push_back(result);
+  }
+  return results;
+}
+
+Comparison compare(const Duel& duel, double ratio) {
+  Comparison comparison;
+  comparison.baseline = duel.baseline;
+  comparison.contender = duel.contender;
+  comparison.ratio = {ratio, ratio * 0.99, ratio * 1.01};
+  comparison.aa = {1, 0.995, 1.005};
+  comparison.cv = 0.01;
+  return comparison;
+}
+
+const Series& no_series(const Measurement&) {
+  static const Series none;
+  return none;
+}
+
+const Duel& find(const std::vector<Duel>& duels, const std::string& hypothesis, int64_t head_dim) {
+  for (const Duel& duel : duels) {
+    if (duel.hypothesis == hypothesis && duel.baseline.integer("head_dim") == head_dim) return duel;
+  }
+  throw std::runtime_error("no duel for " + hypothesis);
+}
+
+TEST(FlashDuelsTest, PickBestAndWorstTile) {
+  const std::vector<Duel> duels = flash_duels(made_up());
+  for (const int64_t dim : {64, 128, 256}) {
+    const Duel& duel = find(duels, "worst_tile", dim);
+    EXPECT_EQ(duel.baseline.integer("block_r"), 128) << dim;
+    EXPECT_NE(duel.baseline.integer("block_c"), 80) << dim;
+    EXPECT_EQ(duel.contender.integer("block_r"), 16) << dim;
+    EXPECT_EQ(duel.contender.integer("block_c"), 80) << dim;
+    EXPECT_EQ(find(duels, "bc80", dim).contender.integer("block_c"), 80);
+  }
+}
+
+TEST(FlashDuelsTest, VaryOneAxisAtATime) {
+  const std::map<std::string, std::set<std::string>> varied = {
+      {"bf16", {"dtype"}}, {"causal", {"causal"}}, {"layout", {"layout"}}, {"wider_heads", {"head_dim"}},
+      {"worst_tile", {}},  {"bc80", {}},           {"ladder", {"variant"}}};
+  std::set<std::string> seen;
+  for (const Duel& duel : flash_duels(made_up())) {
+    seen.insert(duel.hypothesis);
+    for (const auto& [axis, value] : duel.baseline.axes()) {
+      if (axis == "block_r" || axis == "block_c") continue;
+      const bool same = duel.contender.json()[axis] == duel.baseline.json()[axis];
+      EXPECT_EQ(same, !varied.at(duel.hypothesis).contains(axis)) << duel.hypothesis << " " << axis;
+    }
+  }
+  EXPECT_EQ(seen.size(), varied.size());
+}
+
+TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
+  std::vector<Measurement> results = made_up();
+  for (Measurement& result : results) {
+    if (result.config.integer("block_r") == 128) result.status = "wrong";
+  }
+  for (const Duel& duel : flash_duels(results)) EXPECT_NE(duel.baseline.integer("block_r"), 128) << duel.hypothesis;
+  for (Measurement& result : results) result.time.clear();
+  EXPECT_TRUE(flash_duels(results).empty());
+  EXPECT_TRUE(flash_conclusions(results, {}, {}, no_series).empty());
+}
+
+TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
+  const std::vector<Measurement> results = made_up();
+  std::vector<Comparison> comparisons;
+  for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));
+  Ceilings ceilings;
+  ceilings.f32_tflops = 1000;
+  std::set<std::string> claims, judged;
+  const std::vector<Hypothesis> hypotheses = flash_hypotheses();
+  for (const Conclusion& conclusion : flash_conclusions(results, comparisons, ceilings, no_series)) {
+    const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
+                                         [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
+    ASSERT_NE(hypothesis, hypotheses.end()) << conclusion.hypothesis;
+    const Json finding =
+        make_finding("proto1_flash", "test", *hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+    EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos) << finding["content"];
+    EXPECT_FALSE(conclusion.measurements.empty());
+    judged.insert(conclusion.hypothesis);
+    EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
+  }
+  EXPECT_EQ(judged.size(), hypotheses.size() - 1);  // scaling needs samples
+}
+
+TEST(FlashConclusionsTest, CeilingSharesAreOfWorkOverTime) {
+  const std::vector<Measurement> results = made_up();
+  Ceilings ceilings;
+  ceilings.f32_tflops = 0.1;
+  bool found = false;
+  for (const Conclusion& conclusion : flash_conclusions(results, {}, ceilings, no_series)) {
+    if (conclusion.hypothesis != "ceiling" || conclusion.values["head_dim"] != 128) continue;
+    if (conclusion.values["layout"] != "bhsd") continue;
+    found = true;
+    const auto& result = *std::find_if(results.begin(), results.end(),
+                                       [&](const Measurement& r) { return r.id == conclusion.measurements.at(0); });
+    EXPECT_EQ(result.config.integer("q_len"), 2048);
+    const double seconds = result.timing(Scope::device_hot)->median_s;
+    EXPECT_NEAR(conclusion.estimate.value, 100 * result.work->flops / seconds / 1e11, 1e-9);
+    EXPECT_LT(conclusion.estimate.ci_lo, conclusion.estimate.value);
+    EXPECT_GT(conclusion.estimate.ci_hi, conclusion.estimate.value);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
+  std::vector<Measurement> results = made_up();
+  std::map<std::string, Series> samples;
+  for (const Measurement& result : results) {
+    const double seconds = result.timing(Scope::device_hot)->median_s;
+    samples[result.id] = Series(8, Round(1, seconds));
+  }
+  const auto series = [&](const Measurement& result) -> const Series& { return samples.at(result.id); };
+  int found = 0;
+  for (const Conclusion& conclusion : flash_conclusions(results, {}, {.f32_tflops = 1e6}, series)) {
+    if (conclusion.hypothesis != "scaling") continue;
+    ++found;
+    EXPECT_NEAR(conclusion.estimate.value, 2, 0.05) << conclusion.subject;
+    EXPECT_EQ(conclusion.subject.find("q_len"), std::string::npos);
+  }
+  EXPECT_EQ(found, 6);  // three head dims, causal or not
+}
+
+TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
+  std::set<std::string> ids;
+  for (const Hypothesis& hypothesis : flash_hypotheses()) {
+    EXPECT_TRUE(ids.insert(hypothesis.id).second);
+    EXPECT_TRUE((std::set<std::string>{"<", "<=", ">", ">="}.contains(hypothesis.op)));
+    EXPECT_FALSE(hypothesis.origin.empty());
+  }
+  EXPECT_GE(ids.size(), 5u);
+}
+
+}  // namespace
+}  // namespace attn

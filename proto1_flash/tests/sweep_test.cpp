@@ -1,0 +1,174 @@
+// The sweep: what the profiles span, the default tile, skips and what --input fixes.
+#include "proto1_flash/sweep.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "common/error.h"
+#include "common/tensor.h"
+#include "proto1_flash/problem.h"
+
+namespace attn {
+namespace {
+
+DeviceInfo avx2() {
+  DeviceInfo info;
+  info.spec = "cpu:threads=2";
+  info.units = 2;
+  info.simd_width = 8;
+  info.vector_registers = 16;
+  info.threadgroup_memory_bytes = 512 << 10;
+  return info;
+}
+
+std::vector<Case> cases(const std::string& profile, const DeviceInfo& info) {
+  return expand(flash_sweep(profile, info), flash_axes(), [&](Case& config) { complete_flash(config, info); });
+}
+
+Case shape(int64_t q_len, int64_t head_dim) {
+  Case config;
+  config.set("variant", std::string("tuned"));
+  for (const char* axis : {"batch", "q_heads"}) config.set(axis, int64_t{1});
+  config.set("q_len", q_len);
+  config.set("head_dim", head_dim);
+  config.set("causal", int64_t{0});
+  for (const char* axis : {"dtype", "out_dtype"}) config.set(axis, std::string("f32"));
+  config.set("layout", std::string("bhsd"));
+  return config;
+}
+
+TEST(FlashSweepTest, QuickSpansEveryTileAndDim) {
+  std::set<std::tuple<int64_t, int64_t, int64_t>> seen;
+  std::set<std::string> variants, dtypes;
+  for (const Case& config : cases("quick", avx2())) {
+    seen.insert({config.integer("head_dim"), config.integer("block_r"), config.integer("block_c")});
+    variants.insert(config.text("variant"));
+    dtypes.insert(config.text("dtype"));
+  }
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const int64_t rows : {16, 32, 64, 128}) {
+      for (const int64_t keys : {64, 80, 128, 256})
+        EXPECT_TRUE(seen.contains({dim, rows, keys})) << dim << rows << keys;
+    }
+  }
+  EXPECT_EQ(variants.size(), 4u);
+  EXPECT_EQ(dtypes.size(), 3u);
+}
+
+TEST(FlashSweepTest, FullReaches16384AndHoldsQuick) {
+  std::set<std::string> full;
+  int64_t longest = 0;
+  for (const Case& config : cases("full", avx2())) {
+    full.insert(config.key());
+    longest = std::max(longest, config.integer("q_len"));
+  }
+  EXPECT_EQ(longest, 16384);
+  for (const Case& config : cases("quick", avx2())) EXPECT_TRUE(full.contains(config.key())) << config.key();
+}
+
+TEST(FlashSweepTest, EveryCaseIsValidOrSkippedWithBytes) {
+  for (const Case& config : cases("full", avx2())) {
+    const auto reason = flash_skip_reason(config, avx2());
+    const size_t needed = flash_threadgroup_bytes(FlashConfig::from(config), avx2());
+    EXPECT_EQ(reason.has_value(), needed > avx2().threadgroup_memory_bytes) << config.key();
+    if (reason) {
+      EXPECT_NE(reason->find(std::to_string(needed)), std::string::npos) << *reason;
+    }
+  }
+}
+
+TEST(FlashSweepTest, DefaultTileFitsEveryDeviceThatCanHoldOne) {
+  for (const size_t memory : {32u << 10, 64u << 10, 256u << 10, 1u << 20}) {
+    for (const int64_t head_dim : {8, 64, 80, 128}) {
+      for (const int64_t q_len : {1, 17, 256, 4096}) {
+        DeviceInfo info = avx2();
+        info.threadgroup_memory_bytes = memory;
+        Case smallest = shape(q_len, head_dim), chosen = smallest;
+        complete_flash(chosen, info);
+        smallest.set("block_r", int64_t{16});
+        smallest.set("block_c", int64_t{64});
+        complete_flash(smallest, info);
+        if (!flash_skip_reason(smallest, info)) {
+          EXPECT_FALSE(flash_skip_reason(chosen, info)) << chosen.key();
+        }
+      }
+    }
+  }
+}
+
+TEST(FlashSweepTest, FollowsWhatIsNamed) {
+  Case config = shape(100, 64);
+  config.set("block_c", int64_t{80});
+  complete_flash(config, avx2());
+  EXPECT_EQ(config.integer("block_c"), 80);
+  EXPECT_EQ(config.integer("kv_len"), 100);
+  EXPECT_EQ(config.integer("kv_heads"), 1);
+  Case naive = shape(100, 64);
+  naive.set("variant", std::string("naive"));
+  naive.set("block_r", int64_t{64});
+  complete_flash(naive, avx2());
+  EXPECT_EQ(naive.integer("block_r"), 0);
+  EXPECT_EQ(naive.integer("block_c"), 0);
+}
+
+TEST(FlashSweepTest, HeadsThatDoNotDivideAreBadInput) {
+  Case config = shape(16, 64);
+  config.set("q_heads", int64_t{8});
+  config.set("kv_heads", int64_t{3});
+  config.set("block_r", int64_t{16});
+  config.set("block_c", int64_t{64});
+  complete_flash(config, avx2());
+  EXPECT_THROW(flash_skip_reason(config, avx2()), BadInput);
+}
+
+class InputFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = (std::filesystem::temp_directory_path() / fmt::format("attn_input_{}.safetensors", getpid())).string();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+  static StoredTensor tensor(const std::vector<int64_t>& shape, DType dtype = DType::f16) {
+    size_t bytes = size_bytes(dtype);
+    for (const int64_t size : shape) bytes *= static_cast<size_t>(size);
+    return {dtype, shape, std::vector<std::byte>(bytes)};
+  }
+  void expect_refused(const StoredTensor& q, const StoredTensor& k, const StoredTensor& v, const std::string& what) {
+    write_safetensors(path_, {{"q", q}, {"k", k}, {"v", v}});
+    try {
+      flash_input_axes(path_);
+      FAIL() << what;
+    } catch (const BadInput& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(what), std::string::npos) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    }
+  }
+  std::string path_;
+};
+
+TEST_F(InputFile, FixesTheShape) {
+  write_safetensors(path_, {{"q", tensor({2, 6, 5, 24})}, {"k", tensor({2, 3, 7, 24})}, {"v", tensor({2, 3, 7, 24})}});
+  std::string all;
+  for (const Axis& axis : flash_input_axes(path_)) all += axis.name + "=" + to_string(axis.values.at(0)) + " ";
+  EXPECT_EQ(all, "batch=2 q_heads=6 kv_heads=3 q_len=5 kv_len=7 head_dim=24 dtype=f16 ");
+}
+
+TEST_F(InputFile, RefusesShapesThatDoNotFit) {
+  const StoredTensor good = tensor({1, 2, 4, 16});
+  expect_refused(tensor({2, 4, 16}), good, good, "q has shape [2, 4, 16]");
+  expect_refused(tensor({1, 2, 0, 16}), good, good, "q has shape [1, 2, 0, 16]");
+  expect_refused(good, good, tensor({1, 2, 5, 16}), "differ in shape");
+  expect_refused(tensor({1, 2, 4, 16}, DType::f32), good, good, "differ in dtype");
+  expect_refused(tensor({2, 2, 4, 16}), good, good, "batch 2");
+  expect_refused(tensor({1, 2, 4, 24}), good, good, "head_dim 24");
+  expect_refused(tensor({1, 3, 4, 16}), good, good, "2 key/value heads do not divide 3");
+  const StoredTensor odd = tensor({1, 1, 4, 12});
+  expect_refused(odd, odd, odd, "head_dim");
+}
+
+}  // namespace
+}  // namespace attn
