@@ -120,7 +120,10 @@ Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budge
   ceilings.copy_gbps = copy_gbps(device, pipelines, share);
   ceilings.f32_tflops = arithmetic_tflops(device, pipelines, "ceiling_fma", 2, share);
   ceilings.f16_tflops = ceilings.bf16_tflops = ceilings.f32_tflops;
-  if (dot_products) ceilings.bf16_tflops = arithmetic_tflops(device, pipelines, "ceiling_bf16", 4, share);
+  if (dot_products) {  // which some cores run more slowly than f32 multiply-adds
+    ceilings.bf16_tflops =
+        std::max(ceilings.bf16_tflops, arithmetic_tflops(device, pipelines, "ceiling_bf16", 4, share));
+  }
   return ceilings;
 }
 

@@ -76,6 +76,7 @@ struct Verdict {
 /// A baseline and a contender measured A B A' interleaved; A' is the baseline again, so that every comparison brings
 /// its own noise floor.
 struct Comparison {
+  std::string hypothesis;  // id of the one that asked for it
   Case baseline, contender;
   Estimate ratio;            // contender / baseline, of device_hot time
   Estimate aa;               // baseline / baseline

@@ -33,7 +33,10 @@ std::string KernelSource::key() const {
 
 std::string KernelSource::prologue() const {
   std::string text;
-  for (const auto& [name, value] : constants) text += fmt::format("constexpr int {} = {};\n", name, value);
+  for (const auto& [name, value] : constants) {
+    const bool is_int = value == static_cast<int>(value);
+    text += fmt::format("constexpr {} {} = {};\n", is_int ? "int" : "long long", name, value);
+  }
   return text + fmt::format("#line 1 \"{}\"\n", path);
 }
 

@@ -166,27 +166,27 @@ const std::map<std::string, Wording>& wordings() {
   return all;
 }
 
-Conclusion conclude_duel(const Duel& duel, const Comparison& comparison, const std::vector<Measurement>& results) {
-  const Wording& wording = wordings().at(duel.hypothesis);
+Conclusion conclude_comparison(const Comparison& comparison, const std::vector<Measurement>& results) {
+  const Wording& wording = wordings().at(comparison.hypothesis);
   Conclusion conclusion;
-  conclusion.hypothesis = duel.hypothesis;
+  conclusion.hypothesis = comparison.hypothesis;
   // The variant is the subject of the ladder alone.
-  conclusion.subject = subject_of(duel.baseline, wording.free);
-  if (duel.hypothesis == "ladder")
-    conclusion.subject = "variant=" + duel.baseline.text("variant") + " " + conclusion.subject;
-  if (duel.hypothesis == "wider_heads")
-    conclusion.subject = fmt::format("head_dim={} {}", duel.baseline.integer("head_dim"), conclusion.subject);
+  conclusion.subject = subject_of(comparison.baseline, wording.free);
+  if (comparison.hypothesis == "ladder")
+    conclusion.subject = "variant=" + comparison.baseline.text("variant") + " " + conclusion.subject;
+  if (comparison.hypothesis == "wider_heads")
+    conclusion.subject = fmt::format("head_dim={} {}", comparison.baseline.integer("head_dim"), conclusion.subject);
   conclusion.title = wording.title;
   conclusion.content = wording.content;
-  conclusion.tags = {"flash_attention", "d" + std::to_string(duel.baseline.integer("head_dim")), duel.hypothesis,
-                     duel.contender.text("dtype")};
+  conclusion.tags = {"flash_attention", "d" + std::to_string(comparison.baseline.integer("head_dim")),
+                     comparison.hypothesis, comparison.contender.text("dtype")};
   conclusion.estimate = comparison.ratio;
   conclusion.aa_floor = comparison.aa_floor();
   conclusion.cv = comparison.cv;
   conclusion.compare = comparison;
-  conclusion.values = {{"baseline", facts(duel.baseline)}, {"contender", facts(duel.contender)}};
+  conclusion.values = {{"baseline", facts(comparison.baseline)}, {"contender", facts(comparison.contender)}};
   for (const Measurement& result : results) {
-    if (result.config == duel.baseline || result.config == duel.contender) {
+    if (result.config == comparison.baseline || result.config == comparison.contender) {
       conclusion.measurements.push_back(result.id);
       conclusion.correct &= result.status == "ok";
     }
@@ -329,12 +329,7 @@ std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& result
                                           const std::vector<Comparison>& comparisons, const Ceilings& ceilings,
                                           const std::function<const Series&(const Measurement&)>& series_of) {
   std::vector<Conclusion> conclusions;
-  for (const Duel& duel : flash_duels(results)) {
-    const auto comparison = std::find_if(comparisons.begin(), comparisons.end(), [&](const Comparison& done) {
-      return done.baseline == duel.baseline && done.contender == duel.contender;
-    });
-    if (comparison != comparisons.end()) conclusions.push_back(conclude_duel(duel, *comparison, results));
-  }
+  for (const Comparison& comparison : comparisons) conclusions.push_back(conclude_comparison(comparison, results));
   const Results all = tuned(results);
   conclude_ceiling(all, ceilings, conclusions);
   conclude_scaling(all, series_of, conclusions);

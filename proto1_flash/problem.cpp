@@ -26,8 +26,10 @@ TensorStrides kernel_strides(const Tensor& tensor) {
 
 int64_t element_type(DType dtype) { return dtype == DType::f32 ? F32 : dtype == DType::f16 ? F16 : BF16; }
 
+// Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one
+// every two (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
 bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device) {
-  return config.dtype == DType::bf16 && device.has("avx512bf16") && device.simd_width == 16;
+  return config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
 // The widest vector, up to the device's, that divides a row.

@@ -96,18 +96,19 @@ std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::v
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::OverlayFileSystem>(llvm::vfs::getRealFileSystem());
   files->pushOverlay(memory);
 
-  std::string messages;
-  llvm::raw_string_ostream stream(messages);
-  clang::CompilerInstance clang;
-  auto options = llvm::makeIntrusiveRefCnt<clang::DiagnosticOptions>();
-  clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, options.get()));
-
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
   raw.insert(raw.end(), {"-iquote", root.c_str()});  // not -I: source_sha256() follows only #include "NAME"
   raw.push_back(main_file.c_str());
+
+  std::string messages;
+  llvm::raw_string_ostream stream(messages);
+  clang::CompilerInstance clang;
+  clang.createDiagnostics();
   clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
-  clang.getDiagnosticOpts().ShowCarets = true;
+  // Once more, now that the options for warnings are known.
+  clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, &clang.getDiagnosticOpts()));
+  clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // "1 error generated."
   clang.createFileManager(files);
 
   clang::EmitLLVMOnlyAction action(&context);
@@ -172,6 +173,10 @@ std::string generate_code(llvm::Module& module, llvm::TargetMachine& target) {
 
 }  // namespace
 
+namespace {
+thread_local std::string link_messages;
+}
+
 struct CpuCompiler::Jit {
   std::unique_ptr<llvm::orc::LLJIT> lljit;
   std::atomic<unsigned> loaded{0};
@@ -193,6 +198,7 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
   arguments_ = {"-triple", triple_, "-target-cpu", arch_, "-x", "c++", "-std=c++20", "-O3",
                 "-disable-llvm-passes",  // optimize() runs them, so that they can be timed and linked before
                 "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast", "-fno-rtti",
+                "-fuse-line-directives",  // errors have the kernel's lines, not those of prologue and kernel together
                 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
                 "-Wall", "-Wextra", "-Werror=unused-const-variable"};
   const bool avx512 = std::binary_search(features_.begin(), features_.end(), "avx512f");
@@ -206,6 +212,10 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
   auto lljit = llvm::orc::LLJITBuilder().create();
   if (!lljit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(lljit.takeError()));
   jit_->lljit = std::move(*lljit);
+  // The session tells what is missing apart from the error that a look-up gives; load() puts the two together. Linking
+  // goes on in the thread that looks up.
+  jit_->lljit->getExecutionSession().setErrorReporter(
+      [](llvm::Error error) { link_messages += ": " + llvm::toString(std::move(error)); });
 }
 
 CpuCompiler::~CpuCompiler() = default;
@@ -240,16 +250,15 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
 }
 
 CpuCompiler::Loaded CpuCompiler::load(const std::string& object, const std::string& entry) {
+  link_messages.clear();
   llvm::orc::LLJIT& lljit = *jit_->lljit;
   const auto fail = [&](llvm::Error error) -> Loaded {
-    throw CompileError(fmt::format("{} does not load: {}", entry, llvm::toString(std::move(error))));
+    throw CompileError(fmt::format("{} does not load: {}{}", entry, llvm::toString(std::move(error)), link_messages));
   };
   auto library = lljit.createJITDylib(fmt::format("kernel{}", jit_->loaded++));
   if (!library) return fail(library.takeError());
   const std::shared_ptr<void> code(&*library, [&session = lljit.getExecutionSession()](void* loaded) {
-    if (auto error = session.removeJITDylib(*static_cast<llvm::orc::JITDylib*>(loaded))) {
-      session.reportError(std::move(error));
-    }
+    llvm::logAllUnhandledErrors(session.removeJITDylib(*static_cast<llvm::orc::JITDylib*>(loaded)), llvm::errs());
   });
   if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(object))) {
     return fail(std::move(error));

@@ -115,26 +115,25 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
     return std::nullopt;
   }
   guarded(trial.record, [&] {
-    launch(trial);
+    make(trial);
+    launch_and_check(trial);
     if (!options.dump_output.empty()) trial.problem->dump(options.dump_output);
-    check(trial);
   });
   if (is_ok(trial)) return trial;
   store(std::move(trial.record));
   return std::nullopt;
 }
 
-void Experiment::State::launch(Trial& trial) {
+void Experiment::State::make(Trial& trial) {
   trial.problem = spec.make(lab, trial.config);
-  Problem& problem = *trial.problem;
-  trial.record.dtype = problem.dtype();
-  trial.record.work = problem.work();
-  trial.record.pipeline = pipeline_json(problem);
-  problem.poison();
-  trial.launch_s = device->submit(encode_launches(problem, 1)).at(0);
+  trial.record.dtype = trial.problem->dtype();
+  trial.record.work = trial.problem->work();
+  trial.record.pipeline = pipeline_json(*trial.problem);
 }
 
-void Experiment::State::check(Trial& trial) const {
+void Experiment::State::launch_and_check(Trial& trial) {
+  trial.problem->poison();
+  trial.launch_s = device->submit(encode_launches(*trial.problem, 1)).at(0);
   trial.record.check = trial.problem->check();
   if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
 }
@@ -234,7 +233,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
     add(hot, 1, Scope::host);
     trial.record.clocks = clocks;
-    guarded(trial.record, [&] { check(trial); });
+    guarded(trial.record, [&] { launch_and_check(trial); });
     store(std::move(trial.record), hot.series.front(), launches[i]);
   }
 }
@@ -247,14 +246,24 @@ bool Experiment::State::was_measured(const Case& config) const {
   });
 }
 
+std::vector<Duel> Experiment::State::replayed_duels() const {
+  const Json& data = replayed.at("data");
+  const Json& compare = data.at("compare");
+  if (compare.is_null()) return {};
+  return {{data.at("hypothesis").at("id"), Case::from_json(compare.at("baseline")),
+           Case::from_json(compare.at("contender"))}};
+}
+
 void Experiment::State::compare(const std::vector<Duel>& duels) {
-  std::vector<Duel> wanted;
-  for (const Duel& duel : duels) {
-    const bool taken = std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) {
-      return other.baseline == duel.baseline && other.contender == duel.contender;
-    });
-    const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == duel.hypothesis;
-    if (!taken && asked && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
+  const std::vector<Duel> asked = replays_finding() ? replayed_duels() : duels;
+  const auto same_pair = [](const Duel& a, const Duel& b) {
+    return a.baseline == b.baseline && a.contender == b.contender;
+  };
+  std::vector<Duel> wanted;  // each pair once, whoever asks for it
+  for (const Duel& duel : asked) {
+    const bool taken =
+        std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) { return same_pair(duel, other); });
+    if (!taken && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
   }
   progress.add(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -275,7 +284,11 @@ void Experiment::State::compare(const std::vector<Duel>& duels) {
     }
     progress.finish(fmt::format("{}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", pair, comparison->ratio.value,
                                 comparison->ratio.ci_lo, comparison->ratio.ci_hi, comparison->aa_floor()));
-    comparisons.push_back(*comparison);
+    for (const Duel& duel : asked) {
+      if (!same_pair(duel, wanted[i])) continue;
+      comparisons.push_back(*comparison);
+      comparisons.back().hypothesis = duel.hypothesis;
+    }
   }
 }
 
@@ -286,7 +299,7 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   }
   const auto all_ok = [&] { return std::all_of(trials.begin(), trials.end(), is_ok); };
   for (Trial& trial : trials) {
-    guarded(trial.record, [&] { launch(trial); });
+    guarded(trial.record, [&] { make(trial); });
   }
   std::vector<Measured> measured;
   if (all_ok()) {
@@ -303,7 +316,7 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   }
   if (interrupted()) return std::nullopt;
   for (Trial& trial : trials) {
-    if (is_ok(trial)) guarded(trial.record, [&] { check(trial); });
+    if (is_ok(trial)) guarded(trial.record, [&] { launch_and_check(trial); });
   }
   if (!all_ok()) {
     for (Trial& trial : trials) {

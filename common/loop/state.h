@@ -70,9 +70,12 @@ struct Experiment::State {
   void compare(const std::vector<Duel>& duels);
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
-  /// Makes the problem and launches it once.
-  void launch(Trial& trial);
-  void check(Trial& trial) const;
+  void make(Trial& trial);
+  /// One launch on poisoned outputs, and the check of what it wrote. Problems may share their outputs, so nothing may
+  /// run between the two.
+  void launch_and_check(Trial& trial);
+  /// The pair that the finding under replay compared, if it did.
+  std::vector<Duel> replayed_duels() const;
   bool was_measured(const Case& config) const;
   double budget_left() const { return options.budget() - measured_s; }
   /// What the sweep may still take; the rest is for comparisons.

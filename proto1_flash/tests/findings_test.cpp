@@ -50,6 +50,7 @@ std::vector<Measurement> made_up() {
 
 Comparison compare(const Duel& duel, double ratio) {
   Comparison comparison;
+  comparison.hypothesis = duel.hypothesis;
   comparison.baseline = duel.baseline;
   comparison.contender = duel.contender;
   comparison.ratio = {ratio, ratio * 0.99, ratio * 1.01};

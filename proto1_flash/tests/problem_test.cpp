@@ -269,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mutation{"tuned", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
         Mutation{"tuned", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
         Mutation{"tuned", "causal_top_left", shared_file, "q + 1 + kv_len - q_len", "q + 1"},
-        Mutation{"tuned", "missing_rescale_of_outputs", tuned_file, "v * VECTOR_WIDTH) * alpha[v]",
+        Mutation{"tuned", "missing_rescale_of_outputs", tuned_file, "v * VECTOR_WIDTH) * factor[v]",
                  "v * VECTOR_WIDTH)"},
         Mutation{"tuned", "missing_rescale_of_sums", tuned_file, "load<Floats>(total) * alpha[v]",
                  "load<Floats>(total)"},

@@ -1,14 +1,16 @@
 // Opening, memory, dispatches, fills and timestamps.
 #include "common/device.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <thread>
 #include <vector>
 
 #include "common/tests/device/support.h"
@@ -32,7 +34,7 @@ std::vector<unsigned char> bytes_of(const Buffer& buffer) {
 TEST(DeviceOpenTest, RefusesUnknownSpecsInOneLine) {
   for (const char* spec : {"", "gpu", "CPU", " cpu", "cpux", "metal", "cuda:0", ":", ":threads=2"}) {
     const std::string message = message_of<BadInput>([&] { Device::open(spec); });
-    EXPECT_NE(message.find("'" + std::string(spec) + "'"), std::string::npos) << message;
+    EXPECT_NE(message.find(fmt::format("'{}'", spec)), std::string::npos) << message;
     EXPECT_NE(message.find("cpu:threads=N"), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
@@ -44,7 +46,7 @@ TEST_F(DeviceTest, RefusesBadThreadCounts) {
         "cpu:threads= 2", "cpu:threads=2 ", "cpu:threads=2.0", "cpu:threads=1025", "cpu:threads=4294967297",
         "cpu:threads=99999999999999999999", "cpu:thread=2", "cpu:Threads=2", "cpu:0", "cpu:threads=2,threads=3"}) {
     const std::string message = message_of<BadInput>([&] { Device::open(spec); });
-    EXPECT_NE(message.find("'" + std::string(spec) + "'"), std::string::npos) << message;
+    EXPECT_NE(message.find(fmt::format("'{}'", spec)), std::string::npos) << message;
     EXPECT_NE(message.find("cpu:threads=N with N from 1 to 1024"), std::string::npos) << message;
   }
 }
@@ -214,7 +216,8 @@ TEST_F(DeviceTest, VisitsEachPointOfTheGridOnce) {
         __atomic_fetch_add(&p->visits[(i[2] * n[1] + i[1]) * n[0] + i[0]], 1u, __ATOMIC_RELAXED);
       }
     })");
-  for (const Grid grid : {Grid{1, 1, 1}, {3, 1, 1}, {1, 5, 1}, {1, 1, 7}, {3, 5, 7}, {17, 1, 9}, {0, 3, 3}, {3, 3, 0}}) {
+  for (const Grid grid :
+       {Grid{1, 1, 1}, {3, 1, 1}, {1, 5, 1}, {1, 1, 7}, {3, 5, 7}, {17, 1, 9}, {0, 3, 3}, {3, 3, 0}}) {
     KernelSource sized = source;
     sized.constants = {{"NX", grid.x}, {"NY", grid.y}, {"NZ", grid.z}};
     std::vector<unsigned> visits(grid.count(), 0);
@@ -347,7 +350,7 @@ TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
 
 struct Denormals {
   float* results;
-  float denormal, one, smallest, half;
+  float denormal, smallest, half;
 };
 
 // Operands and results are flushed in kernels, on every thread; the host's own arithmetic stays as it was.
@@ -356,7 +359,7 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
   GTEST_SKIP() << "not on this architecture";
 #endif
   const KernelSource source = kernel_text(R"(
-    struct Denormals { float* results; float denormal, one, smallest, half; };
+    struct Denormals { float* results; float denormal, smallest, half; };
     extern "C" int usleep(unsigned);
     extern "C" void run(const Denormals* p, const Threadgroup* group) {
       float* const result = p->results + 2 * group->index[0];
@@ -367,7 +370,7 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
   constexpr float denormal = std::numeric_limits<float>::denorm_min();
   constexpr float smallest = std::numeric_limits<float>::min();
   std::vector<float> results(2 * 50, 1);
-  dispatch(source, Denormals{results.data(), denormal, 1, smallest, 0.5f}, {50, 1, 1});
+  dispatch(source, Denormals{results.data(), denormal, smallest, 0.5f}, {50, 1, 1});
   EXPECT_EQ(results, std::vector<float>(results.size(), 0));
 
   volatile float host = denormal;

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <ctime>
 #include <numeric>
 #include <thread>
+#include <vector>
 
 namespace attn {
 namespace {

@@ -217,6 +217,7 @@ int fake_body(Experiment& lab) {
   lab.compare(duels);
   std::vector<Conclusion> conclusions;
   for (const Comparison& comparison : lab.comparisons()) {
+    if (comparison.hypothesis != "tile32") continue;
     Conclusion conclusion;
     conclusion.hypothesis = "tile32";
     conclusion.subject = comparison.contender.key({"n"});
@@ -636,7 +637,7 @@ TEST_F(ExperimentTest, InterruptionKeepsWhatWasMeasured) {
   };
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.status, 130);
-  EXPECT_EQ(world.launches, 58);  // the sample in hand was the last
+  EXPECT_EQ(world.launches, 58 + 2);  // the sample in hand was the last; then both cases are checked once more
   EXPECT_NE(outcome.err.find("--resume"), std::string::npos);
   ASSERT_EQ(measurements().size(), 4u);
   EXPECT_EQ(measurements().back()["time"][0]["stop"], "interrupted");
