@@ -6,7 +6,8 @@ target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(ATTN_SANITIZE)
   target_compile_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE} -fno-omit-frame-pointer
-                                              -fno-sanitize-recover=all)
+                                              -fno-sanitize-recover=all
+                                              -fno-sanitize=vptr)  # needs RTTI everywhere; LLVM has none
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
 endif()
 
@@ -47,6 +48,7 @@ function(attn_add_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main attn_flags)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}"
+                                             ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${ARG_LABEL} SKIP_RETURN_CODE 77 TIMEOUT 600)

@@ -1,0 +1,310 @@
+// The program as a user meets it: what it writes, what it refuses, and what survives being killed.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "common/reference.h"
+#include "common/tensor.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+struct Outcome {
+  int status = -1;  // exit status, or 128 + signal
+  std::string out, err;
+};
+
+class CliTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/attn-cli-XXXXXX";
+    folder_ = mkdtemp(pattern);
+    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path path(const std::string& name) const { return folder_ / name; }
+  static std::string text_of(const fs::path& file) {
+    std::ifstream stream(file);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  std::vector<Json> records(const std::string& name) const {
+    std::vector<Json> all;
+    std::ifstream stream(path(name));
+    for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line));
+    return all;
+  }
+
+  pid_t start(const std::vector<std::string>& arguments, const std::string& name = "run") const {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    if (chdir(folder_.c_str()) != 0) _exit(127);
+    for (const auto& [descriptor, suffix] : {std::pair{1, ".out"}, {2, ".err"}}) {
+      dup2(open((name + suffix).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), descriptor);
+    }
+    std::vector<std::string> all = {ATTN_BINARY_DIR "/proto1_flash"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    std::vector<char*> raw;
+    for (std::string& argument : all) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    execv(raw[0], raw.data());
+    _exit(127);
+  }
+  Outcome finish(pid_t child, const std::string& name = "run") const {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(path(name + ".out")),
+            text_of(path(name + ".err"))};
+  }
+  Outcome run(const std::vector<std::string>& arguments) const { return finish(start(arguments)); }
+
+  // Some twenty quick cases, in groups of several tiles.
+  static std::vector<std::string> small_sweep() {
+    return {"--device", "cpu:threads=2",
+            "--axis",   "q_len=64,128",
+            "--axis",   "q_heads=2",
+            "--axis",   "head_dim=32",
+            "--axis",   "variant=tuned",
+            "--axis",   "dtype=f32",
+            "--axis",   "layout=bhsd",
+            "--axis",   "causal=0,1",
+            "--axis",   "block_r=16,32,64",
+            "--axis",   "block_c=64,128",
+            "--budget", "6"};
+  }
+  static std::vector<std::string> one_case() {
+    return {"--device", "cpu:threads=1", "--axis", "variant=tuned", "--axis",   "q_heads=3", "--axis", "q_len=33",
+            "--axis",   "head_dim=40",   "--axis", "causal=1",      "--axis",   "dtype=f32", "--axis", "out_dtype=f32",
+            "--axis",   "layout=bhsd",   "--axis", "batch=1",       "--budget", "1"};
+  }
+
+  fs::path folder_;
+};
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Every case once, none missing.
+void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) {
+  std::set<std::string> seen;
+  for (const Json& record : measurements) {
+    EXPECT_TRUE(seen.insert(record["case"].dump()).second) << "twice: " << record["case"];
+  }
+  EXPECT_EQ(seen.size(), cases);
+}
+
+TEST_F(CliTest, SweepWritesRecordsThatTheSchemaAccepts) {
+  const Outcome outcome = run(small_sweep());
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  expect_each_case_once(records("measurements.jsonl"), 24);
+  ASSERT_FALSE(records("findings.jsonl").empty());
+  for (const Json& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok");
+    EXPECT_TRUE(record["check"]["ok"]);
+    EXPECT_GT(record["rate"]["tflops"], 0);
+  }
+  const std::string command = fmt::format("{}/findings/validate {} {}", ATTN_SOURCE_DIR,
+                                          path("measurements.jsonl").string(), path("findings.jsonl").string());
+  const int status = WEXITSTATUS(std::system(command.c_str()));
+  if (status == 77) GTEST_SKIP() << "python3-jsonschema is not installed";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(CliTest, KilledInMidSweepThenResumed) {
+  // Killed at several moments, the last run goes to the end.
+  for (const int wanted : {1, 7, 13}) {
+    const pid_t child = start(small_sweep() + std::vector<std::string>{"--resume"});
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto lines = [&] {
+      const std::string text = text_of(path("measurements.jsonl"));
+      return std::count(text.begin(), text.end(), '\n');
+    };
+    while (lines() < wanted && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    kill(child, SIGKILL);
+    finish(child);
+  }
+  // What a kill in the middle of a write leaves.
+  std::ofstream(path("measurements.jsonl"), std::ios::app) << R"({"schema":"measurement/1","id":"0)";
+  const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::vector<Json> whole;
+  int torn = 0;
+  std::ifstream stream(path("measurements.jsonl"));
+  for (std::string line; std::getline(stream, line);) {
+    const Json record = Json::parse(line, nullptr, false);
+    record.is_discarded() ? void(++torn) : whole.push_back(record);
+  }
+  EXPECT_EQ(torn, 1);
+  EXPECT_NE(outcome.err.find("line"), std::string::npos) << outcome.err;
+  expect_each_case_once(whole, 24);
+  std::set<std::string> claims;
+  for (const Json& finding : records("findings.jsonl")) EXPECT_TRUE(claims.insert(finding["claim_key"]).second);
+}
+
+TEST_F(CliTest, InterruptKeepsWhatWasMeasured) {
+  const pid_t child = start(small_sweep());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (text_of(path("measurements.jsonl")).empty() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  kill(child, SIGINT);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.status, 130);
+  EXPECT_NE(outcome.err.find("--resume"), std::string::npos) << outcome.err;
+  EXPECT_FALSE(records("measurements.jsonl").empty());
+}
+
+TEST_F(CliTest, TwoProcessesShareCacheAndFiles) {
+  const pid_t first = start(small_sweep(), "first"), second = start(small_sweep(), "second");
+  const Outcome a = finish(first, "first"), b = finish(second, "second");
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  EXPECT_EQ(records("measurements.jsonl").size(), 48u);
+}
+
+TEST_F(CliTest, ShardsTogetherAreTheSweep) {
+  for (const char* part : {"1/2", "2/2"}) {
+    ASSERT_EQ(run(small_sweep() + std::vector<std::string>{"--shard", part, "--only", "verify"}).status, 0);
+  }
+  expect_each_case_once(records("measurements.jsonl"), 24);
+}
+
+TEST_F(CliTest, ReplaysMeasurementAndFinding) {
+  ASSERT_EQ(run(small_sweep()).status, 0);
+  const std::string measurement = records("measurements.jsonl").front()["id"];
+  Outcome outcome = run({"--replay", measurement});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find(measurement), std::string::npos) << outcome.out;
+  const std::vector<Json> findings = records("findings.jsonl");
+  for (const std::string hypothesis : {"worst_tile", "causal"}) {
+    const auto finding = std::find_if(findings.begin(), findings.end(), [&](const Json& candidate) {
+      return candidate["data"]["hypothesis"]["id"] == hypothesis;
+    });
+    ASSERT_NE(finding, findings.end()) << hypothesis;
+    outcome = run({"--replay", (*finding)["id"].get<std::string>()});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const Json replayed = records("findings.jsonl").back();
+    EXPECT_EQ(replayed["claim_key"], (*finding)["claim_key"]) << outcome.out;
+    EXPECT_EQ(replayed["data"]["compare"]["contender"], (*finding)["data"]["compare"]["contender"]);
+    EXPECT_NE(replayed["id"], (*finding)["id"]);
+  }
+}
+
+TEST_F(CliTest, InputAndOutputAreSafetensors) {
+  const AttentionShape shape{
+      .batch = 2, .q_heads = 6, .kv_heads = 3, .q_len = 19, .kv_len = 45, .head_dim = 24, .causal = true};
+  const auto random = [&](int64_t heads, int64_t length, uint64_t stream) {
+    return random_tensor(shape.batch, heads, length, shape.head_dim, DType::bf16, Layout::bhsd, 5, stream);
+  };
+  const Tensor q = random(6, 19, 0), k = random(3, 45, 1), v = random(3, 45, 2);
+  const auto stored = [](const Tensor& t) { return StoredTensor{t.dtype, {t.batch, t.heads, t.seq, t.dim}, t.data}; };
+  write_safetensors(path("in.safetensors").string(), {{"q", stored(q)}, {"k", stored(k)}, {"v", stored(v)}});
+  for (const char* layout : {"bhsd", "bshd"}) {
+    const Outcome outcome =
+        run({"--input", "in.safetensors", "--axis", "causal=1", "--axis", std::string("layout=") + layout, "--axis",
+             "out_dtype=f32", "--only", "verify", "--dump-output", "out.safetensors"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto result = read_safetensors(path("out.safetensors").string(), {"o", "lse"});
+    EXPECT_EQ(result.at("o").shape, (std::vector<int64_t>{2, 6, 19, 24}));
+    const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
+    const auto* o = reinterpret_cast<const float*>(result.at("o").data.data());
+    const auto* lse = reinterpret_cast<const float*>(result.at("lse").data.data());
+    for (size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(o[i], want.o[i], 5e-3) << i;
+    for (size_t i = 0; i < want.lse.size(); ++i) ASSERT_NEAR(lse[i], want.lse[i], 5e-3) << i;
+  }
+}
+
+TEST_F(CliTest, ThreadgroupMemoryLowersTheBudget) {
+  const Outcome outcome =
+      run(one_case() + std::vector<std::string>{"--axis", "block_r=16,128", "--threadgroup-memory", "32768"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  std::set<std::string> states;
+  for (const Json& record : records("measurements.jsonl")) {
+    states.insert(record["status"]);
+    if (record["status"] == "skipped") {
+      EXPECT_NE(record["reason"].get<std::string>().find("32768"), std::string::npos) << record["reason"];
+    }
+  }
+  EXPECT_EQ(states, (std::set<std::string>{"ok", "skipped"}));
+}
+
+TEST_F(CliTest, FullDiskIsOneLineAndKeepsWhatIsThere) {
+  const Outcome outcome = run(one_case() + std::vector<std::string>{"--measurements", "/dev/full"});
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+}
+
+TEST_F(CliTest, CacheFolderThatCannotBeWritten) {
+  std::ofstream(path("file")) << "not a folder";
+  setenv("ATTENTION_PROTO_CACHE", (path("file") / "cache").c_str(), 1);
+  const Outcome outcome = run(one_case());
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
+struct Refused {
+  std::vector<std::string> arguments;
+  std::string says;
+};
+
+TEST_F(CliTest, BadInputIsOneLineAndStatus2) {
+  std::ofstream(path("lying.safetensors")) << std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10);
+  std::ofstream(path("short.safetensors")) << "abc";
+  const std::vector<Refused> all = {
+      {{"--device", "tpu"}, "unknown device 'tpu'"},
+      {{"--device", "cpu:threads=0"}, "threads"},
+      {{"--axis", "hed_dim=64"}, "unknown axis 'hed_dim'"},
+      {{"--axis", "head_dim=0"}, "multiple of 8"},
+      {{"--axis", "head_dim=12"}, "multiple of 8"},
+      {{"--axis", "dtype=f8"}, "f32"},
+      {{"--axis", "causal=2"}, "causal"},
+      {{"--axis", "q_heads=8", "--axis", "kv_heads=3"}, "does not divide"},
+      {{"--profile", "huge"}, "quick"},
+      {{"--shard", "3/2"}, "shard"},
+      {{"--shard", "0/2"}, "shard"},
+      {{"--budget", "-1"}, "budget"},
+      {{"--threadgroup-memory", "99999999999"}, "threadgroup memory"},
+      {{"--replay", "ffffffff"}, "ffffffff"},
+      {{"--input", "missing.safetensors"}, "missing.safetensors"},
+      {{"--input", "lying.safetensors"}, "lying.safetensors"},
+      {{"--input", "short.safetensors"}, "short.safetensors"},
+      {{"--dump-output", "o.safetensors"}, "--dump-output"},
+      {{"--no-such-option"}, "--no-such-option"},
+      {{"extra"}, "extra"},
+  };
+  for (const Refused& refused : all) {
+    const Outcome outcome = run(refused.arguments);
+    EXPECT_EQ(outcome.status, 2) << refused.arguments.back() << ": " << outcome.err;
+    EXPECT_NE(outcome.err.find(refused.says), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_TRUE(outcome.out.empty()) << outcome.out;
+  }
+}
+
+TEST_F(CliTest, ListDryRunAndHelpTouchNothing) {
+  for (const char* option : {"--list", "--dry-run", "--help", "--version"}) {
+    const Outcome outcome = run({option});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_FALSE(outcome.out.empty());
+    EXPECT_FALSE(fs::exists(path("measurements.jsonl")) && fs::file_size(path("measurements.jsonl")) > 0) << option;
+  }
+}
+
+}  // namespace
+}  // namespace attn
