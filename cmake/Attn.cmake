@@ -3,6 +3,9 @@
 
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(attn_flags INTERFACE -Wno-restrict)  # false alarms of gcc 12 on string + string (PR 105651)
+endif()
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(ATTN_SANITIZE)
   target_compile_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE} -fno-omit-frame-pointer

@@ -96,6 +96,17 @@ void keep_longest(const std::string& hypothesis, std::vector<Duel>& duels) {
   });
 }
 
+// The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
+std::vector<Duel> in_turn(const std::vector<Duel>& duels) {
+  std::map<std::string, int> seen;
+  std::vector<std::pair<int, Duel>> ranked;
+  for (const Duel& duel : duels) ranked.emplace_back(seen[duel.hypothesis]++, duel);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Duel> ordered;
+  for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
+  return ordered;
+}
+
 std::string tile_text(const Case& config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
@@ -322,7 +333,7 @@ std::vector<Duel> flash_duels(const std::vector<Measurement>& results) {
     duel_axis("ladder", variants, "variant", simpler, std::string("tuned"), duels);
   }
   for (const Hypothesis& hypothesis : flash_hypotheses()) keep_longest(hypothesis.id, duels);
-  return duels;
+  return in_turn(duels);
 }
 
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,

@@ -176,8 +176,10 @@ class CpuDevice : public Device {
     throw OutOfMemory(fmt::format("{} has no room for {} bytes", info_.spec, bytes), bytes);
   }
   void release(void* pointer) noexcept override { std::free(pointer); }
-  void upload(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
-  void download(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
+  void upload(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty vector's data may be null
+  }
+  void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
 
   Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
   std::string compiler_identity() const override { return compiler_.identity(); }

@@ -13,7 +13,7 @@ namespace {
 constexpr double max_launch_s = 0.5;      // a longer one may trip a display's watchdog, and hides clock changes
 constexpr double short_launch_s = 20e-6;  // below, several launches make one sample: a timestamp costs about 0.1 us
 constexpr double sample_s = 100e-6;       // what such a sample then takes
-constexpr double compare_share = 1 / 3.;  // of the budget, kept for the comparisons that hypotheses ask for
+constexpr double compare_share = 1 / 2.;  // of the budget, kept for the comparisons that hypotheses ask for
 constexpr double cold_share = 1 / 3.;     // of a group's budget
 constexpr double ceilings_s = 1;          // for one measurement of the ceilings
 

@@ -99,6 +99,14 @@ TEST(FlashDuelsTest, VaryOneAxisAtATime) {
   EXPECT_EQ(seen.size(), varied.size());
 }
 
+TEST(FlashDuelsTest, TheFirstOfEachHypothesisComesFirst) {
+  const std::vector<Duel> duels = flash_duels(made_up());
+  std::set<std::string> all, first;
+  for (const Duel& duel : duels) all.insert(duel.hypothesis);
+  for (size_t i = 0; i < all.size(); ++i) first.insert(duels[i].hypothesis);
+  EXPECT_EQ(first, all);
+}
+
 TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) {

@@ -1,0 +1,114 @@
+// What the host pays around a kernel: keys and look-ups, encoding, submitting, and getting a kernel from disk.
+// A memory hit should stay below 200 ns and an empty dispatch in the microseconds.
+#include <benchmark/benchmark.h>
+
+#include <filesystem>
+#include <string>
+
+#include "common/device.h"
+#include "common/pipeline.h"
+
+namespace attn {
+namespace {
+
+// With as many constants as the attention kernels have.
+KernelSource source() {
+  const std::string path = "bench/kernel.cpu.cpp";
+  std::string body = "#include \"common/kernel/softmax.h\"\nstatic_assert(HEAD_DIM + CAUSAL + IN_TYPE + OUT_TYPE";
+  body += " + BLOCK_R + BLOCK_C + VECTOR_WIDTH + VECTOR_REGISTERS + BF16_DOT > 0);\n";
+  body += "extern \"C\" void empty_kernel(const void*, const Threadgroup*) {}\n";
+  return {path,
+          "empty_kernel",
+          {{"HEAD_DIM", 128},
+           {"CAUSAL", 1},
+           {"IN_TYPE", 2},
+           {"OUT_TYPE", 0},
+           {"BLOCK_R", 64},
+           {"BLOCK_C", 64},
+           {"VECTOR_WIDTH", 16},
+           {"VECTOR_REGISTERS", 32},
+           {"BF16_DOT", 1}},
+          {{path, body}}};
+}
+
+// A kernel of the tree, so that files are read.
+KernelSource source_on_disk() {
+  KernelSource on_disk = source();
+  on_disk.path = "proto1_flash/kernels/tuned.cpu.cpp";
+  on_disk.includes.clear();
+  return on_disk;
+}
+
+Device& device() {
+  static const std::unique_ptr<Device> cpu = Device::open("cpu");
+  return *cpu;
+}
+
+PipelineCache& pipelines() {
+  static PipelineCache cache(device(), "");
+  return cache;
+}
+
+struct Parameters {
+  void* pointers[6];
+  long long sizes[16];
+};
+
+void kernel_source_key(benchmark::State& state) {
+  const KernelSource wanted = source_on_disk();
+  for (auto _ : state) benchmark::DoNotOptimize(wanted.key());
+}
+BENCHMARK(kernel_source_key);
+
+void source_hash(benchmark::State& state) {
+  const KernelSource wanted = source_on_disk();
+  for (auto _ : state) benchmark::DoNotOptimize(source_sha256(wanted));
+}
+BENCHMARK(source_hash)->Unit(benchmark::kMicrosecond);
+
+// Among `range` others, as in a long sweep.
+void pipeline_memory_hit(benchmark::State& state) {
+  PipelineCache& cache = pipelines();
+  KernelSource wanted = source();
+  for (int64_t i = 0; i < state.range(0); ++i) {
+    wanted.constants["BLOCK_R"] = 64 + i;
+    cache.get(wanted);
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(&cache.get(wanted));
+}
+BENCHMARK(pipeline_memory_hit)->Arg(1)->Arg(100);
+
+void pipeline_disk_load(benchmark::State& state) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "attention-proto-bench";
+  const KernelSource wanted = source();
+  PipelineCache(device(), folder).get(wanted);
+  for (auto _ : state) {
+    PipelineCache cache(device(), folder);
+    if (cache.get(wanted).origin != "disk") state.SkipWithError("not on disk");
+  }
+  std::filesystem::remove_all(folder);
+}
+BENCHMARK(pipeline_disk_load)->Unit(benchmark::kMicrosecond);
+
+void encode_dispatch(benchmark::State& state) {
+  const Kernel& kernel = *pipelines().get(source()).kernel;
+  const Parameters parameters = {};
+  for (auto _ : state) {
+    CommandEncoder encoder;
+    encoder.dispatch(kernel, {1, 1, 1}, 1, 0, parameters);
+    benchmark::DoNotOptimize(encoder.commands().data());
+  }
+}
+BENCHMARK(encode_dispatch);
+
+// One submission of `range` dispatches with nothing to do; the time of each is the slope.
+void submit_empty(benchmark::State& state) {
+  const Kernel& kernel = *pipelines().get(source()).kernel;
+  CommandEncoder encoder;
+  for (int64_t i = 0; i < state.range(0); ++i) encoder.dispatch(kernel, {0, 1, 1}, 1, 0, Parameters());
+  for (auto _ : state) device().submit(encoder);
+}
+BENCHMARK(submit_empty)->Arg(0)->Arg(1)->Arg(100)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+}  // namespace
+}  // namespace attn
