@@ -75,7 +75,7 @@ class Device {
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
   /// Runs the commands in order and waits. Returns the seconds between successive timestamps. Denormal floats are
-  /// flushed to zero in kernels. Throws BadInput for a dispatch that wants more threadgroup memory than info() allows.
+  /// flushed to zero in kernels. Throws OutOfMemory where threadgroup memory does not fit.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   virtual Clocks clocks() const { return {}; }
 

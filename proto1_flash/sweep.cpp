@@ -117,7 +117,8 @@ void complete_flash(Case& config, const DeviceInfo& device) {
 
   // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
   // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
-  constexpr std::pair<int64_t, int64_t> tiles[] = {{128, 128}, {64, 128}, {128, 64}, {64, 64}, {32, 64}, {16, 64}};
+  constexpr std::pair<int64_t, int64_t> tiles[] = {{256, 128}, {128, 128}, {64, 128}, {128, 64},
+                                                   {64, 64},   {32, 64},   {16, 64}};
   const bool name_r = !config.has("block_r"), name_c = !config.has("block_c");
   const int64_t heads = config.integer("batch") * config.integer("q_heads");
   const int64_t q_len = config.integer("q_len");

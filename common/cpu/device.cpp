@@ -218,10 +218,6 @@ class CpuDevice : public Device {
 
  private:
   void run(const CommandEncoder::Dispatch& dispatch) {
-    if (dispatch.threadgroup_bytes > info_.threadgroup_memory_bytes) {
-      throw BadInput(fmt::format("a dispatch wants {} bytes of threadgroup memory; {} has {}",
-                                 dispatch.threadgroup_bytes, info_.spec, info_.threadgroup_memory_bytes));
-    }
     reserve_scratch(dispatch.threadgroup_bytes);
     const KernelFunction function = static_cast<const CpuKernel*>(dispatch.kernel)->function();
     const Grid grid = dispatch.grid;

@@ -57,21 +57,21 @@ TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
             "#line 1 \"a/b.cpu.cpp\"\n");
 }
 
-TEST(KernelSourceTest, HashesTellEveryDifference) {
+TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
   const KernelSource source{"path", "entry", {{"A", 1}, {"B", 2}}, {{"h", "text"}}};
+  EXPECT_TRUE(source == KernelSource(source));
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
-  std::vector<KernelSource> others(7, source);
+  std::vector<KernelSource> others(8, source);
   others[0].path = "other";
   others[1].entry = "other";
   others[2].constants["A"] = 3;
   others[3].constants = {{"A", 2}, {"B", 1}};
   others[4].constants.erase("B");
-  others[5].includes["h"] = "other";
-  others[6].includes = {{"other", "text"}};
-  for (const KernelSource& other : others) {
-    EXPECT_FALSE(other == source);
-    EXPECT_NE(KernelSourceHash()(other), KernelSourceHash()(source)) << other.path << " " << other.key();
-  }
+  others[5].includes["h"] = "longer";
+  others[6].includes = {{"i", "text"}};
+  others[7].constants = {{"A", 1}, {"C", 2}};
+  for (const KernelSource& other : others) EXPECT_FALSE(other == source) << other.path << " " << other.key();
+  for (int i = 0; i < 6; ++i) EXPECT_NE(KernelSourceHash()(others[i]), KernelSourceHash()(source)) << i;
 }
 
 TEST_F(CompileTest, ConstantsReachTheKernel) {

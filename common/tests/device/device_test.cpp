@@ -103,11 +103,6 @@ TEST_F(DeviceTest, LimitsThreadgroupMemory) {
   device_->limit_threadgroup_memory(own);
   device_->limit_threadgroup_memory(32768);
   EXPECT_EQ(device_->info().threadgroup_memory_bytes, 32768u);
-
-  const KernelSource nothing = kernel_text(R"(extern "C" void run(const void*, const Threadgroup*) {})");
-  EXPECT_NO_THROW(dispatch(nothing, 0, {}, 32768));
-  EXPECT_THROW(dispatch(nothing, 0, {}, 32769), BadInput);
-  EXPECT_NO_THROW(dispatch(nothing, 0, {4, 1, 1}, 100)) << "a refused dispatch leaves the device as it was";
 }
 
 TEST_F(DeviceTest, TellsHowMuchMemoryIsMissing) {
@@ -262,6 +257,21 @@ TEST_F(DeviceTest, CatchesAnOverrunOfThreadgroupMemory) {
   dispatch(source, 99LL, {}, 100);
   EXPECT_DEATH(dispatch(source, 100LL, {}, 100), "AddressSanitizer");
   EXPECT_DEATH(dispatch(source, 5000LL, {}, 100), "AddressSanitizer");
+}
+
+TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
+  const KernelSource source = kernel_text(R"(
+    extern "C" void run(unsigned* const* count, const Threadgroup* group) {
+      if (group->memory_bytes > 0) group->memory[group->memory_bytes - 1] = 1;
+      __atomic_fetch_add(*count, 1u, __ATOMIC_RELAXED);
+    })");
+  unsigned count = 0;
+  dispatch(source, &count, {5, 1, 1}, 100);
+  EXPECT_THROW(dispatch(source, &count, {5, 1, 1}, size_t{1} << 50), OutOfMemory);
+  EXPECT_EQ(count, 5u);
+  dispatch(source, &count, {5, 1, 1}, 100);
+  dispatch(source, &count, {5, 1, 1}, size_t{5} << 20);
+  EXPECT_EQ(count, 15u);
 }
 
 struct LargeParameters {
