@@ -38,7 +38,7 @@ function(attn_find_llvm)
     unset(LLVM_DIR CACHE)
     unset(Clang_DIR CACHE)
   endforeach()
-  message(STATUS "CPU device: left out (llvm-19-dev, libclang-19-dev and libclang-cpp19-dev would bring it)")
+  message(STATUS "CPU device: left out (llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19 would bring it)")
   set(ATTN_HAS_CPU OFF PARENT_SCOPE)
 endfunction()
 

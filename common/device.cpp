@@ -44,7 +44,7 @@ std::unique_ptr<Device> Device::open(std::string_view spec) {
     return open_cpu_device(spec);
 #else
     throw DeviceMissing(
-        "cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev and libclang-cpp19-dev");
+        "cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19");
 #endif
   }
   throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));

@@ -297,7 +297,8 @@ std::vector<Hypothesis> flash_hypotheses() {
       {"wider_heads", "Twice the head_dim takes less than twice the time.", "time at 2D / time at D", "<", 2.0,
        "the softmax costs the same at every head_dim"},
       {"scaling", "Time grows at least as length^1.9.", "exponent of time over length", ">=", 1.9,
-       "arithmetic is quadratic; " + study + " measured 389 us at 256 and 6.50 ms at 2048, an exponent of 1.35"},
+       "arithmetic is quadratic; " + study +
+           " measured 389 us at 256 and 6.50 ms at 2048, an exponent of 1.35 between the two"},
       {"bf16", "bf16 inputs take at most two thirds of the time of f32.", "time with bf16 / time with f32", "<=", 0.667,
        "cores with a bf16 dot product multiply twice as many pairs per instruction; those without convert to f32 and "
        "gain nothing"},

@@ -50,7 +50,7 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
   for (const Json& finding : known) {
     if (finding.value("claim_key", "") != claim) continue;
     const Json data = finding.value("data", Json::object());
-    const bool same_run = data.value("/run/id"_json_pointer, "") == run["id"];
+    const bool same_run = data.value("/run/id"_json_pointer, "") == run["id"].get<std::string>();
     const bool agrees = data.value("/verdict/state"_json_pointer, "") == state && finding.value("confidence", 0.) > 0;
     recorded |= same_run;
     replicated |= !same_run && agrees;

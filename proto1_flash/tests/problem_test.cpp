@@ -161,6 +161,8 @@ TEST_P(Variants, RandomShapes) {
     config.layout = static_cast<Layout>(pick(0, 1));
     config.block_r = 16 * pick(1, 8);
     config.block_c = 16 * pick(1, 16);
+    const DeviceInfo& info = device().info();
+    if (flash_threadgroup_bytes(config, info) > info.threadgroup_memory_bytes) config.block_r = config.block_c = 32;
     expect_correct(config);
   }
 }
