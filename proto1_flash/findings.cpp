@@ -190,7 +190,7 @@ Conclusion conclude_comparison(const Comparison& comparison, const std::vector<M
   conclusion.title = wording.title;
   conclusion.content = wording.content;
   conclusion.tags = {"flash_attention", "d" + std::to_string(comparison.baseline.integer("head_dim")),
-                     comparison.hypothesis, comparison.contender.text("dtype")};
+                     comparison.hypothesis, comparison.baseline.text("dtype")};
   conclusion.estimate = comparison.ratio;
   conclusion.aa_floor = comparison.aa_floor();
   conclusion.cv = comparison.cv;

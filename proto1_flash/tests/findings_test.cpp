@@ -134,6 +134,8 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
         make_finding("proto1_flash", "test", *hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
     EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos) << finding["content"];
     EXPECT_FALSE(conclusion.measurements.empty());
+    const std::set<std::string> tags(conclusion.tags.begin(), conclusion.tags.end());
+    EXPECT_EQ(tags.size(), conclusion.tags.size()) << conclusion.hypothesis;
     judged.insert(conclusion.hypothesis);
     EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
   }
