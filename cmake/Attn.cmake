@@ -1,5 +1,5 @@
-# What the project's CMake files share: warnings and sanitizers, the LLVM that compiles CPU kernels, and one function
-# per kind of target.
+# What the project's CMake files share: warnings and sanitizers, the LLVM that compiles CPU kernels, CUDA's headers, and
+# one function per kind of target.
 
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
@@ -40,6 +40,19 @@ function(attn_find_llvm)
   endforeach()
   message(STATUS "CPU device: left out (llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19 would bring it)")
   set(ATTN_HAS_CPU OFF PARENT_SCOPE)
+endfunction()
+
+# The CUDA toolkit's headers, for the CUDA device (-DATTN_CUDA_INCLUDE=... names them); libraries are opened at run time.
+# Sets ATTN_HAS_CUDA; without them the build goes on and leaves the CUDA device out.
+function(attn_find_cuda)
+  find_path(ATTN_CUDA_INCLUDE nvrtc.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
+  if(ATTN_CUDA_INCLUDE AND EXISTS ${ATTN_CUDA_INCLUDE}/cuda.h)
+    message(STATUS "CUDA device: headers in ${ATTN_CUDA_INCLUDE}")
+    set(ATTN_HAS_CUDA ON PARENT_SCOPE)
+  else()
+    message(STATUS "CUDA device: left out (cuda.h and nvrtc.h of the CUDA toolkit would bring it)")
+    set(ATTN_HAS_CUDA OFF PARENT_SCOPE)
+  endif()
 endfunction()
 
 # attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu): one GoogleTest binary, its tests known to ctest.

@@ -13,6 +13,9 @@
 #ifdef ATTN_HAS_CPU
 #include "common/cpu/device.h"
 #endif
+#ifdef ATTN_HAS_CUDA
+#include "common/cuda/device.h"
+#endif
 
 namespace attn {
 
@@ -35,7 +38,7 @@ nlohmann::ordered_json DeviceInfo::json() const {
           {"memory_bytes", memory_bytes}};
 }
 
-std::string Device::known_specs() { return "cpu, cpu:threads=N"; }
+std::string Device::known_specs() { return "cpu, cpu:threads=N, cuda, cuda:N"; }
 
 std::unique_ptr<Device> Device::open(std::string_view spec) {
   const std::string_view backend = spec.substr(0, spec.find(':'));
@@ -45,6 +48,13 @@ std::unique_ptr<Device> Device::open(std::string_view spec) {
 #else
     throw DeviceMissing(
         "cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19");
+#endif
+  }
+  if (backend == "cuda") {
+#ifdef ATTN_HAS_CUDA
+    return open_cuda_device(spec);
+#else
+    throw DeviceMissing("cuda: this build has no CUDA device; it needs cuda.h and nvrtc.h of the CUDA toolkit");
 #endif
   }
   throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));
@@ -100,6 +110,7 @@ void require_room(size_t bytes, size_t buffer_bytes) {
 }  // namespace
 
 Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
+  generation_ = device.generation();
   block_ = device.allocate(with_guards(bytes));
   device_ = &device;
   bytes_ = bytes;
@@ -115,33 +126,39 @@ Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
+  std::swap(generation_, other.generation_);
   std::swap(block_, other.block_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (block_) device_->release(block_);
+  if (block_ && !lost()) device_->release(block_);
+}
+
+Device& Buffer::device() const {
+  if (lost()) throw DeviceFault("this buffer's memory was lost when a kernel faulted");
+  return *device_;
 }
 
 void Buffer::upload(const void* source, size_t bytes) {
   require_room(bytes, bytes_);
-  device_->upload(data(), source, bytes);
+  device().upload(data(), source, bytes);
 }
 
 void Buffer::download(void* target, size_t bytes) const {
   require_room(bytes, bytes_);
-  device_->download(target, data(), bytes);
+  device().download(target, data(), bytes);
 }
 
 void Buffer::poison() {
   CommandEncoder encoder;
   encoder.fill(data(), 0xFF, bytes_);
-  device_->submit(encoder);
+  device().submit(encoder);
 }
 
 bool Buffer::guards_intact() const {
-  const GuardAccess access(*device_, block_, bytes_);
+  const GuardAccess access(device(), block_, bytes_);
   std::array<unsigned char, 2 * guard_bytes> guard;
   device_->download(guard.data(), block_, guard_bytes);
   device_->download(guard.data() + guard_bytes, static_cast<std::byte*>(data()) + bytes_, guard_bytes);

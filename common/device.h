@@ -3,8 +3,10 @@
 // The vocabulary is that of compute APIs; docs/design.md maps each word to CPU, CUDA and Metal.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -19,7 +21,7 @@ namespace attn {
 
 struct DeviceInfo {
   std::string spec;                     // what opens it again: "cpu:threads=2"
-  std::string backend;                  // "cpu"
+  std::string backend;                  // "cpu", "cuda"
   std::string name;                     // the product's name
   std::string arch;                     // what kernels are compiled for: "znver3", "sm_90a"
   std::string toolchain;                // the kernel compiler and its version
@@ -52,7 +54,8 @@ class Kernel {
 
 class Device {
  public:
-  /// "cpu", "cpu:threads=N". Throws BadInput for an unknown spec, DeviceMissing where the device is not there.
+  /// "cpu", "cpu:threads=N", "cuda", "cuda:N". Throws BadInput for an unknown spec, DeviceMissing where the device is
+  /// not there.
   static std::unique_ptr<Device> open(std::string_view spec);
   /// The specs this build can be asked for, for messages and --help.
   static std::string known_specs();
@@ -75,16 +78,23 @@ class Device {
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
   /// Runs the commands in order and waits. Returns the seconds between successive timestamps. Denormal floats are
-  /// flushed to zero in kernels. Throws OutOfMemory where threadgroup memory does not fit.
+  /// flushed to zero in kernels. Throws OutOfMemory where threadgroup memory does not fit, DeviceFault and
+  /// DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   virtual Clocks clocks() const { return {}; }
+  /// How often each instruction stands in a kernel's machine code; empty where the device does not tell.
+  virtual std::map<std::string, int> instructions(const Binary&) const { return {}; }
+  /// Goes up with each fault that cost the device its memory: what was allocated before is gone.
+  uint64_t generation() const { return generation_; }
 
  protected:
   DeviceInfo info_;
+  std::atomic<uint64_t> generation_{0};
 };
 
 /// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write
-/// or reads too early shows. A build with AddressSanitizer reports a touch of the cpu device's guard bands at once.
+/// or reads too early shows. A build with AddressSanitizer reports a touch of the cpu device's guard bands at once. A
+/// buffer whose memory was lost with a fault can only be destroyed: all else throws DeviceFault.
 class Buffer {
  public:
   Buffer() = default;
@@ -106,7 +116,11 @@ class Buffer {
   static constexpr size_t guard_bytes = 4096;
 
  private:
+  bool lost() const { return generation_ != device_->generation(); }
+  Device& device() const;
+
   Device* device_ = nullptr;
+  uint64_t generation_ = 0;  // of the device when the memory was allocated
   void* block_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -17,6 +17,8 @@ class Kernel;
 struct Grid {
   uint32_t x = 1, y = 1, z = 1;
   uint64_t count() const { return uint64_t{x} * y * z; }
+
+  bool operator==(const Grid&) const = default;
 };
 
 class CommandEncoder {
@@ -27,13 +29,19 @@ class CommandEncoder {
     uint32_t threads;  // per threadgroup; a cpu threadgroup is one host thread, whatever this says
     size_t threadgroup_bytes;
     std::vector<std::byte> parameters;
+
+    bool operator==(const Dispatch&) const = default;
   };
   struct Fill {
     void* target;
     uint8_t value;
     size_t bytes;
+
+    bool operator==(const Fill&) const = default;
   };
-  struct Timestamp {};
+  struct Timestamp {
+    bool operator==(const Timestamp&) const = default;
+  };
   using Command = std::variant<Dispatch, Fill, Timestamp>;
 
   /// One launch; `parameters` is copied now and handed to the kernel as its one argument.

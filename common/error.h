@@ -28,4 +28,14 @@ struct OutOfMemory : std::runtime_error {
   size_t needed_bytes;
 };
 
+/// A kernel faulted (illegal address, misaligned access, trap). The device goes on, without what was in its memory.
+struct DeviceFault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A kernel did not end in time. Nothing can stop it, so this process has no more use of the device; a new one may.
+struct DeviceTimeout : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace attn

@@ -87,19 +87,27 @@ std::vector<std::string> included_names(const std::string& text) {
   return names;
 }
 
-void collect(const KernelSource& source, const std::string& path, std::set<std::string>& seen, std::string& text) {
+void collect(const KernelSource& source, const std::string& path, std::set<std::string>& seen,
+             std::vector<SourceFile>& files) {
   if (!seen.insert(path).second) return;
-  const std::string body = read_source(source, path);
-  text += fmt::format("{} {}\n{}", path, body.size(), body);
-  for (const std::string& name : included_names(body)) collect(source, name, seen, text);
+  files.push_back({path, read_source(source, path)});
+  for (const std::string& name : included_names(files.back().text)) collect(source, name, seen, files);
 }
 
 }  // namespace
 
+std::vector<SourceFile> reached_sources(const KernelSource& source) {
+  std::vector<SourceFile> files;
+  std::set<std::string> seen;
+  collect(source, source.path, seen, files);
+  return files;
+}
+
 std::string source_sha256(const KernelSource& source) {
   std::string text = source.entry + "\n" + source.prologue();
-  std::set<std::string> seen;
-  collect(source, source.path, seen, text);
+  for (const SourceFile& file : reached_sources(source)) {
+    text += fmt::format("{} {}\n{}", file.path, file.text.size(), file.text);
+  }
   return sha256(text);
 }
 
@@ -117,7 +125,8 @@ std::string serialize(const std::string& cache_key, const Binary& binary) {
                                        {"optimizer_s", binary.times.optimizer_s},
                                        {"code_generation_s", binary.times.code_generation_s},
                                        {"registers", binary.registers},
-                                       {"spill_bytes", binary.spill_bytes}};
+                                       {"spill_bytes", binary.spill_bytes},
+                                       {"threadgroup_bytes", binary.threadgroup_bytes}};
   const std::string body = head.dump() + "\n" + binary.code;
   return sha256(body) + "\n" + body;
 }
@@ -138,6 +147,7 @@ std::optional<Binary> deserialize(const std::string& cache_key, std::string_view
   binary.times = {head.at("front_end_s"), head.at("optimizer_s"), head.at("code_generation_s")};
   binary.registers = head.at("registers");
   binary.spill_bytes = head.at("spill_bytes");
+  binary.threadgroup_bytes = head.value("threadgroup_bytes", int64_t{0});  // entries of before it was kept have none
   binary.code = body.substr(head_end + 1);
   return binary;
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace attn {
 
@@ -55,12 +56,13 @@ struct CompileTimes {
 /// Machine code and what is known of it.
 struct Binary {
   std::string key;
-  std::string source_sha256;  // over prologue, source and every header it includes
-  std::string code_sha256;    // over `code`
-  std::string code;           // an object file (cpu) or a cubin (cuda)
-  CompileTimes times;         // of the compilation that made it, however long ago
-  int registers = -1;         // per thread; -1 where the device does not tell
-  int64_t spill_bytes = -1;   // stack bytes a thread's spills take; -1 where the device does not tell
+  std::string source_sha256;      // over prologue, source and every header it includes
+  std::string code_sha256;        // over the machine code in `code`
+  std::string code;               // an object file (cpu) or a cubin (cuda)
+  CompileTimes times;             // of the compilation that made it, however long ago
+  int registers = -1;             // per thread; -1 where the device does not tell
+  int64_t spill_bytes = -1;       // stack bytes a thread's spills take; -1 where the device does not tell
+  int64_t threadgroup_bytes = 0;  // threadgroup memory that the kernel itself declares, beside what a dispatch gives it
 };
 
 /// A binary that is loaded and ready to be dispatched.
@@ -124,6 +126,12 @@ std::string source_root();
 
 /// Text of a kernel source or header, from KernelSource::includes, else from the source root. Throws BadInput.
 std::string read_source(const KernelSource& source, const std::string& path);
+
+struct SourceFile {
+  std::string path, text;
+};
+/// The source and every header it reaches through #include "NAME", each once, the source first. Throws BadInput.
+std::vector<SourceFile> reached_sources(const KernelSource& source);
 
 /// SHA-256 over the prologue, the source and every header reached through #include "NAME" (paths are under the root).
 std::string source_sha256(const KernelSource& source);

@@ -1,0 +1,221 @@
+#include "common/cuda/compiler.h"
+
+#include <elf.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "common/error.h"
+#include "common/sha256.h"
+
+namespace attn {
+
+namespace {
+
+// An NVRTC program that goes with its scope.
+class Program {
+ public:
+  Program(const Nvrtc& nvrtc, const std::string& text, const std::string& name,
+          const std::vector<const char*>& header_texts, const std::vector<const char*>& header_names)
+      : nvrtc_(nvrtc) {
+    check(nvrtc.nvrtcCreateProgram(&program_, text.c_str(), name.c_str(), static_cast<int>(header_names.size()),
+                                   header_texts.data(), header_names.data()));
+  }
+  ~Program() { nvrtc_.nvrtcDestroyProgram(&program_); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  bool compile(const std::vector<const char*>& options) {
+    const nvrtcResult result = nvrtc_.nvrtcCompileProgram(program_, static_cast<int>(options.size()), options.data());
+    if (result != NVRTC_ERROR_COMPILATION) check(result);
+    return result == NVRTC_SUCCESS;
+  }
+  std::string log() const {
+    size_t bytes = 0;  // with the terminating zero
+    check(nvrtc_.nvrtcGetProgramLogSize(program_, &bytes));
+    std::string text(bytes, '\0');
+    check(nvrtc_.nvrtcGetProgramLog(program_, text.data()));
+    return text.c_str();
+  }
+  std::string cubin() const {
+    size_t bytes = 0;
+    check(nvrtc_.nvrtcGetCUBINSize(program_, &bytes));
+    std::string code(bytes, '\0');
+    check(nvrtc_.nvrtcGetCUBIN(program_, code.data()));
+    return code;
+  }
+
+ private:
+  void check(nvrtcResult result) const {
+    if (result != NVRTC_SUCCESS) throw CompileError(std::string("NVRTC: ") + nvrtc_.nvrtcGetErrorString(result));
+  }
+
+  const Nvrtc& nvrtc_;
+  nvrtcProgram program_ = nullptr;
+};
+
+// The number before `unit` in the first line after `after` that has one; -1 where there is none.
+double number_before(const std::string& log, const std::string& after, const std::string& unit) {
+  const size_t start = log.find(after);
+  const size_t end = start == std::string::npos ? start : log.find(unit, start);
+  if (end == std::string::npos) return -1;
+  const size_t begin = log.find_last_not_of("0123456789.", end - 1) + 1;
+  return std::strtod(log.c_str() + begin, nullptr);
+}
+
+// What ptxas says of the entry (--ptxas-options=-v):
+//   Compiling entry function 'run' for 'sm_90a'
+//   Function properties for run
+//   .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+//   Used 10 registers, used 1 barriers, 256 bytes smem
+void read_report(const std::string& log, const std::string& entry, Binary& binary) {
+  const std::string compiling = fmt::format("Compiling entry function '{}'", entry);
+  const std::string properties = fmt::format("Function properties for {}\n", entry);
+  binary.registers = static_cast<int>(number_before(log, compiling, " registers"));
+  binary.spill_bytes = static_cast<int64_t>(std::max(number_before(log, properties, " bytes spill stores"),
+                                                     number_before(log, properties, " bytes spill loads")));
+  const size_t used = log.find("Used ", std::min(log.find(compiling), log.size()));
+  const std::string line = used == std::string::npos ? "" : log.substr(used, log.find('\n', used) - used);
+  binary.threadgroup_bytes = static_cast<int64_t>(std::max(0.0, number_before(line, "", " bytes smem")));
+}
+
+// A cubin's code and constants. Its line tables name the folder that the process runs in; the code's hash must not.
+std::string machine_code(const std::string& cubin) {
+  const auto at = [&]<typename T>(size_t offset, T) {
+    T value{};
+    if (offset <= cubin.size() && sizeof value <= cubin.size() - offset) {
+      std::memcpy(&value, cubin.data() + offset, sizeof value);
+    }
+    return value;
+  };
+  const auto header = at(0, Elf64_Ehdr{});
+  const auto section = [&](size_t i) { return at(header.e_shoff + i * header.e_shentsize, Elf64_Shdr{}); };
+  const Elf64_Shdr names = section(header.e_shstrndx);
+  std::string code;
+  for (size_t i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr found = section(i);
+    const std::string name = cubin.c_str() + std::min(names.sh_offset + found.sh_name, cubin.size());
+    if (!name.starts_with(".text") && !name.starts_with(".nv.constant")) continue;
+    code += name + '\n' + cubin.substr(std::min(found.sh_offset, cubin.size()), found.sh_size);
+  }
+  return code;
+}
+
+}  // namespace
+
+CudaCompiler::CudaCompiler(std::string arch) : arch_(std::move(arch)) {
+  int major = 0, minor = 0;
+  nvrtc_.nvrtcVersion(&major, &minor);
+  toolchain_ = fmt::format("NVRTC {}.{}", major, minor);
+  options_ = {"--gpu-architecture=" + arch_, "--std=c++20", "--generate-line-info",
+              "--ftz=true",                           // as every device of this project
+              "--device-as-default-execution-space",  // what both dialects share has no __device__
+              "--no-source-include",                  // source_sha256() follows only what is handed over
+              "--ptxas-options=-v",
+              // "declared but never referenced". A kernel does not read values that it has no use for; one that does is
+              // a sweep that varies nothing.
+              "--diag-error=177"};
+}
+
+std::string CudaCompiler::identity() const {
+  std::string text = toolchain_;
+  for (const std::string& option : options_) text += " " + option;
+  return text;
+}
+
+Binary CudaCompiler::compile(const KernelSource& source) const {
+  Binary binary;
+  binary.key = source.key();
+  binary.source_sha256 = source_sha256(source);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<SourceFile> files = reached_sources(source);
+  std::vector<const char*> names, texts, options;
+  for (const SourceFile& file : files) {
+    names.push_back(file.path.c_str());
+    texts.push_back(file.text.c_str());
+  }
+  for (const std::string& option : options_) options.push_back(option.c_str());
+  Program program(nvrtc_, source.prologue() + files.front().text, source.path, texts, names);
+  const bool ok = program.compile(options);
+  const std::string log = program.log();
+  if (!ok) throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), log));
+  if (log.find(fmt::format("entry function '{}'", source.entry)) == std::string::npos) {
+    throw CompileError(fmt::format("{} defines no extern \"C\" __global__ function {}", source.path, source.entry));
+  }
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("warning") != std::string::npos) spdlog::warn("{}: {}", binary.key, line);
+  }
+  binary.code = program.cubin();
+  binary.code_sha256 = sha256(machine_code(binary.code));
+  read_report(log, source.entry, binary);
+  // NVRTC tells the assembler's time; front end and optimiser are the rest.
+  const double total_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  binary.times.code_generation_s = std::max(0.0, number_before(log, "Compile time", " ms")) / 1e3;
+  binary.times.front_end_s = std::max(0.0, total_s - binary.times.code_generation_s);
+  return binary;
+}
+
+namespace {
+
+// A file that goes with its scope.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& content) : path_(std::filesystem::temp_directory_path() / "attn-XXXXXX") {
+    const int descriptor = mkstemp(path_.data());
+    if (descriptor >= 0) close(descriptor);
+    std::ofstream(path_, std::ios::binary) << content;
+  }
+  ~TemporaryFile() { unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// What a program prints; nothing where it is not there.
+std::string output_of(const std::string& command) {
+  std::string text;
+  FILE* const pipe = popen((command + " 2> /dev/null").c_str(), "r");
+  if (!pipe) return text;
+  char buffer[1 << 16];
+  for (size_t bytes = 0; (bytes = fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, bytes);
+  return pclose(pipe) == 0 ? text : std::string();
+}
+
+}  // namespace
+
+std::map<std::string, int> count_instructions(const Binary& binary) {
+  const TemporaryFile file(binary.code);
+  const std::string listing = output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + file.path());
+  const std::string section = fmt::format(".text.{}:", binary.key.substr(0, binary.key.find('[')));
+  std::map<std::string, int> counts;
+  std::istringstream lines(listing);
+  bool inside = false;  // the entry's section
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(".text.")) inside = line == section;
+    //         /*0090*/              @!P0 LDG.E.64 R4, desc[UR4][R2.64] ;
+    const size_t comment = line.find_first_not_of(" \t");
+    if (!inside || comment == std::string::npos || line.compare(comment, 2, "/*") != 0) continue;
+    std::istringstream words(line.substr(std::min(line.find("*/", comment), line.size() - 2) + 2));
+    std::string word;
+    words >> word;
+    if (word.starts_with('@')) words >> word;
+    if (word = word.substr(0, word.find_first_of(".;")); !word.empty()) ++counts[word];
+  }
+  return counts;
+}
+
+}  // namespace attn

@@ -1,0 +1,35 @@
+// Kernel source to a cubin, by NVRTC. Needs no GPU and no driver.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/cuda/driver.h"
+#include "common/pipeline.h"
+
+namespace attn {
+
+class CudaCompiler {
+ public:
+  /// `arch` as in "sm_90a". Throws DeviceMissing where there is no NVRTC.
+  explicit CudaCompiler(std::string arch);
+
+  const std::string& arch() const { return arch_; }
+  std::string toolchain() const { return toolchain_; }
+  std::string identity() const;
+
+  /// Throws CompileError, BadInput for a source that is not there.
+  Binary compile(const KernelSource& source) const;
+
+ private:
+  Nvrtc nvrtc_;
+  std::string arch_, toolchain_;
+  std::vector<std::string> options_;  // the same for every kernel
+};
+
+/// How often each instruction stands in a kernel's machine code ("HGMMA": 16), without its modifiers. Empty where no
+/// disassembler (nvdisasm) is installed.
+std::map<std::string, int> count_instructions(const Binary& binary);
+
+}  // namespace attn
