@@ -81,3 +81,13 @@ INLINE void store_float(void* tensor, long long index, float value) {
     static_cast<unsigned short*>(tensor)[index] = static_cast<unsigned short>(rounded >> 16);
   }
 }
+
+/// N elements at `index`, rounded as store_float does.
+template <int TYPE, int N>
+INLINE void store_floats(void* tensor, long long index, Vector<float, N> values) {
+  if constexpr (TYPE == F32) {
+    store(static_cast<float*>(tensor) + index, values);
+  } else {
+    UNROLL for (int i = 0; i < N; ++i) store_float<TYPE>(tensor, index + i, values[i]);
+  }
+}

@@ -35,8 +35,9 @@ constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row 
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
-// Pairs are scaled after the product, so that Q need not be rounded again.
+// Pairs stay as they are, so that Q need not be rounded again: the scale waits for the softmax, or for the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
+constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
 
 using Floats = Vector<float, VECTOR_WIDTH>;
 using Ints = Vector<int, VECTOR_WIDTH>;
@@ -49,6 +50,18 @@ INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
   return __builtin_ia32_dpbf16ps_512(acc, reinterpret_cast<BfloatPairs>(broadcast), reinterpret_cast<BfloatPairs>(b));
 }
 #endif
+
+using Quad = Vector<float, 4>;
+INLINE void transpose(Quad (&rows)[4]) {
+  const Quad a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+  const Quad b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const Quad c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  const Quad d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  rows[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  rows[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  rows[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+  rows[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
@@ -114,6 +127,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
+  float factor;              // SCALE_LATE: what scores and maxima are still to be multiplied by, more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -130,6 +144,7 @@ struct Tile {
     kv_head = head / (p.q_heads / p.kv_heads);
     first_query = tile * static_cast<int>(BLOCK_R);
     queries = min(p.q_len - first_query, BLOCK_R);
+    factor = no_scale() ? 1 : (p.scale < 0 ? -p.scale : p.scale) * log2_e;
   }
 
   static INLINE Ints lane_numbers() {
@@ -147,6 +162,28 @@ struct Tile {
     return seen < 0 ? 0 : min(seen, keys);
   }
 
+  // A scale that leaves no difference between scores; as a late factor it would unmask what is masked.
+  INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
+
+  template <typename Scores>
+  INLINE Scores scaled(Scores s) const {
+    if constexpr (SCALE_LATE) s *= factor;
+    return s;
+  }
+
+  // Four words of a row of Q, scaled as far as they are here.
+  INLINE Quad q_words(long long row, int d) const {
+    if constexpr (SCALE_Q) {
+      return load_floats<IN_TYPE, 4>(p.q, row + d) * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale);
+    } else {
+      // The late factor keeps the order of scores; the sign of the scale does not.
+      const unsigned flip = SCALE_LATE && p.scale < 0 ? 0x80008000u : 0;
+      const unsigned keep = SCALE_LATE && no_scale() ? 0 : ~0u;
+      return reinterpret_cast<Quad>((load<Vector<unsigned, 4>>(static_cast<const short*>(p.q) + row + 2 * d) ^ flip) &
+                                    keep);
+    }
+  }
+
   // Index of a key's row in K or V.
   INLINE long long row_of(const TensorStrides& strides, int key) const {
     return batch * strides.batch + kv_head * strides.head + key * strides.row;
@@ -154,22 +191,16 @@ struct Tile {
 
   // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
   INLINE void begin() {
-    const float factor = SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale;
     const long long base = batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row;
-    for (int panel = 0; panel * PANEL < queries; ++panel) {
-      for (int lane = 0; lane < PANEL; ++lane) {
-        float* q = q_panels + panel * DEPTH * PANEL + lane;
-        const int query = panel * PANEL + lane;
-        const long long row = base + query * p.q_strides.row;
-        for (int d = 0; d < DEPTH; ++d) {
-          if (query >= queries) {
-            q[d * PANEL] = 0;
-          } else if constexpr (SCALE_Q) {
-            q[d * PANEL] = load_float<IN_TYPE>(p.q, row + d) * factor;
-          } else {
-            q[d * PANEL] = load<float>(reinterpret_cast<const float*>(static_cast<const short*>(p.q) + row) + d);
-          }
+    for (int query = 0; query < queries || query % PANEL != 0; query += 4) {
+      float* q = q_panels + query / PANEL * DEPTH * PANEL + query % PANEL;
+      for (int d = 0; d < DEPTH; d += 4) {
+        Quad rows[4];
+        UNROLL for (int i = 0; i < 4; ++i) {
+          rows[i] = query + i < queries ? q_words(base + (query + i) * p.q_strides.row, d) : Quad{};
         }
+        transpose(rows);
+        UNROLL for (int i = 0; i < 4; ++i) store(q + (d + i) * PANEL, rows[i]);
       }
     }
     for (int i = 0; i < HEAD_DIM * BLOCK_R; i += VECTOR_WIDTH) store(o_panels + i, Floats{});
@@ -224,7 +255,6 @@ struct Tile {
     const long k_step = layout.stage_k ? ROW_WORDS : p.k_strides.row * ELEMENT_BYTES / 4;
     const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    const float factor = SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale;
     Ints visible[VECTORS];  // how many of the keys each lane may see, or fewer than 0
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       visible[v] = Ints{} + keys;
@@ -244,7 +274,7 @@ struct Tile {
         step = ROW_WORDS;
       }
       float* to = scores + key * PANEL;
-      const bool as_they_are = SCALE_Q && SCORE_IS_IDENTITY && key + rows <= seen_by_all;
+      const bool as_they_are = SCORE_IS_IDENTITY && key + rows <= seen_by_all;
       multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
         if (panel < ROW_LINES) __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
@@ -254,7 +284,7 @@ struct Tile {
         UNROLL for (int v = 0; v < VECTORS; ++v) {
           float* at = to + r * PANEL + v * VECTOR_WIDTH;
           Floats s = load<Floats>(at);
-          if constexpr (!SCALE_Q) s *= factor;
+          if constexpr (!SCALE_Q && !SCALE_LATE) s *= p.scale;
           if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r);
           s = visible[v] > key + r ? s : Floats{} + masked_score;
           new_maximum[v] = larger(new_maximum[v], s);
@@ -276,9 +306,11 @@ struct Tile {
 
   // Scores to weights exp2(s - maximum), with the new maximum and sum. alpha is what older outputs shrink by.
   INLINE void softmax(int panel, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
-    Floats row_sum[VECTORS] = {};
+    Floats row_sum[VECTORS] = {}, shift[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; ++v) shift[v] = scaled(new_maximum[v]);
     const auto weigh = [&](int key, int v) INLINE_LAMBDA {
-      const Floats weight = exp2(load<Floats>(scores + key * PANEL + v * VECTOR_WIDTH) - new_maximum[v]);
+      const Floats weight =
+          exp2<BF16_DOT ? 3 : 5>(scaled(load<Floats>(scores + key * PANEL + v * VECTOR_WIDTH)) - shift[v]);
       row_sum[v] += weight;
       return weight;
     };
@@ -297,7 +329,7 @@ struct Tile {
     }
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
-      alpha[v] = exp2(load<Floats>(old_maximum) - new_maximum[v]);
+      alpha[v] = exp2(scaled(load<Floats>(old_maximum)) - shift[v]);
       store(old_maximum, new_maximum[v]);
       float* total = sum + panel * PANEL + v * VECTOR_WIDTH;
       store(total, load<Floats>(total) * alpha[v] + row_sum[v]);
@@ -317,16 +349,25 @@ struct Tile {
   // O / sum to memory, and the log-sum-exp.
   INLINE void finish() {
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
-    for (int query = 0; query < queries; ++query) {
+    for (int query = 0; query < queries; query += 4) {
       const float* o = o_panels + query / PANEL * HEAD_DIM * PANEL + query % PANEL;
-      const bool seen = maximum[query] > no_score;
-      const float inverse = seen ? 1.0f / sum[query] : 0.0f;
-      const long long row = base + query * p.o_strides.row;
-      for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, row + d, o[d * PANEL] * inverse);
-      if (p.lse) {
-        const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + query;
-        p.lse[at] = seen ? ln_2 * (maximum[query] + __builtin_log2f(sum[query])) : -__builtin_inff();
+      const Quad total = load<Quad>(sum + query);
+      const Quad inverse = load<Quad>(maximum + query) > no_score ? 1.0f / total : Quad{};
+      for (int d = 0; d < HEAD_DIM; d += 4) {
+        Quad values[4];
+        UNROLL for (int i = 0; i < 4; ++i) values[i] = load<Quad>(o + (d + i) * PANEL) * inverse;
+        transpose(values);
+        UNROLL for (int i = 0; i < 4; ++i) {
+          if (query + i >= queries) break;
+          store_floats<OUT_TYPE, 4>(p.o, base + (query + i) * p.o_strides.row + d, values[i]);
+        }
       }
+    }
+    if (!p.lse) return;
+    float* lse = p.lse + (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;
+    for (int query = 0; query < queries; ++query) {
+      const float m = maximum[query];
+      lse[query] = m > no_score ? ln_2 * (scaled(m) + __builtin_log2f(sum[query])) : -__builtin_inff();
     }
   }
 };

@@ -130,9 +130,12 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
 
 TEST_P(Variants, CustomScale) {
   FlashConfig config = small(GetParam());
-  for (const double scale : {0.01, 1.0, -0.3}) {
-    config.shape.scale = scale;
-    expect_correct(config);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    config.dtype = dtype;
+    for (const double scale : {0.01, 1.0, -0.3, 1e-30}) {
+      config.shape.scale = scale;
+      expect_correct(config);
+    }
   }
 }
 
@@ -277,16 +280,15 @@ INSTANTIATE_TEST_SUITE_P(
                  "load<Floats>(total)"},
         Mutation{"tuned", "skipped_tail_of_keys", tuned_file, "first_key < end; first_key += BLOCK_C",
                  "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
-        Mutation{"tuned", "skipped_tail_of_queries", tuned_file, "query < queries; ++query",
-                 "query + 1 < queries; ++query"},
+        Mutation{"tuned", "skipped_tail_of_queries", tuned_file, "query < queries; query += 4",
+                 "query + 4 < queries; query += 4"},
         Mutation{"tuned", "wrong_head_of_group", tuned_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
         Mutation{"tuned", "scale_left_out", tuned_file, "? p.scale * log2_e", "? log2_e"},
-        Mutation{"tuned", "log_sum_exp_without_maximum", tuned_file, "maximum[query] + __builtin_log2f",
-                 "__builtin_log2f"},
-        Mutation{"tuned", "stray_row", tuned_file, "query < queries; ++query) {\n      const float* o",
-                 "query < BLOCK_R; ++query) {\n      const float* o"},
-        Mutation{"tuned", "transposed_output", tuned_file, "row + d, o[d * PANEL]",
-                 "row + d, o[(HEAD_DIM - 1 - d) * PANEL]"},
+        Mutation{"tuned", "log_sum_exp_without_maximum", tuned_file, "scaled(m) + __builtin_log2f", "__builtin_log2f"},
+        Mutation{"tuned", "stray_row", tuned_file, "if (query + i >= queries) break;", ""},
+        Mutation{"tuned", "wrong_transpose", tuned_file, "(a, b, 2, 3, 6, 7)", "(a, b, 2, 3, 7, 6)"},
+        Mutation{"tuned", "transposed_output", tuned_file, "load<Quad>(o + (d + i) * PANEL)",
+                 "load<Quad>(o + (HEAD_DIM - 1 - d - i) * PANEL)"},
         Mutation{"tuned", "coarse_exponential", "common/kernel/softmax.h", "5.55073374e-2f", "5.6e-2f"},
         Mutation{"tiled_vector", "missing_rescale", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
         Mutation{"tiled_scalar", "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
