@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <set>
+#include <utility>
 
 #include "common/error.h"
 #include "common/loop/state.h"
@@ -15,35 +17,56 @@ constexpr double short_launch_s = 20e-6;  // below, several launches make one sa
 constexpr double sample_s = 100e-6;       // what such a sample then takes
 constexpr double compare_share = 1 / 2.;  // of the budget, kept for the comparisons that hypotheses ask for
 constexpr double cold_share = 1 / 3.;     // of a group's budget
-constexpr double ceilings_s = 1;          // for one measurement of the ceilings
+constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings; part of the start-up
 
 struct Rounds {
   int quick, full;
 };
 constexpr Rounds sweep_rounds{3, 50}, compare_rounds{15, 50};  // at least
 
-Json known_or_null(double value) { return value >= 0 ? Json(value) : Json(nullptr); }
+/// The device's state over the rounds of a measurement.
+class ClockLog {
+ public:
+  explicit ClockLog(const Device& device) : device_(device) {}
 
-Json clocks_json(const Clocks& clocks) {
-  return {{"core_mhz", known_or_null(clocks.core_mhz)},
-          {"memory_mhz", known_or_null(clocks.memory_mhz)},
-          {"power_w", known_or_null(clocks.power_w)},
-          {"temperature_c", known_or_null(clocks.temperature_c)},
-          {"throttle_reasons", clocks.throttle_reasons}};
-}
+  /// After each round; rounds that are shorter than the interval share a reading.
+  void read() {
+    if (!readings_.empty() && since_last_.seconds() < clock_interval_s) return;
+    readings_.push_back(device_.clocks());
+    since_last_ = Stopwatch();
+  }
 
-Json pipeline_json(const Problem& problem) {
-  const Pipeline& pipeline = problem.pipeline();
-  const Binary& binary = pipeline.binary;
-  return {{"key", binary.key},
-          {"source_sha256", binary.source_sha256},
-          {"code_sha256", binary.code_sha256},
-          {"registers", binary.registers >= 0 ? Json(binary.registers) : Json(nullptr)},
-          {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
-          {"threadgroup_bytes", problem.threadgroup_bytes()},
-          {"compile_s", binary.times.total_s()},
-          {"cache", pipeline.origin}};
-}
+  Json json() const {
+    std::set<std::string> reasons;
+    for (const Clocks& clocks : readings_) {
+      reasons.insert(clocks.throttle_reasons.begin(), clocks.throttle_reasons.end());
+    }
+    const std::vector<double> core = known(&Clocks::core_mhz);
+    return {{"core_mhz", median_or_null(core)},
+            {"core_min_mhz", core.empty() ? Json(nullptr) : Json(*std::min_element(core.begin(), core.end()))},
+            {"memory_mhz", median_or_null(known(&Clocks::memory_mhz))},
+            {"power_w", median_or_null(known(&Clocks::power_w))},
+            {"temperature_c", median_or_null(known(&Clocks::temperature_c))},
+            {"throttle_reasons", reasons},
+            {"readings", readings_.size()}};
+  }
+
+ private:
+  std::vector<double> known(double Clocks::* field) const {
+    std::vector<double> values;
+    for (const Clocks& clocks : readings_) {
+      if (clocks.*field >= 0) values.push_back(clocks.*field);
+    }
+    return values;
+  }
+  static Json median_or_null(const std::vector<double>& values) {
+    return values.empty() ? Json(nullptr) : Json(median(values));
+  }
+
+  const Device& device_;
+  std::vector<Clocks> readings_;
+  Stopwatch since_last_;
+};
 
 /// Timestamp, launches, timestamp; after a flush where one is given.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr) {
@@ -79,9 +102,12 @@ int launches_per_sample(Device& device, const Trial& trial) {
   return launch_s >= short_launch_s ? 1 : static_cast<int>(std::ceil(sample_s / std::max(launch_s, 1e-7)));
 }
 
-/// Runs a step of a case; what goes wrong in it becomes the status of its record.
+bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
+
+}  // namespace
+
 template <typename Step>
-void guarded(Measurement& record, const Step& step) {
+void Experiment::State::guarded(Measurement& record, const Step& step) {
   try {
     step();
   } catch (const BadInput&) {
@@ -92,14 +118,12 @@ void guarded(Measurement& record, const Step& step) {
     fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));
   } catch (const std::bad_alloc&) {
     fail(record, "oom", "the host has no room for the tensors");
+  } catch (const DeviceTimeout& error) {
+    fail(record, "timeout", first_line(error.what()));
   } catch (const std::exception& error) {
     fail(record, "failed", first_line(error.what()));
   }
 }
-
-bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
-
-}  // namespace
 
 // ---- verify
 
@@ -125,6 +149,7 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
 }
 
 void Experiment::State::make(Trial& trial) {
+  trial.generation = device->generation();
   trial.problem = spec.make(lab, trial.config);
   trial.record.dtype = trial.problem->dtype();
   trial.record.work = trial.problem->work();
@@ -136,6 +161,51 @@ void Experiment::State::launch_and_check(Trial& trial) {
   trial.launch_s = device->submit(encode_launches(*trial.problem, 1)).at(0);
   trial.record.check = trial.problem->check();
   if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
+}
+
+Json Experiment::State::pipeline_json(const Problem& problem) {
+  const Pipeline& pipeline = problem.pipeline();
+  const Binary& binary = pipeline.binary;
+  const auto [counted, added] = instructions.try_emplace(binary.code_sha256);
+  if (added) {
+    if (const auto counts = device->instructions(binary); !counts.empty()) counted->second = counts;
+  }
+  return {{"key", binary.key},
+          {"source_sha256", binary.source_sha256},
+          {"code_sha256", binary.code_sha256},
+          {"registers", binary.registers >= 0 ? Json(binary.registers) : Json(nullptr)},
+          {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
+          {"threadgroup_bytes", problem.threadgroup_bytes() + static_cast<size_t>(binary.threadgroup_bytes)},
+          {"instructions", counted->second},
+          {"compile_s", binary.times.total_s()},
+          {"cache", pipeline.origin}};
+}
+
+void Experiment::State::drop_lost(std::vector<Trial>& trials) const {
+  for (Trial& trial : trials) {
+    if (trial.generation != device->generation()) trial.problem.reset();
+  }
+}
+
+void Experiment::State::renew(std::vector<Trial>& trials) {
+  for (size_t i = 0; i < trials.size();) {
+    Trial& trial = trials[i];
+    if (trial.problem) {
+      ++i;
+      continue;
+    }
+    guarded(trial.record, [&] {
+      make(trial);
+      launch_and_check(trial);
+    });
+    if (!is_ok(trial)) {
+      store(std::move(trial.record));
+      trials.erase(trials.begin() + static_cast<ptrdiff_t>(i));
+    }
+    // Where it faulted those before it are to be made once more. Each fault takes a trial out, so this ends.
+    drop_lost(trials);
+    i = 0;
+  }
 }
 
 // ---- measure
@@ -162,7 +232,8 @@ void Experiment::State::raise_ceilings() {
 }
 
 const CacheFlush* Experiment::State::cold_flush() {
-  if (options.profile == "full" && !flush_test) {
+  if (options.profile == "full" && (!flush_test || (flush && flush->lost()))) {
+    flush.reset();
     flush_test.emplace();
     try {
       flush.emplace(*device);
@@ -189,33 +260,61 @@ void Experiment::State::measure(std::vector<Trial> trials) {
   });
   if (trials.empty()) return;
   measured_ceilings();
+  while (!trials.empty()) {
+    trials = measure_in_turn(std::move(trials));
+    drop_lost(trials);
+    renew(trials);
+  }
+}
+
+std::vector<Trial> Experiment::State::measure_in_turn(std::vector<Trial> trials) {
   const CacheFlush* const cold = cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
 
   const Stopwatch stopwatch;
+  ClockLog clocks(*device);
   std::vector<int> launches;
   std::vector<Measured> hot_samples, cold_samples;
+  size_t running = 0;  // the trial whose turn it is
+  const auto marked = [&running](size_t trial, Sampler sampler) -> Sampler {
+    return [&running, trial, sampler = std::move(sampler)] {
+      running = trial;
+      return sampler();
+    };
+  };
   std::string failure;
   try {
     std::vector<Sampler> hot_samplers, cold_samplers;
-    for (const Trial& trial : trials) {
-      launches.push_back(launches_per_sample(*device, trial));
-      hot_samplers.push_back(hot_sampler(*device, *trial.problem, launches.back()));
-      if (cold) cold_samplers.push_back(cold_sampler(*device, *trial.problem, *cold));
+    for (size_t i = 0; i < trials.size(); ++i) {
+      running = i;
+      const Problem& problem = *trials[i].problem;
+      launches.push_back(launches_per_sample(*device, trials[i]));
+      hot_samplers.push_back(marked(i, hot_sampler(*device, problem, launches.back())));
+      if (cold) cold_samplers.push_back(marked(i, cold_sampler(*device, problem, *cold)));
     }
     const auto [quick, full] = sweep_rounds;
+    const auto after_round = [&] { clocks.read(); };
     progress.begin(fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config)));
-    hot_samples =
-        measure_interleaved(hot_samplers, policy(quick, full, cold ? (1 - cold_share) * share : share), interrupted);
-    cold_samples = measure_interleaved(cold_samplers, policy(quick, full, cold_share * share), interrupted);
+    hot_samples = measure_interleaved(hot_samplers, policy(quick, full, cold ? (1 - cold_share) * share : share),
+                                      interrupted, after_round);
+    cold_samples =
+        measure_interleaved(cold_samplers, policy(quick, full, cold_share * share), interrupted, after_round);
   } catch (const std::exception& error) {
-    // They ran in turn, so none of them can be told to be innocent.
     failure = first_line(error.what());
+    const bool timeout = dynamic_cast<const DeviceTimeout*>(&error);
+    if (timeout || dynamic_cast<const DeviceFault*>(&error)) {
+      Trial culprit = std::move(trials[running]);
+      trials.erase(trials.begin() + static_cast<ptrdiff_t>(running));
+      measured_s += stopwatch.seconds();
+      fail(culprit.record, timeout ? "timeout" : "failed", failure);
+      store(std::move(culprit.record));
+      return trials;
+    }
+    // They ran in turn, so none of them can be told to be innocent.
   }
   measured_s += stopwatch.seconds();
 
-  const Json clocks = clocks_json(device->clocks());
   for (size_t i = 0; i < trials.size(); ++i) {
     Trial& trial = trials[i];
     if (!failure.empty()) {
@@ -232,10 +331,15 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     add(hot, 0, Scope::device_hot);
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
     add(hot, 1, Scope::host);
-    trial.record.clocks = clocks;
-    guarded(trial.record, [&] { launch_and_check(trial); });
+    trial.record.clocks = clocks.json();
+    guarded(trial.record, [&] {
+      if (!trial.problem) make(trial);
+      launch_and_check(trial);
+    });
     store(std::move(trial.record), hot.series.front(), launches[i]);
+    drop_lost(trials);
   }
+  return {};
 }
 
 // ---- compare
@@ -299,7 +403,7 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   }
   const auto all_ok = [&] { return std::all_of(trials.begin(), trials.end(), is_ok); };
   for (Trial& trial : trials) {
-    guarded(trial.record, [&] { make(trial); });
+    if (all_ok()) guarded(trial.record, [&] { make(trial); });
   }
   std::vector<Measured> measured;
   if (all_ok()) {
@@ -316,7 +420,7 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   }
   if (interrupted()) return std::nullopt;
   for (Trial& trial : trials) {
-    if (is_ok(trial)) guarded(trial.record, [&] { launch_and_check(trial); });
+    if (all_ok()) guarded(trial.record, [&] { launch_and_check(trial); });
   }
   if (!all_ok()) {
     for (Trial& trial : trials) {
