@@ -4,9 +4,11 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/kernel/ceiling.h"
+#include "common/kernel/types.h"
 #include "common/timing.h"
 
 namespace attn {
@@ -16,33 +18,65 @@ namespace {
 // moment, and few long ones do not.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
-constexpr int copy_slices = 8;  // a repetition copies one of them; by its next turn the others have evicted it
-constexpr size_t mebibyte = size_t{1} << 20;
+constexpr size_t kibibyte = 1024, mebibyte = kibibyte * kibibyte;
 constexpr double min_flush_effect = 1.2;
 
-/// Two registers hold the operands. 12 chains cover a latency of 4 on two pipes, 24 are three times that.
-int accumulators(const DeviceInfo& info) { return info.vector_registers >= 32 ? 24 : 12; }
+/// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
+uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
+/// What the backends differ in.
+struct CeilingKernels {
+  std::string path;
+  FunctionConstants constants;  // what is the same for all of a file's kernels
+  uint32_t threads;             // of a threadgroup
+  double lanes;                 // f32 numbers that a threadgroup works on at once
+  double fma_flops;             // of a threadgroup in an iteration of ceiling_fma
+  size_t copy_bytes;            // of source and of target, far larger than the caches
+  int copy_slices;              // a repetition copies one of them; by its next turn the others have evicted it
+};
+
+CeilingKernels cpu_kernels(const DeviceInfo& info) {
+  // Two registers hold the operands. 12 chains cover a latency of 4 on two pipes, 24 are three times that.
+  const int accumulators = info.vector_registers >= 32 ? 24 : 12;
+  return {.path = "common/kernels/ceiling.cpu.cpp",
+          .constants = {{"VECTOR_WIDTH", info.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
+          .threads = 1,
+          .lanes = static_cast<double>(info.simd_width),
+          .fma_flops = 2.0 * info.simd_width * accumulators,
+          .copy_bytes = std::clamp(4 * info.last_level_cache_bytes, 64 * mebibyte, 128 * mebibyte),
+          .copy_slices = 8};
+}
+
+CeilingKernels cuda_kernels(const DeviceInfo& info) {
+  constexpr int accumulators = 8;  // twice the latency of 4
+  return {.path = "common/kernels/ceiling.cuda.cu",
+          .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
+          .threads = ceiling_threads,
+          .lanes = ceiling_threads,
+          .fma_flops = 2.0 * ceiling_threads * accumulators,
+          .copy_bytes = std::max(16 * info.last_level_cache_bytes, 512 * mebibyte),
+          .copy_slices = 1};
+}
+
+CeilingKernels kernels_of(const DeviceInfo& info) {
+  return info.backend == "cuda" ? cuda_kernels(info) : cpu_kernels(info);
+}
+
+/// `changed`: constants that differ from the file's usual ones.
 const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, const std::string& entry,
-                             bool non_temporal = false) {
-  const DeviceInfo& info = device.info();
-  return *pipelines
-              .get({.path = "common/kernels/ceiling.cpu.cpp",
-                    .entry = entry,
-                    .constants = {{"VECTOR_WIDTH", info.simd_width},
-                                  {"ACCUMULATORS", accumulators(info)},
-                                  {"NON_TEMPORAL", non_temporal}},
-                    .includes = {}})
-              .kernel;
+                             FunctionConstants changed = {}) {
+  CeilingKernels kernels = kernels_of(device.info());
+  changed.merge(kernels.constants);
+  return *pipelines.get({.path = kernels.path, .entry = entry, .constants = std::move(changed), .includes = {}}).kernel;
 }
 
 template <typename Parameters>
-CommandEncoder timed(const Kernel& kernel, uint32_t groups, const Parameters& parameters,
+CommandEncoder timed(const DeviceInfo& info, const Kernel& kernel, uint32_t groups, const Parameters& parameters,
                      const CacheFlush* flush = nullptr) {
   CommandEncoder encoder;
   if (flush) flush->encode(encoder);
   encoder.timestamp();
-  encoder.dispatch(kernel, {groups}, 1, 0, parameters);
+  encoder.dispatch(kernel, {groups}, kernels_of(info).threads, 0, parameters);
   encoder.timestamp();
   return encoder;
 }
@@ -62,41 +96,45 @@ double best_time(Device& device, const std::vector<CommandEncoder>& encoders, do
   return best;
 }
 
-/// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
-uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
+/// A copy cut among threadgroups; see CopyParams.
+struct CopyShape {
+  uint32_t groups;
+  size_t bytes;
+};
 
-size_t copy_size(const DeviceInfo& info, size_t bytes) {
-  const size_t step = size_t{256} * parts(info);  // see CopyParams
-  return std::max<size_t>(bytes / step, 1) * step;
+/// Of about `bytes`. Threadgroups of a GPU do little each, so that all are at work to the end.
+CopyShape copy_shape(const DeviceInfo& info, size_t bytes) {
+  const size_t groups = info.backend == "cuda" ? std::max<size_t>(bytes / (32 * kibibyte), 1) : parts(info);
+  const size_t step = 256 * groups;
+  return {static_cast<uint32_t>(groups), std::max<size_t>(bytes / step, 1) * step};
 }
 
 double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
   const DeviceInfo& info = device.info();
-  size_t bytes = std::max(4 * info.last_level_cache_bytes, 64 * mebibyte);
-  if (info.backend == "cpu") bytes = std::min(bytes, 128 * mebibyte);
-  const size_t slice = copy_size(info, bytes / copy_slices);
-  Buffer source(device, copy_slices * slice), target(device, copy_slices * slice);
+  const CeilingKernels kernels = kernels_of(info);
+  const auto [groups, slice] = copy_shape(info, kernels.copy_bytes / kernels.copy_slices);
+  Buffer source(device, kernels.copy_slices * slice), target(device, kernels.copy_slices * slice);
   double best = 0;
   for (const bool non_temporal : {false, true}) {
-    const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy", non_temporal);
+    const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}});
     std::vector<CommandEncoder> encoders;
-    for (int i = 0; i < copy_slices; ++i) {
-      const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + i * slice; };
-      encoders.push_back(timed(kernel, parts(info), CopyParams{at(source), at(target), slice}));
+    for (int i = 0; i < kernels.copy_slices; ++i) {
+      const size_t offset = i * slice;
+      const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + offset; };
+      encoders.push_back(timed(info, kernel, groups, CopyParams{at(source), at(target), slice}));
     }
-    best = std::max(best, 2.0 * slice / best_time(device, encoders, budget_s / 2) * 1e-9);
+    const double bytes = 2.0 * static_cast<double>(slice);
+    best = std::max(best, bytes / best_time(device, encoders, budget_s / 2) * 1e-9);
   }
   return best;
 }
 
-/// `per_lane`: flops an iteration does per lane and accumulator.
-double arithmetic_tflops(Device& device, PipelineCache& pipelines, const std::string& entry, double per_lane,
-                         double budget_s) {
+/// `group_flops`: what a threadgroup does in an iteration.
+double arithmetic_tflops(Device& device, const Kernel& kernel, double group_flops, double budget_s) {
   const DeviceInfo& info = device.info();
-  const Kernel& kernel = ceiling_kernel(device, pipelines, entry);
-  const Buffer result(device, parts(info) * info.simd_width * sizeof(float));
+  const Buffer result(device, parts(info) * static_cast<size_t>(kernels_of(info).lanes) * sizeof(float));
   const auto encode = [&](long long iterations) {
-    return timed(kernel, parts(info),
+    return timed(info, kernel, parts(info),
                  ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
   };
   // Double until a launch is long enough to tell its rate from its overhead, then scale to the wanted length.
@@ -107,22 +145,31 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const std::st
     seconds = run_once(device, encode(iterations));
   }
   iterations = std::max(1ll, static_cast<long long>(iterations * repetition_s / seconds));
-  const double flops = per_lane * info.simd_width * accumulators(info) * iterations * parts(info);
+  const double flops = group_flops * static_cast<double>(iterations) * parts(info);
   return flops / best_time(device, {encode(iterations)}, budget_s) * 1e-12;
 }
 
 }  // namespace
 
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s) {
-  const bool dot_products = device.info().has("avx512bf16");
-  const double share = budget_s / (dot_products ? 3 : 2);
+  const DeviceInfo& info = device.info();
+  const bool dot_products = info.has("avx512bf16"), matrix_units = info.has("mma");
+  const double share = budget_s / (matrix_units ? 4 : dot_products ? 3 : 2);
+  const auto rate = [&](const char* entry, double group_flops, FunctionConstants constants = {}) {
+    return arithmetic_tflops(device, ceiling_kernel(device, pipelines, entry, std::move(constants)), group_flops,
+                             share);
+  };
   Ceilings ceilings;
   ceilings.copy_gbps = copy_gbps(device, pipelines, share);
-  ceilings.f32_tflops = arithmetic_tflops(device, pipelines, "ceiling_fma", 2, share);
+  ceilings.f32_tflops = rate("ceiling_fma", kernels_of(info).fma_flops);
   ceilings.f16_tflops = ceilings.bf16_tflops = ceilings.f32_tflops;
-  if (dot_products) {  // which some cores run more slowly than f32 multiply-adds
-    ceilings.bf16_tflops =
-        std::max(ceilings.bf16_tflops, arithmetic_tflops(device, pipelines, "ceiling_bf16", 4, share));
+  if (dot_products) {  // which some cores run more slowly than f32 multiply-adds; two for each of them
+    ceilings.bf16_tflops = std::max(ceilings.bf16_tflops, rate("ceiling_bf16", 2 * kernels_of(info).fma_flops));
+  }
+  if (matrix_units) {
+    constexpr double flops = 2.0 * ceiling_m * ceiling_n * ceiling_k;
+    ceilings.bf16_tflops = rate("ceiling_mma", flops, {{"IN_TYPE", BF16}});
+    ceilings.f16_tflops = rate("ceiling_mma", flops, {{"IN_TYPE", F16}});
   }
   return ceilings;
 }
@@ -141,12 +188,12 @@ nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"col
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
   constexpr int samples = 5;
   const DeviceInfo& info = device.info();
-  const size_t bytes = copy_size(info, info.last_level_cache_bytes / 4);  // source and target together: half
+  const auto [groups, bytes] = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
   const Buffer source(device, bytes), target(device, bytes);
   const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy");
   const CopyParams parameters{source.data(), target.data(), bytes};
-  const CommandEncoder hot = timed(kernel, parts(info), parameters);
-  const CommandEncoder cold = timed(kernel, parts(info), parameters, &flush);
+  const CommandEncoder hot = timed(info, kernel, groups, parameters);
+  const CommandEncoder cold = timed(info, kernel, groups, parameters, &flush);
 
   std::vector<double> hot_s, cold_s;
   run_once(device, hot);

@@ -9,11 +9,12 @@
 namespace attn {
 
 /// Best rates of many repetitions of about 2 ms on all units, within about `budget_s` seconds in all.
-///   copy    GB/s, read plus written: buffers of 4x the last-level cache each (on the cpu at most 128 MiB each), with
-///           and without non-temporal stores, the better of both.
+///   copy    GB/s, read plus written, of buffers far larger than the last-level cache, with and without non-temporal
+///           loads and stores, the better of both. (On the cpu at most 128 MiB each, in parts.)
 ///   f32     TFLOP/s of fused multiply-adds in registers.
-///   bf16    dot-product instructions where the cpu has them (avx512bf16), else as f32.
-///   f16     as f32: kernels widen f16 to f32, which is the best accumulation a cpu has.
+///   bf16    cpu: dot-product instructions where it has them (avx512bf16), else as f32.
+///           cuda: the matrix units, by wgmma or mma.sync, on random data.
+///   f16     cpu: as f32, since kernels widen f16 to f32, which is the best accumulation a cpu has. cuda: as bf16.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
 /// Of two measurements of one device the better: a noisy neighbour makes a ceiling too low, never too high.
@@ -25,6 +26,8 @@ class CacheFlush {
   /// Throws OutOfMemory.
   explicit CacheFlush(Device& device);
   void encode(CommandEncoder& encoder) const { encoder.fill(buffer_.data(), 0, buffer_.bytes()); }
+  /// Whether a fault took its memory.
+  bool lost() const { return buffer_.lost(); }
 
  private:
   Buffer buffer_;

@@ -93,8 +93,7 @@ class Device {
 };
 
 /// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write
-/// or reads too early shows. A build with AddressSanitizer reports a touch of the cpu device's guard bands at once. A
-/// buffer whose memory was lost with a fault can only be destroyed: all else throws DeviceFault.
+/// or reads too early shows. A build with AddressSanitizer reports a touch of the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;
@@ -105,6 +104,8 @@ class Buffer {
 
   void* data() const { return static_cast<std::byte*>(block_) + (block_ ? guard_bytes : 0); }
   size_t bytes() const { return bytes_; }
+  /// Whether a fault took the memory. The buffer can then only be destroyed: all else throws DeviceFault.
+  bool lost() const { return device_ && generation_ != device_->generation(); }
   /// `bytes` may be less than the buffer's; more throws BadInput.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
@@ -116,7 +117,6 @@ class Buffer {
   static constexpr size_t guard_bytes = 4096;
 
  private:
-  bool lost() const { return generation_ != device_->generation(); }
   Device& device() const;
 
   Device* device_ = nullptr;

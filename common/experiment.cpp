@@ -1,8 +1,11 @@
 #include "common/experiment.h"
 
 #include <fmt/format.h>
+#include <linux/close_range.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 
 #include "common/error.h"
 #include "common/loop/state.h"
@@ -17,7 +20,7 @@ class SignalGuard {
  public:
   SignalGuard() {
     signal_received = 0;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = [](int number) { signal_received = number; };
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, &old_interrupt_);
@@ -31,8 +34,7 @@ class SignalGuard {
   SignalGuard& operator=(const SignalGuard&) = delete;
 
  private:
-  struct sigaction old_interrupt_ {
-  }, old_terminate_{};
+  struct sigaction old_interrupt_{}, old_terminate_{};
 };
 
 }  // namespace
@@ -64,7 +66,9 @@ std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
     if (interrupted()) throw Interrupted{};
     state_->progress.begin(state_->label(config));
     if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
+    state_->drop_lost(trials);
   }
+  state_->renew(trials);
   return trials;
 }
 
@@ -87,8 +91,18 @@ int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
   return state_->conclude(conclusions);
 }
 
+void restart_process(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  std::fflush(nullptr);
+  close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // the device's files: closing them ends what still runs on it
+  execv("/proc/self/exe", argv.data());
+}
+
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
-                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device) {
+                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
+                   const Restarter& restart) {
   const auto complain = [&](const std::string& message, int status) {
     fmt::print(stderr, "{}: {}\n", spec.name, first_line(message));
     return status;
@@ -109,15 +123,21 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       return 0;
     }
     state.open_records();
+    std::vector<std::string> resuming = options->arguments;
+    if (!options->resume && options->replay.empty()) resuming.emplace_back("--resume");
     try {
       return state.replays_measurement() ? state.replay_measurement() : body(lab);
     } catch (const Interrupted&) {
       state.progress.clear();
-      std::vector<std::string> arguments = options->arguments;
-      if (!options->resume && options->replay.empty()) arguments.push_back("--resume");
       return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
-                                  options->measurements_path, shell_command(arguments)),
+                                  options->measurements_path, shell_command(resuming)),
                       130);
+    } catch (const Restart&) {
+      state.progress.note(state.results.back().reason + "; going on in a new process");
+      if (options->replay.empty()) restart(resuming);
+      return complain(
+          fmt::format("the device hangs; {} cases are kept in {}", state.results.size(), options->measurements_path),
+          1);
     }
   } catch (const BadInput& error) {
     return complain(error.what(), 2);

@@ -107,7 +107,8 @@ std::string_view name(Scope scope) {
 }
 
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
-                                          const std::function<bool()>& interrupted) {
+                                          const std::function<bool()>& interrupted,
+                                          const std::function<void()>& after_round) {
   if (policy.samples_per_round < 1) throw std::invalid_argument("samples_per_round must be at least 1");
   const auto start = std::chrono::steady_clock::now();
   std::vector<Measured> measured(subjects.size());
@@ -158,6 +159,7 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
       }
     }
 
+    if (after_round) after_round();
     if (rounds < policy.min_rounds) continue;
     const bool last = rounds >= policy.max_samples / policy.samples_per_round;
     const bool look = rounds >= next_look || (last && rounds >= min_rounds_for_ci);

@@ -49,9 +49,11 @@ struct Measured {
 
 /// Samples the subjects in turn (A B C C B A A B C ...) until the first series of each is narrow enough or the budget
 /// is spent. `interrupted` is polled between samples; the unfinished round is then left out for all, and series is
-/// empty where none was finished. Throws std::runtime_error for a sample that is not above 0.
+/// empty where none was finished. `after_round` is called after each round, between samples. Throws std::runtime_error
+/// for a sample that is not above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
-                                          const std::function<bool()>& interrupted = {});
+                                          const std::function<bool()>& interrupted = {},
+                                          const std::function<void()>& after_round = {});
 
 struct Estimate {
   double value = 0, ci_lo = 0, ci_hi = 0;

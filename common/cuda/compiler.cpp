@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "common/error.h"
 #include "common/sha256.h"
@@ -63,6 +64,17 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
+// A kernel does not read values that it has no use for; one that does is a sweep that varies nothing. As an error, the
+// warning would also hit what headers declare for others.
+constexpr std::string_view unused_warning = "#177-D: ";
+
+bool reports_unused(const std::string& log, const FunctionConstants& constants) {
+  return std::any_of(constants.begin(), constants.end(), [&](const auto& constant) {
+    return log.find(fmt::format("{}variable \"{}\" was declared but never referenced", unused_warning,
+                                constant.first)) != std::string::npos;
+  });
+}
+
 // The number before `unit` in the first line after `after` that has one; -1 where there is none.
 double number_before(const std::string& log, const std::string& after, const std::string& unit) {
   const size_t start = log.find(after);
@@ -70,6 +82,16 @@ double number_before(const std::string& log, const std::string& after, const std
   if (end == std::string::npos) return -1;
   const size_t begin = log.find_last_not_of("0123456789.", end - 1) + 1;
   return std::strtod(log.c_str() + begin, nullptr);
+}
+
+// Says what the compiler warns of, and where its assembler gave up overlapping matrix products with anything.
+void warn(const std::string& log, const std::string& key) {
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    const bool warning = line.find("warning") != std::string::npos && line.find(unused_warning) == std::string::npos;
+    if (warning && !line.starts_with("Remark:")) spdlog::warn("{}: {}", key, line);
+    if (line.find("Potential Performance Loss") != std::string::npos) spdlog::warn("{}: {}", key, line);
+  }
 }
 
 // What ptxas says of the entry (--ptxas-options=-v):
@@ -116,14 +138,13 @@ CudaCompiler::CudaCompiler(std::string arch) : arch_(std::move(arch)) {
   int major = 0, minor = 0;
   nvrtc_.nvrtcVersion(&major, &minor);
   toolchain_ = fmt::format("NVRTC {}.{}", major, minor);
-  options_ = {"--gpu-architecture=" + arch_, "--std=c++20", "--generate-line-info",
+  options_ = {"--gpu-architecture=" + arch_,
+              "--std=c++20",
+              "--generate-line-info",
               "--ftz=true",                           // as every device of this project
               "--device-as-default-execution-space",  // what both dialects share has no __device__
               "--no-source-include",                  // source_sha256() follows only what is handed over
-              "--ptxas-options=-v",
-              // "declared but never referenced". A kernel does not read values that it has no use for; one that does is
-              // a sweep that varies nothing.
-              "--diag-error=177"};
+              "--ptxas-options=-v"};
 }
 
 std::string CudaCompiler::identity() const {
@@ -145,16 +166,14 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
   }
   for (const std::string& option : options_) options.push_back(option.c_str());
   Program program(nvrtc_, source.prologue() + files.front().text, source.path, texts, names);
-  const bool ok = program.compile(options);
+  const bool compiled = program.compile(options);
   const std::string log = program.log();
-  if (!ok) throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), log));
+  if (!compiled || reports_unused(log, source.constants))
+    throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), log));
   if (log.find(fmt::format("entry function '{}'", source.entry)) == std::string::npos) {
     throw CompileError(fmt::format("{} defines no extern \"C\" __global__ function {}", source.path, source.entry));
   }
-  std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("warning") != std::string::npos) spdlog::warn("{}: {}", binary.key, line);
-  }
+  warn(log, binary.key);
   binary.code = program.cubin();
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);

@@ -72,7 +72,7 @@ bool Experiment::State::in_replay(const Conclusion& conclusion) const {
 
 int Experiment::State::exit_status() const {
   const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
-    return result.status == "wrong" || result.status == "failed";
+    return result.status == "wrong" || result.status == "failed" || result.status == "timeout";
   });
   return bad ? 1 : 0;
 }

@@ -12,12 +12,13 @@
 namespace attn {
 namespace {
 
-constexpr double max_launch_s = 0.5;      // a longer one may trip a display's watchdog, and hides clock changes
-constexpr double short_launch_s = 20e-6;  // below, several launches make one sample: a timestamp costs about 0.1 us
-constexpr double sample_s = 100e-6;       // what such a sample then takes
-constexpr double compare_share = 1 / 2.;  // of the budget, kept for the comparisons that hypotheses ask for
-constexpr double cold_share = 1 / 3.;     // of a group's budget
-constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings; part of the start-up
+constexpr double max_launch_s = 0.5;        // a longer one may trip a display's watchdog, and hides clock changes
+constexpr double short_launch_s = 20e-6;    // below, several launches make one sample: a timestamp costs about 0.1 us
+constexpr double sample_s = 100e-6;         // what such a sample then takes
+constexpr double compare_share = 1 / 2.;    // of the budget, kept for the comparisons that hypotheses ask for
+constexpr double cold_share = 1 / 3.;       // of a group's budget
+constexpr double ceilings_s = 0.5;          // for one measurement of the ceilings; part of the start-up
+constexpr double clock_interval_s = 20e-3;  // between readings of the clocks, which take up to 1 ms
 
 struct Rounds {
   int quick, full;
@@ -102,12 +103,9 @@ int launches_per_sample(Device& device, const Trial& trial) {
   return launch_s >= short_launch_s ? 1 : static_cast<int>(std::ceil(sample_s / std::max(launch_s, 1e-7)));
 }
 
-bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
-
-}  // namespace
-
+/// Runs a step of a case; what goes wrong in it becomes the status of its record.
 template <typename Step>
-void Experiment::State::guarded(Measurement& record, const Step& step) {
+void guarded(Measurement& record, const Step& step) {
   try {
     step();
   } catch (const BadInput&) {
@@ -124,6 +122,10 @@ void Experiment::State::guarded(Measurement& record, const Step& step) {
     fail(record, "failed", first_line(error.what()));
   }
 }
+
+bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
+
+}  // namespace
 
 // ---- verify
 

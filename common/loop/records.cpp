@@ -254,6 +254,7 @@ void Experiment::State::store(Measurement record, Series hot, int launches_per_s
   if (cases_left > 0) --cases_left;
   if (!hot.empty()) series[record.id] = std::move(hot);
   results.push_back(std::move(record));
+  if (results.back().status == "timeout") throw Restart{};
 }
 
 void Experiment::State::store_skipped(Measurement record, std::string reason) {

@@ -20,6 +20,9 @@ namespace attn {
 /// Ends a run after an interruption, once what was measured is recorded.
 struct Interrupted {};
 
+/// Ends a run whose device hangs, once the case is recorded: a new process goes on with the others.
+struct Restart {};
+
 /// Whether SIGINT or SIGTERM came.
 bool interrupted();
 
@@ -56,7 +59,7 @@ struct Experiment::State {
   bool is_done(const Measurement& record);
   std::string current_source(const std::string& key, const Case& config);
   Measurement blank(const Case& config) const;
-  /// Writes and keeps the record of a case that is finished.
+  /// Writes and keeps the record of a case that is finished. Throws Restart after one with status timeout.
   void store(Measurement record, Series hot = {}, int launches_per_sample = 1);
   void store_skipped(Measurement record, std::string reason);
   void print_json(const Json& json) const;
@@ -67,10 +70,18 @@ struct Experiment::State {
   /// A case that may be measured, or nothing: then its record is stored.
   std::optional<Trial> verify(const Case& config);
   void measure(std::vector<Trial> trials);
+  /// Times the trials in turn, checks them again and records them. Where one faults it alone is recorded and taken out;
+  /// the others, returned, have lost their memory.
+  std::vector<Trial> measure_in_turn(std::vector<Trial> trials);
   void compare(const std::vector<Duel>& duels);
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
   void make(Trial& trial);
+  /// Drops the problems whose memory a fault took. Problems share tensors: as long as one holds lost memory, a new one
+  /// may be given it.
+  void drop_lost(std::vector<Trial>& trials) const;
+  /// Makes and checks anew what was dropped; what fails now is recorded and taken out.
+  void renew(std::vector<Trial>& trials);
   /// One launch on poisoned outputs, and the check of what it wrote. Problems may share their outputs, so nothing may
   /// run between the two.
   void launch_and_check(Trial& trial);
@@ -82,6 +93,7 @@ struct Experiment::State {
   double sweep_budget() const;
   TimingPolicy policy(int quick_rounds, int full_rounds, double budget_s) const;
   const Ceilings& measured_ceilings();
+  Json pipeline_json(const Problem& problem);
   /// Measures the ceilings again; the better of both counts.
   void raise_ceilings();
   /// The flush for cold samples; null in the quick profile and where its self-test fails.
@@ -115,6 +127,7 @@ struct Experiment::State {
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file;
   std::map<std::string, std::string> source_hashes;  // by pipeline key
+  std::map<std::string, Json> instructions;          // by code_sha256: what the device counts in the machine code
   std::vector<Measurement> results;
   std::map<std::string, Series> series;  // by measurement id
   std::vector<Comparison> comparisons;

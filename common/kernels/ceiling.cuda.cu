@@ -1,0 +1,159 @@
+// What a GPU reaches at most: a copy, multiply-adds in registers, and matrix products of operands that stay where the
+// matrix units read them.
+//
+// Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
+// latency over the warps that take turns), IN_TYPE (F16 or BF16, of the matrices). Launch: ceiling_threads threads per
+// threadgroup, no threadgroup memory.
+#include "common/kernel/ceiling.h"
+#include "common/kernel/types.h"
+
+namespace {
+
+using u32 = unsigned;
+using u64 = unsigned long long;
+
+// Two numbers of type IN_TYPE, random in sign and mantissa, from 0.5 to 1: what arithmetic costs in power, and so in
+// clock, depends on its data.
+inline u32 random_pair(u32 seed) {
+  seed = (seed ^ (seed >> 16)) * 0x7feb352du;
+  seed = (seed ^ (seed >> 15)) * 0x846ca68bu;
+  seed ^= seed >> 16;
+  return IN_TYPE == BF16 ? (seed & 0x807f807fu) | 0x3f003f00u : (seed & 0x83ff83ffu) | 0x38003800u;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_copy(const CopyParams p) {
+  constexpr int unroll = 8;  // loads under way per thread
+  const u64 count = p.bytes / sizeof(uint4) / gridDim.x;
+  const uint4* source = static_cast<const uint4*>(p.source) + blockIdx.x * count;
+  uint4* target = static_cast<uint4*>(p.target) + blockIdx.x * count;
+  for (u64 i = threadIdx.x; i < count; i += unroll * ceiling_threads) {
+    uint4 values[unroll];
+#pragma unroll
+    for (int j = 0; j < unroll; ++j) {
+      const u64 at = i + j * ceiling_threads;
+      if (at < count) values[j] = NON_TEMPORAL ? __ldcs(source + at) : source[at];
+    }
+#pragma unroll
+    for (int j = 0; j < unroll; ++j) {
+      const u64 at = i + j * ceiling_threads;
+      if (at >= count) break;
+      if (NON_TEMPORAL) {
+        __stcs(target + at, values[j]);
+      } else {
+        target[at] = values[j];
+      }
+    }
+  }
+}
+
+// 2 * ceiling_threads * ACCUMULATORS flops an iteration.
+extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const ArithmeticParams p) {
+  float sums[ACCUMULATORS];
+#pragma unroll
+  for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = i;
+#pragma unroll 32  // so that the loop itself takes next to no instructions
+  for (long long n = 0; n < p.iterations; ++n) {
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = sums[i] * p.factor + p.addend;
+  }
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
+  p.result[blockIdx.x * ceiling_threads + threadIdx.x] = total;
+}
+
+// 2 * ceiling_m * ceiling_n * ceiling_k flops an iteration.
+#if __CUDA_ARCH_FEAT_SM90_ALL
+
+namespace {
+
+// A matrix in shared memory whose rows are 64 elements, 128 bytes, and swizzled over as many.
+inline u64 descriptor(const void* matrix) {
+  const u64 address = __cvta_generic_to_shared(matrix);
+  return (address & 0x3ffff) >> 4 | 1ull << 16 | u64{8 * 128} >> 4 << 32 | 1ull << 62;
+}
+
+// The accumulators are registers of the assembler's, s0_0 to s15_7: 128 floats a thread.
+#define ROW(i) "s" #i "_0, s" #i "_1, s" #i "_2, s" #i "_3, s" #i "_4, s" #i "_5, s" #i "_6, s" #i "_7"
+#define ROWS(a, b, c, d) ROW(a) ", " ROW(b) ", " ROW(c) ", " ROW(d)
+#define SUMS "{" ROWS(0, 1, 2, 3) ", " ROWS(4, 5, 6, 7) ", " ROWS(8, 9, 10, 11) ", " ROWS(12, 13, 14, 15) "}"
+#define WGMMA(type)                                                                                                  \
+  asm volatile(                                                                                                      \
+      "{ .reg .pred add; setp.ne.b32 add, %2, 0;\n"                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " " SUMS ", %0, %1, add, 1, 1, 0, 0; }" ::"l"(a), \
+      "l"(b), "r"(add))
+
+// Sums += A times B transposed, over 16 of the 64 columns of either.
+inline void multiply(u64 a, u64 b, int add) {
+  if constexpr (IN_TYPE == BF16) {
+    WGMMA("bf16");
+  } else {
+    WGMMA("f16");
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const ArithmeticParams p) {
+  static_assert(ceiling_m == 64 && ceiling_n == 256 && ceiling_k == 64 && ceiling_threads == 128);
+  __shared__ alignas(1024) u32 a[ceiling_m * ceiling_k / 2], b[ceiling_n * ceiling_k / 2];
+  for (int i = threadIdx.x; i < ceiling_m * ceiling_k / 2; i += ceiling_threads) a[i] = random_pair(i);
+  for (int i = threadIdx.x; i < ceiling_n * ceiling_k / 2; i += ceiling_threads) b[i] = random_pair(~i);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  asm volatile(
+      ".reg .f32 s0_<8>, s1_<8>, s2_<8>, s3_<8>, s4_<8>, s5_<8>, s6_<8>, s7_<8>, s8_<8>, s9_<8>, s10_<8>, s11_<8>, "
+      "s12_<8>, s13_<8>, s14_<8>, s15_<8>;");
+  const u64 a_rows = descriptor(a), b_rows = descriptor(b);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll 1  // the registers may be declared once, and multiply() is inlined once for each column block
+  for (long long n = 0; n < p.iterations; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) multiply(a_rows + 2 * k, b_rows + 2 * k, k > 0 || n > 0);  // 32 bytes on
+    asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;" ::: "memory");
+  }
+  float sum = 0;
+  asm volatile("wgmma.wait_group.sync.aligned 0; add.f32 %0, s0_0, s15_7;" : "=f"(sum)::"memory");
+  p.result[blockIdx.x * ceiling_threads + threadIdx.x] = sum;
+}
+
+#elif __CUDA_ARCH__ >= 800  // of bf16; the host does not ask for it where it is missing
+
+namespace {
+
+// sums += A times B, 16 x 16 times 16 x 8, by a warp.
+inline void multiply(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#define MMA(type)                                                           \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type       \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "                  \
+               "{%8, %9}, {%0, %1, %2, %3};"                                \
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+  if constexpr (IN_TYPE == BF16) {
+    MMA("bf16");
+  } else {
+    MMA("f16");
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const ArithmeticParams p) {
+  constexpr int chains = 8, products = ceiling_m * ceiling_n * ceiling_k / (16 * 8 * 16) / (ceiling_threads / 32);
+  float sums[chains][4] = {};
+  u32 a[4], b[2];
+  for (int i = 0; i < 4; ++i) a[i] = random_pair(threadIdx.x * 8 + i);
+  for (int i = 0; i < 2; ++i) b[i] = random_pair(threadIdx.x * 8 + 4 + i);
+#pragma unroll 1
+  for (long long n = 0; n < p.iterations; ++n) {
+#pragma unroll
+    for (int i = 0; i < products; ++i) multiply(sums[i % chains], a, b);
+  }
+  float total = 0;
+  for (const auto& sum : sums) total += sum[0] + sum[1] + sum[2] + sum[3];
+  p.result[blockIdx.x * ceiling_threads + threadIdx.x] = total;
+}
+
+#endif
