@@ -55,7 +55,8 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu): one GoogleTest binary, its tests known to ctest.
+# attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu): one GoogleTest binary, its tests known to ctest. A test that
+# skips itself is reported as skipped, not as passed. Tests of a GPU run one at a time.
 function(attn_add_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ATTN_TESTS)
@@ -66,8 +67,11 @@ function(attn_add_test name)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}"
                                              ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${ARG_LABEL} SKIP_RETURN_CODE 77 TIMEOUT 600)
+  if(ARG_LABEL STREQUAL gpu)
+    set(alone TEST_PREFIX gpu. PROPERTIES RESOURCE_LOCK gpu)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 ${alone}
+                       PROPERTIES LABELS ${ARG_LABEL} SKIP_REGULAR_EXPRESSION "SKIPPED" TIMEOUT 600)
 endfunction()
 
 # attn_add_experiment(FOLDER): the experiment in FOLDER. problem.cpp, sweep.cpp and findings.cpp make a library, so

@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "common/cuda/driver.h"
 #include "common/error.h"
 #include "common/sha256.h"
 
@@ -134,9 +135,9 @@ std::string machine_code(const std::string& cubin) {
 
 }  // namespace
 
-CudaCompiler::CudaCompiler(std::string arch) : arch_(std::move(arch)) {
+CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvrtc>()), arch_(std::move(arch)) {
   int major = 0, minor = 0;
-  nvrtc_.nvrtcVersion(&major, &minor);
+  nvrtc_->nvrtcVersion(&major, &minor);
   toolchain_ = fmt::format("NVRTC {}.{}", major, minor);
   options_ = {"--gpu-architecture=" + arch_,
               "--std=c++20",
@@ -165,7 +166,7 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
     texts.push_back(file.text.c_str());
   }
   for (const std::string& option : options_) options.push_back(option.c_str());
-  Program program(nvrtc_, source.prologue() + files.front().text, source.path, texts, names);
+  Program program(*nvrtc_, source.prologue() + files.front().text, source.path, texts, names);
   const bool compiled = program.compile(options);
   const std::string log = program.log();
   if (!compiled || reports_unused(log, source.constants))

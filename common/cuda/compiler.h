@@ -2,13 +2,15 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "common/cuda/driver.h"
 #include "common/pipeline.h"
 
 namespace attn {
+
+struct Nvrtc;
 
 class CudaCompiler {
  public:
@@ -23,7 +25,7 @@ class CudaCompiler {
   Binary compile(const KernelSource& source) const;
 
  private:
-  Nvrtc nvrtc_;
+  std::shared_ptr<const Nvrtc> nvrtc_;
   std::string arch_, toolchain_;
   std::vector<std::string> options_;  // the same for every kernel
 };

@@ -99,9 +99,9 @@ class CudaDevice : public Device {
     const std::lock_guard lock(mutex_);
     activate();
     CUdeviceptr block = 0;
-    // The driver aligns to less than a page.
+    // One page more, as the driver aligns to less.
     const CUresult result =
-        bytes > SIZE_MAX - page_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + page_bytes);
+        bytes > info_.memory_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + page_bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
       size_t free = 0, total = 0;
       cuda_.cuMemGetInfo(&free, &total);

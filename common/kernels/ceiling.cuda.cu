@@ -4,6 +4,11 @@
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
 // latency over the warps that take turns), IN_TYPE (F16 or BF16, of the matrices). Launch: ceiling_threads threads per
 // threadgroup, no threadgroup memory.
+//
+// Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
+// Checked: ceiling_fma[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=0] without spills
+// Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=1,NON_TEMPORAL=0] without spills
+// Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=0] without spills
 #include "common/kernel/ceiling.h"
 #include "common/kernel/types.h"
 

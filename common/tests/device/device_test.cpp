@@ -1,4 +1,4 @@
-// Opening, memory, dispatches, fills and timestamps.
+// The cpu device: what only it does, or what needs its kernels. any_device_test.cpp has the rest.
 #include "common/device.h"
 
 #include <fmt/format.h>
@@ -23,13 +23,6 @@ using test::message_of;
 using test::sanitizes;
 
 using DeviceTest = test::CpuTest;
-using BufferTest = test::CpuTest;
-
-std::vector<unsigned char> bytes_of(const Buffer& buffer) {
-  std::vector<unsigned char> bytes(buffer.bytes());
-  buffer.download(bytes.data(), bytes.size());
-  return bytes;
-}
 
 TEST(DeviceOpenTest, RefusesUnknownSpecsInOneLine) {
   for (const char* spec : {"", "gpu", "CPU", " cpu", "cpux", "metal", "cudax", ":", ":threads=2"}) {
@@ -94,134 +87,10 @@ TEST_F(DeviceTest, TakesAThreadForEachCoreItMayRunOn) {
   EXPECT_EQ(units, 1u);
 }
 
-TEST_F(DeviceTest, LimitsThreadgroupMemory) {
-  const size_t own = device_->info().threadgroup_memory_bytes;
-  EXPECT_THROW(device_->limit_threadgroup_memory(0), BadInput);
-  const std::string message = message_of<BadInput>([&] { device_->limit_threadgroup_memory(own + 1); });
-  EXPECT_NE(message.find(std::to_string(own)), std::string::npos) << message;
-  EXPECT_EQ(device_->info().threadgroup_memory_bytes, own);
-  device_->limit_threadgroup_memory(own);
-  device_->limit_threadgroup_memory(32768);
-  EXPECT_EQ(device_->info().threadgroup_memory_bytes, 32768u);
-}
-
-TEST_F(DeviceTest, TellsHowMuchMemoryIsMissing) {
-  for (const size_t bytes : {size_t{1} << 50, SIZE_MAX / 2, SIZE_MAX - 8191, SIZE_MAX}) {
-    try {
-      const Buffer buffer(*device_, bytes);
-      ADD_FAILURE() << bytes << " bytes";
-    } catch (const OutOfMemory& error) {
-      EXPECT_GE(error.needed_bytes, bytes);
-      EXPECT_NE(std::string(error.what()).find(std::to_string(error.needed_bytes)), std::string::npos) << error.what();
-    }
-  }
-  EXPECT_THROW(device_->allocate(SIZE_MAX), OutOfMemory);
-}
-
-TEST_F(BufferTest, StartsAsNaNBetweenIntactGuards) {
-  // Around the size of a huge page and of the parts in which a fill is cut.
-  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
-    Buffer buffer(*device_, bytes);
-    EXPECT_EQ(buffer.bytes(), bytes);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
-    EXPECT_TRUE(buffer.guards_intact());
-    std::vector<unsigned char> content = bytes_of(buffer);
-    EXPECT_EQ(std::count(content.begin(), content.end(), 0xFF), static_cast<ptrdiff_t>(bytes));
-
-    std::fill(content.begin(), content.end(), 7);
-    buffer.upload(content.data(), bytes);
-    EXPECT_TRUE(buffer.guards_intact());
-    EXPECT_EQ(bytes_of(buffer), content);
-    buffer.poison();
-    content = bytes_of(buffer);
-    EXPECT_EQ(std::count(content.begin(), content.end(), 0xFF), static_cast<ptrdiff_t>(bytes));
-    EXPECT_TRUE(buffer.guards_intact());
-  }
-}
-
-TEST_F(BufferTest, MovesWithItsMemory) {
-  Buffer first(*device_, 16);
-  void* const data = first.data();
-  Buffer second(std::move(first));
-  EXPECT_EQ(second.data(), data);
-  EXPECT_EQ(second.bytes(), 16u);
-  Buffer third;
-  EXPECT_EQ(third.data(), nullptr);
-  third = std::move(second);
-  EXPECT_EQ(third.data(), data);
-  EXPECT_TRUE(third.guards_intact());
-}
-
-TEST_F(BufferTest, RefusesMoreThanItHolds) {
-  Buffer buffer(*device_, 8);
-  std::array<unsigned char, 16> bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-  EXPECT_THROW(buffer.upload(bytes.data(), 9), BadInput);
-  EXPECT_THROW(buffer.download(bytes.data(), 9), BadInput);
-  EXPECT_EQ(bytes_of(buffer), std::vector<unsigned char>(8, 0xFF));
-  buffer.upload(bytes.data(), 3);
-  EXPECT_EQ(bytes_of(buffer), (std::vector<unsigned char>{1, 2, 3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}));
-}
-
-struct Poke {
-  void* target;
-  long long offset;
-};
-const KernelSource& poke() {
-  static const KernelSource source = kernel_text(R"(
-    struct Poke { unsigned char* target; long long offset; };
-    extern "C" void run(const Poke* p, const Threadgroup*) { p->target[p->offset] = 1; })");
-  return source;
-}
-
-// One byte beyond either end, and the last byte of either guard. With AddressSanitizer the write itself is reported.
-TEST_F(BufferTest, CatchesStrayWrites) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const long long bytes : {1, 7, 4096, 5001}) {
-    for (const long long offset : {-1LL, -4096LL, bytes, bytes + 4095}) {
-      Buffer buffer(*device_, static_cast<size_t>(bytes));
-      if constexpr (sanitizes("address")) {
-        EXPECT_DEATH(dispatch(poke(), Poke{buffer.data(), offset}), "AddressSanitizer.*") << bytes << " " << offset;
-      } else {
-        dispatch(poke(), Poke{buffer.data(), offset});
-        EXPECT_FALSE(buffer.guards_intact()) << bytes << " " << offset;
-      }
-    }
-    for (const long long offset : {0LL, bytes - 1}) {
-      Buffer buffer(*device_, static_cast<size_t>(bytes));
-      dispatch(poke(), Poke{buffer.data(), offset});
-      EXPECT_TRUE(buffer.guards_intact()) << bytes << " " << offset;
-    }
-  }
-}
-
 struct Visit {
   unsigned* visits;
   unsigned* wrong;
 };
-
-TEST_F(DeviceTest, VisitsEachPointOfTheGridOnce) {
-  const KernelSource source = kernel_text(R"(
-    struct Visit { unsigned* visits; unsigned* wrong; };
-    extern "C" void run(const Visit* p, const Threadgroup* group) {
-      const unsigned* i = group->index;
-      const unsigned* n = group->count;
-      if (i[0] >= n[0] || i[1] >= n[1] || i[2] >= n[2] || n[0] != NX || n[1] != NY || n[2] != NZ) {
-        __atomic_fetch_add(p->wrong, 1u, __ATOMIC_RELAXED);
-      } else {
-        __atomic_fetch_add(&p->visits[(i[2] * n[1] + i[1]) * n[0] + i[0]], 1u, __ATOMIC_RELAXED);
-      }
-    })");
-  for (const Grid grid :
-       {Grid{1, 1, 1}, {3, 1, 1}, {1, 5, 1}, {1, 1, 7}, {3, 5, 7}, {17, 1, 9}, {0, 3, 3}, {3, 3, 0}}) {
-    KernelSource sized = source;
-    sized.constants = {{"NX", grid.x}, {"NY", grid.y}, {"NZ", grid.z}};
-    std::vector<unsigned> visits(grid.count(), 0);
-    unsigned wrong = 0;
-    dispatch(sized, Visit{visits.data(), &wrong}, grid);
-    EXPECT_EQ(visits, std::vector<unsigned>(grid.count(), 1)) << grid.x << "x" << grid.y << "x" << grid.z;
-    EXPECT_EQ(wrong, 0u);
-  }
-}
 
 // Every threadgroup fills its memory with its number, lets others run, and finds it as it left it.
 TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
@@ -272,60 +141,6 @@ TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
   dispatch(source, &count, {5, 1, 1}, 100);
   dispatch(source, &count, {5, 1, 1}, size_t{5} << 20);
   EXPECT_EQ(count, 15u);
-}
-
-struct LargeParameters {
-  uint64_t* sums;
-  std::array<uint64_t, 500> values;
-};
-
-TEST_F(DeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
-  const KernelSource source = kernel_text(R"(
-    struct Parameters { unsigned long* sums; unsigned long values[500]; };
-    extern "C" void run(const Parameters* p, const Threadgroup* group) {
-      for (unsigned long value : p->values) p->sums[group->index[0]] += value;
-    })");
-  const auto kernel = device_->load(device_->compile(source), source.entry);
-  std::vector<uint64_t> sums(5, 0);
-  CommandEncoder encoder;
-  {
-    auto parameters = std::make_unique<LargeParameters>();
-    parameters->sums = sums.data();
-    parameters->values.fill(1);
-    encoder.dispatch(*kernel, {3, 1, 1}, 1, 0, *parameters);
-    parameters->values.fill(10);
-    encoder.dispatch(*kernel, {5, 1, 1}, 1, 0, *parameters);
-    parameters->sums = nullptr;
-  }
-  device_->submit(encoder);
-  EXPECT_EQ(sums, (std::vector<uint64_t>{5500, 5500, 5500, 5000, 5000}));
-  device_->submit(encoder);  // an encoder is a value: it may be submitted again
-  EXPECT_EQ(sums[0], 11000u);
-}
-
-TEST_F(DeviceTest, RunsCommandsInOrder) {
-  const KernelSource source = kernel_text(R"(
-    struct Poke { unsigned char* target; long long bytes; };
-    extern "C" void run(const Poke* p, const Threadgroup* group) {
-      for (long long i = group->index[0]; i < p->bytes; i += group->count[0]) p->target[i] = p->target[i] * 2 + 1;
-    })");
-  const auto kernel = device_->load(device_->compile(source), source.entry);
-  constexpr size_t bytes = (size_t{2} << 20) + 77;  // more than the parts in which a fill is cut
-  Buffer buffer(*device_, bytes);
-  const auto at = [&](size_t offset) { return static_cast<unsigned char*>(buffer.data()) + offset; };
-  CommandEncoder encoder;
-  encoder.fill(at(0), 3, bytes);
-  encoder.dispatch(*kernel, {7, 1, 1}, 1, 0, Poke{at(0), bytes});
-  encoder.dispatch(*kernel, {7, 1, 1}, 1, 0, Poke{at(0), bytes});
-  encoder.fill(at(1), 9, bytes - 2);
-  encoder.fill(at(5), 1, 0);
-  encoder.fill(at(2), 200, 1);
-  device_->submit(encoder);
-  std::vector<unsigned char> expected(bytes, 9);
-  expected.front() = expected.back() = (3 * 2 + 1) * 2 + 1;
-  expected[2] = 200;
-  EXPECT_EQ(bytes_of(buffer), expected);
-  EXPECT_TRUE(buffer.guards_intact());
 }
 
 TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
@@ -386,25 +201,6 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
   volatile float host = denormal;
   host = host * 2;
   EXPECT_EQ(host, 2 * denormal);
-}
-
-TEST_F(DeviceTest, TakesSubmissionsFromSeveralThreads) {
-  const KernelSource source = kernel_text(R"(
-    extern "C" void run(unsigned* const* count, const Threadgroup*) { __atomic_fetch_add(*count, 1u, __ATOMIC_RELAXED); })");
-  const auto kernel = device_->load(device_->compile(source), source.entry);
-  std::array<unsigned, 4> counts = {};
-  std::vector<std::thread> threads;
-  for (unsigned& count : counts) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) {
-        CommandEncoder encoder;
-        encoder.dispatch(*kernel, {5, 1, 1}, 1, 0, &count);
-        device_->submit(encoder);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(counts, (std::array<unsigned, 4>{1000, 1000, 1000, 1000}));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/device.h"
 #include "common/error.h"
@@ -45,6 +46,25 @@ inline KernelSource kernel_text(const std::string& body, FunctionConstants const
                                 const std::string& entry = "run") {
   const std::string path = "test/kernel.cpu.cpp";
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
+}
+
+/// The same kernel for any device: `body` has KERNEL(Params) { ... }, in which p points to the parameters, index and
+/// count are the threadgroup's.
+inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
+  const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
+  const bool cuda = info.backend == "cuda";
+  const std::string head =
+      cuda ? "#define KERNEL(Params) " + inner +
+                 "; extern \"C\" __global__ void run(const __grid_constant__ Params params) {"
+                 " const unsigned index[] = {blockIdx.x, blockIdx.y, blockIdx.z};"
+                 " const unsigned count[] = {gridDim.x, gridDim.y, gridDim.z}; body(&params, index, count); } " +
+                 inner + "\n"
+           : "#include \"common/kernel/cpu.h\"\n#define KERNEL(Params) " + inner +
+                 "; extern \"C\" void run(const Params* p, const Threadgroup* group)"
+                 " { body(p, group->index, group->count); } " +
+                 inner + "\n";
+  const std::string path = cuda ? "test/kernel.cuda.cu" : "test/kernel.cpu.cpp";
+  return {path, "run", std::move(constants), {{path, head + body}}};
 }
 
 inline std::string read_text(const std::filesystem::path& path) {
@@ -130,12 +150,14 @@ class CapturedLog {
   std::shared_ptr<spdlog::logger> old_;
 };
 
-/// A test that needs the cpu device; skipped in a build without it.
-class CpuTest : public testing::Test {
+/// A test that needs a device; skipped where it is not there.
+class OpenDeviceTest : public testing::Test {
  protected:
+  explicit OpenDeviceTest(std::string spec) : spec_(std::move(spec)) {}
+
   void SetUp() override {
     try {
-      device_ = Device::open("cpu:threads=3");
+      device_ = Device::open(spec_);
     } catch (const DeviceMissing& error) {
       GTEST_SKIP() << error.what();
     }
@@ -143,15 +165,41 @@ class CpuTest : public testing::Test {
 
   /// Compiles, loads and dispatches `source` once over `grid`.
   template <typename Parameters>
-  void dispatch(const KernelSource& source, const Parameters& parameters, Grid grid = {},
-                size_t threadgroup_bytes = 0) {
+  void dispatch(const KernelSource& source, const Parameters& parameters, Grid grid = {}, size_t threadgroup_bytes = 0,
+                uint32_t threads = 1) {
     const auto kernel = device_->load(device_->compile(source), source.entry);
     CommandEncoder encoder;
-    encoder.dispatch(*kernel, grid, 1, threadgroup_bytes, parameters);
+    encoder.dispatch(*kernel, grid, threads, threadgroup_bytes, parameters);
     device_->submit(encoder);
   }
 
+  const std::string spec_;
   std::unique_ptr<Device> device_;
 };
+
+class CpuTest : public OpenDeviceTest {
+ protected:
+  CpuTest() : OpenDeviceTest("cpu:threads=3") {}
+};
+
+/// What every device must do: built once for each of them.
+class AnyDeviceTest : public OpenDeviceTest {
+ protected:
+  AnyDeviceTest() : OpenDeviceTest(ATTN_TEST_DEVICE) {}
+};
+
+template <typename T>
+std::vector<T> content_of(const Buffer& buffer) {
+  std::vector<T> values(buffer.bytes() / sizeof(T));
+  buffer.download(values.data(), buffer.bytes());
+  return values;
+}
+
+template <typename T>
+Buffer buffer_of(Device& device, const std::vector<T>& values) {
+  Buffer buffer(device, values.size() * sizeof(T));
+  buffer.upload(values.data(), buffer.bytes());
+  return buffer;
+}
 
 }  // namespace attn::test

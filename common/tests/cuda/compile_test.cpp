@@ -1,0 +1,203 @@
+// NVRTC, for which no GPU is needed: constants, errors, headers, what is known of the code, and every kernel of the
+// tree.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cuda/compiler.h"
+#include "common/error.h"
+#include "common/pipeline.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class CudaCompileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      compiler_.emplace("sm_90a");
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  std::string error_of(const KernelSource& source) {
+    try {
+      compiler_->compile(source);
+    } catch (const CompileError& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "it compiles";
+    return {};
+  }
+
+  std::optional<CudaCompiler> compiler_;
+};
+
+/// A kernel that stores an expression; its own lines begin with line 1.
+KernelSource stores(const std::string& expression, FunctionConstants constants = {}) {
+  const std::string path = "test/kernel.cuda.cu";
+  return {path,
+          "run",
+          std::move(constants),
+          {{path, "extern \"C\" __global__ void run(float* const result) {\n  *result = " + expression + ";\n}\n"}}};
+}
+
+TEST_F(CudaCompileTest, ConstantsDecideTheCode) {
+  const Binary one = compiler_->compile(stores("VALUE", {{"VALUE", 1}}));
+  const Binary two = compiler_->compile(stores("VALUE", {{"VALUE", 2}}));
+  EXPECT_EQ(one.code.substr(0, 4),
+            "\x7F"
+            "ELF");
+  EXPECT_NE(one.code_sha256, two.code_sha256);
+  EXPECT_EQ(one.code_sha256, compiler_->compile(stores("VALUE", {{"VALUE", 1}})).code_sha256);
+  EXPECT_EQ(one.source_sha256, source_sha256(stores("VALUE", {{"VALUE", 1}})));
+  EXPECT_TRUE(contains(compiler_->identity(), "sm_90a")) << compiler_->identity();
+}
+
+TEST_F(CudaCompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
+  const std::string message = error_of(stores("USED", {{"UNUSED_ONE", 2}, {"USED", 1}}));
+  EXPECT_TRUE(contains(message, "variable \"UNUSED_ONE\" was declared but never referenced")) << message;
+  EXPECT_FALSE(contains(message, "\"USED\"")) << message;
+}
+
+TEST_F(CudaCompileTest, WhatAHeaderDeclaresNeedNotBeUsed) {
+  KernelSource source = stores("USED", {{"USED", 1}});
+  source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
+  source.includes["test/header.h"] = "constexpr int spare = 1;\nstatic inline int idle() { return 2; }\n";
+  EXPECT_EQ(compiler_->compile(source).key, source.key());
+}
+
+TEST_F(CudaCompileTest, ErrorsHaveTheKernelsLines) {
+  const std::string message = error_of(stores("MISSPELT", {}));
+  EXPECT_TRUE(contains(message, "test/kernel.cuda.cu(2): error:")) << message;
+  EXPECT_TRUE(contains(message, "MISSPELT")) << message;
+  EXPECT_TRUE(contains(message, stores("MISSPELT").key())) << message;
+
+  KernelSource source = stores("1");
+  source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
+  source.includes["test/header.h"] = "\n\nint broken(;\n";
+  EXPECT_TRUE(contains(error_of(source), "test/header.h(3): error:")) << error_of(source);
+}
+
+TEST_F(CudaCompileTest, AMissingEntryIsAnError) {
+  KernelSource source = stores("1");
+  source.entry = "walk";
+  EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
+  EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
+}
+
+TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
+  EXPECT_THROW(compiler_->compile({"no/such/kernel.cuda.cu", "run", {}, {}}), BadInput);
+  KernelSource source = stores("1");
+  source.includes[source.path] = "#include \"no/such/header.h\"\n";
+  EXPECT_THROW(compiler_->compile(source), BadInput);
+}
+
+// The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
+TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
+  KernelSource source = stores("1");
+  source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
+  EXPECT_TRUE(contains(error_of(source), "common/kernel/types.h")) << error_of(source);
+}
+
+TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
+  const Binary small = compiler_->compile(stores("1"));
+  EXPECT_GT(small.registers, 0);
+  EXPECT_EQ(small.spill_bytes, 0);
+  EXPECT_EQ(small.threadgroup_bytes, 0);
+  EXPECT_GT(small.times.front_end_s, 0);
+  EXPECT_GT(small.times.code_generation_s, 0);
+
+  // 1024 threads leave 64 registers for 120 sums; another entry of the same file must not be taken for this one.
+  KernelSource source = stores("1");
+  source.entry = "crowded";
+  source.includes[source.path] += R"(
+    extern "C" __global__ void __launch_bounds__(1024) crowded(float* const result) {
+      __shared__ float scratch[1000];
+      scratch[threadIdx.x % 1000] = threadIdx.x;
+      __syncthreads();
+      float sums[120];
+      for (int i = 0; i < 120; ++i) sums[i] = result[i];
+      for (int n = 0; n < 100; ++n) {
+        for (int i = 0; i < 120; ++i) sums[i] = sums[i] * sums[(i + 7) % 120] + scratch[(n + threadIdx.x) % 1000];
+      }
+      for (int i = 0; i < 120; ++i) result[i] = sums[i];
+    })";
+  const Binary crowded = compiler_->compile(source);
+  EXPECT_EQ(crowded.registers, 64);
+  EXPECT_GT(crowded.spill_bytes, 0);
+  EXPECT_EQ(crowded.threadgroup_bytes, 4000);
+}
+
+TEST_F(CudaCompileTest, CountsInstructions) {
+  const auto counts = count_instructions(compiler_->compile(stores("sqrtf(*result)")));
+  if (counts.empty()) GTEST_SKIP() << "no disassembler (nvdisasm) here";
+  EXPECT_EQ(counts.at("STG"), 1);
+  EXPECT_GE(counts.at("MUFU"), 1);
+  EXPECT_FALSE(counts.contains("HGMMA"));
+}
+
+struct CheckedPipeline {
+  KernelSource source;
+  bool without_spills;
+};
+
+/// From the lines of a kernel's head: "// Checked: entry[NAME=1,OTHER=2]", maybe with " without spills" behind.
+std::vector<CheckedPipeline> checked_pipelines(const fs::path& root, const fs::path& file) {
+  std::vector<CheckedPipeline> checked;
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    const std::string mark = "// Checked: ";
+    if (!line.starts_with(mark)) continue;
+    const size_t open = line.find('['), close = line.find(']');
+    KernelSource source{fs::relative(file, root), line.substr(mark.size(), open - mark.size()), {}, {}};
+    std::istringstream constants(line.substr(open + 1, close - open - 1));
+    for (std::string constant; std::getline(constants, constant, ',');) {
+      const size_t equals = constant.find('=');
+      source.constants[constant.substr(0, equals)] = std::stoll(constant.substr(equals + 1));
+    }
+    checked.push_back({std::move(source), line.substr(close + 1) == " without spills"});
+  }
+  return checked;
+}
+
+TEST_F(CudaCompileTest, EveryKernelOfTheTree) {
+  const fs::path root = source_root();
+  std::vector<fs::path> kernels;
+  for (const auto& folder : fs::directory_iterator(root)) {
+    if (!fs::is_directory(folder.path() / "kernels")) continue;
+    for (const auto& file : fs::directory_iterator(folder.path() / "kernels")) {
+      if (file.path().string().ends_with(".cuda.cu")) kernels.push_back(file.path());
+    }
+  }
+  EXPECT_FALSE(kernels.empty());
+  for (const fs::path& kernel : kernels) {
+    const auto checked = checked_pipelines(root, kernel);
+    EXPECT_FALSE(checked.empty()) << kernel << " has no line \"// Checked: entry[NAME=1,OTHER=2]\"";
+    for (const auto& [source, without_spills] : checked) {
+      try {
+        const Binary binary = compiler_->compile(source);
+        RecordProperty(source.key(),
+                       fmt::format("{} registers, {:.0f} ms", binary.registers, 1e3 * binary.times.total_s()));
+        if (without_spills) {
+          EXPECT_EQ(binary.spill_bytes, 0) << source.key();
+        }
+      } catch (const CompileError& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
