@@ -26,8 +26,6 @@ class CacheFlush {
   /// Throws OutOfMemory.
   explicit CacheFlush(Device& device);
   void encode(CommandEncoder& encoder) const { encoder.fill(buffer_.data(), 0, buffer_.bytes()); }
-  /// Whether a fault took its memory.
-  bool lost() const { return buffer_.lost(); }
 
  private:
   Buffer buffer_;

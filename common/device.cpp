@@ -110,7 +110,6 @@ void require_room(size_t bytes, size_t buffer_bytes) {
 }  // namespace
 
 Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
-  generation_ = device.generation();
   block_ = device.allocate(with_guards(bytes));
   device_ = &device;
   bytes_ = bytes;
@@ -126,39 +125,33 @@ Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
-  std::swap(generation_, other.generation_);
   std::swap(block_, other.block_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (block_ && !lost()) device_->release(block_);
-}
-
-Device& Buffer::device() const {
-  if (lost()) throw DeviceFault("this buffer's memory was lost when a kernel faulted");
-  return *device_;
+  if (block_) device_->release(block_);
 }
 
 void Buffer::upload(const void* source, size_t bytes) {
   require_room(bytes, bytes_);
-  device().upload(data(), source, bytes);
+  device_->upload(data(), source, bytes);
 }
 
 void Buffer::download(void* target, size_t bytes) const {
   require_room(bytes, bytes_);
-  device().download(target, data(), bytes);
+  device_->download(target, data(), bytes);
 }
 
 void Buffer::poison() {
   CommandEncoder encoder;
   encoder.fill(data(), 0xFF, bytes_);
-  device().submit(encoder);
+  device_->submit(encoder);
 }
 
 bool Buffer::guards_intact() const {
-  const GuardAccess access(device(), block_, bytes_);
+  const GuardAccess access(*device_, block_, bytes_);
   std::array<unsigned char, 2 * guard_bytes> guard;
   device_->download(guard.data(), block_, guard_bytes);
   device_->download(guard.data() + guard_bytes, static_cast<std::byte*>(data()) + bytes_, guard_bytes);

@@ -84,12 +84,12 @@ class Device {
   virtual Clocks clocks() const { return {}; }
   /// How often each instruction stands in a kernel's machine code; empty where the device does not tell.
   virtual std::map<std::string, int> instructions(const Binary&) const { return {}; }
-  /// Goes up with each fault that cost the device its memory: what was allocated before is gone.
-  uint64_t generation() const { return generation_; }
+  /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
+  bool lost() const { return lost_; }
 
  protected:
   DeviceInfo info_;
-  std::atomic<uint64_t> generation_{0};
+  std::atomic<bool> lost_ = false;
 };
 
 /// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write
@@ -104,8 +104,6 @@ class Buffer {
 
   void* data() const { return static_cast<std::byte*>(block_) + (block_ ? guard_bytes : 0); }
   size_t bytes() const { return bytes_; }
-  /// Whether a fault took the memory. The buffer can then only be destroyed: all else throws DeviceFault.
-  bool lost() const { return device_ && generation_ != device_->generation(); }
   /// `bytes` may be less than the buffer's; more throws BadInput.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
@@ -117,10 +115,7 @@ class Buffer {
   static constexpr size_t guard_bytes = 4096;
 
  private:
-  Device& device() const;
-
   Device* device_ = nullptr;
-  uint64_t generation_ = 0;  // of the device when the memory was allocated
   void* block_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -28,14 +28,19 @@ struct OutOfMemory : std::runtime_error {
   size_t needed_bytes;
 };
 
-/// A kernel faulted (illegal address, misaligned access, trap). The device goes on, without what was in its memory.
-struct DeviceFault : std::runtime_error {
+/// A kernel went so wrong that this process has no more use of the device; a new process has.
+struct DeviceLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A kernel did not end in time. Nothing can stop it, so this process has no more use of the device; a new one may.
-struct DeviceTimeout : std::runtime_error {
-  using std::runtime_error::runtime_error;
+/// A kernel faulted: illegal address, misaligned access, trap.
+struct DeviceFault : DeviceLost {
+  using DeviceLost::DeviceLost;
+};
+
+/// A kernel did not end in time, and nothing can stop it.
+struct DeviceTimeout : DeviceLost {
+  using DeviceLost::DeviceLost;
 };
 
 }  // namespace attn

@@ -66,9 +66,7 @@ std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
     if (interrupted()) throw Interrupted{};
     state_->progress.begin(state_->label(config));
     if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
-    state_->drop_lost(trials);
   }
-  state_->renew(trials);
   return trials;
 }
 
@@ -136,7 +134,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       state.progress.note(state.results.back().reason + "; going on in a new process");
       if (options->replay.empty()) restart(resuming);
       return complain(
-          fmt::format("the device hangs; {} cases are kept in {}", state.results.size(), options->measurements_path),
+          fmt::format("the device is lost; {} cases are kept in {}", state.results.size(), options->measurements_path),
           1);
     }
   } catch (const BadInput& error) {

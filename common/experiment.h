@@ -61,8 +61,7 @@ struct Trial {
   Case config;
   std::unique_ptr<Problem> problem;
   Measurement record;
-  double launch_s = 0;      // of the launch that was checked
-  uint64_t generation = 0;  // of the device when the problem was made
+  double launch_s = 0;  // of the launch that was checked
 };
 
 /// A comparison a hypothesis asks for.
@@ -113,7 +112,7 @@ void restart_process(const std::vector<std::string>& arguments);
 /// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong
 /// or failed; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far kept.
 /// After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on. Nor do they
-/// after a kernel that hangs: once that is recorded `restart` is called with the command line that goes on.
+/// once a device is lost: that is recorded, and `restart` is called with the command line that goes on.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device = &Device::open,
                    const Restarter& restart = &restart_process);

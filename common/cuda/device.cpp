@@ -7,7 +7,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
-#include <span>
+#include <stdexcept>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -25,36 +25,28 @@ constexpr size_t page_bytes = 4096;
 // Far beyond any submission (a launch is to take at most 0.5 s, a sample holds few of them), and short enough to wait.
 constexpr std::chrono::seconds deadline{10};
 
-// More than the cases that are measured in turn.
-constexpr size_t most_graphs = 64;
+// More than the encoders that take turns while a group of cases is measured.
+constexpr size_t most_graphs = 128;
 
-using Commands = std::span<const CommandEncoder::Command>;
-
-size_t count_dispatches(Commands commands) {
-  return std::count_if(commands.begin(), commands.end(), [](const CommandEncoder::Command& command) {
-    return std::holds_alternative<CommandEncoder::Dispatch>(command);
-  });
-}
+using Commands = std::vector<CommandEncoder::Command>;
 
 class CudaDevice;
 
 class CudaKernel : public Kernel {
  public:
-  CudaKernel(CudaDevice& device, const Binary& binary, std::string entry);
+  CudaKernel(CudaDevice& device, const Binary& binary, std::string name);
   ~CudaKernel() override;
+  CudaKernel(const CudaKernel&) = delete;
+  CudaKernel& operator=(const CudaKernel&) = delete;
 
-  const std::string& entry() const { return entry_; }
-  size_t static_bytes() const { return static_bytes_; }
+  const std::string entry;
+  const size_t static_bytes;   // threadgroup memory that the kernel itself declares
+  size_t parameter_bytes = 0;  // of its one parameter
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
 
  private:
-  friend class CudaDevice;
   CudaDevice& device_;
-  const std::string code_, entry_;
-  const size_t static_bytes_;  // threadgroup memory that the kernel itself declares
-  // Of the device's generation `generation_`; a fault takes them away, and the next launch loads them again.
-  mutable CUmodule module_ = nullptr;
-  mutable CUfunction function_ = nullptr;
-  mutable uint64_t generation_ = 0;
 };
 
 class CudaDevice : public Device {
@@ -83,13 +75,15 @@ class CudaDevice : public Device {
     info_.threadgroup_memory_bytes = most_threadgroup_bytes_;
     info_.last_level_cache_bytes = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
     check(cuda_.cuDeviceTotalMem(&info_.memory_bytes, device_), "cuDeviceTotalMem");
-    start();
+    // A context of its own: other devices of this process have theirs.
+    check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
+    check(cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
 
   ~CudaDevice() override {
-    if (hung_) return;  // every call would wait for the kernel that hangs
-    activate();
-    forget_graphs([](const Graph&) { return true; });
+    if (lost()) return;  // after a fault all calls fail; while a kernel hangs they wait for it
+    cuda_.cuCtxSetCurrent(context_);
+    for (const Graph& graph : graphs_) cuda_.cuGraphExecDestroy(graph.executable);
     for (const CUevent event : events_) cuda_.cuEventDestroy(event);
     cuda_.cuStreamDestroy(stream_);
     cuda_.cuCtxDestroy_v2(context_);
@@ -117,7 +111,7 @@ class CudaDevice : public Device {
   void release(void* pointer) noexcept override {
     const std::lock_guard lock(mutex_);
     const auto block = blocks_.find(pointer);
-    if (hung_ || block == blocks_.end()) return;
+    if (lost() || block == blocks_.end()) return;
     cuda_.cuCtxSetCurrent(context_);
     cuda_.cuMemFree(block->second);
     blocks_.erase(block);
@@ -129,14 +123,14 @@ class CudaDevice : public Device {
     const std::lock_guard lock(mutex_);
     activate();
     check(cuda_.cuMemcpyHtoDAsync(address(target), source, bytes, stream_), "upload");
-    wait("an upload");
+    wait();
   }
   void download(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
     activate();
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
-    wait("a download");
+    wait();
   }
 
   Binary compile(const KernelSource& source) override { return compiler_->compile(source); }
@@ -150,38 +144,29 @@ class CudaDevice : public Device {
   std::vector<double> submit(const CommandEncoder& encoder) override {
     const std::lock_guard lock(mutex_);
     activate();
-    // What lies between two timestamps. Several dispatches there become a graph, made before the first command runs:
-    // launched one by one, short kernels would wait for the host, and the time would be the host's.
-    std::vector<Commands> spans;
-    std::vector<CUgraphExec> graphs;
-    const Commands commands = encoder.commands();
-    for (auto begin = commands.begin();;) {
-      const auto end = std::find_if(begin, commands.end(), [](const CommandEncoder::Command& command) {
-        return std::holds_alternative<CommandEncoder::Timestamp>(command);
-      });
-      spans.emplace_back(begin, end);
-      graphs.push_back(count_dispatches(spans.back()) > 1 ? graph_of(spans.back()) : nullptr);
-      if (end == commands.end()) break;
-      begin = end + 1;
-    }
-    const size_t timestamps = spans.size() - 1;
+    const Commands& commands = encoder.commands();
+    const auto timestamps =
+        static_cast<size_t>(std::count_if(commands.begin(), commands.end(), [](const auto& command) {
+          return std::holds_alternative<CommandEncoder::Timestamp>(command);
+        }));
     while (events_.size() < timestamps) {
-      check(cuda_.cuEventCreate(&events_.emplace_back(), CU_EVENT_DEFAULT), "cuEventCreate");
+      CUevent event = nullptr;
+      check(cuda_.cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+      events_.push_back(event);
     }
     try {
-      for (size_t i = 0; i < spans.size(); ++i) {
-        if (i > 0) check(cuda_.cuEventRecord(events_[i - 1], stream_), "cuEventRecord");
-        if (graphs[i]) {
-          check(cuda_.cuGraphLaunch(graphs[i], stream_), "cuGraphLaunch");
-        } else {
-          enqueue(spans[i]);
-        }
+      // Launched one by one, kernels would wait for the host: 1.6 us between the first timestamp and the kernel behind
+      // it (H200), and all the time between short ones.
+      if (timestamps > 0) {
+        check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
+      } else {
+        enqueue(commands);
       }
     } catch (const std::exception&) {
-      wait(names(commands));  // for what was enqueued; a fault in that is the better reason
+      wait(commands);  // for what was enqueued; a fault in that is the better reason
       throw;
     }
-    wait(names(commands));
+    wait(commands);
     std::vector<double> seconds;
     for (size_t i = 1; i < timestamps; ++i) {
       float milliseconds = 0;
@@ -191,43 +176,39 @@ class CudaDevice : public Device {
     return seconds;
   }
 
-  /// The kernel's function in today's context; loads it where a fault took it away.
-  CUfunction function(const CudaKernel& kernel) {
-    if (kernel.module_ && kernel.generation_ == generation_) return kernel.function_;
+  void load(CudaKernel& kernel, const std::string& code) {
+    const std::lock_guard lock(mutex_);
     activate();
-    kernel.module_ = nullptr;
-    CUresult result = cuda_.cuModuleLoadData(&kernel.module_, kernel.code_.data());
+    CUresult result = cuda_.cuModuleLoadData(&kernel.module, code.c_str());
     if (result == CUDA_SUCCESS) {
-      result = cuda_.cuModuleGetFunction(&kernel.function_, kernel.module_, kernel.entry_.c_str());
+      result = cuda_.cuModuleGetFunction(&kernel.function, kernel.module, kernel.entry.c_str());
     }
     if (result == CUDA_SUCCESS) {  // all that a threadgroup may have, whatever a dispatch will ask for
-      result = cuda_.cuFuncSetAttribute(kernel.function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                        static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes_));
+      result = cuda_.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                        static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes));
     }
-    if (result != CUDA_SUCCESS) {
-      if (kernel.module_) cuda_.cuModuleUnload(kernel.module_);
-      kernel.module_ = nullptr;
-      throw CompileError(fmt::format("{} does not load: {}", kernel.entry_, describe(result)));
-    }
-    kernel.generation_ = generation_;
-    return kernel.function_;
-  }
-  void load(const CudaKernel& kernel) {
-    const std::lock_guard lock(mutex_);
-    function(kernel);
+    size_t offset = 0;
+    if (result == CUDA_SUCCESS) result = cuda_.cuFuncGetParamInfo(kernel.function, 0, &offset, &kernel.parameter_bytes);
+    if (result == CUDA_SUCCESS) return;
+    if (kernel.module) cuda_.cuModuleUnload(kernel.module);
+    throw CompileError(fmt::format("{} does not load: {}", kernel.entry, describe(result)));
   }
 
   void unload(const CudaKernel& kernel) {
     const std::lock_guard lock(mutex_);
-    forget_graphs([&](const Graph& graph) { return graph.uses(kernel); });
-    if (hung_ || !kernel.module_ || kernel.generation_ != generation_) return;
+    if (lost()) return;
     cuda_.cuCtxSetCurrent(context_);
-    cuda_.cuModuleUnload(kernel.module_);
+    std::erase_if(graphs_, [&](const Graph& graph) {
+      if (!graph.uses(kernel)) return false;
+      cuda_.cuGraphExecDestroy(graph.executable);
+      return true;
+    });
+    cuda_.cuModuleUnload(kernel.module);
   }
 
  private:
   struct Graph {
-    std::vector<CommandEncoder::Command> commands;
+    Commands commands;
     CUgraphExec executable = nullptr;
 
     bool uses(const Kernel& kernel) const {
@@ -246,110 +227,94 @@ class CudaDevice : public Device {
     return value;
   }
 
-  // A context of its own, so that a fault takes nobody else's down with it.
-  void start() {
-    check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
-    check(cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  }
-
   // Makes the context that of the calling thread.
   void activate() const {
-    if (hung_) throw DeviceTimeout(info_.spec + " still runs a kernel that does not end");
+    if (lost()) throw DeviceLost(info_.spec + " is lost to this process");
     check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
   }
 
-  // Waits for all that was enqueued. `what` names it, should it fault or hang.
-  void wait(const std::string& what) {
+  // Waits for all that was enqueued: the commands, or a copy.
+  void wait(const Commands& commands = {}) {
     const auto start = std::chrono::steady_clock::now();
     CUresult result = CUDA_ERROR_NOT_READY;
     while ((result = cuda_.cuStreamQuery(stream_)) == CUDA_ERROR_NOT_READY) {
       if (std::chrono::steady_clock::now() - start > deadline) {
-        hung_ = true;
-        throw DeviceTimeout(fmt::format("{}: {} did not end within {} s", info_.spec, what, deadline.count()));
+        lost_ = true;
+        throw DeviceTimeout(
+            fmt::format("{}: {} did not end within {} s", info_.spec, names(commands), deadline.count()));
       }
       std::this_thread::yield();
     }
     if (result == CUDA_SUCCESS) return;
-    const std::string fault = fmt::format("{}: {} in {}", info_.spec, describe(result), what);
-    restart();
-    throw DeviceFault(fault);
+    lost_ = true;  // the driver gives a process that had a fault no new context either
+    throw DeviceFault(fmt::format("{}: {} in {}", info_.spec, describe(result), names(commands)));
   }
 
-  // After a fault every call in the context fails; all that was made in it goes with it.
-  void restart() {
-    cuda_.cuCtxDestroy_v2(context_);
-    ++generation_;
-    blocks_.clear();
-    events_.clear();
-    graphs_.clear();
-    start();
-  }
-
-  std::string names(Commands commands) const {
+  static std::string names(const Commands& commands) {
     std::string text;
     for (const CommandEncoder::Command& command : commands) {
       const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
       if (!dispatch) continue;
-      const std::string& entry = static_cast<const CudaKernel*>(dispatch->kernel)->entry();
+      const std::string& entry = static_cast<const CudaKernel*>(dispatch->kernel)->entry;
       if (text.find(entry) == std::string::npos) text += (text.empty() ? "" : ", ") + entry;
     }
-    return text.empty() ? "a fill" : text;
+    return text.empty() ? "a fill or a copy" : text;
   }
 
-  void enqueue(Commands commands) {
+  void enqueue(const Commands& commands) {
+    size_t timestamps = 0;
     for (const CommandEncoder::Command& command : commands) {
       if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
         enqueue(*dispatch);
-      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command); fill && fill->bytes > 0) {
+      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
+        if (fill->bytes == 0) continue;
         check(cuda_.cuMemsetD8Async(address(fill->target), fill->value, fill->bytes, stream_), "cuMemsetD8Async");
+      } else {
+        check(cuda_.cuEventRecordWithFlags(events_[timestamps++], stream_, CU_EVENT_RECORD_EXTERNAL), "cuEventRecord");
       }
     }
   }
 
   void enqueue(const CommandEncoder::Dispatch& dispatch) {
-    if (dispatch.grid.count() == 0) return;
     const auto& kernel = static_cast<const CudaKernel&>(*dispatch.kernel);
-    const size_t bytes = kernel.static_bytes() + dispatch.threadgroup_bytes;
+    const size_t bytes = kernel.static_bytes + dispatch.threadgroup_bytes;
     if (bytes > most_threadgroup_bytes_) {
-      throw OutOfMemory(fmt::format("{} takes {} bytes of threadgroup memory; {} has {}", kernel.entry(), bytes,
+      throw OutOfMemory(fmt::format("{} takes {} bytes of threadgroup memory; {} has {}", kernel.entry, bytes,
                                     info_.spec, most_threadgroup_bytes_),
                         bytes);
     }
-    size_t parameter_bytes = dispatch.parameters.size();
-    void* parameters[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(dispatch.parameters.data()),
-                          CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes, CU_LAUNCH_PARAM_END};
+    if (dispatch.parameters.size() != kernel.parameter_bytes) {
+      throw std::logic_error(fmt::format("{} takes {} bytes of parameters, not {}", kernel.entry,
+                                         kernel.parameter_bytes, dispatch.parameters.size()));
+    }
     const Grid grid = dispatch.grid;
+    if (grid.count() == 0) return;
+    void* parameters[] = {const_cast<std::byte*>(dispatch.parameters.data())};
     const CUresult result =
-        cuda_.cuLaunchKernel(function(kernel), grid.x, grid.y, grid.z, dispatch.threads, 1, 1,
-                             static_cast<unsigned>(dispatch.threadgroup_bytes), stream_, nullptr, parameters);
+        cuda_.cuLaunchKernel(kernel.function, grid.x, grid.y, grid.z, dispatch.threads, 1, 1,
+                             static_cast<unsigned>(dispatch.threadgroup_bytes), stream_, parameters, nullptr);
     if (result != CUDA_SUCCESS) {
       throw CudaError(result,
-                      fmt::format("launch of {} over {}x{}x{} threadgroups of {} threads and {} bytes", kernel.entry(),
+                      fmt::format("launch of {} over {}x{}x{} threadgroups of {} threads and {} bytes", kernel.entry,
                                   grid.x, grid.y, grid.z, dispatch.threads, dispatch.threadgroup_bytes));
     }
   }
 
-  // A graph of the commands; one that was made before if it is still there.
-  CUgraphExec graph_of(Commands commands) {
-    const auto known = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) {
-      return std::equal(commands.begin(), commands.end(), graph.commands.begin(), graph.commands.end());
-    });
+  // A graph of the commands; the one that was made before if it is still there.
+  CUgraphExec graph_of(const Commands& commands) {
+    const auto known =
+        std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.commands == commands; });
     if (known != graphs_.end()) return known->executable;
-    for (const CommandEncoder::Command& command : commands) {  // loading is not allowed during a capture
-      if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
-        function(static_cast<const CudaKernel&>(*dispatch->kernel));
-      }
-    }
     check(cuda_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
     CUgraph captured = nullptr;
     try {
       enqueue(commands);
-    } catch (...) {
+    } catch (const std::exception&) {
       if (cuda_.cuStreamEndCapture(stream_, &captured) == CUDA_SUCCESS) cuda_.cuGraphDestroy(captured);
       throw;
     }
     check(cuda_.cuStreamEndCapture(stream_, &captured), "cuStreamEndCapture");
-    Graph graph{{commands.begin(), commands.end()}, nullptr};
+    Graph graph{commands, nullptr};
     const CUresult result = cuda_.cuGraphInstantiateWithFlags(&graph.executable, captured, 0);
     cuda_.cuGraphDestroy(captured);
     check(result, "cuGraphInstantiate");
@@ -358,15 +323,6 @@ class CudaDevice : public Device {
       graphs_.erase(graphs_.begin());
     }
     return graphs_.emplace_back(std::move(graph)).executable;
-  }
-
-  template <typename Predicate>
-  void forget_graphs(const Predicate& predicate) {
-    std::erase_if(graphs_, [&](const Graph& graph) {
-      if (!predicate(graph)) return false;
-      if (!hung_) cuda_.cuGraphExecDestroy(graph.executable);
-      return true;
-    });
   }
 
   const CudaDriver& cuda_;
@@ -380,15 +336,11 @@ class CudaDevice : public Device {
   std::vector<CUevent> events_;                    // one per timestamp of a submission
   std::vector<Graph> graphs_;                      // the oldest first
   std::unordered_map<void*, CUdeviceptr> blocks_;  // what allocate() gave, and what the driver gave for it
-  bool hung_ = false;
 };
 
-CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string entry)
-    : device_(device),
-      code_(binary.code),
-      entry_(std::move(entry)),
-      static_bytes_(static_cast<size_t>(binary.threadgroup_bytes)) {
-  device_.load(*this);
+CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string name)
+    : entry(std::move(name)), static_bytes(static_cast<size_t>(binary.threadgroup_bytes)), device_(device) {
+  device_.load(*this, binary.code);
 }
 
 CudaKernel::~CudaKernel() { device_.unload(*this); }

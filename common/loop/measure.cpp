@@ -103,6 +103,11 @@ int launches_per_sample(Device& device, const Trial& trial) {
   return launch_s >= short_launch_s ? 1 : static_cast<int>(std::ceil(sample_s / std::max(launch_s, 1e-7)));
 }
 
+void fail_lost(Measurement& record, const DeviceLost& error) {
+  fail(record, dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed",
+       device_lost + first_line(error.what()));
+}
+
 /// Runs a step of a case; what goes wrong in it becomes the status of its record.
 template <typename Step>
 void guarded(Measurement& record, const Step& step) {
@@ -116,8 +121,8 @@ void guarded(Measurement& record, const Step& step) {
     fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));
   } catch (const std::bad_alloc&) {
     fail(record, "oom", "the host has no room for the tensors");
-  } catch (const DeviceTimeout& error) {
-    fail(record, "timeout", first_line(error.what()));
+  } catch (const DeviceLost& error) {
+    fail_lost(record, error);
   } catch (const std::exception& error) {
     fail(record, "failed", first_line(error.what()));
   }
@@ -151,7 +156,6 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
 }
 
 void Experiment::State::make(Trial& trial) {
-  trial.generation = device->generation();
   trial.problem = spec.make(lab, trial.config);
   trial.record.dtype = trial.problem->dtype();
   trial.record.work = trial.problem->work();
@@ -183,33 +187,6 @@ Json Experiment::State::pipeline_json(const Problem& problem) {
           {"cache", pipeline.origin}};
 }
 
-void Experiment::State::drop_lost(std::vector<Trial>& trials) const {
-  for (Trial& trial : trials) {
-    if (trial.generation != device->generation()) trial.problem.reset();
-  }
-}
-
-void Experiment::State::renew(std::vector<Trial>& trials) {
-  for (size_t i = 0; i < trials.size();) {
-    Trial& trial = trials[i];
-    if (trial.problem) {
-      ++i;
-      continue;
-    }
-    guarded(trial.record, [&] {
-      make(trial);
-      launch_and_check(trial);
-    });
-    if (!is_ok(trial)) {
-      store(std::move(trial.record));
-      trials.erase(trials.begin() + static_cast<ptrdiff_t>(i));
-    }
-    // Where it faulted those before it are to be made once more. Each fault takes a trial out, so this ends.
-    drop_lost(trials);
-    i = 0;
-  }
-}
-
 // ---- measure
 
 double Experiment::State::sweep_budget() const {
@@ -234,8 +211,7 @@ void Experiment::State::raise_ceilings() {
 }
 
 const CacheFlush* Experiment::State::cold_flush() {
-  if (options.profile == "full" && (!flush_test || (flush && flush->lost()))) {
-    flush.reset();
+  if (options.profile == "full" && !flush_test) {
     flush_test.emplace();
     try {
       flush.emplace(*device);
@@ -262,14 +238,6 @@ void Experiment::State::measure(std::vector<Trial> trials) {
   });
   if (trials.empty()) return;
   measured_ceilings();
-  while (!trials.empty()) {
-    trials = measure_in_turn(std::move(trials));
-    drop_lost(trials);
-    renew(trials);
-  }
-}
-
-std::vector<Trial> Experiment::State::measure_in_turn(std::vector<Trial> trials) {
   const CacheFlush* const cold = cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
@@ -302,18 +270,12 @@ std::vector<Trial> Experiment::State::measure_in_turn(std::vector<Trial> trials)
                                       interrupted, after_round);
     cold_samples =
         measure_interleaved(cold_samplers, policy(quick, full, cold_share * share), interrupted, after_round);
+  } catch (const DeviceLost& error) {
+    fail_lost(trials[running].record, error);
+    store(std::move(trials[running].record));  // which does not return
   } catch (const std::exception& error) {
-    failure = first_line(error.what());
-    const bool timeout = dynamic_cast<const DeviceTimeout*>(&error);
-    if (timeout || dynamic_cast<const DeviceFault*>(&error)) {
-      Trial culprit = std::move(trials[running]);
-      trials.erase(trials.begin() + static_cast<ptrdiff_t>(running));
-      measured_s += stopwatch.seconds();
-      fail(culprit.record, timeout ? "timeout" : "failed", failure);
-      store(std::move(culprit.record));
-      return trials;
-    }
     // They ran in turn, so none of them can be told to be innocent.
+    failure = first_line(error.what());
   }
   measured_s += stopwatch.seconds();
 
@@ -334,14 +296,9 @@ std::vector<Trial> Experiment::State::measure_in_turn(std::vector<Trial> trials)
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
     add(hot, 1, Scope::host);
     trial.record.clocks = clocks.json();
-    guarded(trial.record, [&] {
-      if (!trial.problem) make(trial);
-      launch_and_check(trial);
-    });
+    guarded(trial.record, [&] { launch_and_check(trial); });
     store(std::move(trial.record), hot.series.front(), launches[i]);
-    drop_lost(trials);
   }
-  return {};
 }
 
 // ---- compare

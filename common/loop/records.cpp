@@ -197,7 +197,8 @@ void Experiment::State::resume() {
 }
 
 bool Experiment::State::is_done(const Measurement& record) {
-  if (record.status == "failed" || record.reason == budget_spent) return false;
+  if (record.status == "failed" && !record.reason.starts_with(device_lost)) return false;
+  if (record.reason == budget_spent) return false;
   const Timing* hot = record.timing(Scope::device_hot);
   if (hot ? hot->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
   if (record.pipeline.is_null()) return record.status == "skipped" && record.reason == skip_reason(record.config);
@@ -254,7 +255,7 @@ void Experiment::State::store(Measurement record, Series hot, int launches_per_s
   if (cases_left > 0) --cases_left;
   if (!hot.empty()) series[record.id] = std::move(hot);
   results.push_back(std::move(record));
-  if (results.back().status == "timeout") throw Restart{};
+  if (device->lost()) throw Restart{};
 }
 
 void Experiment::State::store_skipped(Measurement record, std::string reason) {

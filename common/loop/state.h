@@ -20,7 +20,7 @@ namespace attn {
 /// Ends a run after an interruption, once what was measured is recorded.
 struct Interrupted {};
 
-/// Ends a run whose device hangs, once the case is recorded: a new process goes on with the others.
+/// Ends a run whose device is lost, once the case that lost it is recorded: a new process goes on with the others.
 struct Restart {};
 
 /// Whether SIGINT or SIGTERM came.
@@ -28,6 +28,9 @@ bool interrupted();
 
 /// Reason of a case that was not reached; --resume takes it up again.
 inline constexpr const char* budget_spent = "budget spent";
+
+/// How the reason of a case begins that lost the device; --resume does not take it up, it would only do so again.
+inline constexpr const char* device_lost = "device lost: ";
 
 class Stopwatch {
  public:
@@ -59,7 +62,7 @@ struct Experiment::State {
   bool is_done(const Measurement& record);
   std::string current_source(const std::string& key, const Case& config);
   Measurement blank(const Case& config) const;
-  /// Writes and keeps the record of a case that is finished. Throws Restart after one with status timeout.
+  /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
   void store(Measurement record, Series hot = {}, int launches_per_sample = 1);
   void store_skipped(Measurement record, std::string reason);
   void print_json(const Json& json) const;
@@ -70,18 +73,10 @@ struct Experiment::State {
   /// A case that may be measured, or nothing: then its record is stored.
   std::optional<Trial> verify(const Case& config);
   void measure(std::vector<Trial> trials);
-  /// Times the trials in turn, checks them again and records them. Where one faults it alone is recorded and taken out;
-  /// the others, returned, have lost their memory.
-  std::vector<Trial> measure_in_turn(std::vector<Trial> trials);
   void compare(const std::vector<Duel>& duels);
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
   void make(Trial& trial);
-  /// Drops the problems whose memory a fault took. Problems share tensors: as long as one holds lost memory, a new one
-  /// may be given it.
-  void drop_lost(std::vector<Trial>& trials) const;
-  /// Makes and checks anew what was dropped; what fails now is recorded and taken out.
-  void renew(std::vector<Trial>& trials);
   /// One launch on poisoned outputs, and the check of what it wrote. Problems may share their outputs, so nothing may
   /// run between the two.
   void launch_and_check(Trial& trial);

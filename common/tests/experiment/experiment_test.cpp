@@ -32,11 +32,13 @@ struct World {
   std::function<void(const Case&)> on_make = [](const Case&) {};
   std::function<bool(const Case&, int checks)> correct = [](const Case&, int) { return true; };
   std::function<void()> on_launch = [] {};
+  std::function<void(double)> on_launch_of = [](double) {};  // of a launch that takes so many seconds
   bool flush_works = true;
   std::string source = "source 1";
   double flops = 1e6;
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
+  std::vector<std::vector<std::string>> restarts;  // command lines
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
 };
@@ -82,6 +84,16 @@ class FakeDevice : public Device {
     return std::make_unique<FakeKernel>(entry);
   }
   std::vector<double> submit(const CommandEncoder& encoder) override {
+    try {
+      return run(encoder);
+    } catch (const DeviceLost&) {
+      lost_ = true;
+      throw;
+    }
+  }
+
+ private:
+  std::vector<double> run(const CommandEncoder& encoder) {
     std::vector<double> stamps;
     double now = 0;
     for (const auto& command : encoder.commands()) {
@@ -99,7 +111,6 @@ class FakeDevice : public Device {
     return seconds;
   }
 
- private:
   double run(const CommandEncoder::Dispatch& dispatch) {
     const std::string& entry = static_cast<const FakeKernel*>(dispatch.kernel)->entry;
     if (entry == "ceiling_copy") {
@@ -118,6 +129,7 @@ class FakeDevice : public Device {
     ++world.launches;
     ++*params.written;
     world.on_launch();
+    world.on_launch_of(params.seconds);
     jitter_ = (jitter_ * 5 + 3) % 17;
     return params.seconds * (1 + 1e-5 * jitter_);
   }
@@ -264,12 +276,14 @@ class ExperimentTest : public ::testing::Test {
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
-    const int status =
-        run_experiment(static_cast<int>(argv.size()), argv.data(), spec_, body, [](std::string_view spec) {
+    const int status = run_experiment(
+        static_cast<int>(argv.size()), argv.data(), spec_, body,
+        [](std::string_view spec) {
           if (spec == "gone") throw DeviceMissing("gone: is not there");
           world.opened.emplace_back(spec);
           return std::make_unique<FakeDevice>(spec);
-        });
+        },
+        [](const std::vector<std::string>& given) { world.restarts.push_back(given); });
     return {status, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
   }
 
@@ -420,6 +434,39 @@ TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
   EXPECT_EQ(run({"--axis", "n=64", "--axis", "tile=16,32"}).status, 1);
   EXPECT_EQ(measurement(64, 16)["status"], "failed");
   EXPECT_EQ(measurement(64, 32)["reason"], "device lost");
+}
+
+// The culprit alone is recorded, then a new process takes over; it does not try the culprit again.
+TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
+  struct Loss {
+    int launches;  // of tile 32, before it goes wrong
+    const char* status;
+  };
+  for (const auto& [launches, status] : {Loss{0, "failed"}, {0, "timeout"}, {12, "failed"}, {12, "timeout"}}) {
+    world = World();
+    fs::remove(path("measurements.jsonl"));
+    int left = launches;
+    world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+    world.on_launch_of = [&](double seconds) {
+      if (seconds != 2e-3 || left-- > 0) return;
+      if (std::string(status) == "failed") throw DeviceFault("an illegal address");
+      throw DeviceTimeout("no end");
+    };
+    const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32,64", "--seed", "5"});
+    EXPECT_EQ(outcome.status, 1);
+    ASSERT_EQ(world.restarts.size(), 1u);
+    EXPECT_EQ(world.restarts[0].front(), "/somewhere/fake_experiment");
+    EXPECT_EQ(world.restarts[0].back(), "--resume");
+    EXPECT_EQ(measurements().back()["status"], status);
+    EXPECT_TRUE(measurements().back()["reason"].get<std::string>().starts_with("device lost: "));
+
+    std::vector<std::string> again(world.restarts[0].begin() + 1, world.restarts[0].end());
+    EXPECT_EQ(run(again).status, 1);
+    EXPECT_EQ(world.restarts.size(), 1u) << "once was enough";
+    for (const int tile : {16, 64}) EXPECT_EQ(measurement(8, tile)["status"], "ok") << tile;
+    EXPECT_EQ(measurement(8, 32)["status"], status);
+    EXPECT_EQ(measurement(8, 32)["run_id"], measurement(8, 16)["run_id"]);
+  }
 }
 
 TEST_F(ExperimentTest, ShortLaunchesAreBatched) {
@@ -671,7 +718,7 @@ TEST_F(ExperimentTest, InterruptionDuringVerifyAndCompare) {
 
 TEST_F(ExperimentTest, SignalsAreGivenBack) {
   run({"--list"});
-  struct sigaction action {};
+  struct sigaction action{};
   sigaction(SIGINT, nullptr, &action);
   EXPECT_EQ(action.sa_handler, SIG_DFL);
 }
