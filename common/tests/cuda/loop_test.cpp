@@ -58,6 +58,7 @@ TEST_F(CudaLoopTest, AFaultCostsOneCase) {
       EXPECT_EQ(record["time"].size(), 3u) << "with cold caches";
       EXPECT_GT(record["clocks"]["core_mhz"].get<double>(), 0);
       EXPECT_GE(record["clocks"]["readings"].get<int>(), 1);
+      std::printf("%s\n", record["clocks"].dump().c_str());
       EXPECT_GT(record["pipeline"]["registers"].get<int>(), 0);
     }
     for (const char* variant : {"fault", "late_fault"}) {

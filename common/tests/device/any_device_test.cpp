@@ -251,7 +251,8 @@ TEST_F(AnyDeviceTest, FlushesDenormals) {
 
 TEST_F(AnyDeviceTest, TakesSubmissionsFromSeveralThreads) {
   const KernelSource source = any_kernel(device_->info(), R"(
-    KERNEL(unsigned*) { **p += 1; })");
+    struct Count { unsigned* count; };
+    KERNEL(Count) { *p->count += 1; })");
   const auto kernel = device_->load(device_->compile(source), source.entry);
   const Buffer counts = buffer_of(*device_, std::vector<unsigned>(4, 0));
   std::vector<std::thread> threads;
