@@ -18,7 +18,7 @@ namespace {
 // moment, and few long ones do not.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
-constexpr size_t kibibyte = 1024, mebibyte = kibibyte * kibibyte;
+constexpr size_t mebibyte = size_t{1} << 20;
 constexpr double min_flush_effect = 1.2;
 
 /// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
@@ -31,8 +31,10 @@ struct CeilingKernels {
   uint32_t threads;             // of a threadgroup
   double lanes;                 // f32 numbers that a threadgroup works on at once
   double fma_flops;             // of a threadgroup in an iteration of ceiling_fma
-  size_t copy_bytes;            // of source and of target, far larger than the caches
-  int copy_slices;              // a repetition copies one of them; by its next turn the others have evicted it
+  uint32_t copy_threads;
+  size_t copy_bytes;       // of source and of target, far larger than the caches
+  int copy_slices;         // a repetition copies one of them; by its next turn the others have evicted it
+  size_t copy_part_bytes;  // of a threadgroup; 0 for as many threadgroups as the arithmetic has
 };
 
 CeilingKernels cpu_kernels(const DeviceInfo& info) {
@@ -43,8 +45,10 @@ CeilingKernels cpu_kernels(const DeviceInfo& info) {
           .threads = 1,
           .lanes = static_cast<double>(info.simd_width),
           .fma_flops = 2.0 * info.simd_width * accumulators,
+          .copy_threads = 1,
           .copy_bytes = std::clamp(4 * info.last_level_cache_bytes, 64 * mebibyte, 128 * mebibyte),
-          .copy_slices = 8};
+          .copy_slices = 8,
+          .copy_part_bytes = 0};
 }
 
 CeilingKernels cuda_kernels(const DeviceInfo& info) {
@@ -54,8 +58,10 @@ CeilingKernels cuda_kernels(const DeviceInfo& info) {
           .threads = ceiling_threads,
           .lanes = ceiling_threads,
           .fma_flops = 2.0 * ceiling_threads * accumulators,
-          .copy_bytes = std::max(16 * info.last_level_cache_bytes, 512 * mebibyte),
-          .copy_slices = 1};
+          .copy_threads = copy_threads,
+          .copy_bytes = std::max(32 * info.last_level_cache_bytes, 512 * mebibyte),
+          .copy_slices = 1,
+          .copy_part_bytes = copy_threads * 16};
 }
 
 CeilingKernels kernels_of(const DeviceInfo& info) {
@@ -71,12 +77,12 @@ const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, con
 }
 
 template <typename Parameters>
-CommandEncoder timed(const DeviceInfo& info, const Kernel& kernel, uint32_t groups, const Parameters& parameters,
+CommandEncoder timed(const Kernel& kernel, uint32_t groups, uint32_t threads, const Parameters& parameters,
                      const CacheFlush* flush = nullptr) {
   CommandEncoder encoder;
   if (flush) flush->encode(encoder);
   encoder.timestamp();
-  encoder.dispatch(kernel, {groups}, kernels_of(info).threads, 0, parameters);
+  encoder.dispatch(kernel, {groups}, threads, 0, parameters);
   encoder.timestamp();
   return encoder;
 }
@@ -99,20 +105,23 @@ double best_time(Device& device, const std::vector<CommandEncoder>& encoders, do
 /// A copy cut among threadgroups; see CopyParams.
 struct CopyShape {
   uint32_t groups;
-  size_t bytes;
+  size_t part_bytes;
+  size_t bytes() const { return groups * part_bytes; }
 };
 
-/// Of about `bytes`. Threadgroups of a GPU do little each, so that all are at work to the end.
+/// Of about `bytes`.
 CopyShape copy_shape(const DeviceInfo& info, size_t bytes) {
-  const size_t groups = info.backend == "cuda" ? std::max<size_t>(bytes / (32 * kibibyte), 1) : parts(info);
-  const size_t step = 256 * groups;
-  return {static_cast<uint32_t>(groups), std::max<size_t>(bytes / step, 1) * step};
+  if (const size_t part_bytes = kernels_of(info).copy_part_bytes) {
+    return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
+  }
+  return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};
 }
 
 double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
   const DeviceInfo& info = device.info();
   const CeilingKernels kernels = kernels_of(info);
-  const auto [groups, slice] = copy_shape(info, kernels.copy_bytes / kernels.copy_slices);
+  const CopyShape shape = copy_shape(info, kernels.copy_bytes / kernels.copy_slices);
+  const size_t slice = shape.bytes();
   Buffer source(device, kernels.copy_slices * slice), target(device, kernels.copy_slices * slice);
   double best = 0;
   for (const bool non_temporal : {false, true}) {
@@ -121,7 +130,8 @@ double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
     for (int i = 0; i < kernels.copy_slices; ++i) {
       const size_t offset = i * slice;
       const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + offset; };
-      encoders.push_back(timed(info, kernel, groups, CopyParams{at(source), at(target), slice}));
+      encoders.push_back(
+          timed(kernel, shape.groups, kernels.copy_threads, CopyParams{at(source), at(target), shape.part_bytes}));
     }
     const double bytes = 2.0 * static_cast<double>(slice);
     best = std::max(best, bytes / best_time(device, encoders, budget_s / 2) * 1e-9);
@@ -134,7 +144,7 @@ double arithmetic_tflops(Device& device, const Kernel& kernel, double group_flop
   const DeviceInfo& info = device.info();
   const Buffer result(device, parts(info) * static_cast<size_t>(kernels_of(info).lanes) * sizeof(float));
   const auto encode = [&](long long iterations) {
-    return timed(info, kernel, parts(info),
+    return timed(kernel, parts(info), kernels_of(info).threads,
                  ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
   };
   // Double until a launch is long enough to tell its rate from its overhead, then scale to the wanted length.
@@ -188,12 +198,13 @@ nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"col
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
   constexpr int samples = 5;
   const DeviceInfo& info = device.info();
-  const auto [groups, bytes] = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
-  const Buffer source(device, bytes), target(device, bytes);
+  const CopyShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
+  const Buffer source(device, shape.bytes()), target(device, shape.bytes());
   const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy");
-  const CopyParams parameters{source.data(), target.data(), bytes};
-  const CommandEncoder hot = timed(info, kernel, groups, parameters);
-  const CommandEncoder cold = timed(info, kernel, groups, parameters, &flush);
+  const CopyParams parameters{source.data(), target.data(), shape.part_bytes};
+  const uint32_t threads = kernels_of(info).copy_threads;
+  const CommandEncoder hot = timed(kernel, shape.groups, threads, parameters);
+  const CommandEncoder cold = timed(kernel, shape.groups, threads, parameters, &flush);
 
   std::vector<double> hot_s, cold_s;
   run_once(device, hot);

@@ -109,10 +109,10 @@ class Experiment {
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 void restart_process(const std::vector<std::string>& arguments);
 
-/// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong
-/// or failed; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far kept.
-/// After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on. Nor do they
-/// once a device is lost: that is recorded, and `restart` is called with the command line that goes on.
+/// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong,
+/// failed or did not end; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far
+/// kept. After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on. Nor
+/// do they once a device is lost: that is recorded, and `restart` is called with the command line that goes on.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device = &Device::open,
                    const Restarter& restart = &restart_process);

@@ -39,11 +39,11 @@ TABLE
   gbps         each input read once and each output written once, over the median
   copy_%       gbps in percent of the copy rate that this run measured on the device
   max_abs      largest difference from the double-precision oracle
-  status       ok; skipped, wrong, failed, oom: with the reason. '!' marks a device that said it was throttled
+  status       ok; skipped, wrong, failed, timeout, oom: with the reason. '!' marks a device that said it was throttled
 
 EXIT STATUS
   0    done
-  1    a case was wrong or failed, or a record could not be written
+  1    a case was wrong, failed or did not end, or a record could not be written
   2    bad arguments: one line says what and what is allowed
   3    the device, or a library it needs, is not there
   130  interrupted; everything measured so far is kept, and --resume goes on from there

@@ -1,11 +1,11 @@
 // Parameters of the kernels that measure what a device reaches at most, as host and kernel see them.
 #pragma once
 
-/// Copies `bytes`, a multiple of 256 times the threadgroups; each threadgroup copies one contiguous part.
+/// Each threadgroup copies one contiguous part, a multiple of 256 bytes.
 struct CopyParams {
   const void* source;
   void* target;
-  unsigned long long bytes;
+  unsigned long long part_bytes;
 };
 
 /// `result` takes one float per lane, so that the arithmetic cannot be left out. The operands come at run time, so that
@@ -16,6 +16,6 @@ struct ArithmeticParams {
   float factor, addend;
 };
 
-/// Of the kernels in the cuda dialect: threads of a threadgroup, and the product of M x K and K x N that it does in an
-/// iteration of ceiling_mma.
-constexpr int ceiling_threads = 128, ceiling_m = 64, ceiling_n = 256, ceiling_k = 64;
+/// Of the kernels in the cuda dialect: threads of a threadgroup (of a copy: many that do little each come closest to
+/// what the memory gives), and the product of M x K and K x N that it does in an iteration of ceiling_mma.
+constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_k = 64;

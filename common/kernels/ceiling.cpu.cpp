@@ -24,7 +24,7 @@ INLINE void store_copied(float* to, Lanes value) {
 
 extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group) {
   constexpr int unroll = 4;
-  const unsigned long long count = params->bytes / sizeof(float) / group->count[0];
+  const unsigned long long count = params->part_bytes / sizeof(float);
   const float* source = static_cast<const float*>(params->source) + group->index[0] * count;
   float* target = static_cast<float*>(params->target) + group->index[0] * count;
   for (unsigned long long i = 0; i < count; i += unroll * VECTOR_WIDTH) {

@@ -3,7 +3,7 @@
 //
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
 // latency over the warps that take turns), IN_TYPE (F16 or BF16, of the matrices). Launch: ceiling_threads threads per
-// threadgroup, no threadgroup memory.
+// threadgroup (ceiling_copy: copy_threads), no threadgroup memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
 // Checked: ceiling_fma[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=0] without spills
@@ -28,27 +28,15 @@ inline u32 random_pair(u32 seed) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_copy(const CopyParams p) {
-  constexpr int unroll = 8;  // loads under way per thread
-  const u64 count = p.bytes / sizeof(uint4) / gridDim.x;
+extern "C" __global__ void __launch_bounds__(copy_threads) ceiling_copy(const CopyParams p) {
+  const u64 count = p.part_bytes / sizeof(uint4);
   const uint4* source = static_cast<const uint4*>(p.source) + blockIdx.x * count;
   uint4* target = static_cast<uint4*>(p.target) + blockIdx.x * count;
-  for (u64 i = threadIdx.x; i < count; i += unroll * ceiling_threads) {
-    uint4 values[unroll];
-#pragma unroll
-    for (int j = 0; j < unroll; ++j) {
-      const u64 at = i + j * ceiling_threads;
-      if (at < count) values[j] = NON_TEMPORAL ? __ldcs(source + at) : source[at];
-    }
-#pragma unroll
-    for (int j = 0; j < unroll; ++j) {
-      const u64 at = i + j * ceiling_threads;
-      if (at >= count) break;
-      if (NON_TEMPORAL) {
-        __stcs(target + at, values[j]);
-      } else {
-        target[at] = values[j];
-      }
+  for (u64 i = threadIdx.x; i < count; i += copy_threads) {
+    if (NON_TEMPORAL) {
+      __stcs(target + i, __ldcs(source + i));
+    } else {
+      target[i] = source[i];
     }
   }
 }

@@ -116,7 +116,7 @@ class FakeDevice : public Device {
     if (entry == "ceiling_copy") {
       CopyParams params;
       std::memcpy(&params, dispatch.parameters.data(), sizeof params);
-      return 2.0 * static_cast<double>(params.bytes) / (copy_rate_gbps * 1e9);
+      return 2.0 * static_cast<double>(params.part_bytes * dispatch.grid.count()) / (copy_rate_gbps * 1e9);
     }
     if (entry == "ceiling_fma") {
       ArithmeticParams params;
