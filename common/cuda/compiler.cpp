@@ -46,7 +46,8 @@ class Program {
     check(nvrtc_.nvrtcGetProgramLogSize(program_, &bytes));
     std::string text(bytes, '\0');
     check(nvrtc_.nvrtcGetProgramLog(program_, text.data()));
-    return text.c_str();
+    text.resize(text.find('\0'));
+    return text;
   }
   std::string cubin() const {
     size_t bytes = 0;

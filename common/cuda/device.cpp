@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <unordered_map>
@@ -56,11 +56,11 @@ class CudaDevice : public Device {
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     // From 9.0 on the instructions that matter here belong to one architecture only, the one with the "a".
-    compiler_.emplace(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
+    compiler_ = std::make_unique<CudaCompiler>(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
     char name[256] = {}, bus_id[32] = {};
     check(cuda_.cuDeviceGetName(name, sizeof name, device_), "cuDeviceGetName");
     check(cuda_.cuDeviceGetPCIBusId(bus_id, sizeof bus_id, device_), "cuDeviceGetPCIBusId");
-    clocks_.emplace(bus_id);
+    clocks_ = std::make_unique<ClockReader>(bus_id);
     info_.spec = fmt::format("cuda:{}", ordinal);
     info_.backend = "cuda";
     info_.name = name;
@@ -84,7 +84,7 @@ class CudaDevice : public Device {
     if (lost()) return;  // after a fault all calls fail; while a kernel hangs they wait for it
     cuda_.cuCtxSetCurrent(context_);
     for (const Graph& graph : graphs_) cuda_.cuGraphExecDestroy(graph.executable);
-    for (const CUevent event : events_) cuda_.cuEventDestroy(event);
+    for (CUevent event : events_) cuda_.cuEventDestroy(event);
     cuda_.cuStreamDestroy(stream_);
     cuda_.cuCtxDestroy_v2(context_);
   }
@@ -103,6 +103,7 @@ class CudaDevice : public Device {
                         bytes);
     }
     check(result, "cuMemAlloc");
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
     void* const pointer = reinterpret_cast<void*>((block + page_bytes - 1) / page_bytes * page_bytes);
     blocks_[pointer] = block;
     return pointer;
@@ -327,8 +328,8 @@ class CudaDevice : public Device {
 
   const CudaDriver& cuda_;
   CUdevice device_ = 0;
-  std::optional<CudaCompiler> compiler_;
-  std::optional<ClockReader> clocks_;
+  std::unique_ptr<const CudaCompiler> compiler_;
+  std::unique_ptr<const ClockReader> clocks_;
   size_t most_threadgroup_bytes_ = 0;  // the hardware's; info().threadgroup_memory_bytes may be lowered
   std::mutex mutex_;                   // of all below
   CUcontext context_ = nullptr;
