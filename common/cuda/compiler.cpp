@@ -46,7 +46,7 @@ class Program {
     check(nvrtc_.nvrtcGetProgramLogSize(program_, &bytes));
     std::string text(bytes, '\0');
     check(nvrtc_.nvrtcGetProgramLog(program_, text.data()));
-    text.resize(text.find('\0'));
+    text.resize(std::min(text.find('\0'), text.size()));
     return text;
   }
   std::string cubin() const {
