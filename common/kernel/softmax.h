@@ -1,16 +1,8 @@
-// What every attention kernel of the cpu dialect shares of the online softmax, in base 2: scores are scaled by
-// log2(e), so that exp(s - m) is exp2 of their difference. (Milakov and Gimelshein 2018; Dao et al. 2022.)
+// What every attention kernel of the cpu dialect shares of the online softmax.
 #pragma once
 
+#include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
-
-constexpr float log2_e = 1.4426950408889634f;
-constexpr float ln_2 = 0.6931471805599453f;
-
-/// Score of a masked pair. Finite, so that a row that has seen only masked keys computes 0 - 0 and not inf - inf.
-constexpr float masked_score = -1e30f;
-/// A running maximum below this has seen no unmasked key.
-constexpr float no_score = -1e29f;
 
 /// 2^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits
 /// anyway; below -126 it gives 2^-126. Rounds x to the nearest integer by adding 1.5 * 2^23, takes a minimax polynomial

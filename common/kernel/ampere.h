@@ -1,0 +1,57 @@
+// The cuda dialect on Ampere and later (sm_80): asynchronous copies to shared memory, and a warp's matrix multiply-add
+// with the loads of its operands, as the PTX ISA 7.0 describes them.
+#pragma once
+
+#include "common/kernel/cuda.h"
+
+// ---- copies
+
+/// 16 bytes to shared memory past the first cache, or 16 zeros; both addresses are aligned.
+DEVICE void copy_16(unsigned target, const void* source, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
+               : "memory");
+}
+/// Ends a group of copies of this thread.
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until at most PENDING groups of this thread are under way.
+template <int PENDING>
+DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- operands: blocks of 8 rows by 16 bytes, four at a time
+
+/// Lanes 8 i to 8 i + 7 give the rows of block i. Thread t gets of each block row t / 4, its four bytes t % 4.
+DEVICE void load_blocks(unsigned (&blocks)[4], unsigned row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(row));
+}
+/// The same of blocks of 16-bit elements, each transposed.
+DEVICE void load_blocks_transposed(unsigned (&blocks)[4], unsigned row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(row));
+}
+
+// ---- matrix multiply-add: D[16 x 8] += A[16 x 32 bytes] B[32 bytes x 8], f32 += 16 bit * 16 bit or tf32 * tf32
+//
+// Thread t, with row = t / 4 and quarter = t % 4, holds
+//   of D: (row, 2 quarter), (row, 2 quarter + 1), and the same of row + 8
+//   of A: blocks (rows 0 to 7, first 16 bytes), (rows 8 to 15, first), (rows 0 to 7, second), (rows 8 to 15, second)
+//   of B: column row, bytes 4 quarter to 4 quarter + 3 of its first 16, and of its second
+
+/// F32 stands for tf32: of an operand only the sign, the exponent and ten bits of the mantissa are read.
+template <int TYPE>
+DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+#define MULTIPLY_ADD(SHAPE, NAME)                             \
+  asm("mma.sync.aligned." SHAPE ".row.col.f32." NAME "." NAME \
+      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "   \
+      "{%0, %1, %2, %3};"                                     \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])        \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (TYPE == BF16) MULTIPLY_ADD("m16n8k16", "bf16");
+  if constexpr (TYPE == F16) MULTIPLY_ADD("m16n8k16", "f16");
+  if constexpr (TYPE == F32) MULTIPLY_ADD("m16n8k8", "tf32");
+#undef MULTIPLY_ADD
+}
