@@ -74,18 +74,27 @@ function(attn_add_test name)
                        PROPERTIES LABELS ${ARG_LABEL} SKIP_REGULAR_EXPRESSION "SKIPPED" TIMEOUT 600)
 endfunction()
 
-# attn_add_experiment(FOLDER): the experiment in FOLDER. problem.cpp, sweep.cpp and findings.cpp make a library, so
-# that tests and later experiments may use them; main.cpp makes the executable; tests/*_test.cpp are its tests.
+# attn_add_experiment(FOLDER): the experiment in FOLDER. All its sources but main.cpp make a library, so that tests and
+# later experiments may use them; main.cpp makes the executable; tests/*_test.cpp are its tests.
 function(attn_add_experiment folder)
   set(dir ${PROJECT_SOURCE_DIR}/${folder})
-  add_library(${folder}_problem STATIC ${dir}/problem.cpp ${dir}/sweep.cpp ${dir}/findings.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  list(REMOVE_ITEM sources ${dir}/main.cpp)
+  add_library(${folder}_problem STATIC ${sources})
   target_link_libraries(${folder}_problem PUBLIC common_experiment PRIVATE attn_flags)
   add_executable(${folder} ${dir}/main.cpp)
   target_link_libraries(${folder} PRIVATE ${folder}_problem attn_flags)
   file(GLOB tests CONFIGURE_DEPENDS ${dir}/tests/*_test.cpp)
+  if(NOT ATTN_HAS_CUDA)
+    list(FILTER tests EXCLUDE REGEX "/cuda_")
+  endif()
   if(tests)
-    attn_add_test(${folder}_test SOURCES ${tests} LIBRARIES ${folder}_problem LABEL cpu)
+    attn_add_test(${folder}_test SOURCES ${tests} LIBRARIES ${folder}_problem fmt::fmt LABEL cpu)
+    # The tests of the kernels once more, for a GPU.
+    attn_add_test(${folder}_gpu_test SOURCES ${dir}/tests/problem_test.cpp LIBRARIES ${folder}_problem fmt::fmt LABEL gpu)
     if(ATTN_TESTS)
+      target_compile_definitions(${folder}_test PRIVATE ATTN_TEST_DEVICE="cpu:threads=2")
+      target_compile_definitions(${folder}_gpu_test PRIVATE ATTN_TEST_DEVICE="cuda")
       add_dependencies(${folder}_test ${folder})
     endif()
   endif()

@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "common/error.h"
-#include "common/kernel/types.h"
-#include "proto1_flash/kernels/flash.h"
 
 namespace attn {
 
@@ -22,19 +19,6 @@ constexpr int64_t least_rows_checked = 64;
 TensorStrides kernel_strides(const Tensor& tensor) {
   const Strides strides = tensor.strides();
   return {strides.batch, strides.head, strides.row};
-}
-
-int64_t element_type(DType dtype) { return dtype == DType::f32 ? F32 : dtype == DType::f16 ? F16 : BF16; }
-
-// Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one
-// every two (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
-bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device) {
-  return config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
-}
-
-// The widest vector, up to the device's, that divides a row.
-int64_t lanes(const FlashConfig& config, const DeviceInfo& device) {
-  return config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
 }
 
 Buffer upload(Device& device, const Tensor& tensor) {
@@ -51,66 +35,6 @@ Tensor from_stored(const StoredTensor& stored, Layout layout) {
 }
 
 }  // namespace
-
-FlashConfig FlashConfig::from(const Case& config) {
-  FlashConfig flash;
-  flash.variant = config.text("variant");
-  AttentionShape& shape = flash.shape;
-  shape.batch = config.integer("batch");
-  shape.q_heads = config.integer("q_heads");
-  shape.kv_heads = config.integer("kv_heads");
-  shape.q_len = config.integer("q_len");
-  shape.kv_len = config.integer("kv_len");
-  shape.head_dim = config.integer("head_dim");
-  shape.causal = config.integer("causal") != 0;
-  flash.dtype = parse_dtype(config.text("dtype"));
-  flash.out_dtype = parse_dtype(config.text("out_dtype"));
-  flash.layout = parse_layout(config.text("layout"));
-  flash.block_r = config.integer("block_r");
-  flash.block_c = config.integer("block_c");
-  if (shape.q_heads % shape.kv_heads != 0) {
-    throw BadInput(
-        fmt::format("kv_heads={} does not divide q_heads={}; each key/value head serves the same number of query heads",
-                    shape.kv_heads, shape.q_heads));
-  }
-  return flash;
-}
-
-size_t flash_threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device) {
-  const AttentionShape& shape = config.shape;
-  if (config.variant == "naive") return static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float);
-  if (config.variant == "tuned") {
-    const TunedLayout layout(shape.head_dim, config.block_r, config.block_c, device.simd_width, device.vector_registers,
-                             static_cast<int>(element_type(config.dtype)), uses_bf16_dot(config, device));
-    return static_cast<size_t>(layout.words) * sizeof(float);
-  }
-  return static_cast<size_t>(TiledLayout(shape.head_dim, config.block_r, config.block_c).words) * sizeof(float);
-}
-
-KernelSource flash_source(const FlashConfig& config, const DeviceInfo& device) {
-  KernelSource source;
-  source.entry = "flash_forward";
-  source.constants = {{"HEAD_DIM", config.shape.head_dim},
-                      {"CAUSAL", config.shape.causal},
-                      {"IN_TYPE", element_type(config.dtype)},
-                      {"OUT_TYPE", element_type(config.out_dtype)}};
-  if (config.variant == "naive") {
-    source.path = "proto1_flash/kernels/naive.cpu.cpp";
-    return source;
-  }
-  source.constants["BLOCK_R"] = config.block_r;
-  source.constants["BLOCK_C"] = config.block_c;
-  if (config.variant == "tuned") {
-    source.path = "proto1_flash/kernels/tuned.cpu.cpp";
-    source.constants["VECTOR_WIDTH"] = device.simd_width;
-    source.constants["VECTOR_REGISTERS"] = device.vector_registers;
-    source.constants["BF16_DOT"] = uses_bf16_dot(config, device);
-  } else {
-    source.path = "proto1_flash/kernels/tiled.cpu.cpp";
-    source.constants["LANES"] = lanes(config, device);
-  }
-  return source;
-}
 
 FlashInputs::FlashInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input)
     : config_(config), seed_(seed) {
@@ -156,8 +80,9 @@ FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared
                            const FlashConfig& config, std::optional<ScoreHook> hook)
     : device_(device), inputs_(std::move(inputs)), config_(config), hook_(std::move(hook)) {
   const AttentionShape& shape = config_.shape;
-  threadgroup_bytes_ = flash_threadgroup_bytes(config_, device.info());
-  KernelSource source = flash_source(config_, device.info());
+  const FlashBackend& backend = FlashBackend::of(device.info());
+  kernel_ = backend.kernel(config_, device.info(), hook_.has_value());
+  KernelSource source = kernel_.source;
   if (hook_) {
     source.includes["common/kernel/score.h"] = hook_->text;
     hook_buffer_ = Buffer(device, hook_->data.size() * sizeof(float));
@@ -165,29 +90,25 @@ FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared
   }
   pipeline_ = &pipelines.get(source);
 
-  params_.q = inputs_->q_buffer_.data();
-  params_.k = inputs_->k_buffer_.data();
-  params_.v = inputs_->v_buffer_.data();
-  params_.o = inputs_->o_buffer_.data();
-  params_.lse = static_cast<float*>(inputs_->lse_buffer_.data());
-  params_.q_strides = params_.o_strides = kernel_strides(inputs_->q());
-  params_.k_strides = kernel_strides(inputs_->k());
-  params_.v_strides = kernel_strides(inputs_->v());
-  params_.batch = static_cast<int>(shape.batch);
-  params_.q_heads = static_cast<int>(shape.q_heads);
-  params_.kv_heads = static_cast<int>(shape.kv_heads);
-  params_.q_len = static_cast<int>(shape.q_len);
-  params_.kv_len = static_cast<int>(shape.kv_len);
-  params_.scale = static_cast<float>(shape.effective_scale());
-  params_.score_data = hook_ ? hook_buffer_.data() : nullptr;
-  const int64_t rows_per_group = config_.variant == "naive" ? 1 : config_.block_r;
-  grid_ = {static_cast<uint32_t>((shape.q_len + rows_per_group - 1) / rows_per_group),
-           static_cast<uint32_t>(shape.q_heads), static_cast<uint32_t>(shape.batch)};
+  AttentionParams params{};
+  params.q = inputs_->q_buffer_.data();
+  params.k = inputs_->k_buffer_.data();
+  params.v = inputs_->v_buffer_.data();
+  params.o = inputs_->o_buffer_.data();
+  params.lse = static_cast<float*>(inputs_->lse_buffer_.data());
+  params.q_strides = params.o_strides = kernel_strides(inputs_->q());
+  params.k_strides = params.v_strides = kernel_strides(inputs_->k());
+  params.batch = static_cast<int>(shape.batch);
+  params.q_heads = static_cast<int>(shape.q_heads);
+  params.kv_heads = static_cast<int>(shape.kv_heads);
+  params.q_len = static_cast<int>(shape.q_len);
+  params.kv_len = static_cast<int>(shape.kv_len);
+  params.scale = static_cast<float>(shape.effective_scale());
+  params.score_data = hook_ ? hook_buffer_.data() : nullptr;
+  launch_ = backend.launcher(device, config_, kernel_, *pipeline_->kernel, params);
 }
 
-void FlashProblem::encode(CommandEncoder& encoder) const {
-  encoder.dispatch(*pipeline_->kernel, grid_, 1, threadgroup_bytes_, params_);
-}
+void FlashProblem::encode(CommandEncoder& encoder) const { launch_(encoder); }
 
 void FlashProblem::poison() {
   inputs_->o_buffer_.poison();

@@ -10,25 +10,12 @@
 #include "common/compare.h"
 #include "common/device.h"
 #include "common/experiment.h"
-#include "common/kernel/attention.h"
 #include "common/reference.h"
 #include "common/sweep.h"
 #include "common/tensor.h"
+#include "proto1_flash/backend.h"
 
 namespace attn {
-
-/// Everything a case of proto1_flash says, typed.
-struct FlashConfig {
-  std::string variant;  // naive, tiled_scalar, tiled_vector or tuned
-  AttentionShape shape;
-  DType dtype = DType::f32;      // of Q, K, V
-  DType out_dtype = DType::f32;  // of O
-  Layout layout = Layout::bhsd;
-  int64_t block_r = 0, block_c = 0;
-
-  /// Throws BadInput for a case that makes no sense on any device.
-  static FlashConfig from(const Case& config);
-};
 
 /// A changed score: the hook's text for the kernel, its data, and the same function for the oracle.
 struct ScoreHook {
@@ -36,12 +23,6 @@ struct ScoreHook {
   std::vector<float> data;
   ScoreFunction reference;
 };
-
-/// Bytes of threadgroup memory that a threadgroup of this configuration takes on this device.
-size_t flash_threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device);
-
-/// Source and function constants of the kernel for this configuration on this device.
-KernelSource flash_source(const FlashConfig& config, const DeviceInfo& device);
 
 /// Q, K, V of a shape with the oracle's rows: what the cases of one comparison share.
 class FlashInputs {
@@ -76,7 +57,7 @@ class FlashProblem : public Problem {
   Work work() const override;
   DType dtype() const override { return config_.dtype; }
   const Pipeline& pipeline() const override { return *pipeline_; }
-  size_t threadgroup_bytes() const override { return threadgroup_bytes_; }
+  size_t threadgroup_bytes() const override { return kernel_.threadgroup_bytes; }
   void dump(const std::string& path) const override;
 
   /// What the last launch wrote.
@@ -89,10 +70,9 @@ class FlashProblem : public Problem {
   FlashConfig config_;
   std::optional<ScoreHook> hook_;
   Buffer hook_buffer_;
+  FlashKernel kernel_;
   const Pipeline* pipeline_ = nullptr;
-  size_t threadgroup_bytes_ = 0;
-  AttentionParams params_{};
-  Grid grid_;
+  std::function<void(CommandEncoder&)> launch_;
 };
 
 /// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer.

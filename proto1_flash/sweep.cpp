@@ -1,13 +1,14 @@
 #include "proto1_flash/sweep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "common/error.h"
 #include "common/tensor.h"
-#include "proto1_flash/problem.h"
+#include "proto1_flash/backend.h"
 
 namespace attn {
 
@@ -27,17 +28,102 @@ Axis texts(const std::string& name, const std::vector<std::string>& values) {
   return axis;
 }
 
-// The axes of a block: `own` ones, and the common values of those it does not name.
-Block block(const std::vector<Axis>& own) {
-  Block axes = own;
-  const std::array common = {texts("variant", {"tuned"}), integers("batch", {1}),      integers("q_heads", {8}),
-                             integers("q_len", {1024}),   integers("head_dim", {128}), integers("causal", {0}),
-                             texts("dtype", {"f32"}),     texts("out_dtype", {"f32"}), texts("layout", {"bhsd"})};
-  for (const Axis& axis : common) {
-    const bool named = std::any_of(own.begin(), own.end(), [&](const Axis& other) { return other.name == axis.name; });
-    if (!named) axes.push_back(axis);
+/// Makes blocks: of the axes named, and the common values of those that are not.
+class Blocks {
+ public:
+  explicit Blocks(Block common) : common_(std::move(common)) {}
+  void add(const Block& own) {
+    Block axes = own;
+    for (const Axis& axis : common_) {
+      const bool named =
+          std::any_of(own.begin(), own.end(), [&](const Axis& other) { return other.name == axis.name; });
+      if (!named) axes.push_back(axis);
+    }
+    sweep_.blocks.push_back(std::move(axes));
   }
-  return axes;
+  Sweep take() { return std::move(sweep_); }
+
+ private:
+  Block common_;
+  Sweep sweep_;
+};
+
+const Axis dims = integers("head_dim", {64, 128, 256});
+const Axis masks = integers("causal", {0, 1});
+const Axis dtypes = texts("dtype", {"f32", "f16", "bf16"});
+const Axis layouts = texts("layout", {"bhsd", "bshd"});
+
+Sweep cpu_sweep(bool full) {
+  const Axis tiles_r = integers("block_r", {16, 32, 64, 128});
+  const Axis tiles_c = integers("block_c", {64, 80, 128, 256});
+  const Axis ladder = texts("variant", {"naive", "tiled_scalar", "tiled_vector", "tuned"});
+  const Axis small_r = integers("block_r", {64}), small_c = integers("block_c", {64});
+  Blocks blocks({texts("variant", {"tuned"}), integers("batch", {1}), integers("q_heads", {8}),
+                 integers("q_len", {1024}), integers("head_dim", {128}), integers("causal", {0}),
+                 texts("dtype", {"f32"}), texts("out_dtype", {"f32"}), texts("layout", {"bhsd"})});
+  blocks.add({dims, tiles_r, tiles_c});
+  blocks.add({ladder, integers("q_len", {512}), integers("head_dim", {64}), small_r, small_c});
+  // Rate against length, with the default tile.
+  const std::vector<int64_t> lengths = {256, 512, 1024, 2048, 4096};
+  blocks.add({dims, masks, integers("q_len", full ? lengths : std::vector(lengths.begin(), lengths.end() - 1))});
+  blocks.add({dtypes, integers("head_dim", {64, 128})});
+  blocks.add({layouts, integers("head_dim", {64, 128})});
+  blocks.add({integers("head_dim", {80, 96, 192})});
+  blocks.add({integers("q_len", {1000, 1537})});
+  if (!full) return blocks.take();
+
+  blocks.add({dims, tiles_r, tiles_c, masks, dtypes, integers("q_len", {1024, 2048})});
+  blocks.add({ladder, dims, masks, integers("q_len", {256, 512, 1024}), small_r, small_c});
+  // One head, so that a launch of the longest stays short.
+  blocks.add({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})});
+  // Grouped heads, few queries against many keys, and 16-bit outputs.
+  blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});
+  blocks.add({integers("q_len", {1, 17, 100}), integers("kv_len", {4096}), masks});
+  blocks.add({dtypes, texts("out_dtype", {"f32", "f16", "bf16"})});
+  blocks.add({integers("batch", {3}), layouts, masks, dtypes});
+  return blocks.take();
+}
+
+// As the published tables have it: 16384 tokens in all, 2048 / head_dim heads, 16-bit elements.
+Sweep cuda_sweep(bool full) {
+  constexpr int64_t tokens = 16384, width = 2048;
+  const Axis tiles_r = integers("block_r", {64, 128, 192});
+  const Axis tiles_c = integers("block_c", {64, 80, 96, 112, 128, 176, 192});
+  Blocks blocks({texts("variant", {"tuned"}), integers("batch", {4}), integers("q_heads", {16}),
+                 integers("q_len", {4096}), integers("head_dim", {128}), integers("causal", {0}),
+                 texts("dtype", {"bf16"}), texts("out_dtype", {"bf16"}), texts("layout", {"bhsd"})});
+  const auto of_length = [](int64_t length) {
+    return std::pair(integers("batch", {std::max<int64_t>(1, tokens / length)}), integers("q_len", {length}));
+  };
+  for (const int64_t dim : {64, 128, 256}) {
+    const Axis head_dim = integers("head_dim", {dim}), heads = integers("q_heads", {width / dim});
+    blocks.add({head_dim, heads, tiles_r, tiles_c, full ? masks : integers("causal", {0})});
+    // Rate against length, with the default tile.
+    for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {
+      if (!full && length > 4096) continue;
+      const auto [batch, q_len] = of_length(length);
+      blocks.add({head_dim, heads, batch, q_len, masks});
+    }
+  }
+  blocks.add({texts("variant", {"naive", "mma_sync", "tuned"}), integers("batch", {1}), integers("q_len", {1024}),
+              integers("head_dim", {64, 128})});
+  blocks.add({dtypes, integers("head_dim", {64, 128}), integers("batch", {1})});
+  blocks.add({layouts, integers("head_dim", {64, 128})});
+  blocks.add({integers("head_dim", {80, 96, 192})});
+  blocks.add({integers("q_len", {1000, 1537})});
+  // Grouped heads of a large model.
+  for (const int64_t length : {2048, 4096, 8192, 16384, 32768}) {
+    if (!full && length > 2048) continue;
+    blocks.add({integers("batch", {1}), integers("q_heads", {64}), integers("kv_heads", {8}),
+                integers("q_len", {length}), masks});
+  }
+  if (!full) return blocks.take();
+
+  blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});
+  blocks.add({integers("q_len", {1, 17, 100}), integers("kv_len", {4096}), masks});
+  blocks.add({texts("dtype", {"f16", "bf16"}), texts("out_dtype", {"f32", "f16", "bf16"})});
+  blocks.add({integers("batch", {3}), layouts, masks, dtypes, integers("q_len", {1024})});
+  return blocks.take();
 }
 
 }  // namespace
@@ -45,7 +131,7 @@ Block block(const std::vector<Axis>& own) {
 std::vector<AxisInfo> flash_axes() {
   return {{"variant",
            "how the kernel is written, from textbook to tuned",
-           {"naive", "tiled_scalar", "tiled_vector", "tuned"},
+           {"naive", "tiled_scalar", "tiled_vector", "mma_sync", "wgmma", "tuned"},
            0,
            0,
            1},
@@ -65,44 +151,8 @@ std::vector<AxisInfo> flash_axes() {
 
 std::vector<std::string> flash_compared_axes() { return {"variant", "block_r", "block_c"}; }
 
-Sweep flash_sweep(const std::string& profile, const DeviceInfo& /*device*/) {
-  const bool full = profile == "full";
-  const Axis tiles_r = integers("block_r", {16, 32, 64, 128});
-  const Axis tiles_c = integers("block_c", {64, 80, 128, 256});
-  const Axis dims = integers("head_dim", {64, 128, 256});
-  const Axis masks = integers("causal", {0, 1});
-  const Axis dtypes = texts("dtype", {"f32", "f16", "bf16"});
-  Sweep sweep;
-  // Tiles.
-  sweep.blocks.push_back(block({dims, tiles_r, tiles_c}));
-  // The ladder of variants.
-  sweep.blocks.push_back(
-      block({texts("variant", {"naive", "tiled_scalar", "tiled_vector", "tuned"}), integers("q_len", {512}),
-             integers("head_dim", {64}), integers("block_r", {64}), integers("block_c", {64})}));
-  // Rate against length, with the default tile.
-  const std::vector<int64_t> quick_lengths = {256, 512, 1024, 2048};
-  sweep.blocks.push_back(
-      block({dims, masks, integers("q_len", full ? std::vector<int64_t>{256, 512, 1024, 2048, 4096} : quick_lengths)}));
-  // Element types, layouts, other head dims and odd lengths.
-  sweep.blocks.push_back(block({dtypes, integers("head_dim", {64, 128})}));
-  sweep.blocks.push_back(block({texts("layout", {"bhsd", "bshd"}), integers("head_dim", {64, 128})}));
-  sweep.blocks.push_back(block({integers("head_dim", {80, 96, 192})}));
-  sweep.blocks.push_back(block({integers("q_len", {1000, 1537})}));
-  if (!full) return sweep;
-
-  sweep.blocks.push_back(block({dims, tiles_r, tiles_c, masks, dtypes, integers("q_len", {1024, 2048})}));
-  sweep.blocks.push_back(
-      block({texts("variant", {"naive", "tiled_scalar", "tiled_vector", "tuned"}), dims, masks,
-             integers("q_len", {256, 512, 1024}), integers("block_r", {64}), integers("block_c", {64})}));
-  // One head, so that a launch of the longest stays short.
-  sweep.blocks.push_back(
-      block({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})}));
-  // Grouped heads, few queries against many keys, and 16-bit outputs.
-  sweep.blocks.push_back(block({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks}));
-  sweep.blocks.push_back(block({integers("q_len", {1, 17, 100}), integers("kv_len", {4096}), masks}));
-  sweep.blocks.push_back(block({dtypes, texts("out_dtype", {"f32", "f16", "bf16"})}));
-  sweep.blocks.push_back(block({integers("batch", {3}), texts("layout", {"bhsd", "bshd"}), masks, dtypes}));
-  return sweep;
+Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
+  return (device.backend == "cuda" ? cuda_sweep : cpu_sweep)(profile == "full");
 }
 
 void complete_flash(Case& config, const DeviceInfo& device) {
@@ -114,26 +164,24 @@ void complete_flash(Case& config, const DeviceInfo& device) {
     return;
   }
   if (config.has("block_r") && config.has("block_c")) return;
-
-  // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
-  // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
-  constexpr std::pair<int64_t, int64_t> tiles[] = {{256, 128}, {128, 128}, {64, 128}, {128, 64},
-                                                   {64, 64},   {32, 64},   {16, 64}};
-  const bool name_r = !config.has("block_r"), name_c = !config.has("block_c");
-  const int64_t heads = config.integer("batch") * config.integer("q_heads");
-  const int64_t q_len = config.integer("q_len");
-  for (const auto& [rows, keys] : tiles) {
-    if (name_r) config.set("block_r", rows);
-    if (name_c) config.set("block_c", keys);
-    const bool fits = flash_threadgroup_bytes(FlashConfig::from(config), device) <= device.threadgroup_memory_bytes;
-    const bool useful = rows < 2 * q_len;
-    const bool balanced = heads * ((q_len + rows - 1) / rows) >= 4 * int64_t{device.units};
-    if (fits && useful && balanced) return;
+  for (const char* axis : {"block_r", "block_c"}) {
+    if (!config.has(axis)) config.set(axis, int64_t{0});
   }
+  FlashConfig flash = FlashConfig::from(config);
+  FlashBackend::of(device).choose_tile(flash, device);
+  config.set("block_r", flash.block_r);
+  config.set("block_c", flash.block_c);
 }
 
 std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device) {
-  const size_t needed = flash_threadgroup_bytes(FlashConfig::from(config), device);
+  const FlashConfig flash = FlashConfig::from(config);
+  const FlashBackend& backend = FlashBackend::of(device);
+  const std::vector<std::string> variants = backend.variants();
+  if (std::find(variants.begin(), variants.end(), flash.variant) == variants.end()) {
+    return fmt::format("variant {} is not one of {}'s: {}", flash.variant, device.backend, fmt::join(variants, ", "));
+  }
+  if (auto reason = backend.skip_reason(flash, device)) return reason;
+  const size_t needed = backend.kernel(flash, device, false).threadgroup_bytes;
   if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
   return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
                      device.threadgroup_memory_bytes);

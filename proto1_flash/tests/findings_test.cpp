@@ -21,12 +21,23 @@ DeviceInfo device() {
   return info;
 }
 
+DeviceInfo gpu() {
+  DeviceInfo info;
+  info.spec = "cuda:0";
+  info.backend = "cuda";
+  info.features = {"mma", "tma", "wgmma"};
+  info.units = 132;
+  info.threadgroup_memory_bytes = 227 << 10;
+  info.last_level_cache_bytes = 50 << 20;
+  return info;
+}
+
 // The quick sweep with times from a model: 1 ns per score and d, less for wide rows, more for Bc = 80 and simple
 // variants, half when causal.
-std::vector<Measurement> made_up() {
+std::vector<Measurement> made_up(const DeviceInfo& info = device()) {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
-      expand(flash_sweep("quick", device()), flash_axes(), [](Case& c) { complete_flash(c, device()); });
+      expand(flash_sweep("quick", info), flash_axes(), [&](Case& c) { complete_flash(c, info); });
   for (const Case& config : cases) {
     Measurement result;
     result.id = fmt::format("{:016x}", results.size());
@@ -119,25 +130,27 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
 }
 
 TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
-  const std::vector<Measurement> results = made_up();
-  std::vector<Comparison> comparisons;
-  for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));
-  Ceilings ceilings;
-  ceilings.f32_tflops = 1000;
-  std::set<std::string> claims, judged;
+  const Ceilings ceilings{.copy_gbps = 100, .f32_tflops = 1000, .f16_tflops = 1000, .bf16_tflops = 1000};
+  std::set<std::string> judged;
   const std::vector<Hypothesis> hypotheses = flash_hypotheses();
-  for (const Conclusion& conclusion : flash_conclusions(results, comparisons, ceilings, no_series)) {
-    const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
-                                         [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
-    ASSERT_NE(hypothesis, hypotheses.end()) << conclusion.hypothesis;
-    const Json finding =
-        make_finding("proto1_flash", "test", *hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
-    EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos) << finding["content"];
-    EXPECT_FALSE(conclusion.measurements.empty());
-    const std::set<std::string> tags(conclusion.tags.begin(), conclusion.tags.end());
-    EXPECT_EQ(tags.size(), conclusion.tags.size()) << conclusion.hypothesis;
-    judged.insert(conclusion.hypothesis);
-    EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
+  for (const DeviceInfo& info : {device(), gpu()}) {
+    const std::vector<Measurement> results = made_up(info);
+    std::vector<Comparison> comparisons;
+    for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));
+    std::set<std::string> claims;
+    for (const Conclusion& conclusion : flash_conclusions(results, comparisons, ceilings, no_series)) {
+      const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
+                                           [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
+      ASSERT_NE(hypothesis, hypotheses.end()) << conclusion.hypothesis;
+      const Json finding =
+          make_finding("proto1_flash", "test", *hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+      EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos) << finding["content"];
+      EXPECT_FALSE(conclusion.measurements.empty());
+      const std::set<std::string> tags(conclusion.tags.begin(), conclusion.tags.end());
+      EXPECT_EQ(tags.size(), conclusion.tags.size()) << conclusion.hypothesis;
+      judged.insert(conclusion.hypothesis);
+      EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
+    }
   }
   EXPECT_EQ(judged.size(), hypotheses.size() - 1);  // scaling needs samples
 }

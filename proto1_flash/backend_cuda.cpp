@@ -1,0 +1,199 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "common/cuda/tensor_map.h"
+#include "common/kernel/types.h"
+#include "proto1_flash/backend.h"
+#include "proto1_flash/kernels/flash.h"
+#include "proto1_flash/kernels/hopper.h"
+
+namespace attn {
+namespace {
+
+constexpr float log2_e = 1.4426950408889634f;
+// Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
+constexpr double least_folded_scale = 1e-10;
+
+// The kernel behind a variant: `tuned` is the best that the device and the element type allow.
+std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
+  if (config.variant != "tuned") return config.variant;
+  return config.dtype != DType::f32 && device.has("wgmma") ? "wgmma" : "mma_sync";
+}
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Two buffers for K and V each; one where two do not fit.
+WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
+  const WgmmaLayout two(config.shape.head_dim, config.block_r, config.block_c, 2);
+  if (static_cast<size_t>(two.bytes) <= device.threadgroup_memory_bytes) return two;
+  return {config.shape.head_dim, config.block_r, config.block_c, 1};
+}
+
+// Registers of a consumer's thread: outputs, scores and weights (two a register), addresses of panels, and the rest.
+// tests/cuda_compile_test.cpp holds it against the compiler.
+int64_t wgmma_registers(const FlashConfig& config) {
+  const int64_t panels = (config.shape.head_dim + 63) / 64;
+  return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 6 * panels + 26;
+}
+int64_t wgmma_register_limit(const FlashConfig& config) { return config.block_r == 192 ? 160 : 240; }
+
+TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, int64_t rows, const TensorStrides& s,
+                    int64_t box_rows) {
+  const auto bytes = [](long long elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
+  return make_tensor_map({.base = base,
+                          .element = config.dtype == DType::bf16 ? BF16 : F16,
+                          .dims = {static_cast<uint64_t>(config.shape.head_dim), static_cast<uint64_t>(rows),
+                                   static_cast<uint64_t>(heads), static_cast<uint64_t>(config.shape.batch)},
+                          .strides_bytes = {bytes(s.row), bytes(s.head), bytes(s.batch)},
+                          .box = {64, static_cast<uint32_t>(box_rows), 1, 1},
+                          .swizzle = Swizzle::bytes_128});
+}
+
+// How many heads' keys and values stay in the last-level cache together while their tiles are worked on. A quarter of
+// it measured best (docs/kernels.md).
+int heads_of_section(const FlashConfig& config, const DeviceInfo& device) {
+  const AttentionShape& shape = config.shape;
+  const double kv_bytes_per_q_head = 2.0 * static_cast<double>(shape.kv_len * shape.head_dim) * sizeof(uint16_t) *
+                                     static_cast<double>(shape.kv_heads) / static_cast<double>(shape.q_heads);
+  const double heads = static_cast<double>(device.last_level_cache_bytes) / 4 / std::max(kv_bytes_per_q_head, 1.0);
+  return static_cast<int>(std::clamp(heads, 1.0, static_cast<double>(shape.batch * shape.q_heads)));
+}
+
+class CudaFlash : public FlashBackend {
+ public:
+  std::vector<std::string> variants() const override { return {"naive", "mma_sync", "wgmma", "tuned"}; }
+
+  FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
+    const AttentionShape& shape = config.shape;
+    const std::string name = kernel_of(config, device);
+    FlashKernel kernel;
+    kernel.source.entry = "flash_forward";
+    kernel.source.path = fmt::format("proto1_flash/kernels/{}.cuda.cu", name);
+    kernel.source.constants = {{"HEAD_DIM", shape.head_dim},
+                               {"CAUSAL", shape.causal},
+                               {"IN_TYPE", element_type(config.dtype)},
+                               {"OUT_TYPE", element_type(config.out_dtype)}};
+    const int64_t rows = name == "naive" ? 1 : config.block_r;
+    const int64_t tiles = (shape.q_len + rows - 1) / rows;
+    kernel.grid = {static_cast<uint32_t>(tiles), static_cast<uint32_t>(shape.q_heads),
+                   static_cast<uint32_t>(shape.batch)};
+    if (name == "naive") {
+      kernel.threads = naive_threads;
+      kernel.threadgroup_bytes = static_cast<size_t>(shape.kv_len) * sizeof(float);
+      return kernel;
+    }
+    kernel.source.constants["BLOCK_R"] = config.block_r;
+    kernel.source.constants["BLOCK_C"] = config.block_c;
+    kernel.source.constants["FOLD_SCALE"] = !hooked && shape.effective_scale() >= least_folded_scale;
+    if (name == "wgmma") {
+      const WgmmaLayout layout = wgmma_layout(config, device);
+      kernel.source.constants["STAGES"] = layout.stages;
+      kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), device.units))};
+      kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
+      kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+    } else {
+      const MmaSyncLayout layout(shape.head_dim, config.block_r, config.block_c,
+                                 static_cast<int>(element_type(config.dtype)));
+      kernel.threads = static_cast<uint32_t>(layout.threads);
+      kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+    }
+    return kernel;
+  }
+
+  std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const override {
+    const std::string name = kernel_of(config, device);
+    if (name == "naive") return std::nullopt;
+    if (config.block_r % 64 != 0 || config.block_r > 192) {
+      return fmt::format("block_r={}: {} works on 64, 128 or 192 rows", config.block_r, name);
+    }
+    if (name == "mma_sync") return std::nullopt;
+    if (!device.has("wgmma")) return fmt::format("wgmma needs sm_90a, {} has {}", device.spec, device.arch);
+    if (config.dtype == DType::f32) return "wgmma takes f16 and bf16; f32 runs on mma_sync";
+    if (config.block_c > 256) return fmt::format("block_c={}: wgmma takes at most 256 keys", config.block_c);
+    const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
+    if (needed > limit) return fmt::format("needs about {} registers a thread, {} are there", needed, limit);
+    return std::nullopt;
+  }
+
+  void choose_tile(FlashConfig& config, const DeviceInfo& device) const override {
+    const bool choose_r = config.block_r == 0, choose_c = config.block_c == 0;
+    for (const auto& [rows, keys] : tiles(config, device)) {
+      if (choose_r) config.block_r = rows;
+      if (choose_c) config.block_c = keys;
+      if (skip_reason(config, device)) continue;
+      const FlashKernel found = kernel(config, device, false);
+      if (found.threadgroup_bytes <= device.threadgroup_memory_bytes && enough_tiles(config, device)) return;
+    }
+  }
+
+  std::function<void(CommandEncoder&)> launcher(Device& device, const FlashConfig& config, const FlashKernel& kernel,
+                                                const Kernel& loaded, const AttentionParams& params) const override {
+    if (kernel_of(config, device.info()) != "wgmma") {
+      return [kernel, &loaded, params](CommandEncoder& encoder) {
+        encoder.dispatch(loaded, kernel.grid, kernel.threads, kernel.threadgroup_bytes, params);
+      };
+    }
+    const AttentionShape& shape = config.shape;
+    WgmmaParams wgmma{};
+    wgmma.attention = params;
+    wgmma.q = panel_map(params.q, config, shape.q_heads, shape.q_len, params.q_strides, 64);
+    wgmma.k = panel_map(params.k, config, shape.kv_heads, shape.kv_len, params.k_strides, config.block_c);
+    wgmma.v = panel_map(params.v, config, shape.kv_heads, shape.kv_len, params.v_strides, config.block_c);
+    wgmma.scale_log2 = params.scale * log2_e;
+    wgmma.heads_of_section = heads_of_section(config, device.info());
+    const unsigned zeros[2] = {};
+    const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
+    counters->upload(zeros, sizeof zeros);
+    wgmma.schedule = static_cast<unsigned*>(counters->data());
+    return [kernel, &loaded, wgmma, counters](CommandEncoder& encoder) {
+      encoder.dispatch(loaded, kernel.grid, kernel.threads, kernel.threadgroup_bytes, wgmma);
+    };
+  }
+
+ private:
+  using Tiles = std::vector<std::pair<int64_t, int64_t>>;
+
+  // Best first, as measured on an H200 (docs/kernels.md).
+  static Tiles tiles(const FlashConfig& config, const DeviceInfo& device) {
+    const AttentionShape& shape = config.shape;
+    const int64_t dim = shape.head_dim;
+    if (kernel_of(config, device) == "mma_sync") return {{128, 64}, {64, 64}, {64, 32}, {64, 16}};
+    Tiles found;
+    if (dim <= 64) {
+      if (!shape.causal) found = {{192, 128}};
+      if (shape.causal && shape.kv_len >= 2048) found = {{192, 96}};
+      found.emplace_back(128, 128);
+    } else if (dim <= 128) {
+      if (!shape.causal) {
+        // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
+        found = {{128, 176}, {128, 160}, {128, 128}};
+        const auto cost = [&](int64_t keys) { return (shape.kv_len + keys - 1) / keys * (keys + 12); };
+        std::stable_sort(found.begin(), found.end(),
+                         [&](const auto& a, const auto& b) { return cost(a.second) < cost(b.second); });
+      }
+      found.emplace_back(128, 128);
+    }
+    found.insert(found.end(), {{128, 80}, {64, 128}, {64, 80}, {64, 64}, {64, 16}});
+    return found;
+  }
+
+  // Rows so many that every multiprocessor has a tile, down to the fewest that there are.
+  static bool enough_tiles(const FlashConfig& config, const DeviceInfo& device) {
+    const AttentionShape& shape = config.shape;
+    const int64_t tiles = (shape.q_len + config.block_r - 1) / config.block_r * shape.q_heads * shape.batch;
+    return config.block_r <= 64 || tiles >= device.units;
+  }
+};
+
+}  // namespace
+
+const FlashBackend& cuda_flash() {
+  static const CudaFlash backend;
+  return backend;
+}
+
+}  // namespace attn

@@ -1,0 +1,30 @@
+// What host and kernel of the `wgmma` variant share. No other headers than the kernels' own.
+#pragma once
+
+#include "common/kernel/attention.h"
+#include "common/kernel/tensor_map.h"
+
+/// Maps in [head_dim][row][head][batch]: a box is 64 columns by 64 rows of Q, or by BLOCK_C rows of K or V.
+struct WgmmaParams {
+  TensorMap q, k, v;
+  AttentionParams attention;
+  float scale_log2;      // scale * log2(e)
+  unsigned* schedule;    // two counters, 0 before and after every launch
+  int heads_of_section;  // (batch, head) pairs whose tiles are handed out together, so that their K and V stay in L2
+};
+
+/// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned
+/// to 1024 bytes by its size, then the barriers.
+struct WgmmaLayout {
+  long long stages, panels, q_bytes, kv_bytes, k, v, barriers, bytes;
+
+  constexpr WgmmaLayout(long long head_dim, long long block_r, long long block_c, long long stage_count)
+      : stages(stage_count),
+        panels((head_dim + 63) / 64),
+        q_bytes(panels * block_r * 128),
+        kv_bytes(panels * block_c * 128),
+        k(q_bytes),
+        v(k + stages * kv_bytes),
+        barriers(v + stages * kv_bytes),
+        bytes(barriers + 256) {}
+};

@@ -1,0 +1,425 @@
+// Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
+//
+// A persistent threadgroup per multiprocessor: one producer warpgroup, of which one thread issues the tensor copies,
+// and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass through STAGES buffers of
+// BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for the next block while it does
+// the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and with two consumers one multiplies
+// while the other does the softmax (ping-pong, section 3.1). Blocks are walked from the last key to the first, so that
+// those that need a mask come first.
+//
+// Tiles are handed out by an atomic counter: long ones first within a section of heads whose K and V stay in L2.
+//
+// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192), BLOCK_C (multiple of 16, at most
+// 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential).
+// Grid: at most one threadgroup per multiprocessor; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+#include "common/kernel/base2.h"
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,STAGES=2]
+#include "common/kernel/hopper.h"
+#include "common/kernel/score.h"
+#include "proto1_flash/kernels/hopper.h"
+
+namespace {
+
+constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES);
+constexpr int CONSUMERS = BLOCK_R / 64;
+constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
+constexpr int PANELS = layout.panels;
+constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
+constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
+constexpr int KV_BYTES = layout.kv_bytes;
+constexpr bool PING_PONG = CONSUMERS > 1 && DIM <= 128;
+constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+/// One tile of the output: BLOCK_R query rows of one head.
+struct Tile {
+  int batch, head, kv_head, first_query;
+  int blocks;  // of keys that some row may see
+};
+constexpr int no_more_tiles = -1;
+
+struct Barriers {
+  Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
+  Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+  Barrier tile_full, tile_empty;
+  Tile tile;  // from the scheduler to the others
+};
+static_assert(sizeof(Barriers) <= 256);
+
+DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
+
+/// A place in a ring of COUNT buffers: the index, and the parity of the phase that fills it.
+template <int COUNT>
+struct Ring {
+  int index = 0;
+  unsigned parity = 0;
+  DEVICE void advance() {
+    if (++index == COUNT) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+DEVICE int tiles_of_head(const AttentionParams& a) { return (a.q_len + BLOCK_R - 1) / BLOCK_R; }
+
+/// Tile of that number in the order of the schedule.
+DEVICE Tile find_tile(const WgmmaParams& p, int number) {
+  const AttentionParams& a = p.attention;
+  const int rows = tiles_of_head(a);
+  const int section = number / (p.heads_of_section * rows);
+  const int heads = min(p.heads_of_section, a.batch * a.q_heads - section * p.heads_of_section);
+  const int rest = number - section * p.heads_of_section * rows;
+  // The longest tiles of all heads first, or one head after the other.
+  const int row = CAUSAL ? rows - 1 - rest / heads : rest % rows;
+  const int pair = section * p.heads_of_section + (CAUSAL ? rest % heads : rest / rows);
+  Tile tile;
+  tile.batch = pair / a.q_heads;
+  tile.head = pair % a.q_heads;
+  tile.kv_head = tile.head / (a.q_heads / a.kv_heads);
+  tile.first_query = row * BLOCK_R;
+  int end = a.kv_len;
+  if constexpr (CAUSAL) {
+    const int last = min(tile.first_query + BLOCK_R, a.q_len) - 1;
+    end = min(end, max(causal_end(last, a.q_len, a.kv_len), 0));
+  }
+  tile.blocks = (end + BLOCK_C - 1) / BLOCK_C;
+  return tile;
+}
+
+// ---- scheduler: one thread that hands out tiles
+
+DEVICE void schedule(const WgmmaParams& p) {
+  Barriers& bars = barriers();
+  const int tiles = tiles_of_head(p.attention) * p.attention.batch * p.attention.q_heads;
+  unsigned parity = 0;
+  for (int number = blockIdx.x; number < tiles; number = gridDim.x + atomicAdd(p.schedule, 1)) {
+    bars.tile = find_tile(p, number);
+    bars.tile_full.arrive();
+    bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
+    parity ^= 1;
+  }
+  bars.tile.blocks = no_more_tiles;
+  bars.tile_full.arrive();
+  // The last to finish leaves the counters as it found them.
+  __threadfence();
+  if (atomicAdd(p.schedule + 1, 1) == gridDim.x - 1) {
+    p.schedule[0] = 0;
+    p.schedule[1] = 0;
+  }
+}
+
+// ---- producer: one thread that issues the tensor copies
+
+DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
+                        int batch) {
+  UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+    copy_box(target + panel * panel_bytes, map, full, panel * PANEL_COLUMNS, row, head, batch);
+  }
+}
+
+DEVICE void produce(const WgmmaParams& p) {
+  Barriers& bars = barriers();
+  Ring<STAGES> kv;
+  unsigned tile_parity = 0, q_parity = 0;
+  while (true) {
+    bars.tile_full.wait(tile_parity);
+    tile_parity ^= 1;
+    const Tile tile = bars.tile;
+    if (tile.blocks <= 1) bars.tile_empty.arrive();
+    if (tile.blocks == no_more_tiles) break;
+    if (tile.blocks == 0) continue;
+    UNROLL for (int c = 0; c < CONSUMERS; ++c) {
+      bars.q_empty[c].wait(q_parity ^ 1);
+      bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
+      copy_panels(memory + c * PANELS * Q_PANEL_BYTES, Q_PANEL_BYTES, p.q, bars.q_full[c], tile.first_query + c * 64,
+                  tile.head, tile.batch);
+    }
+    q_parity ^= 1;
+#pragma unroll 1  // in as few registers as this warpgroup keeps
+    for (int key = (tile.blocks - 1) * BLOCK_C; key >= 0; key -= BLOCK_C) {
+      bars.k_empty[kv.index].wait(kv.parity ^ 1);
+      bars.k_full[kv.index].arrive_expect(KV_BYTES);
+      copy_panels(memory + layout.k + kv.index * KV_BYTES, KV_PANEL_BYTES, p.k, bars.k_full[kv.index], key,
+                  tile.kv_head, tile.batch);
+      bars.v_empty[kv.index].wait(kv.parity ^ 1);
+      bars.v_full[kv.index].arrive_expect(KV_BYTES);
+      copy_panels(memory + layout.v + kv.index * KV_BYTES, KV_PANEL_BYTES, p.v, bars.v_full[kv.index], key,
+                  tile.kv_head, tile.batch);
+      kv.advance();
+      if (key == BLOCK_C) bars.tile_empty.arrive();  // the last block's turn is next
+    }
+  }
+}
+
+// ---- consumers: 64 query rows each. Thread t holds of every row that its quad shares: rows r and r + 8, see hopper.h.
+
+using Mma_S = Mma<IN_TYPE, BLOCK_C>;
+using Mma_O = Mma<IN_TYPE, DIM>;
+
+struct Consumer {
+  const WgmmaParams& p;
+  const int index;  // of the warpgroup among the consumers
+  const int thread = threadIdx.x % WARPGROUP;
+  const int row = thread / 32 * 16 + thread % 32 / 4;  // of the 64
+  const int column = thread % 4 * 2;                   // of 8
+  float o[DIM / 2];
+  float s[BLOCK_C / 2];
+  unsigned weights[BLOCK_C / 4];
+  float shift[2], sum[2], alpha[2];  // of the two rows
+  bool grew;                         // whether outputs are to be multiplied by alpha
+
+  DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
+
+  DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
+
+  // S = Q K^T, issued.
+  DEVICE void multiply_scores(int stage) {
+    const unsigned long long q = operand(memory + index * PANELS * Q_PANEL_BYTES);
+    const unsigned long long k = operand(memory + layout.k + stage * KV_BYTES);
+    mma_fence();
+    UNROLL for (int step = 0; step < DIM / 16; ++step) {
+      const int panel = step / 4, bytes = step % 4 * 32;
+      Mma_S::shared(s, q + (panel * Q_PANEL_BYTES + bytes) / 16, k + (panel * KV_PANEL_BYTES + bytes) / 16, step > 0);
+    }
+    mma_commit();
+  }
+
+  // O += P V, issued.
+  DEVICE void multiply_outputs(int stage) {
+    const unsigned long long v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
+    mma_fence();
+    UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
+      Mma_O::registers(o, weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, 1);
+    }
+    mma_commit();
+  }
+
+  // Hook and mask, where the block needs them.
+  DEVICE void finish_scores(const Tile& tile, int block) {
+    const AttentionParams& a = p.attention;
+    const int query = tile.first_query + index * 64 + row;
+    const int key = block * BLOCK_C + column;
+    if constexpr (!FOLD) {
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        s[i] = log2_e * score(s[i] * a.scale, tile.batch, tile.head, query + i / 2 % 2 * 8, key + i / 4 * 8 + i % 2,
+                              a.score_data);
+      }
+    }
+    int end[2];  // keys of this block that the rows see, from this thread's first
+    UNROLL for (int r = 0; r < 2; ++r) {
+      end[r] = a.kv_len - key;
+      if constexpr (CAUSAL) end[r] = min(end[r], causal_end(query + r * 8, a.q_len, a.kv_len) - key);
+    }
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) s[i] = masked_score;
+      if constexpr (!FOLD) s[i] = fmaxf(s[i], masked_score);
+    }
+  }
+
+  // Whether some pair of the block is masked, for some row of this warpgroup.
+  DEVICE bool needs_mask(const Tile& tile, int block) const {
+    const AttentionParams& a = p.attention;
+    int end = a.kv_len;
+    if constexpr (CAUSAL) end = min(end, causal_end(tile.first_query + index * 64, a.q_len, a.kv_len));
+    return (block + 1) * BLOCK_C > end;
+  }
+
+  // Scores to weights exp2(scale * s - shift), in place, and their sum. The shift follows the maximum only when that
+  // has grown by more than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below
+  // 2^slack.
+  DEVICE void softmax() {
+    constexpr float slack = 8;
+    float largest[2];
+    UNROLL for (int r = 0; r < 2; ++r) {
+      largest[r] = s[2 * r];
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        if (i / 2 % 2 == r) largest[r] = fmaxf(largest[r], s[i]);
+      }
+      largest[r] = maximum_of_quad(largest[r]);
+    }
+    grew = __any_sync(~0u, scaled(largest[0]) > shift[0] + slack || scaled(largest[1]) > shift[1] + slack);
+    if (grew) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float larger = fmaxf(scaled(largest[r]), shift[r]);
+        alpha[r] = exp2_approx(shift[r] - larger);
+        shift[r] = larger;
+        sum[r] *= alpha[r];
+      }
+    }
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      s[i] = exp2_approx(scaled(s[i]) - shift[i / 2 % 2]);
+      sum[i / 2 % 2] += s[i];
+    }
+  }
+
+  DEVICE void pack_weights() {
+    UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) weights[i] = pack<IN_TYPE>(s[2 * i], s[2 * i + 1]);
+  }
+
+  DEVICE void rescale() {
+    if (!grew) return;
+    UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] *= alpha[i / 2 % 2];
+  }
+
+  // Ping-pong: this consumer's turn to issue, and handing it on to the next.
+  DEVICE void wait_turn() {
+    if constexpr (PING_PONG) named_sync(1 + index, 2 * WARPGROUP);
+  }
+  DEVICE void pass_turn() {
+    if constexpr (PING_PONG) named_arrive(1 + (index + 1) % CONSUMERS, 2 * WARPGROUP);
+  }
+
+  DEVICE void release(Barrier& empty) {
+    if (thread == 0) empty.arrive();
+  }
+
+  DEVICE void run() {
+    Barriers& bars = barriers();
+    if constexpr (PING_PONG) {
+      if (index == CONSUMERS - 1) pass_turn();  // the first begins
+    }
+    Ring<STAGES> kv;
+    unsigned tile_parity = 0, q_parity = 0;
+    while (true) {
+      bars.tile_full.wait(tile_parity);
+      tile_parity ^= 1;
+      const Tile tile = bars.tile;
+      __syncwarp();
+      if (thread % 32 == 0) bars.tile_empty.arrive();
+      if (tile.blocks == no_more_tiles) break;
+      UNROLL for (int r = 0; r < 2; ++r) {
+        shift[r] = no_shift;
+        sum[r] = 0;
+      }
+      UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] = 0;
+      if (tile.blocks > 0) {
+        bars.q_full[index].wait(q_parity);
+        q_parity ^= 1;
+        attend(tile, kv);
+      }
+      store(tile);
+    }
+  }
+
+  DEVICE void attend(const Tile& tile, Ring<STAGES>& kv) {
+    Barriers& bars = barriers();
+    int block = tile.blocks - 1;
+    bars.k_full[kv.index].wait(kv.parity);
+    wait_turn();
+    multiply_scores(kv.index);
+    mma_wait<0>();
+    pin(s);
+    pass_turn();
+    release(bars.k_empty[kv.index]);
+    if (!FOLD || needs_mask(tile, block)) finish_scores(tile, block);
+    softmax();
+    pack_weights();
+    Ring<STAGES> previous = kv;
+    kv.advance();
+#pragma unroll 1
+    for (--block; block >= 0; --block) {
+      bars.k_full[kv.index].wait(kv.parity);
+      wait_turn();
+      multiply_scores(kv.index);
+      if constexpr (DIM > 128) rescale();
+      bars.v_full[previous.index].wait(previous.parity);
+      multiply_outputs(previous.index);
+      pass_turn();
+      mma_wait<1>();
+      pin(s);
+      release(bars.k_empty[kv.index]);
+      if (!FOLD || needs_mask(tile, block)) finish_scores(tile, block);
+      softmax();
+      mma_wait<0>();
+      pin(o);
+      release(bars.v_empty[previous.index]);
+      if constexpr (DIM <= 128) rescale();
+      pack_weights();
+      previous = kv;
+      kv.advance();
+    }
+    release(bars.q_empty[index]);
+    if constexpr (DIM > 128) rescale();
+    bars.v_full[previous.index].wait(previous.parity);
+    multiply_outputs(previous.index);
+    mma_wait<0>();
+    pin(o);
+    release(bars.v_empty[previous.index]);
+  }
+
+  // O / sum to memory, and the log-sum-exp.
+  DEVICE void store(const Tile& tile) {
+    const AttentionParams& a = p.attention;
+    UNROLL for (int r = 0; r < 2; ++r) {
+      const float total = sum_of_quad(sum[r]);
+      const bool seen = shift[r] > no_shift;
+      const float inverse = seen ? 1.0f / total : 0.0f;
+      const int query = tile.first_query + index * 64 + row + r * 8;
+      UNROLL for (int i = 0; i < DIM / 2; ++i) {
+        if (i / 2 % 2 == r) o[i] *= inverse;
+      }
+      const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
+      if (a.lse && thread % 4 == 0 && query < a.q_len) {
+        a.lse[at] = seen ? shift[r] * ln_2 + logf(total) : -infinity();
+      }
+      const long long base = tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row;
+      if constexpr (OUT_TYPE == F32) {
+        if (query >= a.q_len) continue;
+        UNROLL for (int j = 0; j < HEAD_DIM / 8; ++j) {
+          *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8 + column) =
+              make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+        }
+      } else {
+        UNROLL for (int j = 0; j < HEAD_DIM / 8; j += 4) {
+          unsigned words[4];
+          UNROLL for (int i = 0; i < 4; ++i) {
+            const bool there = j + i < DIM / 8;
+            words[i] = pack<OUT_TYPE>(there ? o[4 * (j + i) + 2 * r] : 0, there ? o[4 * (j + i) + 2 * r + 1] : 0);
+          }
+          transpose_quad(words);
+          const int d = (j + thread % 4) * 8;
+          if (query < a.q_len && d < HEAD_DIM) {
+            *reinterpret_cast<uint4*>(static_cast<unsigned short*>(a.o) + base + d) =
+                make_uint4(words[0], words[1], words[2], words[3]);
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+    flash_forward(const __grid_constant__ WgmmaParams p) {
+  Barriers& bars = barriers();
+  if (threadIdx.x == 0) {
+    for (int c = 0; c < CONSUMERS; ++c) {
+      bars.q_full[c].init(1);
+      bars.q_empty[c].init(1);
+    }
+    for (int stage = 0; stage < STAGES; ++stage) {
+      bars.k_full[stage].init(1);
+      bars.v_full[stage].init(1);
+      bars.k_empty[stage].init(CONSUMERS);
+      bars.v_empty[stage].init(CONSUMERS);
+    }
+    bars.tile_full.init(1);
+    bars.tile_empty.init(CONSUMERS * WARPGROUP / 32 + 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = threadIdx.x / WARPGROUP;
+  // What the threadgroup is launched with, 168 or 128 a thread, dealt out anew: more than that would wait for ever.
+  if (warpgroup == 0) {
+    give_registers<CONSUMERS == 3 ? 32 : 24>();
+    if (threadIdx.x == 0) produce(p);
+    if (threadIdx.x == 32) schedule(p);
+  } else {
+    take_registers<CONSUMERS == 3 ? 160 : 240>();
+    Consumer(p, warpgroup - 1).run();
+  }
+}

@@ -1,0 +1,86 @@
+// Every kernel that the sweep runs on a Hopper GPU, compiled without one: none spills registers, and the rule that
+// says which tiles fit the registers is neither too strict nor too lax.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/cuda/compiler.h"
+#include "common/error.h"
+#include "proto1_flash/backend.h"
+#include "proto1_flash/sweep.h"
+
+namespace attn {
+namespace {
+
+DeviceInfo hopper() {
+  DeviceInfo info;
+  info.spec = "cuda:0";
+  info.backend = "cuda";
+  info.arch = "sm_90a";
+  info.features = {"mma", "tma", "wgmma"};
+  info.units = 132;
+  info.threadgroup_memory_bytes = 232448;
+  info.last_level_cache_bytes = 50 << 20;
+  return info;
+}
+
+class FlashCudaCompileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      compiler_.emplace("sm_90a");
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  Binary compile(const FlashConfig& config) {
+    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), false).source);
+  }
+
+  std::optional<CudaCompiler> compiler_;
+};
+
+TEST_F(FlashCudaCompileTest, KernelsOfTheSweepDoNotSpill) {
+  std::set<std::string> seen;
+  for (const Case& config :
+       expand(flash_sweep("quick", hopper()), flash_axes(), [](Case& c) { complete_flash(c, hopper()); })) {
+    if (flash_skip_reason(config, hopper())) continue;
+    const FlashConfig flash = FlashConfig::from(config);
+    const KernelSource source = FlashBackend::of(hopper()).kernel(flash, hopper(), false).source;
+    if (!seen.insert(source.path + source.key()).second) continue;
+    const Binary binary = compiler_->compile(source);
+    EXPECT_EQ(binary.spill_bytes, 0) << source.path << " " << source.key();
+    EXPECT_GT(binary.registers, 0);
+  }
+  EXPECT_GT(seen.size(), 40u);
+}
+
+// The widest tile that is let through does not spill, and the next one would.
+TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
+  FlashConfig config;
+  config.variant = "wgmma";
+  config.dtype = config.out_dtype = DType::bf16;
+  config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1024, .kv_len = 1024, .head_dim = 64};
+  const FlashBackend& backend = FlashBackend::of(hopper());
+  for (const auto& [rows, dim] : {std::pair{192, 64}, {192, 128}, {128, 128}, {128, 256}, {64, 256}}) {
+    config.block_r = rows;
+    config.shape.head_dim = dim;
+    int64_t widest = 0;
+    for (config.block_c = 16; config.block_c <= 256; config.block_c += 16) {
+      if (!backend.skip_reason(config, hopper())) widest = config.block_c;
+    }
+    ASSERT_GT(widest, 0) << rows << "x" << dim;
+    config.block_c = widest;
+    EXPECT_EQ(compile(config).spill_bytes, 0) << rows << " rows, " << dim << ": " << widest << " keys";
+    config.block_c = widest + 32;
+    if (config.block_c <= 256) {
+      EXPECT_GT(compile(config).spill_bytes, 0) << rows << " rows, " << dim << ": more than " << widest << " keys fit";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
