@@ -17,6 +17,7 @@ namespace {
 constexpr float log2_e = 1.4426950408889634f;
 // Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
 constexpr double least_folded_scale = 1e-10;
+constexpr size_t naive_static_bytes = 512;  // beside the scores
 
 // The kernel behind a variant: `tuned` is the best that the device and the element type allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
@@ -106,7 +107,12 @@ class CudaFlash : public FlashBackend {
 
   std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const override {
     const std::string name = kernel_of(config, device);
-    if (name == "naive") return std::nullopt;
+    if (name == "naive") {
+      const size_t needed = static_cast<size_t>(config.shape.kv_len) * sizeof(float) + naive_static_bytes;
+      if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
+      return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
+                         device.threadgroup_memory_bytes);
+    }
     if (config.block_r % 64 != 0 || config.block_r > 192) {
       return fmt::format("block_r={}: {} works on 64, 128 or 192 rows", config.block_r, name);
     }
@@ -161,7 +167,13 @@ class CudaFlash : public FlashBackend {
   static Tiles tiles(const FlashConfig& config, const DeviceInfo& device) {
     const AttentionShape& shape = config.shape;
     const int64_t dim = shape.head_dim;
-    if (kernel_of(config, device) == "mma_sync") return {{128, 64}, {64, 64}, {64, 32}, {64, 16}};
+    if (kernel_of(config, device) == "mma_sync") {
+      if (config.dtype == DType::f32) {
+        const int64_t keys = dim <= 64 ? 32 : dim <= 128 ? 64 : dim <= 192 ? 32 : 16;
+        return {{128, keys}, {64, 32}, {64, 16}};
+      }
+      return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
+    }
     Tiles found;
     if (dim <= 64) {
       if (!shape.causal) found = {{192, 128}};
