@@ -84,7 +84,8 @@ class CudaFlash : public FlashBackend {
                    static_cast<uint32_t>(shape.batch)};
     if (name == "naive") {
       kernel.threads = naive_threads;
-      kernel.threadgroup_bytes = static_cast<size_t>(shape.kv_len) * sizeof(float);
+      // To 16 bytes, since the compiler reads the last scores four at a time.
+      kernel.threadgroup_bytes = static_cast<size_t>(round_up(shape.kv_len, 4)) * sizeof(float);
       return kernel;
     }
     kernel.source.constants["BLOCK_R"] = config.block_r;

@@ -310,9 +310,9 @@ std::vector<Mutation> mutations() {
     return {
         {"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
         {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
-        {"wgmma", "missing_rescale_of_outputs", wgmma_file, "o[i] *= alpha[i / 2 % 2];", ""},
+        {"wgmma", "missing_rescale_of_outputs", wgmma_file, "o[i] *= alpha[i / 2 % 2];", "o[i] *= 1.0f;"},
         {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
-        {"wgmma", "unmasked_tail_of_keys", wgmma_file, "end[r] = a.kv_len - key;", "end[r] = BLOCK_C;"},
+        {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
         {"wgmma", "wrong_head_of_group", wgmma_file, "tile.head / (a.q_heads / a.kv_heads)", "tile.head % a.kv_heads"},
         {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + logf", "logf"},
         {"wgmma", "stray_row", wgmma_file, "query < a.q_len && d < HEAD_DIM", "d < HEAD_DIM"},
@@ -352,7 +352,10 @@ TEST_P(Mutations, AreCaught) {
   const Mutation& mutation = GetParam();
   FlashConfig config = small(mutation.variant);
   config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .head_dim = 24, .causal = true};
-  if (on_cuda) config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
+  if (on_cuda) {
+    config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
+    config.out_dtype = DType::bf16;
+  }
   ASSERT_TRUE(run(config).ok);
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
   PipelineCache fresh(device(), "");
