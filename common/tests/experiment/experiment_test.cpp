@@ -541,6 +541,14 @@ TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
   EXPECT_EQ(printed, recorded);
 }
 
+TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
+  std::ofstream(path("cache")) << "not a folder";
+  const Outcome outcome = run({"--json", "--quiet", "--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("kernel cache"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
+}
+
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
   const Outcome outcome = run({"--quiet", "--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(outcome.err, "");
