@@ -1,7 +1,6 @@
 #include "common/cpu/device.h"
 
 #include <fmt/format.h>
-#include <sanitizer/asan_interface.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "common/asan.h"
 #include "common/cpu/compiler.h"
 #include "common/cpu/pool.h"
 #include "common/error.h"
