@@ -147,7 +147,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   Row head = varying;
   for (const char* column : {"median_us", "ci_%", "cv_%", "n", "stop", "cold_us", "host_us", "tflops", "matrix_%",
                              "gbps", "copy_%", "max_abs", "status"}) {
-    head.push_back(column);
+    head.emplace_back(column);
   }
   std::vector<Row> rows{head};
   for (const Measurement& result : results) {

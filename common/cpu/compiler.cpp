@@ -207,9 +207,9 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
                 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
                 "-Wall", "-Wextra", "-Werror=unused-const-variable"};
   const bool avx512 = std::binary_search(features_.begin(), features_.end(), "avx512f");
-  if (avx512) arguments_.push_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
+  if (avx512) arguments_.emplace_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
   for (const std::string& feature : features_) {
-    arguments_.push_back("-target-feature");
+    arguments_.emplace_back("-target-feature");
     arguments_.push_back("+" + feature);
   }
   for (const std::string& argument : sanitizer_arguments()) arguments_.push_back(argument);
