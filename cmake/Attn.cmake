@@ -66,7 +66,8 @@ function(attn_add_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main attn_flags)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}"
                                              ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-                                             ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+                                             ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+                                             ATTN_SANITIZE="${ATTN_SANITIZE}")
   if(ARG_LABEL STREQUAL gpu)
     set(alone TEST_PREFIX gpu. PROPERTIES RESOURCE_LOCK gpu)
   endif()

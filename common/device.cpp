@@ -1,7 +1,6 @@
 #include "common/device.h"
 
 #include <fmt/format.h>
-#include <sanitizer/asan_interface.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/asan.h"
 #include "common/error.h"
 #ifdef ATTN_HAS_CPU
 #include "common/cpu/device.h"

@@ -50,7 +50,7 @@ class CommandEncoder {
                 const Parameters& parameters) {
     static_assert(std::is_trivially_copyable_v<Parameters>);
     Dispatch command{&kernel, grid, threads, threadgroup_bytes, std::vector<std::byte>(sizeof(Parameters))};
-    std::memcpy(command.parameters.data(), &parameters, sizeof(Parameters));
+    std::memcpy(command.parameters.data(), static_cast<const void*>(&parameters), sizeof(Parameters));
     commands_.emplace_back(std::move(command));
   }
   void fill(void* target, uint8_t value, size_t bytes) { commands_.emplace_back(Fill{target, value, bytes}); }

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <linux/close_range.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <memory>
 
 #include "common/error.h"
 #include "common/loop/state.h"
@@ -106,6 +109,9 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     return status;
   };
   const SignalGuard guard;
+  // spdlog's own logger writes to stdout, which holds results only.
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   try {
     auto options = parse_options(argc, argv, spec);
     if (!options) return 0;

@@ -98,10 +98,10 @@ Json to_json(const std::vector<Timing>& times) {
 /// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
 Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
 
-void require_below(double rate, double ceiling, const char* what, const Measurement& measurement) {
+void require_below(double rate, double ceiling, const char* unit) {
   if (!(ceiling > 0) || rate <= ceiling_slack * ceiling) return;
-  throw std::runtime_error(fmt::format("{} [{}]: {:.4g} {} is above the ceiling of {:.4g} measured in this run",
-                                       measurement.experiment, measurement.config.key(), rate, what, ceiling));
+  throw std::runtime_error(
+      fmt::format("{:.4g} {} is above the ceiling of {:.4g} measured in this run", rate, unit, ceiling));
 }
 
 const Timing* timing_of(const Measurement& measurement, Scope preferred, Scope otherwise) {
@@ -113,10 +113,10 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
   const bool timed = timing_of(measurement, Scope::device_hot, Scope::device_cold);
   if (measurement.status != "ok" || !measurement.work || !timed) return nullptr;
   const double matrix_ceiling = ceilings.matrix_tflops(measurement.dtype);
-  require_below(measurement.tflops(), matrix_ceiling, "TFLOPS", measurement);
+  require_below(measurement.tflops(), matrix_ceiling, "TFLOP/s");
   // Hot data may come from caches, which copy faster than memory does; cold data may not.
   if (measurement.timing(Scope::device_cold)) {
-    require_below(measurement.gbps(), ceilings.copy_gbps, "GB/s", measurement);
+    require_below(measurement.gbps(), ceilings.copy_gbps, "GB/s");
   }
   return {{"tflops", measurement.tflops()},
           {"gbps", measurement.gbps()},
@@ -392,7 +392,7 @@ RecordFile::~RecordFile() { close(descriptor_); }
 void RecordFile::append(const Json& record) {
   std::string line = line_of(record) + '\n';
   const FileLock lock(descriptor_);
-  struct stat status {};
+  struct stat status{};
   fstat(descriptor_, &status);
   const bool regular = S_ISREG(status.st_mode);
   char last = '\n';

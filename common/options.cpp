@@ -1,6 +1,7 @@
 #include "common/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -42,7 +43,7 @@ TABLE
   status       ok; skipped, wrong, failed, timeout, oom: with the reason. '!' marks a device that said it was throttled
 
 EXIT STATUS
-  0    done
+  0    done; also a replay that DIFFERS from its record, which it says
   1    a case was wrong, failed or did not end, or a record could not be written
   2    bad arguments: one line says what and what is allowed
   3    the device, or a library it needs, is not there
@@ -245,7 +246,8 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
   }
   if (!options.dump_output.empty() && cases.size() != 1) {
     throw BadInput(fmt::format(
-        "--dump-output writes one case, and {} are selected; name more axes, --dry-run lists them", cases.size()));
+        "--dump-output writes one case, and {} are selected, which differ in {}; name one value of each with --axis",
+        cases.size(), fmt::join(varying_axes(cases), ", ")));
   }
   return shard(group(cases, spec.compared_axes), options.shard_index, options.shard_count);
 }

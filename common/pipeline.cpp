@@ -35,7 +35,9 @@ std::string KernelSource::prologue() const {
   std::string text;
   for (const auto& [name, value] : constants) {
     const bool is_int = value == static_cast<int>(value);
-    text += fmt::format("constexpr {} {} = {};\n", is_int ? "int" : "long long", name, value);
+    // The smallest cannot be written: C++ reads it as the negative of a literal that is too large.
+    const std::string number = value == INT64_MIN ? fmt::format("{} - 1", INT64_MIN + 1) : fmt::to_string(value);
+    text += fmt::format("constexpr {} {} = {};\n", is_int ? "int" : "long long", name, number);
   }
   return text + fmt::format("#line 1 \"{}\"\n", path);
 }

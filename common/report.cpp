@@ -133,20 +133,6 @@ std::string summary(const Measurement& measurement) {
   return line;
 }
 
-std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
-  std::vector<std::string> axes;
-  for (const Case& config : cases) {
-    for (const auto& axis : config.axes()) {
-      if (std::find(axes.begin(), axes.end(), axis.first) == axes.end()) axes.push_back(axis.first);
-    }
-  }
-  std::erase_if(axes, [&](const std::string& axis) {
-    return std::all_of(cases.begin(), cases.end(),
-                       [&](const Case& config) { return config.key({axis}) == cases.front().key({axis}); });
-  });
-  return axes;
-}
-
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
   if (results.empty()) return "no cases\n";
   // Axes that all cases share with one value stand above the table.
@@ -161,7 +147,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   Row head = varying;
   for (const char* column : {"median_us", "ci_%", "cv_%", "n", "stop", "cold_us", "host_us", "tflops", "matrix_%",
                              "gbps", "copy_%", "max_abs", "status"}) {
-    head.push_back(column);
+    head.emplace_back(column);
   }
   std::vector<Row> rows{head};
   for (const Measurement& result : results) {

@@ -48,9 +48,6 @@ std::string format_interval(const Timing& timing);
 /// What came of one measurement, in a line.
 std::string summary(const Measurement& measurement);
 
-/// The axes that do not have the same value in all cases.
-std::vector<std::string> varying_axes(const std::vector<Case>& cases);
-
 /// The table that --help describes.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings);
 

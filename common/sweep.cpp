@@ -266,6 +266,20 @@ std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::
   return groups;
 }
 
+std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
+  std::vector<std::string> axes;
+  for (const Case& config : cases) {
+    for (const auto& axis : config.axes()) {
+      if (std::find(axes.begin(), axes.end(), axis.first) == axes.end()) axes.push_back(axis.first);
+    }
+  }
+  std::erase_if(axes, [&](const std::string& axis) {
+    return std::all_of(cases.begin(), cases.end(),
+                       [&](const Case& config) { return config.key({axis}) == cases.front().key({axis}); });
+  });
+  return axes;
+}
+
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;

@@ -72,6 +72,9 @@ std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
 /// Cases that agree on all axes but `compared`, in order of first appearance: these are measured interleaved.
 std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::vector<std::string>& compared);
 
+/// The axes that do not have the same value in all cases.
+std::vector<std::string> varying_axes(const std::vector<Case>& cases);
+
 /// Part I of N (1-based), by whole groups; the parts are disjoint and together everything.
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n);
 

@@ -190,7 +190,7 @@ Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DTy
                      uint64_t stream) {
   Tensor tensor = Tensor::zeros(batch, heads, seq, dim, dtype, layout);
   for_rows(tensor, [&](int64_t b, int64_t h, int64_t s) {
-    thread_local std::vector<double> row;
+    static thread_local std::vector<double> row;
     row.resize(static_cast<size_t>(dim));
     uint64_t key = mix(seed);
     for (const uint64_t part : {stream, static_cast<uint64_t>(b), static_cast<uint64_t>(h), static_cast<uint64_t>(s)}) {
@@ -205,7 +205,7 @@ Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DTy
 Tensor convert(const Tensor& tensor, DType dtype, Layout layout) {
   Tensor result = Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, dtype, layout);
   for_rows(tensor, [&](int64_t b, int64_t h, int64_t s) {
-    thread_local std::vector<double> row;
+    static thread_local std::vector<double> row;
     row.resize(static_cast<size_t>(tensor.dim));
     tensor.load(tensor.offset(b, h, s, 0), row);
     result.store(result.offset(b, h, s, 0), row);

@@ -36,27 +36,27 @@ Tensor from_stored(const StoredTensor& stored, Layout layout) {
 
 }  // namespace
 
-FlashInputs::FlashInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input)
-    : config_(config), seed_(seed) {
-  const AttentionShape& shape = config.shape;
+FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input)
+    : config_(std::move(config)), seed_(seed) {
+  const AttentionShape& shape = config_.shape;
   if (input.empty()) {
     const auto random = [&](int64_t heads, int64_t length, uint64_t stream) {
-      return random_tensor(shape.batch, heads, length, shape.head_dim, config.dtype, config.layout, seed, stream);
+      return random_tensor(shape.batch, heads, length, shape.head_dim, config_.dtype, config_.layout, seed, stream);
     };
     q_ = random(shape.q_heads, shape.q_len, 0);
     k_ = random(shape.kv_heads, shape.kv_len, 1);
     v_ = random(shape.kv_heads, shape.kv_len, 2);
   } else {
     const auto stored = read_safetensors(input, {"q", "k", "v"});
-    q_ = from_stored(stored.at("q"), config.layout);
-    k_ = from_stored(stored.at("k"), config.layout);
-    v_ = from_stored(stored.at("v"), config.layout);
+    q_ = from_stored(stored.at("q"), config_.layout);
+    k_ = from_stored(stored.at("k"), config_.layout);
+    v_ = from_stored(stored.at("v"), config_.layout);
   }
   q_buffer_ = upload(device, q_);
   k_buffer_ = upload(device, k_);
   v_buffer_ = upload(device, v_);
   const auto rows = static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len);
-  o_buffer_ = Buffer(device, rows * static_cast<size_t>(shape.head_dim) * size_bytes(config.out_dtype));
+  o_buffer_ = Buffer(device, rows * static_cast<size_t>(shape.head_dim) * size_bytes(config_.out_dtype));
   lse_buffer_ = Buffer(device, rows * sizeof(float));
 }
 
@@ -77,8 +77,8 @@ const ReferenceRows& FlashInputs::reference(const ScoreHook* hook) {
 }
 
 FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs,
-                           const FlashConfig& config, std::optional<ScoreHook> hook)
-    : device_(device), inputs_(std::move(inputs)), config_(config), hook_(std::move(hook)) {
+                           FlashConfig config, std::optional<ScoreHook> hook)
+    : device_(device), inputs_(std::move(inputs)), config_(std::move(config)), hook_(std::move(hook)) {
   const AttentionShape& shape = config_.shape;
   const FlashBackend& backend = FlashBackend::of(device.info());
   kernel_ = backend.kernel(config_, device.info(), hook_.has_value());

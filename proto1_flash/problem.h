@@ -28,7 +28,7 @@ struct ScoreHook {
 class FlashInputs {
  public:
   /// Seeded random tensors, or those of a safetensors file with q, k, v if `input` is not empty.
-  FlashInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input);
+  FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input);
   ~FlashInputs();
 
   const FlashConfig& config() const { return config_; }
@@ -48,7 +48,7 @@ class FlashInputs {
 
 class FlashProblem : public Problem {
  public:
-  FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, const FlashConfig& config,
+  FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
                std::optional<ScoreHook> hook = {});
 
   void encode(CommandEncoder& encoder) const override;

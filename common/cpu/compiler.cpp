@@ -22,6 +22,7 @@
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 #include <llvm/Transforms/Instrumentation/AddressSanitizer.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
@@ -81,9 +82,9 @@ class Stopwatch {
 };
 
 // Source to unoptimised IR. The prologue stands before the source in one buffer, so that clang reports a function
-// constant that the kernel does not use.
+// constant that the kernel does not use. `warnings` takes what clang says of a kernel that compiles.
 std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::vector<std::string>& arguments,
-                                        llvm::LLVMContext& context) {
+                                        llvm::LLVMContext& context, std::string& warnings) {
   const std::string root = source_root();
   const std::string main_file = root + "/" + source.path;
 
@@ -114,10 +115,9 @@ std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::v
   clang::EmitLLVMOnlyAction action(&context);
   const bool ok = clang.ExecuteAction(action);
   std::unique_ptr<llvm::Module> module = ok ? action.takeModule() : nullptr;
-  if (!module) {
-    stream.flush();
-    throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), messages));
-  }
+  stream.flush();
+  if (!module) throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), messages));
+  warnings = std::move(messages);
   return module;
 }
 
@@ -207,9 +207,9 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
                 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
                 "-Wall", "-Wextra", "-Werror=unused-const-variable"};
   const bool avx512 = std::binary_search(features_.begin(), features_.end(), "avx512f");
-  if (avx512) arguments_.push_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
+  if (avx512) arguments_.emplace_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
   for (const std::string& feature : features_) {
-    arguments_.push_back("-target-feature");
+    arguments_.emplace_back("-target-feature");
     arguments_.push_back("+" + feature);
   }
   for (const std::string& argument : sanitizer_arguments()) arguments_.push_back(argument);
@@ -239,11 +239,15 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   binary.source_sha256 = source_sha256(source);
   Stopwatch stopwatch;
   llvm::LLVMContext context;
-  const std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context);
+  std::string warnings;
+  const std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context, warnings);
   if (const llvm::Function* entry = module->getFunction(source.entry); !entry || entry->isDeclaration()) {
     throw CompileError(fmt::format("{} defines no extern \"C\" function {}", source.path, source.entry));
   }
   binary.times.front_end_s = stopwatch.lap();
+  if (!warnings.empty() && is_new(warnings)) {
+    spdlog::warn("{} compiles with warnings:\n{}", binary.key, warnings);
+  }
   const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
   module->setDataLayout(target->createDataLayout());
   optimize(*module, *target);
@@ -252,6 +256,11 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   binary.times.code_generation_s = stopwatch.lap();
   binary.code_sha256 = sha256(binary.code);
   return binary;
+}
+
+bool CpuCompiler::is_new(const std::string& warnings) const {
+  const std::lock_guard lock(warned_mutex_);
+  return warned_.insert(warnings).second;
 }
 
 CpuCompiler::Loaded CpuCompiler::load(const std::string& object, const std::string& entry) {

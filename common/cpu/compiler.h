@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,8 @@ class CpuCompiler {
   std::string toolchain() const;
   std::string identity() const;
 
+  /// What clang warns of in a kernel that compiles is logged, the same text once: a sweep compiles one kernel with
+  /// hundreds of constants.
   Binary compile(const KernelSource& source) const;
 
   /// Links the object into this process. The code lives until the returned handle goes.
@@ -34,10 +38,14 @@ class CpuCompiler {
 
  private:
   struct Jit;
+  bool is_new(const std::string& warnings) const;
+
   std::unique_ptr<Jit> jit_;
   std::string triple_, arch_;
   std::vector<std::string> features_;
   std::vector<std::string> arguments_;  // of the front end, the same for every kernel
+  mutable std::mutex warned_mutex_;
+  mutable std::set<std::string> warned_;
 };
 
 }  // namespace attn

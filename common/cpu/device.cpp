@@ -1,7 +1,6 @@
 #include "common/cpu/device.h"
 
 #include <fmt/format.h>
-#include <sanitizer/asan_interface.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "common/asan.h"
 #include "common/cpu/compiler.h"
 #include "common/cpu/pool.h"
 #include "common/error.h"
@@ -69,7 +69,8 @@ size_t cache_bytes(int wanted_level) {
     const std::string level_text = first_line(folder + "level");
     if (level_text.empty()) break;
     if (first_line(folder + "type") == "Instruction") continue;
-    const int level = std::atoi(level_text.c_str());
+    int level = 0;
+    std::from_chars(level_text.data(), level_text.data() + level_text.size(), level);
     const size_t bytes = std::strtoull(first_line(folder + "size").c_str(), nullptr, 10) << 10;  // "512K"
     if (wanted_level == level || (wanted_level == 0 && level > found_level)) {
       found = bytes;

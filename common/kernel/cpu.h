@@ -14,9 +14,15 @@ struct Threadgroup {
   unsigned long memory_bytes;
 };
 
-// Loops are left as they are written unless one of these stands before them.
+// Loops are left as they are written unless one of these stands before them. Kernels are compiled by clang; gcc may
+// compile host code that includes this.
+#ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define VECTORIZE _Pragma("clang loop vectorize(enable)")
+#else
+#define UNROLL
+#define VECTORIZE
+#endif
 
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))

@@ -94,8 +94,10 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       verdicts += verdict_text(finding);
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];
-      verdicts += fmt::format("{:<12} with the finding {} that is replayed\n", agrees ? "AGREES" : "DIFFERS",
-                              replayed["id"].get<std::string>());
+      verdicts +=
+          fmt::format("{:<12} {} the finding {} that is replayed, which was {}\n", agrees ? "AGREES" : "DIFFERS",
+                      agrees ? "with" : "from", replayed["id"].get<std::string>(),
+                      replayed["data"]["verdict"]["state"].get<std::string>());
     }
     std::string silent;
     for (const Hypothesis& hypothesis : spec.hypotheses) {
@@ -131,8 +133,10 @@ int Experiment::State::replay_measurement() {
     fmt::print("{}\n", old.config.key());
     print_line("recorded", old, before);
     print_line("now", now, after);
-    fmt::print("{}{}\n", agrees ? "AGREES" : "DIFFERS",
-               both ? fmt::format(": now {:.3f} of the recorded median", after->median_s / before->median_s) : "");
+    const std::string why = both ? fmt::format("now {:.3f} of the recorded median, the intervals {}overlap",
+                                               after->median_s / before->median_s, agrees ? "" : "do not ")
+                                 : fmt::format("recorded {}, now {}", old.status, now.status);
+    fmt::print("{}: {}\n", agrees ? "AGREES" : "DIFFERS", why);
   }
   return exit_status();
 }

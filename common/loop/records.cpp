@@ -92,8 +92,8 @@ void fail(Measurement& record, std::string status, std::string reason) {
   record.time.clear();
 }
 
-Experiment::State::State(Experiment& owner, const ExperimentSpec& experiment, Options given)
-    : lab(owner), spec(experiment), options(std::move(given)), progress(options.quiet) {
+Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options given)
+    : lab(owner), spec(std::move(experiment)), options(std::move(given)), progress(options.quiet) {
   if (!options.replay.empty()) replayed = find_replayed(options, spec);
   device = options.open_device(options.device);
   if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);

@@ -49,7 +49,7 @@ std::string device_name(const DeviceInfo& info);
 void fail(Measurement& record, std::string status, std::string reason);
 
 struct Experiment::State {
-  State(Experiment& owner, const ExperimentSpec& experiment, Options given);
+  State(Experiment& owner, ExperimentSpec experiment, Options given);
 
   // records.cpp
   bool replays_measurement() const;

@@ -45,7 +45,7 @@ using Bits = Vector<unsigned, VECTOR_WIDTH>;
 
 #ifdef __AVX512BF16__
 typedef __bf16 BfloatPairs __attribute__((vector_size(64)));
-INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
+[[maybe_unused]] INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
   const Vector<unsigned, 16> broadcast = Vector<unsigned, 16>{} + a;
   return __builtin_ia32_dpbf16ps_512(acc, reinterpret_cast<BfloatPairs>(broadcast), reinterpret_cast<BfloatPairs>(b));
 }
@@ -112,7 +112,7 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const flo
 }
 
 /// Two rows of floats as one row of bf16 pairs, rounded to nearest.
-INLINE Floats to_pairs(Floats low, Floats high) {
+[[maybe_unused]] INLINE Floats to_pairs(Floats low, Floats high) {
   const Bits low_bits = (reinterpret_cast<Bits>(low) + 0x8000u) >> 16;
   const Bits high_bits = (reinterpret_cast<Bits>(high) + 0x8000u) & 0xFFFF0000u;
   return reinterpret_cast<Floats>(low_bits | high_bits);

@@ -111,6 +111,7 @@ void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) 
 TEST_F(CliTest, SweepWritesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run(small_sweep());
   ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   expect_each_case_once(records("measurements.jsonl"), 24);
   ASSERT_FALSE(records("findings.jsonl").empty());
   for (const Json& record : records("measurements.jsonl")) {
@@ -229,6 +230,15 @@ TEST_F(CliTest, InputAndOutputAreSafetensors) {
     for (size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(o[i], want.o[i], 5e-3) << i;
     for (size_t i = 0; i < want.lse.size(); ++i) ASSERT_NEAR(lse[i], want.lse[i], 5e-3) << i;
   }
+}
+
+TEST_F(CliTest, KernelsCompileWithoutWarnings) {
+  const Outcome outcome =
+      run({"--axis", "q_len=9", "--axis", "head_dim=24,64", "--axis", "causal=0,1", "--axis",
+           "variant=naive,tiled_scalar,tiled_vector,tuned", "--axis", "dtype=f32,f16,bf16", "--axis", "layout=bhsd",
+           "--axis", "block_r=16", "--axis", "block_c=64", "--only", "verify", "--quiet"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err, "");
 }
 
 TEST_F(CliTest, ThreadgroupMemoryLowersTheBudget) {

@@ -7,19 +7,12 @@
 #include <set>
 
 #include "proto1_flash/sweep.h"
+#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {
 
-DeviceInfo device() {
-  DeviceInfo info;
-  info.spec = "cpu:threads=2";
-  info.units = 2;
-  info.simd_width = 8;
-  info.vector_registers = 16;
-  info.threadgroup_memory_bytes = 512 << 10;
-  return info;
-}
+using test::avx2;
 
 DeviceInfo gpu() {
   DeviceInfo info;
@@ -34,7 +27,7 @@ DeviceInfo gpu() {
 
 // The quick sweep with times from a model: 1 ns per score and d, less for wide rows, more for Bc = 80 and simple
 // variants, half when causal.
-std::vector<Measurement> made_up(const DeviceInfo& info = device()) {
+std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
       expand(flash_sweep("quick", info), flash_axes(), [&](Case& c) { complete_flash(c, info); });
@@ -133,7 +126,7 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
   const Ceilings ceilings{.copy_gbps = 100, .f32_tflops = 1000, .f16_tflops = 1000, .bf16_tflops = 1000};
   std::set<std::string> judged;
   const std::vector<Hypothesis> hypotheses = flash_hypotheses();
-  for (const DeviceInfo& info : {device(), gpu()}) {
+  for (const DeviceInfo& info : {avx2(), gpu()}) {
     const std::vector<Measurement> results = made_up(info);
     std::vector<Comparison> comparisons;
     for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));

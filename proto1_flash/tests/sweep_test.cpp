@@ -11,19 +11,12 @@
 #include "common/error.h"
 #include "common/tensor.h"
 #include "proto1_flash/problem.h"
+#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {
 
-DeviceInfo avx2() {
-  DeviceInfo info;
-  info.spec = "cpu:threads=2";
-  info.units = 2;
-  info.simd_width = 8;
-  info.vector_registers = 16;
-  info.threadgroup_memory_bytes = 512 << 10;
-  return info;
-}
+using test::avx2;
 
 std::vector<Case> cases(const std::string& profile, const DeviceInfo& info) {
   return expand(flash_sweep(profile, info), flash_axes(), [&](Case& config) { complete_flash(config, info); });

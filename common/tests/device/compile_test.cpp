@@ -100,6 +100,24 @@ TEST_F(CompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
   EXPECT_FALSE(contains(message, "'USED'")) << message;
 }
 
+TEST_F(CompileTest, WarningsOfAKernelThatCompilesAreLoggedOnce) {
+  const auto source = [](int64_t value) {
+    return kernel_text(
+        "extern \"C\" void run(long long* const* result, const Threadgroup*) {\n"
+        "  int forgotten;\n"
+        "  **result = VALUE;\n"
+        "}\n",
+        {{"VALUE", value}});
+  };
+  const test::CapturedLog log;
+  EXPECT_EQ(value_of(source(3)), 3);
+  EXPECT_TRUE(contains(log.text(), source(3).key())) << log.text();
+  EXPECT_TRUE(contains(log.text(), "test/kernel.cpu.cpp:3:7: warning: unused variable 'forgotten'")) << log.text();
+  const int lines = log.lines();
+  EXPECT_EQ(value_of(source(4)), 4);
+  EXPECT_EQ(log.lines(), lines) << "the same warning of another pipeline: " << log.text();
+}
+
 TEST_F(CompileTest, AConstantThatOnlyAHeaderUsesIsUsed) {
   KernelSource source = kernel_text(
       "#include \"test/header.h\"\n"

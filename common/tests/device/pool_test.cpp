@@ -117,7 +117,9 @@ TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
 
 TEST(ThreadPoolTest, GoesAwayInAnyState) {
   for (int repetition = 0; repetition < 100; ++repetition) {
-    { const ThreadPool never_used(3); }
+    {
+      const ThreadPool never_used(3);
+    }
     {
       ThreadPool awake(3);
       awake.begin();

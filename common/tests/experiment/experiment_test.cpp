@@ -506,7 +506,9 @@ TEST_F(ExperimentTest, ARateAboveItsCeilingIsAnError) {
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 1);
   const Json record = measurement(8, 16);
   EXPECT_EQ(record["status"], "failed");
-  EXPECT_NE(record["reason"].get<std::string>().find("ceiling"), std::string::npos);
+  const std::string reason = record["reason"];
+  EXPECT_TRUE(reason.ends_with("TFLOP/s is above the ceiling of 0.5 measured in this run")) << reason;
+  EXPECT_LT(reason.size(), 72u) << reason;
   EXPECT_TRUE(record["time"].empty());
 }
 
@@ -539,6 +541,14 @@ TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
   for (const Json& finding : findings()) recorded.push_back(finding);
   EXPECT_EQ(recorded.size(), 3u);
   EXPECT_EQ(printed, recorded);
+}
+
+TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
+  std::ofstream(path("cache")) << "not a folder";
+  const Outcome outcome = run({"--json", "--quiet", "--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("kernel cache"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
 }
 
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
@@ -744,7 +754,14 @@ TEST_F(ExperimentTest, ReplayOfAMeasurement) {
   world.seconds = [](const Case&) { return 2e-3; };
   outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_NE(outcome.out.find("DIFFERS: now 2.000 of the recorded median"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("DIFFERS: now 2.000 of the recorded median, the intervals do not overlap\n"),
+            std::string::npos)
+      << outcome.out;
+
+  world.correct = [](const Case&, int) { return false; };
+  outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.out.find("DIFFERS: recorded ok, now wrong\n"), std::string::npos) << outcome.out;
 }
 
 TEST_F(ExperimentTest, ReplayOfAFinding) {
@@ -753,7 +770,10 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   const Json finding = findings().at(1);
   const Outcome outcome = run({"--replay", finding["id"].get<std::string>()});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
+  const std::string id = finding["id"];
+  EXPECT_NE(outcome.out.find("AGREES       with the finding " + id + " that is replayed, which was supported\n"),
+            std::string::npos)
+      << outcome.out;
   EXPECT_EQ(measurements().size(), 6u + 2u);  // its two cases alone
   ASSERT_EQ(findings().size(), 4u);
   const Json again = findings()[3];
@@ -762,6 +782,13 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   EXPECT_EQ(again["data"]["run"]["seed"], 7);
   EXPECT_EQ(again["data"]["run"]["replay"], finding["data"]["run"]["replay"]);
   EXPECT_EQ(outcome.out.find("NOT JUDGED"), std::string::npos);
+
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+  const Outcome differs = run({"--replay", id});
+  EXPECT_EQ(differs.status, 0) << differs.err;
+  EXPECT_NE(differs.out.find("DIFFERS      from the finding " + id + " that is replayed, which was supported\n"),
+            std::string::npos)
+      << differs.out;
 }
 
 TEST_F(ExperimentTest, ReplayCommandMeasuresTheSame) {
@@ -855,7 +882,9 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
 TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
   const Outcome outcome = run({"--dump-output", path("o.safetensors")});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("6 are selected"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("6 are selected, which differ in n, m, tile; name one value of each with --axis"),
+            std::string::npos)
+      << outcome.err;
   EXPECT_FALSE(fs::exists(path("o.safetensors")));
   EXPECT_EQ(run({"--dump-output", path("o.safetensors"), "--axis", "n=8"}).status, 0);
   EXPECT_TRUE(fs::exists(path("o.safetensors")));
@@ -891,7 +920,7 @@ TEST_F(ExperimentTest, HelpExplainsOptionsColumnsAndExitStatus) {
                            "--only",      "--budget",       "--seed",   "--input",   "--dump-output",
                            "--out",       "--measurements", "--resume", "--shard",   "--threadgroup-memory",
                            "--replay",    "--json",         "--quiet",  "--version", "cpu:threads=N",
-                           "EXIT STATUS", "  130  "}) {
+                           "EXIT STATUS", "DIFFERS",        "  130  "}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text;
   }
   // Every column of the table is explained.

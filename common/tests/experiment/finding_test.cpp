@@ -413,7 +413,9 @@ TEST(RecordId, IsTheHashOfTheLineWithoutIt) {
 TEST(RecordFile, AppendsWholeLines) {
   TemporaryFolder folder;
   const std::string path = folder.file("r.jsonl");
-  { RecordFile(path).append({{"n", 1}}); }
+  {
+    RecordFile(path).append({{"n", 1}});
+  }
   RecordFile file(path);
   emit_finding(file, {{"text", "two\nlines"}});
   EXPECT_EQ(contents(path), "{\"n\":1}\n{\"text\":\"two\\nlines\"}\n") << "visible before the file is closed";
