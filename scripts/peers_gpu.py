@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Forward attention on a GPU, 16-bit inputs: proto1_flash against cuDNN through PyTorch, in one process.
 
     scripts/peers_gpu.py [--device cuda:0] [--seconds 0.3] [--out peers_gpu.json] [--page]
@@ -15,9 +16,12 @@ import statistics
 import sys
 import tempfile
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ModuleNotFoundError:
+    torch = None  # --from needs none
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/peers.md"
@@ -151,6 +155,8 @@ def main():
 
     if options.source:
         result = json.loads(options.source.read_text())
+    elif torch is None:
+        sys.exit("peers_gpu: PyTorch is not installed")
     else:
         version = torch.backends.cudnn.version()
         result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],

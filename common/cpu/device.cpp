@@ -150,7 +150,8 @@ class CpuDevice : public Device {
     info_.spec = fmt::format("cpu:threads={}", threads);
     info_.backend = "cpu";
     info_.name = proc_field("/proc/cpuinfo", "model name");
-    if (info_.name.empty()) info_.name = compiler_.arch();
+    // One product name stands for many cores ("AMD EPYC"); the arch tells them apart in records.
+    info_.name = info_.name.empty() ? compiler_.arch() : fmt::format("{} ({})", info_.name, compiler_.arch());
     info_.arch = compiler_.arch();
     info_.toolchain = compiler_.toolchain();
     info_.features = compiler_.features();
