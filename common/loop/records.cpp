@@ -231,16 +231,16 @@ Measurement Experiment::State::blank(const Case& config) const {
 void Experiment::State::store(Measurement record, Series hot, int launches_per_sample) {
   const auto to_record = [&] { return to_json(record, ceilings.value_or(Ceilings{})); };
   Json json;
-  try {
-    json = to_record();
-  } catch (const std::runtime_error&) {
-    // A rate above its ceiling. The ceiling may have been measured in a bad moment; if not, this is an error.
-    if (ceilings) raise_ceilings();
+  // A rate may be above a ceiling that was measured in bad moments; if it stays there, this is an error.
+  for (int retries = 4; json.is_null(); --retries) {
     try {
       json = to_record();
     } catch (const std::runtime_error& error) {
-      fail(record, "failed", first_line(error.what()));
-      json = to_record();
+      if (ceilings && retries > 0) {
+        raise_ceilings();
+      } else {
+        fail(record, "failed", first_line(error.what()));
+      }
     }
   }
   for (Json& timing : json["time"]) {

@@ -72,18 +72,12 @@ class CliTest : public testing::Test {
   Outcome run(const std::vector<std::string>& arguments) const { return finish(start(arguments)); }
 
   // Some twenty quick cases, in groups of several tiles.
-  static std::vector<std::string> small_sweep() {
-    return {"--device", "cpu:threads=2",
-            "--axis",   "q_len=64,128",
-            "--axis",   "q_heads=2",
-            "--axis",   "head_dim=32",
-            "--axis",   "variant=tuned",
-            "--axis",   "dtype=f32",
-            "--axis",   "layout=bhsd",
-            "--axis",   "causal=0,1",
-            "--axis",   "block_r=16,32,64",
-            "--axis",   "block_c=64,128",
-            "--budget", "6"};
+  static std::vector<std::string> small_sweep(const std::string& device = "cpu:threads=2") {
+    return {"--device",   device,      "--axis",           "q_len=64,128", "--axis",
+            "q_heads=2",  "--axis",    "head_dim=32",      "--axis",       "variant=tuned",
+            "--axis",     "dtype=f32", "--axis",           "layout=bhsd",  "--axis",
+            "causal=0,1", "--axis",    "block_r=16,32,64", "--axis",       "block_c=64,128",
+            "--budget",   "6"};
   }
   static std::vector<std::string> one_case() {
     return {"--device", "cpu:threads=1", "--axis", "variant=tuned", "--axis",   "q_heads=3", "--axis", "q_len=33",
@@ -173,7 +167,9 @@ TEST_F(CliTest, InterruptKeepsWhatWasMeasured) {
 }
 
 TEST_F(CliTest, TwoProcessesShareCacheAndFiles) {
-  const pid_t first = start(small_sweep(), "first"), second = start(small_sweep(), "second");
+  // One thread each, so that they do not take each other's cores while they measure.
+  const std::vector<std::string> sweep = small_sweep("cpu:threads=1");
+  const pid_t first = start(sweep, "first"), second = start(sweep, "second");
   const Outcome a = finish(first, "first"), b = finish(second, "second");
   EXPECT_EQ(a.status, 0) << a.err;
   EXPECT_EQ(b.status, 0) << b.err;
