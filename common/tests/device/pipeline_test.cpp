@@ -61,7 +61,7 @@ class FakeDevice : public Device {
     Binary binary;
     binary.key = source.key();
     binary.source_sha256 = source_sha256(source);
-    binary.code = std::string("\n\0\xFF code {}\n of ", 17) + source.key();
+    binary.code = std::string("\n\0\xFF code {}\n of ", 16) + source.key();
     binary.code_sha256 = sha256(binary.code);
     binary.times = {0.1, 1.0 / 3, 1.5e-5};
     binary.registers = 17;

@@ -626,7 +626,7 @@ TEST_F(ExperimentTest, ResumeMeasuresAgainWhatIsNotTheSame) {
   const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--axis", "variant=tuned"};
   const auto resumed = [&](std::vector<std::string> more) {
     more.insert(more.end(), one.begin(), one.end());
-    more.push_back("--resume");
+    more.emplace_back("--resume");
     EXPECT_EQ(run(more).status, 0);
     return measurements().size();
   };

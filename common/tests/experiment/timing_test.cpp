@@ -18,7 +18,7 @@ struct Script {
 
   Script(const std::string& names, const std::function<double(char name, int turn)>& seconds) {
     for (char subject : names) {
-      samplers.push_back([this, subject, seconds] {
+      samplers.emplace_back([this, subject, seconds] {
         turns += subject;
         return std::vector<double>{seconds(subject, static_cast<int>(turns.size()))};
       });
@@ -168,7 +168,7 @@ TEST(BootstrapMedian, ItsValueIsTheMedianOfAllSamples) {
   for (int rounds : {1, 2, 7, 10}) {
     Series series = simulate(random, rounds, 3, 1, 1);
     series.front().push_back(11);  // uneven rounds
-    series.push_back({});
+    series.emplace_back();
     std::vector<double> all;
     for (const Round& round : series) all.insert(all.end(), round.begin(), round.end());
     const Estimate estimate = bootstrap_median(series, 3);
