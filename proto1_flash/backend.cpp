@@ -7,9 +7,6 @@
 
 namespace attn {
 
-const FlashBackend& cpu_flash();   // backend_cpu.cpp
-const FlashBackend& cuda_flash();  // backend_cuda.cpp
-
 const FlashBackend& FlashBackend::of(const DeviceInfo& device) {
   return device.backend == "cuda" ? cuda_flash() : cpu_flash();
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numbers>
 #include <utility>
 
 #include "common/cuda/tensor_map.h"
@@ -14,7 +15,7 @@
 namespace attn {
 namespace {
 
-constexpr float log2_e = 1.4426950408889634f;
+constexpr float log2_e = std::numbers::log2e_v<float>;
 // Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = 512;  // beside the scores

@@ -2,11 +2,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -53,7 +53,8 @@ class CliTest : public testing::Test {
     if (child != 0) return child;
     if (chdir(folder_.c_str()) != 0) _exit(127);
     for (const auto& [descriptor, suffix] : {std::pair{1, ".out"}, {2, ".err"}}) {
-      dup2(open((name + suffix).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), descriptor);
+      const int file = open((name + suffix).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      if (file < 0 || dup2(file, descriptor) < 0) _exit(127);
     }
     std::vector<std::string> all = {ATTN_BINARY_DIR "/proto1_flash"};
     all.insert(all.end(), arguments.begin(), arguments.end());
