@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -139,14 +140,36 @@ double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
   return best;
 }
 
-/// `group_flops`: what a threadgroup does in an iteration.
-double arithmetic_tflops(Device& device, const Kernel& kernel, double group_flops, double budget_s) {
-  const DeviceInfo& info = device.info();
-  const Buffer result(device, parts(info) * static_cast<size_t>(kernels_of(info).lanes) * sizeof(float));
-  const auto encode = [&](long long iterations) {
-    return timed(kernel, parts(info), kernels_of(info).threads,
-                 ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
-  };
+/// The kernel whose rate is a dtype's ceiling, and what a threadgroup of it does in an iteration.
+struct Arithmetic {
+  const char* entry;
+  double group_flops;
+  FunctionConstants constants;
+};
+
+/// The fastest way to multiply numbers of the dtype and accumulate in f32 that the device is known to have.
+Arithmetic arithmetic_of(const DeviceInfo& info, DType dtype) {
+  const double fma_flops = kernels_of(info).fma_flops;
+  if (dtype != DType::f32 && info.has("mma")) {
+    return {"ceiling_mma", 2.0 * ceiling_m * ceiling_n * ceiling_k, {{"IN_TYPE", dtype == DType::bf16 ? BF16 : F16}}};
+  }
+  if (dtype == DType::bf16 && info.has("avx512bf16")) return {"ceiling_bf16", 2 * fma_flops, {}};
+  return {"ceiling_fma", fma_flops, {}};
+}
+
+Buffer arithmetic_result(Device& device) {
+  return {device, parts(device.info()) * static_cast<size_t>(kernels_of(device.info()).lanes) * sizeof(float)};
+}
+
+CommandEncoder encode_arithmetic(Device& device, const Kernel& kernel, const Buffer& result, long long iterations) {
+  return timed(kernel, parts(device.info()), kernels_of(device.info()).threads,
+               ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
+}
+
+double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Arithmetic& arithmetic, double budget_s) {
+  const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
+  const Buffer result = arithmetic_result(device);
+  const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
   // Double until a launch is long enough to tell its rate from its overhead, then scale to the wanted length.
   long long iterations = 1024;
   double seconds = run_once(device, encode(iterations));
@@ -155,7 +178,7 @@ double arithmetic_tflops(Device& device, const Kernel& kernel, double group_flop
     seconds = run_once(device, encode(iterations));
   }
   iterations = std::max(1ll, static_cast<long long>(iterations * repetition_s / seconds));
-  const double flops = group_flops * static_cast<double>(iterations) * parts(info);
+  const double flops = arithmetic.group_flops * static_cast<double>(iterations) * parts(device.info());
   return flops / best_time(device, {encode(iterations)}, budget_s) * 1e-12;
 }
 
@@ -165,24 +188,32 @@ Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budge
   const DeviceInfo& info = device.info();
   const bool dot_products = info.has("avx512bf16"), matrix_units = info.has("mma");
   const double share = budget_s / (matrix_units ? 4 : dot_products ? 3 : 2);
-  const auto rate = [&](const char* entry, double group_flops, FunctionConstants constants = {}) {
-    return arithmetic_tflops(device, ceiling_kernel(device, pipelines, entry, std::move(constants)), group_flops,
-                             share);
+  const auto rate = [&](DType dtype) {
+    return arithmetic_tflops(device, pipelines, arithmetic_of(info, dtype), share);
   };
   Ceilings ceilings;
   ceilings.copy_gbps = copy_gbps(device, pipelines, share);
-  ceilings.f32_tflops = rate("ceiling_fma", kernels_of(info).fma_flops);
-  ceilings.f16_tflops = ceilings.bf16_tflops = ceilings.f32_tflops;
-  if (dot_products) {  // which some cores run more slowly than f32 multiply-adds; two for each of them
-    ceilings.bf16_tflops = std::max(ceilings.bf16_tflops, rate("ceiling_bf16", 2 * kernels_of(info).fma_flops));
-  }
-  if (matrix_units) {
-    constexpr double flops = 2.0 * ceiling_m * ceiling_n * ceiling_k;
-    ceilings.bf16_tflops = rate("ceiling_mma", flops, {{"IN_TYPE", BF16}});
-    ceilings.f16_tflops = rate("ceiling_mma", flops, {{"IN_TYPE", F16}});
-  }
+  ceilings.f32_tflops = rate(DType::f32);
+  ceilings.f16_tflops = matrix_units ? rate(DType::f16) : ceilings.f32_tflops;
+  ceilings.bf16_tflops = matrix_units || dot_products ? rate(DType::bf16) : ceilings.f32_tflops;
+  // Some cores run dot products more slowly than multiply-adds.
+  ceilings.bf16_tflops = std::max(ceilings.bf16_tflops, ceilings.f32_tflops);
   return ceilings;
 }
+
+MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured,
+                             double launch_s)
+    : device_(device), result_(arithmetic_result(device)) {
+  const double tflops = measured.matrix_tflops(dtype);
+  const Arithmetic arithmetic = arithmetic_of(device.info(), tflops > measured.f32_tflops ? dtype : DType::f32);
+  const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
+  const double iteration_flops = arithmetic.group_flops * parts(device.info());
+  const long long iterations = std::max(1ll, std::llround(tflops * 1e12 * launch_s / iteration_flops));
+  encoder_ = encode_arithmetic(device, kernel, result_, iterations);
+  flops_ = iteration_flops * static_cast<double>(iterations);
+}
+
+double MatrixCeiling::sample() const { return run_once(device_, encoder_); }
 
 Ceilings max(const Ceilings& a, const Ceilings& b) {
   return {.copy_gbps = std::max(a.copy_gbps, b.copy_gbps),

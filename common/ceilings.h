@@ -17,6 +17,23 @@ namespace attn {
 ///   f16     cpu: as f32, since kernels widen f16 to f32, which is the best accumulation a cpu has. cuda: as bf16.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
+/// The arithmetic of a ceiling as one more subject of interleaved rounds: what the device reaches in the same moments.
+class MatrixCeiling {
+ public:
+  /// A launch of about `launch_s` seconds at the rate that was measured for the dtype.
+  MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured, double launch_s);
+  /// Seconds of a launch.
+  double sample() const;
+  /// Of a launch.
+  double flops() const { return flops_; }
+
+ private:
+  Device& device_;
+  Buffer result_;
+  CommandEncoder encoder_;
+  double flops_;
+};
+
 /// Of two measurements of one device the better: a noisy neighbour makes a ceiling too low, never too high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 

@@ -55,7 +55,6 @@ const std::string& Experiment::input() const { return state_->options.input; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
-const Ceilings& Experiment::ceilings() const { return state_->measured_ceilings(); }
 
 const Series& Experiment::series(const Measurement& result) const {
   static const Series none;

@@ -96,7 +96,6 @@ class Experiment {
   /// The sample series behind a result of this run, for fits; empty for a resumed one.
   const Series& series(const Measurement& result) const;
   const std::vector<Comparison>& comparisons() const;
-  const Ceilings& ceilings() const;
 
  private:
   friend int run_experiment(int, const char* const*, const ExperimentSpec&, const std::function<int(Experiment&)>&,

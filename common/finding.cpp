@@ -118,10 +118,15 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
   if (measurement.timing(Scope::device_cold)) {
     require_below(measurement.gbps(), ceilings.copy_gbps, "GB/s");
   }
-  return {{"tflops", measurement.tflops()},
-          {"gbps", measurement.gbps()},
-          {"pct_matrix_ceiling", percent(measurement.tflops(), matrix_ceiling)},
-          {"pct_copy_ceiling", percent(measurement.gbps(), ceilings.copy_gbps)}};
+  Json rate = {{"tflops", measurement.tflops()}, {"gbps", measurement.gbps()},
+               {"pct_matrix_ceiling", nullptr},  {"pct_matrix_ci_lo", nullptr},
+               {"pct_matrix_ci_hi", nullptr},    {"pct_copy_ceiling", percent(measurement.gbps(), ceilings.copy_gbps)}};
+  if (const auto& pct = measurement.matrix_pct) {
+    rate["pct_matrix_ceiling"] = pct->value;
+    rate["pct_matrix_ci_lo"] = pct->ci_lo;
+    rate["pct_matrix_ci_hi"] = pct->ci_hi;
+  }
+  return rate;
 }
 
 Json to_json(const Comparison& comparison) {
@@ -258,6 +263,9 @@ Measurement measurement_from_json(const Json& json) {
   if (!json.at("check").is_null()) measurement.check = check_from_json(json.at("check"));
   if (const Json& work = json.at("work"); !work.is_null()) measurement.work = Work{work.at("flops"), work.at("bytes")};
   for (const Json& timing : json.at("time")) measurement.time.push_back(timing_from_json(timing));
+  if (const Json& rate = json.at("rate"); rate.is_object() && rate.value("pct_matrix_ci_lo", Json()).is_number()) {
+    measurement.matrix_pct = {rate.at("pct_matrix_ceiling"), rate.at("pct_matrix_ci_lo"), rate.at("pct_matrix_ci_hi")};
+  }
   measurement.pipeline = json.at("pipeline");
   measurement.clocks = json.at("clocks");
   return measurement;

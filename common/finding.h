@@ -39,8 +39,9 @@ struct Measurement {
   std::optional<Check> check;
   std::optional<Work> work;
   std::vector<Timing> time;
-  DType dtype = DType::f32;  // whose matrix ceiling the rate is held against
-  Json pipeline, clocks;     // null where there is none
+  DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
+  std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
+  Json pipeline, clocks;               // null where there is none
 
   const Timing* timing(Scope scope) const;
   /// Rates by the median of one scope; 0 without work or time. Arithmetic is at its best with hot caches; cold ones
@@ -49,8 +50,9 @@ struct Measurement {
   double gbps() const;
 };
 
-/// Throws std::runtime_error where a rate is above its ceiling by more than 5 %, such a figure being an error and no
-/// result (the copy ceiling holds for cold times only), and for a number that is not finite. Sets id.
+/// `ceilings` are the best of the run. Throws std::runtime_error where a rate is above its ceiling by more than 5 %,
+/// such a figure being an error and no result (the copy ceiling holds for cold times only), and for a number that is
+/// not finite. Sets id.
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
 /// Throws BadInput for another schema, Json::exception for a missing field or a wrong type.
 Measurement measurement_from_json(const Json& json);

@@ -63,7 +63,7 @@ Row result_row(const Measurement& result, const Ceilings& ceilings) {
   row.push_back(microseconds(result.timing(Scope::device_cold)));
   row.push_back(microseconds(result.timing(Scope::host)));
   row.push_back(hot ? fmt::format("{:.4g}", tflops) : "");
-  row.push_back(hot ? percent(tflops, ceilings.matrix_tflops(result.dtype)) : "");
+  row.push_back(result.matrix_pct ? fmt::format("{:.1f}", result.matrix_pct->value) : "");
   row.push_back(hot ? fmt::format("{:.4g}", gbps) : "");
   row.push_back(hot ? percent(gbps, ceilings.copy_gbps) : "");
   row.push_back(result.check ? fmt::format("{:.1e}", result.check->max_abs) : "");

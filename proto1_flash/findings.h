@@ -18,7 +18,7 @@ std::vector<Duel> flash_duels(const std::vector<Measurement>& results);
 
 /// `series_of` gives the samples behind a result, for fits; an empty series leaves the result out.
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
-                                          const std::vector<Comparison>& comparisons, const Ceilings& ceilings,
+                                          const std::vector<Comparison>& comparisons,
                                           const std::function<const Series&(const Measurement&)>& series_of);
 
 }  // namespace attn

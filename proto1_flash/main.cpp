@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
     lab.compare(flash_duels(lab.results()));
     return lab.conclude(
-        flash_conclusions(lab.results(), lab.comparisons(), lab.ceilings(),
+        flash_conclusions(lab.results(), lab.comparisons(),
                           [&](const Measurement& result) -> const Series& { return lab.series(result); }));
   });
 }

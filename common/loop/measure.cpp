@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <new>
 #include <set>
 #include <utility>
@@ -12,12 +14,13 @@
 namespace attn {
 namespace {
 
-constexpr double max_launch_s = 0.5;        // a longer one may trip a display's watchdog, and hides clock changes
-constexpr double short_launch_s = 20e-6;    // below, several launches make one sample: a timestamp costs about 0.1 us
-constexpr double sample_s = 100e-6;         // what such a sample then takes
-constexpr double compare_share = 1 / 2.;    // of the budget, kept for the comparisons that hypotheses ask for
-constexpr double cold_share = 1 / 3.;       // of a group's budget
-constexpr double ceilings_s = 0.5;          // for one measurement of the ceilings; part of the start-up
+constexpr double max_launch_s = 0.5;      // a longer one may trip a display's watchdog, and hides clock changes
+constexpr double short_launch_s = 20e-6;  // below, several launches make one sample: a timestamp costs about 0.1 us
+constexpr double sample_s = 100e-6;       // what such a sample then takes
+constexpr double compare_share = 1 / 2.;  // of the budget, kept for the comparisons that hypotheses ask for
+constexpr double cold_share = 1 / 3.;     // of a group's budget
+constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings; part of the start-up
+constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // of a launch of the ceiling among others
 constexpr double clock_interval_s = 20e-3;  // between readings of the clocks, which take up to 1 ms
 
 struct Rounds {
@@ -130,6 +133,26 @@ void guarded(Measurement& record, const Step& step) {
 
 bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
 
+/// The ceiling of each dtype among the trials, as long as a launch of theirs.
+std::map<DType, MatrixCeiling> ceilings_beside(Device& device, PipelineCache& pipelines, const Ceilings& measured,
+                                               const std::vector<Trial>& trials) {
+  double launch_s = 0;
+  for (const Trial& trial : trials) launch_s += trial.launch_s / static_cast<double>(trials.size());
+  launch_s = std::clamp(launch_s, min_ceiling_s, max_ceiling_s);
+  std::map<DType, MatrixCeiling> beside;
+  for (const Trial& trial : trials) {
+    beside.try_emplace(trial.record.dtype, device, pipelines, trial.record.dtype, measured, launch_s);
+  }
+  return beside;
+}
+
+/// The rate of launches that do `flops` each, in per cent of the ceiling's.
+Estimate pct_of(const Series& ceiling, double ceiling_flops, const Series& launches, double flops, uint64_t seed) {
+  const Estimate times = ratio(ceiling, launches, seed);
+  const double pct = 100 * flops / ceiling_flops;
+  return {pct / times.value, pct / times.ci_hi, pct / times.ci_lo};
+}
+
 }  // namespace
 
 // ---- verify
@@ -237,7 +260,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     return true;
   });
   if (trials.empty()) return;
-  measured_ceilings();
+  const std::map<DType, MatrixCeiling> beside = ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
   const CacheFlush* const cold = cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
@@ -262,6 +285,9 @@ void Experiment::State::measure(std::vector<Trial> trials) {
       launches.push_back(launches_per_sample(*device, trials[i]));
       hot_samplers.push_back(marked(i, hot_sampler(*device, problem, launches.back())));
       if (cold) cold_samplers.push_back(marked(i, cold_sampler(*device, problem, *cold)));
+    }
+    for (const auto& [dtype, ceiling] : beside) {
+      hot_samplers.push_back([&ceiling]() -> std::vector<double> { return {ceiling.sample()}; });
     }
     const auto [quick, full] = sweep_rounds;
     const auto after_round = [&] { clocks.read(); };
@@ -295,6 +321,12 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     add(hot, 0, Scope::device_hot);
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
     add(hot, 1, Scope::host);
+    if (trial.record.work && trial.record.work->flops > 0) {
+      const auto ceiling = beside.find(trial.record.dtype);
+      const Measured& turns = hot_samples[trials.size() + std::distance(beside.begin(), ceiling)];
+      trial.record.matrix_pct = pct_of(turns.series.front(), ceiling->second.flops(), hot.series.front(),
+                                       trial.record.work->flops, options.seed);
+    }
     trial.record.clocks = clocks.json();
     guarded(trial.record, [&] { launch_and_check(trial); });
     store(std::move(trial.record), hot.series.front(), launches[i]);

@@ -46,6 +46,8 @@ std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
     if (config.text("variant") != "tuned") seconds *= 30;
     const double flops = 4 * n * n * d * 8 * (config.integer("causal") == 1 ? 0.5 : 1);
     result.work = Work{flops, 1e6};
+    const double pct = 100 * flops / seconds / 1e11;
+    result.matrix_pct = Estimate{pct, pct * 0.99, pct * 1.01};
     result.time = {Timing{Scope::device_hot, 10, 10, seconds, seconds * 0.99, seconds * 1.01, 0.01, seconds, "ci"}};
     results.push_back(result);
   }
@@ -119,11 +121,10 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
   for (const Duel& duel : flash_duels(results)) EXPECT_LT(duel.baseline.integer("block_r"), 128) << duel.hypothesis;
   for (Measurement& result : results) result.time.clear();
   EXPECT_TRUE(flash_duels(results).empty());
-  EXPECT_TRUE(flash_conclusions(results, {}, {}, no_series).empty());
+  EXPECT_TRUE(flash_conclusions(results, {}, no_series).empty());
 }
 
 TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
-  const Ceilings ceilings{.copy_gbps = 100, .f32_tflops = 1000, .f16_tflops = 1000, .bf16_tflops = 1000};
   std::set<std::string> judged;
   const std::vector<Hypothesis> hypotheses = flash_hypotheses();
   for (const DeviceInfo& info : {avx2(), gpu()}) {
@@ -131,7 +132,7 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
     std::vector<Comparison> comparisons;
     for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));
     std::set<std::string> claims;
-    for (const Conclusion& conclusion : flash_conclusions(results, comparisons, ceilings, no_series)) {
+    for (const Conclusion& conclusion : flash_conclusions(results, comparisons, no_series)) {
       const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
                                            [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
       ASSERT_NE(hypothesis, hypotheses.end()) << conclusion.hypothesis;
@@ -148,22 +149,20 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
   EXPECT_EQ(judged.size(), hypotheses.size() - 1);  // scaling needs samples
 }
 
-TEST(FlashConclusionsTest, CeilingSharesAreOfWorkOverTime) {
+TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
   const std::vector<Measurement> results = made_up();
-  Ceilings ceilings;
-  ceilings.f32_tflops = 0.1;
   bool found = false;
-  for (const Conclusion& conclusion : flash_conclusions(results, {}, ceilings, no_series)) {
+  for (const Conclusion& conclusion : flash_conclusions(results, {}, no_series)) {
     if (conclusion.hypothesis != "ceiling" || conclusion.values["head_dim"] != 128) continue;
     if (conclusion.values["layout"] != "bhsd") continue;
     found = true;
     const auto& result = *std::find_if(results.begin(), results.end(),
                                        [&](const Measurement& r) { return r.id == conclusion.measurements.at(0); });
     EXPECT_EQ(result.config.integer("q_len"), 2048);
-    const double seconds = result.timing(Scope::device_hot)->median_s;
-    EXPECT_NEAR(conclusion.estimate.value, 100 * result.work->flops / seconds / 1e11, 1e-9);
-    EXPECT_LT(conclusion.estimate.ci_lo, conclusion.estimate.value);
-    EXPECT_GT(conclusion.estimate.ci_hi, conclusion.estimate.value);
+    EXPECT_EQ(conclusion.estimate.value, result.matrix_pct->value);
+    EXPECT_EQ(conclusion.estimate.ci_lo, result.matrix_pct->ci_lo);
+    EXPECT_EQ(conclusion.estimate.ci_hi, result.matrix_pct->ci_hi);
+    EXPECT_NEAR(conclusion.values["ceiling_tflops"].get<double>(), 0.1, 1e-12);
   }
   EXPECT_TRUE(found);
 }
@@ -177,7 +176,7 @@ TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
   }
   const auto series = [&](const Measurement& result) -> const Series& { return samples.at(result.id); };
   int found = 0;
-  for (const Conclusion& conclusion : flash_conclusions(results, {}, {.f32_tflops = 1e6}, series)) {
+  for (const Conclusion& conclusion : flash_conclusions(results, {}, series)) {
     if (conclusion.hypothesis != "scaling") continue;
     ++found;
     EXPECT_NEAR(conclusion.estimate.value, 2, 0.05) << conclusion.subject;

@@ -582,7 +582,6 @@ TEST_F(ExperimentTest, SeriesBelongToTheirResults) {
                     EXPECT_EQ(static_cast<int>(series.size()), result.timing(Scope::device_hot)->rounds);
                   }
                   EXPECT_TRUE(lab.series(Measurement{}).empty());
-                  EXPECT_NEAR(lab.ceilings().f32_tflops, fma_tflops, 1e-6);
                   return lab.conclude({});
                 })
                 .status,
