@@ -176,23 +176,12 @@ class CudaFlash : public FlashBackend {
       }
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
     }
-    Tiles found;
-    if (dim <= 64) {
-      if (!shape.causal) found = {{192, 128}};
-      if (shape.causal && shape.kv_len >= 2048) found = {{192, 96}};
-      found.emplace_back(128, 128);
-    } else if (dim <= 128) {
-      if (!shape.causal) {
-        // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
-        found = {{128, 176}, {128, 160}, {128, 128}};
-        const auto cost = [&](int64_t keys) { return (shape.kv_len + keys - 1) / keys * (keys + 12); };
-        std::stable_sort(found.begin(), found.end(),
-                         [&](const auto& a, const auto& b) { return cost(a.second) < cost(b.second); });
-      }
-      found.emplace_back(128, 128);
-    }
-    found.insert(found.end(), {{128, 80}, {64, 128}, {64, 80}, {64, 64}, {64, 16}});
-    return found;
+    if (dim <= 64) return {{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 128) return {{128, 128}, {128, 80}, {64, 128}, {64, 64}, {64, 16}};
+    // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
+    const auto cost = [&](int64_t keys) { return (shape.kv_len + keys - 1) / keys * (keys + 12); };
+    const int64_t best = cost(64) < cost(80) ? 64 : 80;
+    return {{128, best}, {128, 64}, {64, 80}, {64, 64}, {64, 16}};
   }
 
   // Rows so many that every multiprocessor has a tile, down to the fewest that there are.

@@ -13,8 +13,9 @@
 // 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential).
 // Grid: at most one threadgroup per multiprocessor; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 #include "common/kernel/base2.h"
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,STAGES=2]
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,STAGES=2]
+// without spills Checked:
+// flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,STAGES=2]
 #include "common/kernel/hopper.h"
 #include "common/kernel/score.h"
 #include "proto1_flash/kernels/hopper.h"
@@ -33,10 +34,16 @@ constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
+// The same in all threads of the warp, so that the compiler knows: what depends on it, ring indices above all, then
+// stays in uniform registers (8 to 12 % at head_dim 64).
+DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
+
 /// One tile of the output: BLOCK_R query rows of one head.
 struct Tile {
   int batch, head, kv_head, first_query;
-  int blocks;  // of keys that some row may see
+  int blocks;              // of keys that some row sees, at least one
+  int own[CONSUMERS];      // those of them that a consumer's rows see, at least one
+  int visible[CONSUMERS];  // those that need no mask
 };
 constexpr int no_more_tiles = -1;
 
@@ -65,6 +72,11 @@ struct Ring {
 
 DEVICE int tiles_of_head(const AttentionParams& a) { return (a.q_len + BLOCK_R - 1) / BLOCK_R; }
 
+/// A row sees the keys before it.
+DEVICE int key_end(const AttentionParams& a, int query) {
+  return CAUSAL ? min(max(causal_end(query, a.q_len, a.kv_len), 0), a.kv_len) : a.kv_len;
+}
+
 /// Tile of that number in the order of the schedule.
 DEVICE Tile find_tile(const WgmmaParams& p, int number) {
   const AttentionParams& a = p.attention;
@@ -80,12 +92,14 @@ DEVICE Tile find_tile(const WgmmaParams& p, int number) {
   tile.head = pair % a.q_heads;
   tile.kv_head = tile.head / (a.q_heads / a.kv_heads);
   tile.first_query = row * BLOCK_R;
-  int end = a.kv_len;
-  if constexpr (CAUSAL) {
-    const int last = min(tile.first_query + BLOCK_R, a.q_len) - 1;
-    end = min(end, max(causal_end(last, a.q_len, a.kv_len), 0));
+  tile.blocks = 1;
+  UNROLL for (int c = 0; c < CONSUMERS; ++c) {
+    const int first = tile.first_query + c * 64, last = min(first + 64, a.q_len) - 1;
+    const int end = first < a.q_len ? key_end(a, last) : 0;
+    tile.own[c] = max((end + BLOCK_C - 1) / BLOCK_C, 1);
+    tile.visible[c] = key_end(a, first) / BLOCK_C;
+    tile.blocks = max(tile.blocks, tile.own[c]);
   }
-  tile.blocks = (end + BLOCK_C - 1) / BLOCK_C;
   return tile;
 }
 
@@ -120,6 +134,14 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
+// BLOCK_C rows of K or V, once their buffer is free.
+DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
+                       const Tile& tile) {
+  empty.wait(kv.parity ^ 1);
+  full.arrive_expect(KV_BYTES);
+  copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+}
+
 DEVICE void produce(const WgmmaParams& p) {
   Barriers& bars = barriers();
   Ring<STAGES> kv;
@@ -130,7 +152,8 @@ DEVICE void produce(const WgmmaParams& p) {
     const Tile tile = bars.tile;
     if (tile.blocks <= 1) bars.tile_empty.arrive();
     if (tile.blocks == no_more_tiles) break;
-    if (tile.blocks == 0) continue;
+    int key = (tile.blocks - 1) * BLOCK_C;
+    copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
     UNROLL for (int c = 0; c < CONSUMERS; ++c) {
       bars.q_empty[c].wait(q_parity ^ 1);
       bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
@@ -139,17 +162,13 @@ DEVICE void produce(const WgmmaParams& p) {
     }
     q_parity ^= 1;
 #pragma unroll 1  // in as few registers as this warpgroup keeps
-    for (int key = (tile.blocks - 1) * BLOCK_C; key >= 0; key -= BLOCK_C) {
-      bars.k_empty[kv.index].wait(kv.parity ^ 1);
-      bars.k_full[kv.index].arrive_expect(KV_BYTES);
-      copy_panels(memory + layout.k + kv.index * KV_BYTES, KV_PANEL_BYTES, p.k, bars.k_full[kv.index], key,
-                  tile.kv_head, tile.batch);
-      bars.v_empty[kv.index].wait(kv.parity ^ 1);
-      bars.v_full[kv.index].arrive_expect(KV_BYTES);
-      copy_panels(memory + layout.v + kv.index * KV_BYTES, KV_PANEL_BYTES, p.v, bars.v_full[kv.index], key,
-                  tile.kv_head, tile.batch);
+    while (true) {
+      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile);
       kv.advance();
+      if (key == 0) break;
       if (key == BLOCK_C) bars.tile_empty.arrive();  // the last block's turn is next
+      key -= BLOCK_C;
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
     }
   }
 }
@@ -219,14 +238,6 @@ struct Consumer {
     }
   }
 
-  // Whether some pair of the block is masked, for some row of this warpgroup.
-  DEVICE bool needs_mask(const Tile& tile, int block) const {
-    const AttentionParams& a = p.attention;
-    int end = a.kv_len;
-    if constexpr (CAUSAL) end = min(end, causal_end(tile.first_query + index * 64, a.q_len, a.kv_len));
-    return (block + 1) * BLOCK_C > end;
-  }
-
   // Scores to weights exp2(scale * s - shift), in place, and their sum. The shift follows the maximum only when that
   // has grown by more than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below
   // 2^slack.
@@ -286,27 +297,36 @@ struct Consumer {
     while (true) {
       bars.tile_full.wait(tile_parity);
       tile_parity ^= 1;
-      const Tile tile = bars.tile;
-      __syncwarp();
-      if (thread % 32 == 0) bars.tile_empty.arrive();
+      const Tile& shared = bars.tile;
+      const Tile tile = {shared.batch, shared.head, shared.kv_head, shared.first_query, shared.blocks};
+      const int own = shared.own[index], visible = shared.visible[index];
+      bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
       UNROLL for (int r = 0; r < 2; ++r) {
         shift[r] = no_shift;
         sum[r] = 0;
       }
       UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] = 0;
-      if (tile.blocks > 0) {
-        bars.q_full[index].wait(q_parity);
-        q_parity ^= 1;
-        attend(tile, kv);
-      }
+      bars.q_full[index].wait(q_parity);
+      q_parity ^= 1;
+      attend(tile, own, visible, kv);
       store(tile);
     }
   }
 
-  DEVICE void attend(const Tile& tile, Ring<STAGES>& kv) {
+  DEVICE void attend(const Tile& tile, int own, int visible, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
-    int block = tile.blocks - 1;
+#pragma unroll 1
+    for (int block = tile.blocks; block > own; --block) {  // what only other consumers use is handed back
+      bars.k_full[kv.index].wait(kv.parity);
+      wait_turn();
+      pass_turn();
+      release(bars.k_empty[kv.index]);
+      bars.v_full[kv.index].wait(kv.parity);
+      release(bars.v_empty[kv.index]);
+      kv.advance();
+    }
+    int block = own - 1;
     bars.k_full[kv.index].wait(kv.parity);
     wait_turn();
     multiply_scores(kv.index);
@@ -314,7 +334,8 @@ struct Consumer {
     pin(s);
     pass_turn();
     release(bars.k_empty[kv.index]);
-    if (!FOLD || needs_mask(tile, block)) finish_scores(tile, block);
+    if (block == 0) release(bars.q_empty[index]);
+    if (!FOLD || block >= visible) finish_scores(tile, block);
     softmax();
     pack_weights();
     Ring<STAGES> previous = kv;
@@ -331,7 +352,8 @@ struct Consumer {
       mma_wait<1>();
       pin(s);
       release(bars.k_empty[kv.index]);
-      if (!FOLD || needs_mask(tile, block)) finish_scores(tile, block);
+      if (block == 0) release(bars.q_empty[index]);
+      if (!FOLD || block >= visible) finish_scores(tile, block);
       softmax();
       mma_wait<0>();
       pin(o);
@@ -341,7 +363,6 @@ struct Consumer {
       previous = kv;
       kv.advance();
     }
-    release(bars.q_empty[index]);
     if constexpr (DIM > 128) rescale();
     bars.v_full[previous.index].wait(previous.parity);
     multiply_outputs(previous.index);
@@ -408,7 +429,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
       bars.v_empty[stage].init(CONSUMERS);
     }
     bars.tile_full.init(1);
-    bars.tile_empty.init(CONSUMERS * WARPGROUP / 32 + 1);
+    bars.tile_empty.init(CONSUMERS * WARPGROUP + 1);
     fence_barrier_init();
   }
   __syncthreads();
@@ -420,6 +441,6 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (threadIdx.x == 32) schedule(p);
   } else {
     take_registers<CONSUMERS == 3 ? 160 : 240>();
-    Consumer(p, warpgroup - 1).run();
+    Consumer(p, uniform(warpgroup - 1)).run();
   }
 }
