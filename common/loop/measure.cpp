@@ -21,6 +21,7 @@ constexpr double compare_share = 1 / 2.;  // of the budget, kept for the compari
 constexpr double cold_share = 1 / 3.;     // of a group's budget
 constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings; part of the start-up
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // of a launch of the ceiling among others
+constexpr double max_matrix_pct = 105;      // above, something else used the device in the ceiling's turns
 constexpr double clock_interval_s = 20e-3;  // between readings of the clocks, which take up to 1 ms
 
 struct Rounds {
@@ -133,15 +134,20 @@ void guarded(Measurement& record, const Step& step) {
 
 bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
 
-/// The ceiling of each dtype among the trials, as long as a launch of theirs.
-std::map<DType, MatrixCeiling> ceilings_beside(Device& device, PipelineCache& pipelines, const Ceilings& measured,
-                                               const std::vector<Trial>& trials) {
-  double launch_s = 0;
-  for (const Trial& trial : trials) launch_s += trial.launch_s / static_cast<double>(trials.size());
-  launch_s = std::clamp(launch_s, min_ceiling_s, max_ceiling_s);
-  std::map<DType, MatrixCeiling> beside;
+/// Which ceiling a trial is held against: by dtype and by length, in powers of 4, since what takes a core away for some
+/// milliseconds hits long launches and spares short ones.
+using CeilingKey = std::pair<DType, int>;
+CeilingKey ceiling_key(const Trial& trial) {
+  const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
+  return {trial.record.dtype, static_cast<int>(std::lround(std::log2(launch_s) / 2))};
+}
+
+std::map<CeilingKey, MatrixCeiling> ceilings_beside(Device& device, PipelineCache& pipelines, const Ceilings& measured,
+                                                    const std::vector<Trial>& trials) {
+  std::map<CeilingKey, MatrixCeiling> beside;
   for (const Trial& trial : trials) {
-    beside.try_emplace(trial.record.dtype, device, pipelines, trial.record.dtype, measured, launch_s);
+    const auto [dtype, length] = ceiling_key(trial);
+    beside.try_emplace({dtype, length}, device, pipelines, dtype, measured, std::exp2(2 * length));
   }
   return beside;
 }
@@ -260,7 +266,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     return true;
   });
   if (trials.empty()) return;
-  const std::map<DType, MatrixCeiling> beside = ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
+  const auto beside = ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
   const CacheFlush* const cold = cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
@@ -286,7 +292,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
       hot_samplers.push_back(marked(i, hot_sampler(*device, problem, launches.back())));
       if (cold) cold_samplers.push_back(marked(i, cold_sampler(*device, problem, *cold)));
     }
-    for (const auto& [dtype, ceiling] : beside) {
+    for (const auto& [key, ceiling] : beside) {
       hot_samplers.push_back([&ceiling]() -> std::vector<double> { return {ceiling.sample()}; });
     }
     const auto [quick, full] = sweep_rounds;
@@ -322,10 +328,11 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
     add(hot, 1, Scope::host);
     if (trial.record.work && trial.record.work->flops > 0) {
-      const auto ceiling = beside.find(trial.record.dtype);
+      const auto ceiling = beside.find(ceiling_key(trial));
       const Measured& turns = hot_samples[trials.size() + std::distance(beside.begin(), ceiling)];
-      trial.record.matrix_pct = pct_of(turns.series.front(), ceiling->second.flops(), hot.series.front(),
-                                       trial.record.work->flops, options.seed);
+      const Estimate pct = pct_of(turns.series.front(), ceiling->second.flops(), hot.series.front(),
+                                  trial.record.work->flops, options.seed);
+      if (pct.value <= max_matrix_pct) trial.record.matrix_pct = pct;
     }
     trial.record.clocks = clocks.json();
     guarded(trial.record, [&] { launch_and_check(trial); });
