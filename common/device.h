@@ -25,7 +25,8 @@ struct DeviceInfo {
   std::string name;                     // the product's name
   std::string arch;                     // what kernels are compiled for: "znver3", "sm_90a"
   std::string toolchain;                // the kernel compiler and its version
-  std::vector<std::string> features;    // optional instructions that a kernel may ask for: "avx2", "avx512bf16"
+  std::vector<std::string> features;    // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
+                                        // "pch" where precompile_headers() does something
   uint32_t units = 1;                   // threadgroups that run at once: host threads, multiprocessors
   uint32_t simd_width = 1;              // fp32 lanes of a simdgroup: a vector register, a warp
   uint32_t vector_registers = 0;        // simdgroup registers a thread can name (cpu), 0 where it is not a limit
@@ -73,6 +74,9 @@ class Device {
 
   /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source) = 0;
+  /// From now on, whether compile() keeps what it made of headers that read no function constant, for the next kernel.
+  /// The code is the same. Off at first; not while another thread is in compile().
+  virtual void precompile_headers(bool /*wanted*/) {}
   /// All that decides the code beside the source: compiler version, options, arch. Part of the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;

@@ -24,6 +24,11 @@ class Problem {
   virtual ~Problem() = default;
   /// One launch of the work.
   virtual void encode(CommandEncoder& encoder) const = 0;
+  /// Of a case about the host (compiling, say), where no launch is timed: what takes a sample and returns its seconds,
+  /// scope `host`. All that it needs is made ready before it is returned; check() judges what the last sample left.
+  virtual Sampler host_sampler() { return {}; }
+  /// Figures of the case beside its times, once it is timed, with units in their names; null where there are none.
+  virtual Json values() const { return nullptr; }
   /// Makes the outputs NaN, so that what the next launch does not write shows.
   virtual void poison() = 0;
   /// Compares what the last launch wrote with the oracle, and looks at the guard bands.
@@ -61,6 +66,7 @@ struct Trial {
   Case config;
   std::unique_ptr<Problem> problem;
   Measurement record;
+  Sampler host = {};    // the problem's own; empty where launches are timed
   double launch_s = 0;  // of the launch that was checked
 };
 

@@ -217,6 +217,8 @@ const Timing* Measurement::timing(Scope scope) const {
   return found == time.end() ? nullptr : &*found;
 }
 
+const Timing* Measurement::main_timing() const { return timing_of(*this, Scope::device_hot, Scope::host); }
+
 double Measurement::tflops() const {
   const Timing* timed = timing_of(*this, Scope::device_hot, Scope::device_cold);
   return timed && work ? work->flops / timed->median_s / 1e12 : 0;
@@ -242,7 +244,8 @@ Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
                  {"time", to_json(measurement.time)},
                  {"rate", rate_of(measurement, ceilings)},
                  {"pipeline", measurement.pipeline},
-                 {"clocks", measurement.clocks}};
+                 {"clocks", measurement.clocks},
+                 {"values", measurement.values}};
   if (measurement.work) record["work"] = {{"flops", measurement.work->flops}, {"bytes", measurement.work->bytes}};
   require_finite(record, "measurement");
   record["id"] = record_id(record);
@@ -268,6 +271,7 @@ Measurement measurement_from_json(const Json& json) {
   }
   measurement.pipeline = json.at("pipeline");
   measurement.clocks = json.at("clocks");
+  measurement.values = json.value("values", Json());
   return measurement;
 }
 

@@ -42,8 +42,11 @@ struct Measurement {
   DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
   std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
   Json pipeline, clocks;               // null where there is none
+  Json values;                         // further figures of the case; null where there are none
 
   const Timing* timing(Scope scope) const;
+  /// What the case is judged by: device_hot; host where it is about the host and nothing was launched.
+  const Timing* main_timing() const;
   /// Rates by the median of one scope; 0 without work or time. Arithmetic is at its best with hot caches; cold ones
   /// leave no doubt that the bytes came from memory. Where the preferred scope is missing, the other stands in.
   double tflops() const;
@@ -80,7 +83,7 @@ struct Verdict {
 struct Comparison {
   std::string hypothesis;  // id of the one that asked for it
   Case baseline, contender;
-  Estimate ratio;            // contender / baseline, of device_hot time
+  Estimate ratio;            // contender / baseline, of device_hot time, or of host time where that is what is timed
   Estimate aa;               // baseline / baseline
   double aa_floor() const;   // largest distance of the A/A interval from 1
   double cv = 0;             // larger of the two

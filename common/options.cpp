@@ -28,7 +28,8 @@ AXES
 
 TABLE
   One line per configuration; axes with one value in all of them stand above it.
-  median_us    median device time of one launch, caches as the launch before left them, in microseconds
+  median_us    median device time of one launch, caches as the launch before left them, in microseconds; of a case that
+               launches nothing, of what it does on the host
   ci_%         half the 95 % confidence interval of the median, in percent of it
   cv_%         standard deviation over mean of all samples, in percent
   n            samples
@@ -231,9 +232,14 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
   const bool tile_named = std::any_of(named.begin(), named.end(),
                                       [&](const Axis& axis) { return compared(axis.name) && axis.name != "variant"; });
   if (shape_named && !tile_named && group(cases, spec.compared_axes).size() == 1) {
+    Case bare;  // of which complete() chooses what it can
+    for (const auto& [axis, value] : cases.front().axes()) {
+      if (!compared(axis) || axis == "variant") bare.set(axis, value);
+    }
+    complete(bare);
     for (Block& block : sweep.blocks) {
       std::erase_if(block, [&](const Axis& axis) {
-        return compared(axis.name) && !(axis.name == "variant" && options.axis("variant"));
+        return compared(axis.name) && (axis.name == "variant" ? !options.axis("variant") : bare.has(axis.name));
       });
     }
     const auto variant =

@@ -1,4 +1,4 @@
-// Host threads for loops over independent items, outside of anything that is measured.
+// Host threads for loops over independent items.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace attn {
 
-/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on all host threads; parts are handed out
-/// as threads become free. Returns when all are done; rethrows an exception of `body`.
+/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on as many threads, this one among them, as
+/// `most` says; parts are handed out as threads become free. Returns when all are done; rethrows an exception of `body`.
 template <typename Body>
-void parallel_for(int64_t count, int64_t grain, const Body& body) {
+void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most = std::thread::hardware_concurrency()) {
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
     for (int64_t begin; (begin = next.fetch_add(grain)) < count;) body(begin, std::min(begin + grain, count));
   };
-  const int64_t threads = std::min<int64_t>(std::thread::hardware_concurrency(), (count + grain - 1) / grain);
+  const int64_t threads = std::min(most, (count + grain - 1) / grain);
   std::vector<std::future<void>> others;
   for (int64_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, work));
   work();

@@ -1,10 +1,15 @@
 #include "common/pipeline.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -16,16 +21,33 @@
 #include <vector>
 
 #include "common/device.h"
+#include "common/elf.h"
 #include "common/error.h"
+#include "common/parallel.h"
 #include "common/sha256.h"
 
 namespace attn {
 
 namespace fs = std::filesystem;
 
+FunctionConstants KernelSource::run_time_values() const {
+  FunctionConstants values;
+  for (const std::string& name : run_time) {
+    const auto constant = constants.find(name);
+    if (constant == constants.end()) throw BadInput(fmt::format("{} is no constant of {}", name, path));
+    if (constant->second != static_cast<int>(constant->second)) {
+      throw BadInput(fmt::format("{}={} is no int; only those can be set at run time", name, constant->second));
+    }
+    values.insert(*constant);
+  }
+  return values;
+}
+
 std::string KernelSource::key() const {
   std::string text = entry + "[";
-  for (const auto& [name, value] : constants) text += fmt::format("{}={},", name, value);
+  for (const auto& [name, value] : constants) {
+    text += run_time.contains(name) ? name + "=run_time," : fmt::format("{}={},", name, value);
+  }
   for (const auto& [name, body] : includes) text += fmt::format("{}:{},", name, sha256(body).substr(0, 8));
   if (text.back() == ',') text.pop_back();
   return text + "]";
@@ -34,6 +56,12 @@ std::string KernelSource::key() const {
 std::string KernelSource::prologue() const {
   std::string text;
   for (const auto& [name, value] : constants) {
+    if (run_time.contains(name)) {
+      // Immutable as long as a launch lasts, and the compiler knows it in both dialects.
+      text += fmt::format(
+          "extern \"C\" {{\n#ifdef __CUDACC__\n__constant__ int {0};\n#else\nextern const int {0};\n#endif\n}}\n", name);
+      continue;
+    }
     const bool is_int = value == static_cast<int>(value);
     // The smallest cannot be written: C++ reads it as the negative of a literal that is too large.
     const std::string number = value == INT64_MIN ? fmt::format("{} - 1", INT64_MIN + 1) : fmt::to_string(value);
@@ -50,7 +78,16 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
   // Only what usually differs between the variants of a kernel; comparing tells the rest apart.
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
+  mix(source.run_time.size());
   return hash ^ hash >> 32;
+}
+
+size_t Binary::code_bytes() const {
+  size_t sum = 0;
+  for_each_section(code, [&](std::string_view, uint64_t flags, std::string_view bytes) {
+    if (flags & SHF_EXECINSTR) sum += bytes.size();
+  });
+  return sum;
 }
 
 std::string source_root() {
@@ -162,27 +199,51 @@ std::optional<std::string> read_file(const fs::path& path) {
   return std::move(text).str();
 }
 
-// Writes beside the target and renames: readers see the old file or the new one, never a part. False if the disk is
-// full or the folder cannot be written.
-bool write_file(const fs::path& path, std::string_view text) {
-  static std::atomic<unsigned> counter{0};
-  const fs::path temporary = fmt::format("{}.{}.{}", path.string(), getpid(), counter++);
-  std::error_code error;
-  {
-    std::ofstream stream(temporary, std::ios::binary);
-    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-    stream.close();
-    if (!stream) {
-      fs::remove(temporary, error);
-      return false;
+// A file while it is made, beside its place: readers see the old file or the new one, never a part. It is locked, so
+// that whoever wants the same file waits; a process that dies leaves it unlocked, for the next to take over.
+class PendingFile {
+ public:
+  explicit PendingFile(fs::path target) : target_(std::move(target)), path_(target_.string() + ".part") {
+    // Who held the lock before has renamed or removed the file that was waited for: then there is another to wait for.
+    while (!held_) {
+      descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+      if (descriptor_ < 0) return;
+      while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+      }
+      struct stat mine{}, there{};
+      held_ = fstat(descriptor_, &mine) == 0 && stat(path_.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
+              mine.st_dev == there.st_dev;
+      if (!held_) close(descriptor_);
     }
   }
-  fs::rename(temporary, path, error);
-  if (error == std::errc::is_a_directory && fs::remove(path, error)) fs::rename(temporary, path, error);
-  if (!error) return true;
-  fs::remove(temporary, error);
-  return false;
-}
+  ~PendingFile() {
+    if (!held_) return;
+    if (!renamed_) unlink(path_.c_str());
+    close(descriptor_);
+  }
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  /// Puts the text into its place. False if the disk is full or the folder cannot be written.
+  bool write(std::string_view text) {
+    if (!held_ || ftruncate(descriptor_, 0) != 0) return false;
+    while (!text.empty()) {
+      const ssize_t written = ::write(descriptor_, text.data(), text.size());
+      if (written < 0 && errno != EINTR) return false;
+      text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+    }
+    std::error_code error;
+    fs::rename(path_, target_, error);
+    if (error == std::errc::is_a_directory && fs::remove(target_, error)) fs::rename(path_, target_, error);
+    renamed_ = !error;
+    return renamed_;
+  }
+
+ private:
+  const fs::path target_, path_;
+  int descriptor_ = -1;
+  bool held_ = false, renamed_ = false;
+};
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -218,6 +279,10 @@ PipelineArchive PipelineArchive::load(const std::string& path) {
     }
     rest.remove_prefix(newline + 1 + bytes);
   }
+  if (archive.damaged_ > 0) {
+    spdlog::warn("pipeline archive {}: {} damaged, {} read; what is missing is compiled again", path, archive.damaged_,
+                 archive.size());
+  }
   return archive;
 }
 
@@ -232,7 +297,7 @@ void PipelineArchive::save(const std::string& path) const {
     const std::string entry = serialize(key, binary);
     text += fmt::format("{} {}\n", key, entry.size()) + entry;
   }
-  if (!write_file(path, text)) throw BadInput(fmt::format("pipeline archive {} cannot be written", path));
+  if (!PendingFile(path).write(text)) throw BadInput(fmt::format("pipeline archive {} cannot be written", path));
 }
 
 // One pipeline; its mutex makes a second thread that wants it wait for the first to compile it.
@@ -276,7 +341,10 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
     Pipeline pipeline;
     slot->cache_key = sha256(source_sha256(source) + device_.compiler_identity());
     pipeline.binary = find_or_compile(source, slot->cache_key, pipeline.origin);
+    pipeline.binary.run_time = source.run_time_values();
+    const auto loading = std::chrono::steady_clock::now();
     pipeline.kernel = device_.load(pipeline.binary, source.entry);
+    pipeline.load_s = seconds_since(loading);
     pipeline.ready_s = seconds_since(start);
     slot->pipeline = std::move(pipeline);
   }
@@ -288,22 +356,38 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
     origin = "archive";
     return *archived;
   }
-  const fs::path path = folder_.empty() ? fs::path() : fs::path(folder_) / cache_key;
-  if (!folder_.empty()) {
-    if (const std::optional<std::string> file = read_file(path)) {
-      if (auto binary = deserialize(cache_key, *file)) {
-        origin = "disk";
-        return std::move(*binary);
-      }
+  if (folder_.empty()) {
+    origin = "compiled";
+    return device_.compile(source);
+  }
+  const fs::path path = fs::path(folder_) / cache_key;
+  const auto read = [&](bool report) -> std::optional<Binary> {
+    const std::optional<std::string> file = read_file(path);
+    std::optional<Binary> binary = file ? deserialize(cache_key, *file) : std::nullopt;
+    if (binary) origin = "disk";
+    if (file && !binary && report) {
       spdlog::warn("kernel cache entry {} is damaged; compiling {} again", path.string(), source.key());
     }
+    return binary;
+  };
+  if (auto binary = read(true)) return std::move(*binary);
+  std::optional<PendingFile> pending;
+  if (writable_) {
+    pending.emplace(path);
+    if (auto binary = read(false)) return std::move(*binary);  // another process or cache was quicker
   }
   Binary binary = device_.compile(source);
   origin = "compiled";
-  if (!folder_.empty() && writable_ && !write_file(path, serialize(cache_key, binary)) && writable_.exchange(false)) {
+  if (pending && !pending->write(serialize(cache_key, binary)) && writable_.exchange(false)) {
     spdlog::warn("kernel cache {} cannot be written; new kernels are compiled anew in each run", folder_);
   }
   return binary;
+}
+
+void PipelineCache::prepare(const std::vector<KernelSource>& sources, unsigned workers) {
+  parallel_for(
+      static_cast<int64_t>(sources.size()), 1,
+      [&](int64_t i, int64_t) { get(sources[static_cast<size_t>(i)]); }, workers);
 }
 
 PipelineArchive PipelineCache::archive() const {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -31,8 +32,16 @@ struct KernelSource {
   std::string entry;  // the extern "C" function
   FunctionConstants constants;
   std::map<std::string, std::string> includes;  // text that stands in for the file of an #include "NAME"
+  /// Those of the constants that the code reads when it runs: globals of the same names, which Device::load() sets. One
+  /// binary then serves all their values, and the kernel's text stays as it is; but it does not compile where it needs
+  /// one of them at compile time (a size of an array or vector, an argument of a template, another constexpr).
+  std::set<std::string> run_time = {};
 
-  /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...].
+  /// The values of `run_time`. Throws BadInput for a name that is no constant, or a value that is no int.
+  FunctionConstants run_time_values() const;
+
+  /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...]. Equal for sources that
+  /// differ in values of `run_time` alone: flash_forward[BLOCK_C=run_time,...].
   std::string key() const;
   /// The constexpr lines that stand before the source, ending with a #line directive for the source itself.
   std::string prologue() const;
@@ -63,6 +72,10 @@ struct Binary {
   int registers = -1;             // per thread; -1 where the device does not tell
   int64_t spill_bytes = -1;       // stack bytes a thread's spills take; -1 where the device does not tell
   int64_t threadgroup_bytes = 0;  // threadgroup memory that the kernel itself declares, beside what a dispatch gives it
+  FunctionConstants run_time;     // what Device::load() sets; not a part of the code, and not kept with it
+
+  /// Of the instructions alone.
+  size_t code_bytes() const;
 };
 
 /// A binary that is loaded and ready to be dispatched.
@@ -71,13 +84,14 @@ struct Pipeline {
   std::unique_ptr<Kernel> kernel;
   std::string origin;  // "compiled", "disk" or "archive": where this process got it
   double ready_s = 0;  // what getting it took here: compiling or reading, and loading
+  double load_s = 0;   // of that, loading
 };
 
 /// Many binaries in one file, so that an application ships or warms up its variants at once (Metal's binary archive).
 /// The file is written to a temporary name and renamed; each entry carries a checksum.
 class PipelineArchive {
  public:
-  /// Reads an archive. A missing or foreign file throws BadInput; a damaged entry is left out and counted.
+  /// Reads an archive. A missing or foreign file throws BadInput; a damaged entry is left out, counted and reported.
   static PipelineArchive load(const std::string& path);
   void add(const std::string& cache_key, const Binary& binary) { entries_[cache_key] = binary; }
   const Binary* find(const std::string& cache_key) const;
@@ -91,7 +105,8 @@ class PipelineArchive {
 };
 
 /// Pipelines of one device: in memory, then (optionally) an archive, then one file each on disk, then the compiler.
-/// Safe to use from several threads and several processes; a key is compiled once per cache.
+/// Safe to use from several threads and several processes: what one of them compiles, the others wait for. A key is
+/// compiled once per cache in memory, and once per folder.
 class PipelineCache {
  public:
   /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then only read.
@@ -105,6 +120,8 @@ class PipelineCache {
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
   /// What this cache has loaded so far, as an archive.
   PipelineArchive archive() const;
+  /// Gets all of them, on as many threads as `workers` says; what fails on any is thrown here.
+  void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
   /// $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto.
   static std::string default_folder();

@@ -43,7 +43,8 @@ std::string align(const std::vector<Row>& rows) {
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
-std::string microseconds(const Timing* timing) { return timing ? fmt::format("{:.1f}", 1e6 * timing->median_s) : ""; }
+std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 10e-6 ? 3 : 1); }
+std::string microseconds(const Timing* timing) { return timing ? microseconds(timing->median_s) : ""; }
 
 double half_interval(const Timing& timing) { return (timing.ci_hi_s - timing.ci_lo_s) / 2; }
 
@@ -52,20 +53,21 @@ bool throttled(const Measurement& result) {
 }
 
 Row result_row(const Measurement& result, const Ceilings& ceilings) {
-  const Timing* hot = result.timing(Scope::device_hot);
+  const Timing* main = result.main_timing();
+  const bool launched = main && main->scope == Scope::device_hot;
   const double tflops = result.tflops(), gbps = result.gbps();
   Row row;
-  row.push_back(microseconds(hot));
-  row.push_back(hot ? percent(half_interval(*hot), hot->median_s) : "");
-  row.push_back(hot ? fmt::format("{:.1f}", 100 * hot->cv) : "");
-  row.push_back(hot ? std::to_string(hot->n) : "");
-  row.push_back(hot ? hot->stop : "");
+  row.push_back(microseconds(main));
+  row.push_back(main ? percent(half_interval(*main), main->median_s) : "");
+  row.push_back(main ? fmt::format("{:.1f}", 100 * main->cv) : "");
+  row.push_back(main ? std::to_string(main->n) : "");
+  row.push_back(main ? main->stop : "");
   row.push_back(microseconds(result.timing(Scope::device_cold)));
   row.push_back(microseconds(result.timing(Scope::host)));
-  row.push_back(hot ? fmt::format("{:.4g}", tflops) : "");
+  row.push_back(launched ? fmt::format("{:.4g}", tflops) : "");
   row.push_back(result.matrix_pct ? fmt::format("{:.1f}", result.matrix_pct->value) : "");
-  row.push_back(hot ? fmt::format("{:.4g}", gbps) : "");
-  row.push_back(hot ? percent(gbps, ceilings.copy_gbps) : "");
+  row.push_back(launched ? fmt::format("{:.4g}", gbps) : "");
+  row.push_back(launched ? percent(gbps, ceilings.copy_gbps) : "");
   row.push_back(result.check ? fmt::format("{:.1e}", result.check->max_abs) : "");
   std::string status = result.status + (throttled(result) ? " !" : "");
   if (!result.reason.empty()) status += ": " + result.reason;
@@ -120,15 +122,16 @@ std::string format_duration(double seconds) {
 }
 
 std::string format_interval(const Timing& timing) {
-  return fmt::format("{:.1f} us [{:.1f}, {:.1f}]", 1e6 * timing.median_s, 1e6 * timing.ci_lo_s, 1e6 * timing.ci_hi_s);
+  return fmt::format("{} us [{}, {}]", microseconds(timing.median_s), microseconds(timing.ci_lo_s),
+                     microseconds(timing.ci_hi_s));
 }
 
 std::string summary(const Measurement& measurement) {
   std::string line = measurement.status;
   if (!measurement.reason.empty()) line += ": " + measurement.reason;
-  if (const Timing* hot = measurement.timing(Scope::device_hot)) {
-    line += fmt::format(", {:.1f} us +- {} %, {:.4g} TFLOP/s", 1e6 * hot->median_s,
-                        percent(half_interval(*hot), hot->median_s), measurement.tflops());
+  if (const Timing* main = measurement.main_timing()) {
+    line += fmt::format(", {} us +- {} %", microseconds(main), percent(half_interval(*main), main->median_s));
+    if (main->scope == Scope::device_hot) line += fmt::format(", {:.4g} TFLOP/s", measurement.tflops());
   }
   return line;
 }

@@ -63,7 +63,9 @@ FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, cons
 FlashInputs::~FlashInputs() = default;
 
 const ReferenceRows& FlashInputs::reference(const ScoreHook* hook) {
-  if (hook || !reference_) {
+  const bool same_hook = hook ? reference_hook_ && reference_hook_->same_as(*hook) : !reference_hook_;
+  if (!reference_ || !same_hook) {
+    reference_hook_ = hook ? std::optional(*hook) : std::nullopt;
     const AttentionShape& shape = config_.shape;
     const double products_per_row = static_cast<double>(shape.kv_len * shape.head_dim);
     const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
@@ -76,19 +78,26 @@ const ReferenceRows& FlashInputs::reference(const ScoreHook* hook) {
   return *reference_;
 }
 
+FlashKernel flash_kernel(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook) {
+  FlashKernel kernel = FlashBackend::of(device).kernel(config, device, hook && !hook->identity);
+  if (hook) {
+    kernel.source.includes["common/kernel/score.h"] = hook->text;
+    kernel.source.constants.insert(hook->constants.begin(), hook->constants.end());
+  }
+  return kernel;
+}
+
 FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs,
-                           FlashConfig config, std::optional<ScoreHook> hook)
+                           FlashConfig config, std::optional<ScoreHook> hook, std::set<std::string> run_time)
     : device_(device), inputs_(std::move(inputs)), config_(std::move(config)), hook_(std::move(hook)) {
   const AttentionShape& shape = config_.shape;
-  const FlashBackend& backend = FlashBackend::of(device.info());
-  kernel_ = backend.kernel(config_, device.info(), hook_.has_value());
-  KernelSource source = kernel_.source;
+  kernel_ = flash_kernel(config_, device.info(), hook_ ? &*hook_ : nullptr);
+  kernel_.source.run_time = std::move(run_time);
   if (hook_) {
-    source.includes["common/kernel/score.h"] = hook_->text;
     hook_buffer_ = Buffer(device, hook_->data.size() * sizeof(float));
     hook_buffer_.upload(hook_->data.data(), hook_buffer_.bytes());
   }
-  pipeline_ = &pipelines.get(source);
+  pipeline_ = &pipelines.get(kernel_.source);
 
   AttentionParams params{};
   params.q = inputs_->q_buffer_.data();
@@ -105,7 +114,7 @@ FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared
   params.kv_len = static_cast<int>(shape.kv_len);
   params.scale = static_cast<float>(shape.effective_scale());
   params.score_data = hook_ ? hook_buffer_.data() : nullptr;
-  launch_ = backend.launcher(device, config_, kernel_, *pipeline_->kernel, params);
+  launch_ = FlashBackend::of(device.info()).launcher(device, config_, kernel_, *pipeline_->kernel, params);
 }
 
 void FlashProblem::encode(CommandEncoder& encoder) const { launch_(encoder); }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/compare.h"
@@ -22,7 +23,17 @@ struct ScoreHook {
   std::string text;
   std::vector<float> data;
   ScoreFunction reference;
+  FunctionConstants constants = {};  // that the text reads
+  bool identity = false;             // with these constants it changes nothing
+
+  /// Whether the kernel, and so the reference, computes the same.
+  bool same_as(const ScoreHook& other) const {
+    return text == other.text && data == other.data && constants == other.constants;
+  }
 };
+
+/// The kernel of a configuration with a hook, which may be null, in its place.
+FlashKernel flash_kernel(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook);
 
 /// Q, K, V of a shape with the oracle's rows: what the cases of one comparison share.
 class FlashInputs {
@@ -44,12 +55,14 @@ class FlashInputs {
   Tensor q_, k_, v_;
   Buffer q_buffer_, k_buffer_, v_buffer_, o_buffer_, lse_buffer_;
   std::optional<ReferenceRows> reference_;
+  std::optional<ScoreHook> reference_hook_;  // what reference_ was made with
 };
 
 class FlashProblem : public Problem {
  public:
+  /// `run_time`: as KernelSource has it.
   FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
-               std::optional<ScoreHook> hook = {});
+               std::optional<ScoreHook> hook = {}, std::set<std::string> run_time = {});
 
   void encode(CommandEncoder& encoder) const override;
   void poison() override;

@@ -237,12 +237,18 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   Binary binary;
   binary.key = source.key();
   binary.source_sha256 = source_sha256(source);
+  binary.run_time = source.run_time_values();
   Stopwatch stopwatch;
   llvm::LLVMContext context;
   std::string warnings;
   const std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context, warnings);
   if (const llvm::Function* entry = module->getFunction(source.entry); !entry || entry->isDeclaration()) {
     throw CompileError(fmt::format("{} defines no extern \"C\" function {}", source.path, source.entry));
+  }
+  for (const std::string& name : source.run_time) {
+    if (!module->getNamedGlobal(name)) {
+      throw CompileError(fmt::format("{} does not compile:\nthe kernel does not use {}", source.key(), name));
+    }
   }
   binary.times.front_end_s = stopwatch.lap();
   if (!warnings.empty() && is_new(warnings)) {
@@ -263,7 +269,24 @@ bool CpuCompiler::is_new(const std::string& warnings) const {
   return warned_.insert(warnings).second;
 }
 
-CpuCompiler::Loaded CpuCompiler::load(const std::string& object, const std::string& entry) {
+namespace {
+
+// What a kernel's code lives in: its library of the session, and the constants that it reads at run time.
+struct Code {
+  llvm::orc::ExecutionSession& session;
+  llvm::orc::JITDylib& library;
+  const std::vector<int> constants;
+
+  Code(llvm::orc::ExecutionSession& owner, llvm::orc::JITDylib& kernel, std::vector<int> values)
+      : session(owner), library(kernel), constants(std::move(values)) {}
+  ~Code() { llvm::logAllUnhandledErrors(session.removeJITDylib(library), llvm::errs()); }
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+};
+
+}  // namespace
+
+CpuCompiler::Loaded CpuCompiler::load(const Binary& binary, const std::string& entry) {
   link_messages.clear();
   llvm::orc::LLJIT& lljit = *jit_->lljit;
   const auto fail = [&](llvm::Error error) -> Loaded {
@@ -271,15 +294,21 @@ CpuCompiler::Loaded CpuCompiler::load(const std::string& object, const std::stri
   };
   auto library = lljit.createJITDylib(fmt::format("kernel{}", jit_->loaded++));
   if (!library) return fail(library.takeError());
-  const std::shared_ptr<void> code(&*library, [&session = lljit.getExecutionSession()](void* loaded) {
-    llvm::logAllUnhandledErrors(session.removeJITDylib(*static_cast<llvm::orc::JITDylib*>(loaded)), llvm::errs());
-  });
-  if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(object))) {
+  std::vector<int> values;
+  for (const auto& [name, value] : binary.run_time) values.push_back(static_cast<int>(value));
+  const auto code = std::make_shared<const Code>(lljit.getExecutionSession(), *library, std::move(values));
+  llvm::orc::SymbolMap symbols;
+  for (size_t i = 0; const auto& [name, value] : binary.run_time) {
+    symbols[lljit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(&code->constants[i++]),
+                                            llvm::JITSymbolFlags::Exported};
+  }
+  if (auto error = library->define(llvm::orc::absoluteSymbols(std::move(symbols)))) return fail(std::move(error));
+  if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(binary.code))) {
     return fail(std::move(error));
   }
   auto address = lljit.lookup(*library, entry);
   if (!address) return fail(address.takeError());
-  return {address->toPtr<KernelFunction>(), code};
+  return {address->toPtr<KernelFunction>(), std::static_pointer_cast<const void>(code)};
 }
 
 }  // namespace attn

@@ -29,12 +29,13 @@ class CpuCompiler {
   /// hundreds of constants.
   Binary compile(const KernelSource& source) const;
 
-  /// Links the object into this process. The code lives until the returned handle goes.
+  /// Links the object into this process, with the constants that it reads at run time. The code lives until the
+  /// returned handle goes.
   struct Loaded {
     KernelFunction function = nullptr;
-    std::shared_ptr<void> code;
+    std::shared_ptr<const void> code;
   };
-  Loaded load(const std::string& object, const std::string& entry);
+  Loaded load(const Binary& binary, const std::string& entry);
 
  private:
   struct Jit;

@@ -186,7 +186,7 @@ class CpuDevice : public Device {
   Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
   std::string compiler_identity() const override { return compiler_.identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
-    return std::make_unique<CpuKernel>(compiler_.load(binary.code, entry));
+    return std::make_unique<CpuKernel>(compiler_.load(binary, entry));
   }
 
   std::vector<double> submit(const CommandEncoder& encoder) override {

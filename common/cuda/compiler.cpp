@@ -1,6 +1,5 @@
 #include "common/cuda/compiler.h"
 
-#include <elf.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -9,13 +8,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string_view>
 
 #include "common/cuda/driver.h"
+#include "common/elf.h"
 #include "common/error.h"
 #include "common/sha256.h"
 
@@ -113,24 +113,39 @@ void read_report(const std::string& log, const std::string& entry, Binary& binar
 
 // A cubin's code and constants. Its line tables name the folder that the process runs in; the code's hash must not.
 std::string machine_code(const std::string& cubin) {
-  const auto at = [&]<typename T>(size_t offset, T) {
-    T value{};
-    if (offset <= cubin.size() && sizeof value <= cubin.size() - offset) {
-      std::memcpy(&value, cubin.data() + offset, sizeof value);
-    }
-    return value;
-  };
-  const auto header = at(0, Elf64_Ehdr{});
-  const auto section = [&](size_t i) { return at(header.e_shoff + i * header.e_shentsize, Elf64_Shdr{}); };
-  const Elf64_Shdr names = section(header.e_shstrndx);
   std::string code;
-  for (size_t i = 0; i < header.e_shnum; ++i) {
-    const Elf64_Shdr found = section(i);
-    const std::string name = cubin.c_str() + std::min(names.sh_offset + found.sh_name, cubin.size());
-    if (!name.starts_with(".text") && !name.starts_with(".nv.constant")) continue;
-    code += name + '\n' + cubin.substr(std::min(found.sh_offset, cubin.size()), found.sh_size);
-  }
+  for_each_section(cubin, [&](std::string_view name, uint64_t, std::string_view bytes) {
+    if (!name.starts_with(".text") && !name.starts_with(".nv.constant")) return;
+    code.append(name).append(1, '\n').append(bytes);
+  });
   return code;
+}
+
+std::string include_line(const std::string& path) { return fmt::format("#include \"{}\"\n", path); }
+
+// The #include lines of the source, the first of `files`, whose headers read no function constant, nor do those that
+// they include. What stands before the first declaration, so before the prologue, is what NVRTC can precompile.
+std::string constant_free_includes(const std::vector<SourceFile>& files, const FunctionConstants& constants) {
+  std::set<std::string> reading;  // headers that do
+  const auto reads = [&](const SourceFile& file) {
+    return std::any_of(constants.begin(), constants.end(),
+                       [&](const auto& constant) { return file.text.find(constant.first) != std::string::npos; }) ||
+           std::any_of(reading.begin(), reading.end(), [&](const std::string& other) {
+             return file.text.find(include_line(other)) != std::string::npos;
+           });
+  };
+  for (size_t before = 1; before != reading.size();) {
+    before = reading.size();
+    for (const SourceFile& file : files) {
+      if (reads(file)) reading.insert(file.path);
+    }
+  }
+  std::string lines;
+  for (const SourceFile& file : files) {
+    const std::string line = include_line(file.path);
+    if (!reading.contains(file.path) && files.front().text.find(line) != std::string::npos) lines += line;
+  }
+  return lines;
 }
 
 }  // namespace
@@ -146,6 +161,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--device-as-default-execution-space",  // what both dialects share has no __device__
               "--no-source-include",                  // source_sha256() follows only what is handed over
               "--ptxas-options=-v"};
+  has_precompiled_headers_ = major > 12 || (major == 12 && minor >= 8);
   // Its own cache, which keeps code without the assembler's report.
   if (major > 12 || (major == 12 && minor >= 9)) options_.emplace_back("--no-cache");
 }
@@ -160,6 +176,7 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
   Binary binary;
   binary.key = source.key();
   binary.source_sha256 = source_sha256(source);
+  binary.run_time = source.run_time_values();
   const auto start = std::chrono::steady_clock::now();
   const std::vector<SourceFile> files = reached_sources(source);
   std::vector<const char*> names, texts, options;
@@ -168,7 +185,12 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
     texts.push_back(file.text.c_str());
   }
   for (const std::string& option : options_) options.push_back(option.c_str());
-  Program program(*nvrtc_, source.prologue() + files.front().text, source.path, texts, names);
+  std::string text = source.prologue() + files.front().text;
+  if (precompile_headers_) {
+    text = constant_free_includes(files, source.constants) + text;
+    options.push_back("--pch");
+  }
+  Program program(*nvrtc_, text, source.path, texts, names);
   const bool compiled = program.compile(options);
   const std::string log = program.log();
   if (!compiled || reports_unused(log, source.constants))

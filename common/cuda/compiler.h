@@ -21,6 +21,10 @@ class CudaCompiler {
   std::string toolchain() const { return toolchain_; }
   std::string identity() const;
 
+  /// Whether NVRTC keeps what it made of headers (12.8 or later); see Device.
+  bool has_precompiled_headers() const { return has_precompiled_headers_; }
+  void precompile_headers(bool wanted) { precompile_headers_ = wanted && has_precompiled_headers_; }
+
   /// Throws CompileError, BadInput for a source that is not there.
   Binary compile(const KernelSource& source) const;
 
@@ -28,6 +32,7 @@ class CudaCompiler {
   std::shared_ptr<const Nvrtc> nvrtc_;
   std::string arch_, toolchain_;
   std::vector<std::string> options_;  // the same for every kernel
+  bool has_precompiled_headers_ = false, precompile_headers_ = false;
 };
 
 /// How often each instruction stands in a kernel's machine code ("HGMMA": 16), without its modifiers. Empty where no

@@ -41,6 +41,7 @@ class CudaKernel : public Kernel {
 
   const std::string entry;
   const size_t static_bytes;   // threadgroup memory that the kernel itself declares
+  const FunctionConstants run_time;
   size_t parameter_bytes = 0;  // of its one parameter
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -69,6 +70,7 @@ class CudaDevice : public Device {
     if (major >= 8) info_.features.emplace_back("mma");  // of bf16 and tf32
     if (major >= 9) info_.features.emplace_back("tma");
     if (major == 9) info_.features.emplace_back("wgmma");
+    if (compiler_->has_precompiled_headers()) info_.features.emplace_back("pch");
     info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
     info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
     most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
@@ -135,6 +137,7 @@ class CudaDevice : public Device {
   }
 
   Binary compile(const KernelSource& source) override { return compiler_->compile(source); }
+  void precompile_headers(bool wanted) override { compiler_->precompile_headers(wanted); }
   std::string compiler_identity() const override { return compiler_->identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
     return std::make_unique<CudaKernel>(*this, binary, entry);
@@ -190,6 +193,13 @@ class CudaDevice : public Device {
     }
     size_t offset = 0;
     if (result == CUDA_SUCCESS) result = cuda_.cuFuncGetParamInfo(kernel.function, 0, &offset, &kernel.parameter_bytes);
+    for (const auto& [name, value] : kernel.run_time) {
+      const int number = static_cast<int>(value);
+      CUdeviceptr place = 0;
+      if (result == CUDA_SUCCESS) result = cuda_.cuModuleGetGlobal(&place, nullptr, kernel.module, name.c_str());
+      if (result == CUDA_SUCCESS) result = cuda_.cuMemcpyHtoDAsync(place, &number, sizeof number, stream_);
+      if (result == CUDA_SUCCESS) wait();
+    }
     if (result == CUDA_SUCCESS) return;
     if (kernel.module) cuda_.cuModuleUnload(kernel.module);
     throw CompileError(fmt::format("{} does not load: {}", kernel.entry, describe(result)));
@@ -328,7 +338,7 @@ class CudaDevice : public Device {
 
   const CudaDriver& cuda_;
   CUdevice device_ = 0;
-  std::unique_ptr<const CudaCompiler> compiler_;
+  std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;
   size_t most_threadgroup_bytes_ = 0;  // the hardware's; info().threadgroup_memory_bytes may be lowered
   std::mutex mutex_;                   // of all below
@@ -340,7 +350,10 @@ class CudaDevice : public Device {
 };
 
 CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string name)
-    : entry(std::move(name)), static_bytes(static_cast<size_t>(binary.threadgroup_bytes)), device_(device) {
+    : entry(std::move(name)),
+      static_bytes(static_cast<size_t>(binary.threadgroup_bytes)),
+      run_time(binary.run_time),
+      device_(device) {
   device_.load(*this, binary.code);
 }
 

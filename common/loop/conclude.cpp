@@ -118,8 +118,8 @@ int Experiment::State::replay_measurement() {
   const Measurement old = measurement_from_json(replayed);
   lab.measure(lab.verify({old.config}));
   const Measurement& now = results.back();
-  const Timing* before = old.timing(Scope::device_hot);
-  const Timing* after = now.timing(Scope::device_hot);
+  const Timing* before = old.main_timing();
+  const Timing* after = now.main_timing();
   const bool both = before && after;
   const bool agrees = both ? before->ci_lo_s <= after->ci_hi_s && after->ci_lo_s <= before->ci_hi_s
                            : !before && !after && old.status == now.status;

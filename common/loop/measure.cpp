@@ -24,10 +24,9 @@ constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // of a launch 
 constexpr double max_matrix_pct = 105;      // above, something else used the device in the ceiling's turns
 constexpr double clock_interval_s = 20e-3;  // between readings of the clocks, which take up to 1 ms
 
-struct Rounds {
-  int quick, full;
-};
-constexpr Rounds sweep_rounds{3, 50}, compare_rounds{15, 50};  // at least
+constexpr Rounds sweep_rounds{3, 50}, compare_rounds{15, 50};
+// What the host does may take seconds: as few as an interval can be had from, and in the quick profile fewer.
+constexpr Rounds host_sweep_rounds{3, 10}, host_compare_rounds{6, 10};
 
 /// The device's state over the rounds of a measurement.
 class ClockLog {
@@ -159,6 +158,11 @@ Estimate pct_of(const Series& ceiling, double ceiling_flops, const Series& launc
   return {pct / times.value, pct / times.ci_hi, pct / times.ci_lo};
 }
 
+// Whether they are about the host; those that are measured together all are, or none is.
+bool of_the_host(const std::vector<Trial>& trials) {
+  return std::any_of(trials.begin(), trials.end(), [](const Trial& trial) { return static_cast<bool>(trial.host); });
+}
+
 }  // namespace
 
 // ---- verify
@@ -189,11 +193,18 @@ void Experiment::State::make(Trial& trial) {
   trial.record.dtype = trial.problem->dtype();
   trial.record.work = trial.problem->work();
   trial.record.pipeline = pipeline_json(*trial.problem);
+  trial.host = trial.problem->host_sampler();
 }
 
 void Experiment::State::launch_and_check(Trial& trial) {
   trial.problem->poison();
-  trial.launch_s = device->submit(encode_launches(*trial.problem, 1)).at(0);
+  trial.launch_s = trial.host ? trial.host().at(0) : device->submit(encode_launches(*trial.problem, 1)).at(0);
+  trial.record.check = trial.problem->check();
+  if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
+}
+
+void Experiment::State::check_again(Trial& trial) {
+  if (!trial.host) return launch_and_check(trial);
   trial.record.check = trial.problem->check();
   if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
 }
@@ -212,6 +223,7 @@ Json Experiment::State::pipeline_json(const Problem& problem) {
           {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
           {"threadgroup_bytes", problem.threadgroup_bytes() + static_cast<size_t>(binary.threadgroup_bytes)},
           {"instructions", counted->second},
+          {"code_bytes", binary.code_bytes()},
           {"compile_s", binary.times.total_s()},
           {"cache", pipeline.origin}};
 }
@@ -222,9 +234,9 @@ double Experiment::State::sweep_budget() const {
   return budget_left() - (spec.hypotheses.empty() ? 0 : compare_share * options.budget());
 }
 
-TimingPolicy Experiment::State::policy(int quick_rounds, int full_rounds, double budget_s) const {
+TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) const {
   TimingPolicy policy;
-  policy.min_rounds = options.profile == "full" ? full_rounds : quick_rounds;
+  policy.min_rounds = options.profile == "full" ? rounds.full : rounds.quick;
   policy.min_samples = std::max(policy.min_samples, policy.min_rounds);
   policy.budget_s = budget_s;
   return policy;
@@ -258,7 +270,7 @@ const CacheFlush* Experiment::State::cold_flush() {
 
 void Experiment::State::measure(std::vector<Trial> trials) {
   std::erase_if(trials, [&](Trial& trial) {
-    const bool too_long = trial.launch_s > max_launch_s;
+    const bool too_long = !trial.host && trial.launch_s > max_launch_s;
     if (!too_long && sweep_budget() > 0) return false;
     store_skipped(std::move(trial.record), too_long ? fmt::format("one launch takes {:.0f} ms; at most {:.0f} ms may",
                                                                   1e3 * trial.launch_s, 1e3 * max_launch_s)
@@ -266,8 +278,10 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     return true;
   });
   if (trials.empty()) return;
-  const auto beside = ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
-  const CacheFlush* const cold = cold_flush();
+  const bool host = of_the_host(trials);
+  const Ceilings& measured = measured_ceilings();
+  const auto beside = host ? std::map<CeilingKey, MatrixCeiling>() : ceilings_beside(*device, *pipelines, measured, trials);
+  const CacheFlush* const cold = host ? nullptr : cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
 
@@ -288,20 +302,20 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     for (size_t i = 0; i < trials.size(); ++i) {
       running = i;
       const Problem& problem = *trials[i].problem;
-      launches.push_back(launches_per_sample(*device, trials[i]));
-      hot_samplers.push_back(marked(i, hot_sampler(*device, problem, launches.back())));
+      launches.push_back(host ? 1 : launches_per_sample(*device, trials[i]));
+      hot_samplers.push_back(marked(i, host ? trials[i].host : hot_sampler(*device, problem, launches.back())));
       if (cold) cold_samplers.push_back(marked(i, cold_sampler(*device, problem, *cold)));
     }
     for (const auto& [key, ceiling] : beside) {
       hot_samplers.push_back([&ceiling]() -> std::vector<double> { return {ceiling.sample()}; });
     }
-    const auto [quick, full] = sweep_rounds;
+    const Rounds& rounds = host ? host_sweep_rounds : sweep_rounds;
+    TimingPolicy hot_policy = policy(rounds, cold ? (1 - cold_share) * share : share);
+    if (host) hot_policy.warmup = 0;  // it was sampled when it was checked
     const auto after_round = [&] { clocks.read(); };
     progress.begin(fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config)));
-    hot_samples = measure_interleaved(hot_samplers, policy(quick, full, cold ? (1 - cold_share) * share : share),
-                                      interrupted, after_round);
-    cold_samples =
-        measure_interleaved(cold_samplers, policy(quick, full, cold_share * share), interrupted, after_round);
+    hot_samples = measure_interleaved(hot_samplers, hot_policy, interrupted, after_round);
+    cold_samples = measure_interleaved(cold_samplers, policy(rounds, cold_share * share), interrupted, after_round);
   } catch (const DeviceLost& error) {
     fail_lost(trials[running].record, error);
     store(std::move(trials[running].record));  // which does not return
@@ -324,9 +338,9 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     const auto add = [&](const Measured& measured, size_t series_index, Scope scope) {
       trial.record.time.push_back(summarize(measured.series[series_index], scope, measured.stop, options.seed));
     };
-    add(hot, 0, Scope::device_hot);
+    if (!host) add(hot, 0, Scope::device_hot);
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
-    add(hot, 1, Scope::host);
+    add(hot, host ? 0 : 1, Scope::host);
     if (trial.record.work && trial.record.work->flops > 0) {
       const auto ceiling = beside.find(ceiling_key(trial));
       const Measured& turns = hot_samples[trials.size() + std::distance(beside.begin(), ceiling)];
@@ -335,7 +349,8 @@ void Experiment::State::measure(std::vector<Trial> trials) {
       if (pct.value <= max_matrix_pct) trial.record.matrix_pct = pct;
     }
     trial.record.clocks = clocks.json();
-    guarded(trial.record, [&] { launch_and_check(trial); });
+    trial.record.values = trial.problem->values();
+    guarded(trial.record, [&] { check_again(trial); });
     store(std::move(trial.record), hot.series.front(), launches[i]);
   }
 }
@@ -344,7 +359,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
 
 bool Experiment::State::was_measured(const Case& config) const {
   return std::any_of(results.begin(), results.end(), [&](const Measurement& result) {
-    return result.config == config && result.status == "ok" && result.timing(Scope::device_hot);
+    return result.config == config && result.status == "ok" && result.main_timing();
   });
 }
 
@@ -403,22 +418,28 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   for (Trial& trial : trials) {
     if (all_ok()) guarded(trial.record, [&] { make(trial); });
   }
+  const bool host = of_the_host(trials);
   std::vector<Measured> measured;
   if (all_ok()) {
     // What goes wrong while they run in turn cannot be laid on one: the contender's record takes it.
     guarded(trials[1].record, [&] {
       // As many launches a sample for all, so that they differ in nothing else.
       int launches = 1;
-      for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(*device, trial));
       std::vector<Sampler> samplers;
-      for (const Trial& trial : trials) samplers.push_back(hot_sampler(*device, *trial.problem, launches));
-      measured =
-          measure_interleaved(samplers, policy(compare_rounds.quick, compare_rounds.full, budget_s), interrupted);
+      for (const Trial& trial : trials) {
+        if (!host) launches = std::max(launches, launches_per_sample(*device, trial));
+      }
+      for (const Trial& trial : trials) {
+        samplers.push_back(host ? trial.host : hot_sampler(*device, *trial.problem, launches));
+      }
+      TimingPolicy in_turn = policy(host ? host_compare_rounds : compare_rounds, budget_s);
+      if (host) in_turn.warmup = 1;
+      measured = measure_interleaved(samplers, in_turn, interrupted);
     });
   }
   if (interrupted()) return std::nullopt;
   for (Trial& trial : trials) {
-    if (all_ok()) guarded(trial.record, [&] { launch_and_check(trial); });
+    if (all_ok()) guarded(trial.record, [&] { check_again(trial); });
   }
   if (!all_ok()) {
     for (Trial& trial : trials) {
@@ -437,7 +458,7 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   comparison.ratio = ratio(hot(0), hot(1), options.seed);
   comparison.aa = ratio(hot(0), hot(2), options.seed);
   for (const int i : {0, 1}) {
-    comparison.time.push_back(summarize(hot(i), Scope::device_hot, measured[i].stop, options.seed));
+    comparison.time.push_back(summarize(hot(i), host ? Scope::host : Scope::device_hot, measured[i].stop, options.seed));
     comparison.cv = std::max(comparison.cv, comparison.time.back().cv);
   }
   return comparison;

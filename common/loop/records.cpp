@@ -199,8 +199,8 @@ void Experiment::State::resume() {
 bool Experiment::State::is_done(const Measurement& record) {
   if (record.status == "failed" && !record.reason.starts_with(device_lost)) return false;
   if (record.reason == budget_spent) return false;
-  const Timing* hot = record.timing(Scope::device_hot);
-  if (hot ? hot->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
+  const Timing* timing = record.main_timing();
+  if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
   if (record.pipeline.is_null()) return record.status == "skipped" && record.reason == skip_reason(record.config);
   return current_source(record.pipeline.value("key", ""), record.config) == record.pipeline.value("source_sha256", "-");
 }

@@ -32,6 +32,11 @@ inline constexpr const char* budget_spent = "budget spent";
 /// How the reason of a case begins that lost the device; --resume does not take it up, it would only do so again.
 inline constexpr const char* device_lost = "device lost: ";
 
+/// How many rounds a profile takes at least.
+struct Rounds {
+  int quick, full;
+};
+
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -77,16 +82,18 @@ struct Experiment::State {
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
   void make(Trial& trial);
-  /// One launch on poisoned outputs, and the check of what it wrote. Problems may share their outputs, so nothing may
-  /// run between the two.
+  /// One launch on poisoned outputs (or one sample of the host's work), and the check of what it wrote. Problems may
+  /// share their outputs, so nothing may run between the two.
   void launch_and_check(Trial& trial);
+  /// The check once more, after timing. What the host did is not done again for it, since that may take long.
+  void check_again(Trial& trial);
   /// The pair that the finding under replay compared, if it did.
   std::vector<Duel> replayed_duels() const;
   bool was_measured(const Case& config) const;
   double budget_left() const { return options.budget() - measured_s; }
   /// What the sweep may still take; the rest is for comparisons.
   double sweep_budget() const;
-  TimingPolicy policy(int quick_rounds, int full_rounds, double budget_s) const;
+  TimingPolicy policy(const Rounds& rounds, double budget_s) const;
   const Ceilings& measured_ceilings();
   Json pipeline_json(const Problem& problem);
   /// Measures the ceilings again; the better of both counts.

@@ -109,7 +109,7 @@ struct Warp {
 
   // Keys that the rows up to `query` of the tile see.
   DEVICE int keys_seen(int query) const {
-    if constexpr (!CAUSAL) return p.kv_len;
+    if (!CAUSAL) return p.kv_len;
     return max(0, min(p.kv_len, causal_end(min(query, p.q_len - 1), p.q_len, p.kv_len)));
   }
 
@@ -252,7 +252,7 @@ struct Warp {
       int end[2];  // keys of this block that the rows see, from this thread's first
       UNROLL for (int r = 0; r < 2; ++r) {
         end[r] = p.kv_len - key;
-        if constexpr (CAUSAL) end[r] = min(end[r], causal_end(row + tile * 16 + r * 8, p.q_len, p.kv_len) - key);
+        if (CAUSAL) end[r] = min(end[r], causal_end(row + tile * 16 + r * 8, p.q_len, p.kv_len) - key);
       }
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
         const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;

@@ -12,7 +12,6 @@
 
 namespace {
 
-constexpr TiledLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
 constexpr int step = LANES;  // 1, or a divisor of HEAD_DIM
 using Lanes = Vector<float, step>;
 
@@ -43,6 +42,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const int first_query = tile * static_cast<int>(BLOCK_R);
   const int rows = p.q_len - first_query < BLOCK_R ? p.q_len - first_query : static_cast<int>(BLOCK_R);
 
+  const TiledLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
   float* memory = reinterpret_cast<float*>(group->memory);
   float* q = memory + layout.q;
   float* o = memory + layout.o;

@@ -157,7 +157,7 @@ struct Tile {
 
   // Of `keys` keys from `first_key` on, how many a query of the sequence may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
-    if constexpr (!CAUSAL) return keys;
+    if (!CAUSAL) return keys;
     const int seen = causal_end(query, p.q_len, p.kv_len) - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
@@ -258,7 +258,7 @@ struct Tile {
     Ints visible[VECTORS];  // how many of the keys each lane may see, or fewer than 0
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       visible[v] = Ints{} + keys;
-      if constexpr (CAUSAL) {
+      if (CAUSAL) {
         const Ints seen = lane_numbers() + (causal_end(first + v * VECTOR_WIDTH, p.q_len, p.kv_len) - first_key);
         visible[v] = seen < keys ? seen : visible[v];
       }

@@ -1,0 +1,23 @@
+// What proto4_constants claims beforehand, which pairs it measures against each other, and what it concludes. No side
+// effects.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "common/experiment.h"
+
+namespace attn {
+
+std::vector<Hypothesis> constants_hypotheses();
+
+/// Disk and archive against compiling, many workers against one, with precompiled headers against without, new processes
+/// with a cache against without, and constants read at run time against compiled ones.
+std::vector<Duel> constants_duels(const std::vector<Measurement>& results);
+
+/// `series_of` gives the samples behind a result, for the exponent of time over the number of variants.
+std::vector<Conclusion> constants_conclusions(const std::vector<Measurement>& results,
+                                              const std::vector<Comparison>& comparisons,
+                                              const std::function<const Series&(const Measurement&)>& series_of);
+
+}  // namespace attn

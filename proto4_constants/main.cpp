@@ -1,0 +1,43 @@
+// proto4_constants: what does a variant of a kernel cost to have, and what is it worth?
+//
+// Variants of proto1_flash's kernels are compiled, found again in memory, on disk and in an archive, and timed on the
+// host; the same kernels are launched with their constants read at run time. Hypotheses: findings.cpp.
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "common/experiment.h"
+#include "proto4_constants/findings.h"
+#include "proto4_constants/problem.h"
+#include "proto4_constants/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  if (argc > 1 && std::string(argv[1]) == first_result_option) {
+    try {
+      return first_result({argv + 2, argv + argc});
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "proto4_constants %s: %s\n", first_result_option, error.what());
+      return 1;
+    }
+  }
+  const ExperimentSpec spec = {.name = "proto4_constants",
+                               .summary = "Function constants: what a compiled variant costs, and what it buys.",
+                               .axes = constants_axes(),
+                               .compared_axes = constants_compared_axes(),
+                               .hypotheses = constants_hypotheses(),
+                               .sweep = constants_sweep,
+                               .complete = complete_constants,
+                               .skip_reason = constants_skip_reason,
+                               .make = constants_problems(),
+                               .input_axes = {}};
+  return run_experiment(argc, argv, spec, [](Experiment& lab) {
+    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
+    lab.compare(constants_duels(lab.results()));
+    return lab.conclude(
+        constants_conclusions(lab.results(), lab.comparisons(),
+                              [&](const Measurement& result) -> const Series& { return lab.series(result); }));
+  });
+}

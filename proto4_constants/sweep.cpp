@@ -1,0 +1,213 @@
+#include "proto4_constants/sweep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "common/tensor.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t most_workers = 16;
+
+// Tasks that get many variants, and on more than one thread where that is asked for.
+bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
+
+Axis integers(const std::string& name, const std::vector<int64_t>& values) {
+  Axis axis{name, {}};
+  for (const int64_t value : values) axis.values.emplace_back(value);
+  return axis;
+}
+
+Axis texts(const std::string& name, const std::vector<std::string>& values) {
+  Axis axis{name, {}};
+  for (const std::string& value : values) axis.values.emplace_back(value);
+  return axis;
+}
+
+// 1, 2, 4 .. up to the host's cores.
+std::vector<int64_t> worker_counts() {
+  const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, most_workers);
+  std::vector<int64_t> counts;
+  for (int64_t workers = 1; workers < cores; workers *= 2) counts.push_back(workers);
+  counts.push_back(cores);
+  return counts;
+}
+
+}  // namespace
+
+std::vector<AxisInfo> constants_axes() {
+  return {{"task",
+           "what is timed: getting `variants` variants by compiling them, from memory, from disk or from an archive; "
+           "making or reading an archive; a process from its start to its first result; one launch",
+           {"compile", "memory", "disk", "archive", "archive_create", "archive_load", "start_compile", "start_disk",
+            "start_archive", "run"},
+           0,
+           0,
+           1},
+          {"kernel",
+           "variant of proto1_flash",
+           {"naive", "tiled_scalar", "tiled_vector", "mma_sync", "wgmma", "tuned"},
+           0,
+           0,
+           1},
+          {"dtype", "of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+          {"variants", "how many; the first 72 are head_dim x block_r x block_c x causal x alibi", {}, 1, 10000, 1},
+          {"workers", "threads that get them", {}, 1, 256, 1},
+          {"pch", "1: headers are precompiled, where the compiler can", {}, 0, 1, 1},
+          {"q_heads", "of a launch", {}, 1, 1024, 1},
+          {"q_len", "of a launch: queries, and keys", {}, 1, int64_t{1} << 24, 1},
+          {"head_dim", "of a launch: elements of a head", {}, 8, 256, 8},
+          {"block_r", "of a launch: query rows of a tile", {}, 16, 256, 16},
+          {"block_c", "of a launch: keys of a tile", {}, 16, 1024, 16},
+          {"causal", "of a launch", {}, 0, 1, 1},
+          {"alibi", "of a launch: 1: the score hook takes slope * distance off", {}, 0, 1, 1},
+          {"run_time",
+           "of a launch: which constants are read at run time",
+           {"none", "head_dim", "block_r", "block_c", "causal", "alibi", "all"},
+           0,
+           0,
+           1}};
+}
+
+std::vector<std::string> constants_compared_axes() { return {"run_time"}; }
+
+Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
+  const bool full = profile == "full", cuda = device.backend == "cuda";
+  const Axis tuned = texts("kernel", {"tuned"}), dtype = texts("dtype", {cuda ? "bf16" : "f32"});
+  const Axis off = integers("pch", {0}), one = integers("workers", {1});
+  const std::vector<int64_t> workers = worker_counts();
+  const auto task = [](const std::vector<std::string>& names) { return texts("task", names); };
+  Sweep sweep;
+  const auto add = [&](const Block& block) { sweep.blocks.push_back(block); };
+
+  // A variant for a GPU takes several times as long to compile, so there are fewer of them by default.
+  const std::vector<int64_t> counts = !cuda ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, 10};
+  add({task({"compile"}), tuned, dtype, integers("variants", counts), integers("workers", workers), off});
+  if (full) {
+    add({task({"compile"}), tuned, dtype, integers("variants", {1, 10, 50, 100, 500}),
+         cuda ? integers("workers", {workers.back()}) : integers("workers", workers), off});
+  }
+  if (cuda) add({task({"compile"}), tuned, dtype, integers("variants", {counts.back()}), one, integers("pch", {1})});
+  // What other kernels cost.
+  add({task({"compile"}), texts("kernel", cuda ? std::vector<std::string>{"naive", "mma_sync"}
+                                               : std::vector<std::string>{"naive", "tiled_vector"}),
+       dtype, integers("variants", {cuda ? 5 : 10}), one, off});
+
+  const Axis few = integers("variants", {counts[counts.size() - (cuda ? 1 : 2)]});
+  std::vector<int64_t> many = {static_cast<int64_t>(base_variants)};
+  if (full) many.push_back(500);
+  add({task({"disk", "archive"}), tuned, dtype, few, one, off});
+  add({task({"memory", "disk", "archive", "archive_create", "archive_load"}), tuned, dtype, integers("variants", many),
+       one, off});
+  add({task({"start_compile", "start_disk", "start_archive"}), tuned, dtype,
+       integers("variants", {static_cast<int64_t>(base_variants)}), one, off});
+
+  const Axis run_time = texts("run_time", {"none", "head_dim", "block_r", "block_c", "causal", "alibi", "all"});
+  const Axis masks = integers("causal", full ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0});
+  const Axis dims = integers("head_dim", full ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{64});
+  if (cuda) {
+    add({task({"run"}), texts("kernel", {"naive"}), dtype, integers("q_heads", {16}), integers("q_len", {1024}), dims,
+         integers("block_r", {0}), integers("block_c", {0}), masks, integers("alibi", {0}), run_time});
+    for (const char* kernel : {"mma_sync", "wgmma"}) {
+      add({task({"run"}), texts("kernel", {kernel}), dtype, integers("q_heads", {32}), integers("q_len", {4096}), dims,
+           integers("block_r", {128}), integers("block_c", {64}), integers("causal", {0, 1}), integers("alibi", {0}),
+           run_time});
+    }
+    return sweep;
+  }
+  const Axis heads = integers("q_heads", {8});
+  add({task({"run"}), texts("kernel", full ? std::vector<std::string>{"tiled_scalar", "tiled_vector"}
+                                           : std::vector<std::string>{"tiled_vector"}),
+       dtype, heads, integers("q_len", {256}), dims, integers("block_r", {64}), integers("block_c", {64}), masks,
+       integers("alibi", {0}), run_time});
+  add({task({"run"}), tuned, dtype, heads, integers("q_len", {1024}), dims, integers("block_r", {64}),
+       integers("block_c", {128}), integers("causal", {0, 1}), integers("alibi", {0}), run_time});
+  return sweep;
+}
+
+void complete_constants(Case& config, const DeviceInfo& device) {
+  const std::string task = config.text("task"), kernel = config.text("kernel");
+  const auto set = [&](const std::vector<const char*>& axes, int64_t value) {
+    for (const char* axis : axes) config.set(axis, value);
+  };
+  const auto otherwise = [&](const char* axis, int64_t value) {
+    if (!config.has(axis)) config.set(axis, value);
+  };
+  if (task == "run") {
+    const bool cuda = device.backend == "cuda", tuned = kernel == "tuned";
+    set({"variants", "workers", "pch"}, 0);
+    if (kernel == "naive") set({"block_r", "block_c"}, 0);
+    otherwise("q_heads", cuda ? 32 : 8);
+    otherwise("q_len", cuda ? 4096 : tuned ? 1024 : 256);
+    otherwise("head_dim", 64);
+    otherwise("block_r", cuda ? 128 : 64);
+    otherwise("block_c", tuned && !cuda ? 128 : 64);
+    otherwise("causal", 0);
+    otherwise("alibi", 0);
+    if (!config.has("run_time")) config.set("run_time", std::string("none"));
+    return;
+  }
+  set({"q_heads", "q_len", "head_dim", "block_r", "block_c", "causal", "alibi"}, 0);
+  config.set("run_time", std::string("none"));
+  if (!takes_workers(task)) set({"workers"}, 1);
+  if (task != "compile") set({"pch"}, 0);
+  otherwise("workers", 1);
+  otherwise("pch", 0);
+  otherwise("variants", 10);
+}
+
+Variant run_variant(const Case& config) {
+  Variant variant;
+  FlashConfig& flash = variant.config;
+  flash.variant = config.text("kernel");
+  const int64_t heads = config.integer("q_heads"), length = config.integer("q_len");
+  flash.shape = {.batch = 1,
+                 .q_heads = heads,
+                 .kv_heads = heads,
+                 .q_len = length,
+                 .kv_len = length,
+                 .head_dim = config.integer("head_dim"),
+                 .causal = config.integer("causal") != 0};
+  flash.dtype = flash.out_dtype = parse_dtype(config.text("dtype"));
+  flash.block_r = config.integer("block_r");
+  flash.block_c = config.integer("block_c");
+  variant.alibi = config.integer("alibi") != 0;
+  return variant;
+}
+
+std::optional<std::string> constants_skip_reason(const Case& config, const DeviceInfo& device) {
+  const FlashBackend& backend = FlashBackend::of(device);
+  const std::string kernel = config.text("kernel");
+  const std::vector<std::string> kernels = backend.variants();
+  if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
+    return fmt::format("kernel {} is not one of {}'s: {}", kernel, device.backend, fmt::join(kernels, ", "));
+  }
+  if (config.text("task") != "run") {
+    const auto wanted = static_cast<size_t>(config.integer("variants"));
+    const size_t there = variant_grid(kernel, parse_dtype(config.text("dtype")), device).size();
+    if (wanted > there) return fmt::format("{} has {} variants with {} here", kernel, there, config.text("dtype"));
+    if (config.integer("pch") != 0 && !device.has("pch")) {
+      return fmt::format("{} does not precompile headers", device.toolchain);
+    }
+    return std::nullopt;
+  }
+  const std::string run_time = config.text("run_time");
+  const std::vector<std::string> allowed = run_time_axes(kernel, device);
+  if (run_time == "all" && allowed.size() == 1) return fmt::format("all that {} can read at run time is {}", kernel, allowed[0]);
+  if (run_time != "none" && run_time != "all" && std::find(allowed.begin(), allowed.end(), run_time) == allowed.end()) {
+    return fmt::format("{} needs {} at compile time; at run time it can read {}", kernel, run_time,
+                       fmt::join(allowed, ", "));
+  }
+  const Variant variant = run_variant(config);
+  if (auto reason = backend.skip_reason(variant.config, device)) return reason;
+  const size_t needed = backend.kernel(variant.config, device, variant.alibi).threadgroup_bytes;
+  if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
+  return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
+                     device.threadgroup_memory_bytes);
+}
+
+}  // namespace attn

@@ -1,0 +1,130 @@
+#include "proto4_constants/variants.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+
+namespace attn {
+namespace {
+
+constexpr const char* hook_path = "proto4_constants/kernels/alibi.h";
+
+struct TileGrid {
+  std::vector<int64_t> head_dims, blocks_r, blocks_c;
+};
+
+struct Grids {
+  TileGrid base, finer;
+};
+
+Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
+  const std::vector<int64_t> dims = {64, 128, 256}, finer_dims = {64, 80, 96, 112, 128, 160, 192, 224, 256};
+  if (kernel == "naive") return {{dims, {0}, {0}}, {finer_dims, {0}, {0}}};
+  if (device.backend == "cuda") {
+    return {{dims, {64, 128}, {32, 64, 80}}, {finer_dims, {64, 128}, {16, 32, 48, 64, 80, 96, 112, 128}}};
+  }
+  return {{dims, {32, 64, 128}, {64, 128}}, {finer_dims, {32, 64, 128}, {64, 80, 96, 112, 128}}};
+}
+
+bool runs(const Variant& variant, const DeviceInfo& device) {
+  const FlashBackend& backend = FlashBackend::of(device);
+  return !backend.skip_reason(variant.config, device) &&
+         backend.kernel(variant.config, device, variant.alibi).threadgroup_bytes <= device.threadgroup_memory_bytes;
+}
+
+// The variants of a grid that run, in steps of about the golden section of their number: any first few are spread.
+std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
+  std::vector<Variant> all;
+  for (const int64_t head_dim : grid.head_dims) {
+    for (const int64_t block_r : grid.blocks_r) {
+      for (const int64_t block_c : grid.blocks_c) {
+        for (const bool causal : {false, true}) {
+          for (const bool alibi : {false, true}) {
+            Variant variant;
+            variant.config.variant = kernel;
+            variant.config.shape = {.batch = 1,
+                                    .q_heads = 3,
+                                    .kv_heads = 1,
+                                    .q_len = 37,
+                                    .kv_len = 83,
+                                    .head_dim = head_dim,
+                                    .causal = causal};
+            variant.config.dtype = variant.config.out_dtype = dtype;
+            variant.config.block_r = block_r;
+            variant.config.block_c = block_c;
+            variant.alibi = alibi;
+            if (runs(variant, device)) all.push_back(variant);
+          }
+        }
+      }
+    }
+  }
+  if (all.empty()) return all;
+  size_t step = std::max<size_t>(1, static_cast<size_t>(std::lround(0.618 * static_cast<double>(all.size()))));
+  while (std::gcd(step, all.size()) != 1) ++step;
+  std::vector<Variant> ordered;
+  for (size_t i = 0; i < all.size(); ++i) ordered.push_back(all[i * step % all.size()]);
+  return ordered;
+}
+
+std::string upper(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
+}  // namespace
+
+ScoreHook Variant::hook() const {
+  static const std::string text = read_source({}, hook_path);
+  ScoreHook hook;
+  hook.text = text;
+  hook.constants = {{"ALIBI", alibi}};
+  hook.identity = !alibi;
+  const int64_t heads = config.shape.q_heads;
+  // The slopes of the paper: 2^(-8 (h + 1) / heads).
+  for (int64_t head = 0; head < heads; ++head) {
+    hook.data.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
+  }
+  hook.reference = [on = alibi, slopes = hook.data](double s, int64_t, int64_t head, int64_t q, int64_t k) {
+    return on ? s - static_cast<double>(slopes[static_cast<size_t>(head)]) * static_cast<double>(std::abs(q - k)) : s;
+  };
+  return hook;
+}
+
+KernelSource Variant::source(const DeviceInfo& device) const {
+  const ScoreHook alibi_hook = hook();
+  return flash_kernel(config, device, &alibi_hook).source;
+}
+
+std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device) {
+  const auto [base, finer] = grids_of(kernel, device);
+  std::vector<Variant> all = spread(base, kernel, dtype, device);
+  const size_t of_base = all.size();
+  for (Variant& variant : spread(finer, kernel, dtype, device)) {
+    const bool there = std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(of_base), [&](const Variant& other) {
+      return other.alibi == variant.alibi && other.config.shape == variant.config.shape &&
+             other.config.block_r == variant.config.block_r && other.config.block_c == variant.config.block_c;
+    });
+    if (!there) all.push_back(std::move(variant));
+  }
+  return all;
+}
+
+std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
+  if (kernel == "naive") return {"head_dim", "causal", "alibi"};
+  if (device.backend == "cpu" && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
+  return {"causal"};
+}
+
+std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel,
+                                         const DeviceInfo& device) {
+  if (value == "none") return {};
+  if (value != "all") return {upper(value)};
+  std::set<std::string> names;
+  for (const std::string& axis : run_time_axes(kernel, device)) names.insert(upper(axis));
+  return names;
+}
+
+}  // namespace attn
