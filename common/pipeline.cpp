@@ -59,7 +59,8 @@ std::string KernelSource::prologue() const {
     if (run_time.contains(name)) {
       // Immutable as long as a launch lasts, and the compiler knows it in both dialects.
       text += fmt::format(
-          "extern \"C\" {{\n#ifdef __CUDACC__\n__constant__ int {0};\n#else\nextern const int {0};\n#endif\n}}\n", name);
+          "extern \"C\" {{\n#ifdef __CUDACC__\n__constant__ int {0};\n#else\nextern const int {0};\n#endif\n}}\n",
+          name);
       continue;
     }
     const bool is_int = value == static_cast<int>(value);
@@ -386,8 +387,8 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
 
 void PipelineCache::prepare(const std::vector<KernelSource>& sources, unsigned workers) {
   parallel_for(
-      static_cast<int64_t>(sources.size()), 1,
-      [&](int64_t i, int64_t) { get(sources[static_cast<size_t>(i)]); }, workers);
+      static_cast<int64_t>(sources.size()), 1, [&](int64_t i, int64_t) { get(sources[static_cast<size_t>(i)]); },
+      workers);
 }
 
 PipelineArchive PipelineCache::archive() const {

@@ -57,7 +57,8 @@ void duel(const std::string& hypothesis, const Results& results, const std::stri
   }
 }
 
-// Of the duels of a hypothesis those over the most variants, up to `most`: a sample takes as long as compiling them all.
+// Of the duels of a hypothesis those over the most variants, up to `most`: a sample takes as long as compiling them
+// all.
 void keep_most_variants(const std::string& hypothesis, int64_t most, std::vector<Duel>& duels) {
   int64_t kept = 0;
   for (const Duel& duel : duels) {
@@ -91,7 +92,8 @@ const std::map<std::string, Wording>& wordings() {
       {"archive_speedup",
        {"From an archive, variants take {compare.ratio:.4f} of the time of compiling them",
         "Getting {values.baseline.variants} variants of {values.baseline.kernel} takes {compare.ratio:.4f} "
-        "({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of compiling them where one archive has them, reading "
+        "({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of compiling them where one archive has them, "
+        "reading "
         "it included: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} ms."}},
       {"workers",
        {"{values.contender.workers} workers compile in {compare.ratio:.3f} of the time of one",
@@ -100,7 +102,8 @@ const std::map<std::string, Wording>& wordings() {
       {"pch",
        {"With precompiled headers variants take {compare.ratio:.3f} of the time",
         "{values.baseline.variants} variants of {values.baseline.kernel} take {compare.ratio:.3f} "
-        "({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where the compiler keeps what it made of headers that "
+        "({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where the compiler keeps what it made of headers "
+        "that "
         "read no function constant."}},
       {"start_disk",
        {"With its kernel on disk a process has its first result in {compare.ratio:.3f} of the time",
@@ -149,7 +152,8 @@ Conclusion conclude_comparison(const Comparison& comparison, const std::vector<M
     conclusion.subject = subject_of(comparison.hypothesis == "workers" ? contender : baseline);
     conclusion.subject += fmt::format(" variants={}", baseline.integer("variants"));
   }
-  for (const auto& [name, config, index] : {std::tuple("baseline", &baseline, 0), std::tuple("contender", &contender, 1)}) {
+  for (const auto& [name, config, index] :
+       {std::tuple("baseline", &baseline, 0), std::tuple("contender", &contender, 1)}) {
     const double ms = 1e3 * comparison.time.at(static_cast<size_t>(index)).median_s;
     const auto variants = static_cast<double>(config->integer("variants"));
     conclusion.values[std::string(name) + "_total_ms"] = ms;
@@ -221,11 +225,10 @@ void conclude_cost(const Results& results, std::vector<Conclusion>& conclusions)
       conclusion.values[std::string(phase) + "_ms"] = phase_ms(*result, (std::string(phase) + "_s").c_str());
     }
     conclusion.values["rule_ms"] = rule_ms;
-    conclusion.values["recommendation"] = conclusion.estimate.ci_hi < rule_ms
-                                              ? "use function constants, compiled when they are needed"
-                                          : conclusion.estimate.ci_lo >= rule_ms
-                                              ? "compile ahead, and ship an archive or fill the cache on disk"
-                                              : "too close to the rule to tell";
+    conclusion.values["recommendation"] =
+        conclusion.estimate.ci_hi < rule_ms    ? "use function constants, compiled when they are needed"
+        : conclusion.estimate.ci_lo >= rule_ms ? "compile ahead, and ship an archive or fill the cache on disk"
+                                               : "too close to the rule to tell";
     conclusions.push_back(std::move(conclusion));
   }
 }
@@ -289,8 +292,9 @@ void conclude_hits(const Results& results, std::vector<Conclusion>& conclusions)
       Conclusion conclusion = about(task, *result, 1e3, false);
       const std::string done = task == "archive_create" ? "written" : "read and checked";
       conclusion.title = "An archive of {values.variants} variants is " + done + " in {estimate.value:.4g} ms";
-      conclusion.content = "An archive of {values.variants} variants of {values.kernel}, {values.archive_bytes} bytes, is " +
-                           done + " in {estimate.value:.4g} ms (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}).";
+      conclusion.content =
+          "An archive of {values.variants} variants of {values.kernel}, {values.archive_bytes} bytes, is " + done +
+          " in {estimate.value:.4g} ms (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}).";
       conclusion.values["archive_bytes"] = result->values.is_object() ? result->values.value("archive_bytes", 0) : 0;
       conclusions.push_back(std::move(conclusion));
     }
@@ -325,8 +329,8 @@ void conclude_startup(const Results& results, std::vector<Conclusion>& conclusio
 std::vector<Hypothesis> constants_hypotheses() {
   const std::string study = "the published study on Apple M4 that this follows";
   return {
-      {"cost", "A variant compiles in less than 50 ms.", "ms per variant, compiled by one worker without any cache", "<",
-       rule_ms, "rule of " + study + " (constants if below, else compile ahead), which measured 34 to 63 us"},
+      {"cost", "A variant compiles in less than 50 ms.", "ms per variant, compiled by one worker without any cache",
+       "<", rule_ms, "rule of " + study + " (constants if below, else compile ahead), which measured 34 to 63 us"},
       {"scaling", "The time to compile grows no faster than the number of variants.",
        "exponent of time over number of variants", "<=", 1.05, "expectation before the first run: nothing is shared"},
       {"workers", "As many workers as there are cores, up to 16, compile in at most 0.6 of the time of one.",
@@ -360,13 +364,14 @@ std::vector<Hypothesis> constants_hypotheses() {
 
 std::vector<Duel> constants_duels(const std::vector<Measurement>& results) {
   const Results all = timed(results);
-  constexpr int64_t most = 100;  // variants that are compiled for one sample of a pair
+  constexpr int64_t most = 10;  // variants that are compiled for one sample of a pair
   std::vector<Duel> duels;
   for (const auto& [hypothesis, contender] : {std::pair("disk_speedup", "disk"), {"archive_speedup", "archive"}}) {
     duel(hypothesis, all, "task", std::string("compile"), std::string(contender), duels);
     keep_most_variants(hypothesis, most, duels);
   }
-  for (const auto& [hypothesis, contender] : {std::pair("start_disk", "start_disk"), {"start_archive", "start_archive"}}) {
+  for (const auto& [hypothesis, contender] :
+       {std::pair("start_disk", "start_disk"), {"start_archive", "start_archive"}}) {
     duel(hypothesis, all, "task", std::string("start_compile"), std::string(contender), duels);
   }
   int64_t workers = 1;

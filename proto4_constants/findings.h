@@ -11,8 +11,8 @@ namespace attn {
 
 std::vector<Hypothesis> constants_hypotheses();
 
-/// Disk and archive against compiling, many workers against one, with precompiled headers against without, new processes
-/// with a cache against without, and constants read at run time against compiled ones.
+/// Disk and archive against compiling, many workers against one, with precompiled headers against without, new
+/// processes with a cache against without, and constants read at run time against compiled ones.
 std::vector<Duel> constants_duels(const std::vector<Measurement>& results);
 
 /// `series_of` gives the samples behind a result, for the exponent of time over the number of variants.

@@ -29,8 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t launched_variants = 16;     // of those that a check has, as many are launched
-constexpr double least_sample_s = 200e-6;    // look-ups in memory are repeated until a sample takes this long
+constexpr size_t launched_variants = 16;      // of those that a check has, as many are launched
+constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
 constexpr int64_t look_ups_per_reading = 64;  // of the clock
 
 class Stopwatch {
@@ -131,7 +131,8 @@ void fail(Check& check, const std::string& why) {
 /// Getting many variants in one of the ways there are.
 class VariantsProblem : public Problem {
  public:
-  VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants, std::shared_ptr<Prepared> prepared)
+  VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants,
+                  std::shared_ptr<Prepared> prepared)
       : lab_(lab),
         device_(lab.device()),
         task_(config.text("task")),
@@ -153,7 +154,9 @@ class VariantsProblem : public Problem {
         .kernel(variants_.front().config, device_.info(), variants_.front().alibi)
         .threadgroup_bytes;
   }
-  void dump(const std::string&) const override { throw BadInput("--dump-output: a case that launches nothing has none"); }
+  void dump(const std::string&) const override {
+    throw BadInput("--dump-output: a case that launches nothing has none");
+  }
 
   Sampler host_sampler() override {
     const size_t count = sources_.size();
@@ -297,7 +300,9 @@ class StartProblem : public Problem {
   DType dtype() const override { return first_.config.dtype; }
   const Pipeline& pipeline() const override { return lab_.pipelines().get(first_.source(lab_.device().info())); }
   size_t threadgroup_bytes() const override { return 0; }
-  void dump(const std::string&) const override { throw BadInput("--dump-output: a case that launches nothing has none"); }
+  void dump(const std::string&) const override {
+    throw BadInput("--dump-output: a case that launches nothing has none");
+  }
 
   Sampler host_sampler() override {
     const std::string& task = config_.text("task");
@@ -392,9 +397,8 @@ std::unique_ptr<Problem> make_run(Experiment& lab, const Case& config, std::shar
   if (!inputs || !same(inputs->config())) {
     inputs = std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), "");
   }
-  return std::make_unique<FlashProblem>(
-      lab.device(), lab.pipelines(), inputs, variant.config, variant.hook(),
-      run_time_constants(config.text("run_time"), variant.config.variant, info));
+  return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, variant.config, variant.hook(),
+                                        run_time_constants(config.text("run_time"), variant.config.variant, info));
 }
 
 }  // namespace

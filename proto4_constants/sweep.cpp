@@ -84,48 +84,54 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   const auto add = [&](const Block& block) { sweep.blocks.push_back(block); };
 
-  // A variant for a GPU takes several times as long to compile, so there are fewer of them by default.
-  const std::vector<int64_t> counts = !cuda ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, 10};
+  // Of a kernel, all that it can read at run time; all of them together where there are several.
+  const auto read = [&](const std::string& kernel) {
+    std::vector<std::string> values = run_time_axes(kernel, device);
+    if (values.size() > 1) values.emplace_back("all");
+    values.insert(values.begin(), "none");
+    return texts("run_time", values);
+  };
+  const Axis causal = integers("causal", {0, 1}),
+             some_masks = integers("causal", full ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0});
+  const Axis dims = integers("head_dim", full ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{64});
+  const Axis no_hook = integers("alibi", {0});
+  const auto add_run = [&](const std::string& kernel, int64_t heads, int64_t length, int64_t rows, int64_t keys,
+                           const Axis& masks) {
+    add({task({"run"}), texts("kernel", {kernel}), dtype, integers("q_heads", {heads}), integers("q_len", {length}),
+         dims, integers("block_r", {rows}), integers("block_c", {keys}), masks, no_hook, read(kernel)});
+  };
+  if (cuda) {
+    add_run("naive", 16, 1024, 0, 0, some_masks);
+    add_run("mma_sync", 32, 4096, 128, 64, causal);
+    add_run("tuned", 32, 4096, 128, 64, causal);
+  } else {
+    if (full) add_run("tiled_scalar", 8, 256, 64, 64, some_masks);
+    add_run("tiled_vector", 8, 256, 64, 64, some_masks);
+    add_run("tuned", 8, 1024, 64, 128, causal);
+  }
+
+  // What takes longest comes last. A variant takes a GPU's compiler several times as long as the CPU's.
+  const std::vector<int64_t> counts =
+      full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, cuda ? 10 : 20};
+  const Axis few = integers("variants", {counts[1]}),
+             base = integers("variants", {static_cast<int64_t>(base_variants)});
+  add({task({"memory", "disk", "archive", "archive_create", "archive_load", "start_compile", "start_disk",
+             "start_archive"}),
+       tuned, dtype, base, one, off});
+  add({task({"disk", "archive"}), tuned, dtype, few, one, off});
+  if (full) {
+    add({task({"memory", "disk", "archive", "archive_create", "archive_load"}), tuned, dtype,
+         integers("variants", {500}), one, off});
+  }
+  for (const char* kernel : {"naive", cuda ? "mma_sync" : "tiled_vector"}) {
+    add({task({"compile"}), texts("kernel", {kernel}), dtype, few, one, off});
+  }
+  if (cuda) add({task({"compile"}), tuned, dtype, few, one, integers("pch", {0, 1})});
   add({task({"compile"}), tuned, dtype, integers("variants", counts), integers("workers", workers), off});
   if (full) {
-    add({task({"compile"}), tuned, dtype, integers("variants", {1, 10, 50, 100, 500}),
-         cuda ? integers("workers", {workers.back()}) : integers("workers", workers), off});
+    add({task({"compile"}), tuned, dtype, integers("variants", {100, 500}),
+         integers("workers", cuda ? std::vector<int64_t>{workers.back()} : workers), off});
   }
-  if (cuda) add({task({"compile"}), tuned, dtype, integers("variants", {counts.back()}), one, integers("pch", {1})});
-  // What other kernels cost.
-  add({task({"compile"}), texts("kernel", cuda ? std::vector<std::string>{"naive", "mma_sync"}
-                                               : std::vector<std::string>{"naive", "tiled_vector"}),
-       dtype, integers("variants", {cuda ? 5 : 10}), one, off});
-
-  const Axis few = integers("variants", {counts[counts.size() - (cuda ? 1 : 2)]});
-  std::vector<int64_t> many = {static_cast<int64_t>(base_variants)};
-  if (full) many.push_back(500);
-  add({task({"disk", "archive"}), tuned, dtype, few, one, off});
-  add({task({"memory", "disk", "archive", "archive_create", "archive_load"}), tuned, dtype, integers("variants", many),
-       one, off});
-  add({task({"start_compile", "start_disk", "start_archive"}), tuned, dtype,
-       integers("variants", {static_cast<int64_t>(base_variants)}), one, off});
-
-  const Axis run_time = texts("run_time", {"none", "head_dim", "block_r", "block_c", "causal", "alibi", "all"});
-  const Axis masks = integers("causal", full ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0});
-  const Axis dims = integers("head_dim", full ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{64});
-  if (cuda) {
-    add({task({"run"}), texts("kernel", {"naive"}), dtype, integers("q_heads", {16}), integers("q_len", {1024}), dims,
-         integers("block_r", {0}), integers("block_c", {0}), masks, integers("alibi", {0}), run_time});
-    for (const char* kernel : {"mma_sync", "wgmma"}) {
-      add({task({"run"}), texts("kernel", {kernel}), dtype, integers("q_heads", {32}), integers("q_len", {4096}), dims,
-           integers("block_r", {128}), integers("block_c", {64}), integers("causal", {0, 1}), integers("alibi", {0}),
-           run_time});
-    }
-    return sweep;
-  }
-  const Axis heads = integers("q_heads", {8});
-  add({task({"run"}), texts("kernel", full ? std::vector<std::string>{"tiled_scalar", "tiled_vector"}
-                                           : std::vector<std::string>{"tiled_vector"}),
-       dtype, heads, integers("q_len", {256}), dims, integers("block_r", {64}), integers("block_c", {64}), masks,
-       integers("alibi", {0}), run_time});
-  add({task({"run"}), tuned, dtype, heads, integers("q_len", {1024}), dims, integers("block_r", {64}),
-       integers("block_c", {128}), integers("causal", {0, 1}), integers("alibi", {0}), run_time});
   return sweep;
 }
 
@@ -197,7 +203,8 @@ std::optional<std::string> constants_skip_reason(const Case& config, const Devic
   }
   const std::string run_time = config.text("run_time");
   const std::vector<std::string> allowed = run_time_axes(kernel, device);
-  if (run_time == "all" && allowed.size() == 1) return fmt::format("all that {} can read at run time is {}", kernel, allowed[0]);
+  if (run_time == "all" && allowed.size() == 1)
+    return fmt::format("all that {} can read at run time is {}", kernel, allowed[0]);
   if (run_time != "none" && run_time != "all" && std::find(allowed.begin(), allowed.end(), run_time) == allowed.end()) {
     return fmt::format("{} needs {} at compile time; at run time it can read {}", kernel, run_time,
                        fmt::join(allowed, ", "));

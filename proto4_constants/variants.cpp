@@ -85,7 +85,8 @@ ScoreHook Variant::hook() const {
   const int64_t heads = config.shape.q_heads;
   // The slopes of the paper: 2^(-8 (h + 1) / heads).
   for (int64_t head = 0; head < heads; ++head) {
-    hook.data.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
+    hook.data.push_back(
+        static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
   }
   hook.reference = [on = alibi, slopes = hook.data](double s, int64_t, int64_t head, int64_t q, int64_t k) {
     return on ? s - static_cast<double>(slopes[static_cast<size_t>(head)]) * static_cast<double>(std::abs(q - k)) : s;
@@ -103,10 +104,11 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
   std::vector<Variant> all = spread(base, kernel, dtype, device);
   const size_t of_base = all.size();
   for (Variant& variant : spread(finer, kernel, dtype, device)) {
-    const bool there = std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(of_base), [&](const Variant& other) {
-      return other.alibi == variant.alibi && other.config.shape == variant.config.shape &&
-             other.config.block_r == variant.config.block_r && other.config.block_c == variant.config.block_c;
-    });
+    const bool there =
+        std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(of_base), [&](const Variant& other) {
+          return other.alibi == variant.alibi && other.config.shape == variant.config.shape &&
+                 other.config.block_r == variant.config.block_r && other.config.block_c == variant.config.block_c;
+        });
     if (!there) all.push_back(std::move(variant));
   }
   return all;

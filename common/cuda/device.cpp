@@ -40,7 +40,7 @@ class CudaKernel : public Kernel {
   CudaKernel& operator=(const CudaKernel&) = delete;
 
   const std::string entry;
-  const size_t static_bytes;   // threadgroup memory that the kernel itself declares
+  const size_t static_bytes;  // threadgroup memory that the kernel itself declares
   const FunctionConstants run_time;
   size_t parameter_bytes = 0;  // of its one parameter
   CUmodule module = nullptr;

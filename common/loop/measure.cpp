@@ -458,7 +458,8 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   comparison.ratio = ratio(hot(0), hot(1), options.seed);
   comparison.aa = ratio(hot(0), hot(2), options.seed);
   for (const int i : {0, 1}) {
-    comparison.time.push_back(summarize(hot(i), host ? Scope::host : Scope::device_hot, measured[i].stop, options.seed));
+    comparison.time.push_back(
+        summarize(hot(i), host ? Scope::host : Scope::device_hot, measured[i].stop, options.seed));
     comparison.cv = std::max(comparison.cv, comparison.time.back().cv);
   }
   return comparison;
