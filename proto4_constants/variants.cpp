@@ -117,7 +117,9 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
   if (kernel == "naive") return {"head_dim", "causal", "alibi"};
   if (device.backend == "cpu" && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
-  return {"causal"};
+  // Of the wgmma kernel even `if constexpr` against `if` changes what the assembler makes of it: its text stays.
+  const bool flag_alone = kernel == "mma_sync" || device.backend == "cpu";
+  return flag_alone ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }
 
 std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel,

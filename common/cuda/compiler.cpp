@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -121,6 +122,21 @@ std::string machine_code(const std::string& cubin) {
   return code;
 }
 
+// Whether the code names the variable. The compiler does not warn of one that the host might set.
+bool is_read(const std::string& name, const std::vector<SourceFile>& files) {
+  const auto part_of_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (const SourceFile& file : files) {
+    std::istringstream lines(file.text);
+    for (std::string line; std::getline(lines, line);) {
+      line = " " + line.substr(0, line.find("//")) + " ";
+      for (size_t at = line.find(name); at != std::string::npos; at = line.find(name, at + 1)) {
+        if (!part_of_name(line[at - 1]) && !part_of_name(line[at + name.size()])) return true;
+      }
+    }
+  }
+  return false;
+}
+
 std::string include_line(const std::string& path) { return fmt::format("#include \"{}\"\n", path); }
 
 // The #include lines of the source, the first of `files`, whose headers read no function constant, nor do those that
@@ -200,6 +216,11 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
   }
   warn(log, binary.key);
   binary.code = program.cubin();
+  for (const std::string& name : source.run_time) {
+    if (!is_read(name, files)) {
+      throw CompileError(fmt::format("{} does not compile:\nthe kernel does not use {}", source.key(), name));
+    }
+  }
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
   // NVRTC tells the assembler's time; front end and optimiser are the rest.

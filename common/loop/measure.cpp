@@ -26,7 +26,7 @@ constexpr double clock_interval_s = 20e-3;  // between readings of the clocks, w
 
 constexpr Rounds sweep_rounds{3, 50}, compare_rounds{15, 50};
 // What the host does may take seconds: as few as an interval can be had from, and in the quick profile fewer.
-constexpr Rounds host_sweep_rounds{3, 10}, host_compare_rounds{6, 10};
+constexpr Rounds host_sweep_rounds{3, 6}, host_compare_rounds{6, 10};
 
 /// The device's state over the rounds of a measurement.
 class ClockLog {

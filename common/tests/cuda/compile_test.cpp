@@ -70,6 +70,42 @@ TEST_F(CudaCompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
   EXPECT_FALSE(contains(message, "\"USED\"")) << message;
 }
 
+TEST_F(CudaCompileTest, ConstantsReadAtRunTime) {
+  KernelSource source = stores("VALUE", {{"VALUE", 1}});
+  source.run_time = {"VALUE"};
+  KernelSource other = source;
+  other.constants["VALUE"] = 2;
+  const Binary one = compiler_->compile(source), two = compiler_->compile(other);
+  EXPECT_EQ(one.code_sha256, two.code_sha256);
+  EXPECT_TRUE(contains(one.code, "VALUE")) << "a symbol that load() can find";
+  EXPECT_EQ(two.run_time, (FunctionConstants{{"VALUE", 2}}));
+  KernelSource sized = stores("VALUE; int array[VALUE]; array[0] = 0", {{"VALUE", 1}});
+  sized.run_time = {"VALUE"};
+  EXPECT_TRUE(contains(error_of(sized), "VALUE")) << error_of(sized);
+  KernelSource unused = stores("NO_VALUE /* */; // VALUE", {{"VALUE", 1}, {"NO_VALUE", 2}});
+  unused.run_time = {"VALUE"};
+  EXPECT_TRUE(contains(error_of(unused), "the kernel does not use VALUE")) << error_of(unused);
+}
+
+TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
+  if (!compiler_->has_precompiled_headers()) GTEST_SKIP() << "NVRTC is too old";
+  KernelSource source = stores("scaled(VALUE) + shared()", {{"VALUE", 3}});
+  source.includes[source.path] =
+      "#include \"test/reads.h\"\n#include \"test/plain.h\"\n" + source.includes[source.path];
+  source.includes["test/reads.h"] = "#pragma once\nstatic inline int scaled(int x) { return x * VALUE; }\n";
+  source.includes["test/plain.h"] = "#pragma once\nstatic inline int shared() { return 2; }\n";
+  const Binary without = compiler_->compile(source);
+  compiler_->precompile_headers(true);
+  for (const int64_t value : {3, 4, 3}) {
+    source.constants["VALUE"] = value;
+    EXPECT_EQ(compiler_->compile(source).code_sha256 == without.code_sha256, value == 3);
+  }
+  EXPECT_TRUE(contains(error_of(stores("1", {{"VALUE", 3}})), "declared but never referenced"));
+  compiler_->precompile_headers(false);
+  source.constants["VALUE"] = 3;
+  EXPECT_EQ(compiler_->compile(source).code_sha256, without.code_sha256);
+}
+
 TEST_F(CudaCompileTest, WhatAHeaderDeclaresNeedNotBeUsed) {
   KernelSource source = stores("USED", {{"USED", 1}});
   source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];

@@ -188,6 +188,44 @@ TEST_F(AnyDeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
   EXPECT_EQ(content_of<uint64_t>(sums)[0], 11000u);
 }
 
+// One binary, loaded with as many values as are wanted; the others are compiled in.
+TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
+  struct Params {
+    int* result;
+  };
+  KernelSource source =
+      any_kernel(device_->info(),
+                 "struct Params { int* result; };\n"
+                 "static int sum() { int total = 0; for (int i = 0; i < COUNT; ++i) total += STEP; return total; }\n"
+                 "KERNEL(Params) { *p->result = sum() + OFFSET + int(index[0] * count[0]); }\n",
+                 {{"COUNT", 3}, {"OFFSET", -7}, {"STEP", 5}});
+  source.run_time = {"COUNT", "OFFSET"};
+  const Binary binary = device_->compile(source);
+  EXPECT_EQ(binary.key.substr(0, binary.key.find(",test")), "run[COUNT=run_time,OFFSET=run_time,STEP=5");
+  PipelineCache cache(*device_, "");
+  const auto result_of = [&](const KernelSource& wanted) {
+    Buffer result(*device_, sizeof(int));
+    CommandEncoder encoder;
+    encoder.dispatch(*cache.get(wanted).kernel, {}, 1, 0, Params{static_cast<int*>(result.data())});
+    device_->submit(encoder);
+    return content_of<int>(result)[0];
+  };
+  KernelSource other = source;
+  other.constants["COUNT"] = 1000;
+  other.constants["OFFSET"] = 1 << 30;
+  EXPECT_EQ(result_of(source), 8);
+  EXPECT_EQ(result_of(other), 5000 + (1 << 30));
+  EXPECT_EQ(result_of(source), 8) << "each keeps its own values";
+  EXPECT_EQ(cache.get(source).binary.code_sha256, cache.get(other).binary.code_sha256);
+  KernelSource compiled_in = source;
+  compiled_in.run_time.clear();
+  EXPECT_EQ(result_of(compiled_in), 8);
+
+  source.constants["UNUSED"] = 1;
+  source.run_time.insert("UNUSED");
+  EXPECT_THROW(cache.get(source), CompileError);
+}
+
 TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
   const KernelSource source = any_kernel(device_->info(), R"(
     struct Poke { unsigned char* target; long long bytes; };

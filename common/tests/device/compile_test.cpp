@@ -179,6 +179,17 @@ TEST_F(CompileTest, IncludesStandInForFiles) {
   EXPECT_NE(source_sha256(source), source_sha256(hooked));
 }
 
+TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
+  KernelSource source = returns("VALUE", {{"VALUE", 5}});
+  source.run_time = {"VALUE"};
+  EXPECT_EQ(value_of(source), 5);
+  source.includes.begin()->second += "\nint array[VALUE];\n";
+  EXPECT_TRUE(contains(error_of(source), "VALUE")) << error_of(source);
+  source = returns("1", {{"VALUE", 5}});
+  source.run_time = {"VALUE"};
+  EXPECT_TRUE(contains(error_of(source), "the kernel does not use VALUE")) << error_of(source);
+}
+
 // The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
 TEST_F(CompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   EXPECT_TRUE(contains(error_of(kernel_text("#include <common/kernel/types.h>\n")), "common/kernel/types.h"));

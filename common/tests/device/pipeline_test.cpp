@@ -2,16 +2,19 @@
 // device that makes up its code, so that every byte of an entry can be tried; two processes share a folder for real.
 #include "common/pipeline.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -306,6 +309,83 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   EXPECT_EQ(cache.archive().size(), size_t{keys});
 }
 
+// Two caches over one folder are what two processes have, but for the counting.
+TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
+  device_.compile_time = std::chrono::milliseconds(5);
+  PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
+  std::vector<KernelSource> sources;
+  for (int i = 0; i < 10; ++i) sources.push_back(source_number(i));
+  std::thread thread([&] { other.prepare({sources.rbegin(), sources.rend()}, 4); });
+  one.prepare(sources, 4);
+  thread.join();
+  EXPECT_EQ(device_.compiled(), 10);
+  EXPECT_EQ(device_.compiled_by_key().size(), 10u);
+  EXPECT_EQ(folder_.files().size(), 10u) << "nothing but the entries is left";
+  for (const KernelSource& source : sources) {
+    EXPECT_NE(one.get(source).origin, other.get(source).origin) << "one compiled it, the other found it";
+    expect_equal(other.get(source).binary, FakeDevice::expected(source));
+  }
+}
+
+// Whoever waits for another's compilation goes on itself where that fails.
+TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
+  device_.compile_time = std::chrono::milliseconds(50);
+  device_.fail = true;
+  PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
+  std::thread thread([&] { EXPECT_THROW(other.get(source_number(1)), CompileError); });
+  EXPECT_THROW(one.get(source_number(1)), CompileError);
+  thread.join();
+  EXPECT_EQ(device_.compiled(), 2);
+  EXPECT_TRUE(folder_.files().empty());
+}
+
+// A process that died while it compiled leaves a part of a file, which is nobody's any more.
+TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
+  origin_in_a_new_run(source_number(1));
+  const auto files = folder_.files();
+  const std::string name = files.begin()->first;
+  fs::remove(folder_.path() / name);
+  write_text(folder_.path() / (name + ".part"),
+             "half of an entry, and longer than the entry that is to come: " + std::string(4096, 'x'));
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
+  EXPECT_EQ(folder_.files(), files);
+}
+
+TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsWhatFails) {
+  std::vector<KernelSource> sources;
+  for (int i = 0; i < 20; ++i) sources.push_back(source_number(i % 15));
+  PipelineCache cache(device_, "");
+  cache.prepare({}, 3);
+  cache.prepare(sources, 3);
+  EXPECT_EQ(cache.archive().size(), 15u);
+  EXPECT_EQ(device_.compiled(), 15);
+  device_.fail = true;
+  sources.push_back(source_number(99));
+  EXPECT_THROW(cache.prepare(sources, 3), CompileError);
+}
+
+TEST_F(PipelineCacheTest, ValuesAtRunTimeShareABinary) {
+  KernelSource source = source_number(1);
+  source.run_time = {"NUMBER"};
+  KernelSource same = source;
+  same.constants["NUMBER"] = 2;
+  EXPECT_EQ(source.key(), same.key());
+  EXPECT_EQ(source_sha256(source), source_sha256(same));
+  EXPECT_NE(source_sha256(source), source_sha256(source_number(1)));
+  PipelineCache cache(device_, folder_.path());
+  EXPECT_EQ(cache.get(source).origin, "compiled");
+  EXPECT_EQ(cache.get(same).origin, "disk");
+  EXPECT_NE(&cache.get(source), &cache.get(same)) << "each is loaded with its own values";
+  EXPECT_EQ(cache.get(source).binary.run_time, (FunctionConstants{{"NUMBER", 1}}));
+  EXPECT_EQ(cache.get(same).binary.run_time, (FunctionConstants{{"NUMBER", 2}}));
+
+  source.run_time = {"ANOTHER"};
+  EXPECT_THROW(cache.get(source), BadInput);
+  same.constants["NUMBER"] = int64_t{1} << 40;
+  const std::string message = message_of<BadInput>([&] { cache.get(same); });
+  EXPECT_NE(message.find("NUMBER=1099511627776 is no int"), std::string::npos) << message;
+}
+
 TEST_F(PipelineCacheTest, DefaultFolderFollowsTheEnvironment) {
   const Variable named("ATTENTION_PROTO_CACHE", "/named"), xdg("XDG_CACHE_HOME", "/xdg"), home("HOME", "/home/me");
   EXPECT_EQ(PipelineCache::default_folder(), "/named");
@@ -338,6 +418,7 @@ class PipelineArchiveTest : public PipelineCacheTest {
   /// Loads `text`; each entry must be right or absent. How many there are, or nothing for a foreign file.
   std::optional<PipelineArchive> load(const std::string& text) {
     write_text(path_, text);
+    const CapturedLog log;
     std::optional<PipelineArchive> archive;
     try {
       archive = PipelineArchive::load(path_);
@@ -352,6 +433,7 @@ class PipelineArchiveTest : public PipelineCacheTest {
       }
     }
     EXPECT_EQ(archive->size(), found);
+    EXPECT_EQ(log.lines(), archive->damaged() > 0) << log.text();
     return archive;
   }
 };
@@ -425,6 +507,30 @@ TEST_F(PipelineArchiveTest, DamagedCodeCostsOneEntryOnly) {
   EXPECT_EQ(archive->damaged(), 1u);
 }
 
+TEST_F(PipelineArchiveTest, WhatIsDamagedIsSaidAndCompiledAgain) {
+  PipelineCache first(device_, "");
+  for (int i = 0; i < entries; ++i) first.get(source_number(i));
+  first.archive().save(path_);
+  std::string text = test::read_text(path_);
+  text[text.find("code {}")] = 'C';
+  write_text(path_, text);
+
+  CapturedLog log;
+  PipelineCache second(device_, "");
+  second.attach(PipelineArchive::load(path_));
+  EXPECT_EQ(log.lines(), 1) << log.text();
+  EXPECT_NE(log.text().find(path_ + ": 1 damaged, 2 read; what is missing is compiled again"), std::string::npos)
+      << log.text();
+  int compiled = 0;
+  for (int i = 0; i < entries; ++i) {
+    const Pipeline& pipeline = second.get(source_number(i));
+    expect_equal(pipeline.binary, FakeDevice::expected(source_number(i)));
+    compiled += pipeline.origin == "compiled";
+  }
+  EXPECT_EQ(compiled, 1);
+  EXPECT_EQ(device_.compiled(), entries + 1);
+}
+
 TEST_F(PipelineArchiveTest, RefusesForeignFiles) {
   for (const char* text : {"",
                            "\x7F"
@@ -459,6 +565,65 @@ bool compile_and_run(const fs::path& folder, int keys) {
     right &= value == 100 * key;
   }
   return right;
+}
+
+/// A FakeDevice that writes down what it compiles, a line each, for several processes.
+class LoggingDevice : public FakeDevice {
+ public:
+  explicit LoggingDevice(fs::path log) : log_(std::move(log)) { compile_time = std::chrono::milliseconds(3); }
+  Binary compile(const KernelSource& source) override {
+    const std::string line = source.key() + "\n";
+    const int file = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
+    close(file);
+    return FakeDevice::compile(source);
+  }
+
+ private:
+  const fs::path log_;
+};
+
+TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
+  constexpr int keys = 40;  // of which every thread wants the first ten, and each two threads of a process the others
+  const TemporaryFolder folder, logs;
+  const fs::path log = logs.path() / "compiled";
+  const auto process = [&] {
+    LoggingDevice device(log);
+    PipelineCache cache(device, folder.path());
+    std::atomic<bool> right = true;
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int i = 0; i < keys; ++i) {
+          const int key = thread % 2 ? keys - 1 - i : i;
+          if (key >= 10 && key % 4 != thread / 2) continue;
+          const Pipeline& pipeline = cache.get(source_number(key));
+          if (pipeline.binary.code != FakeDevice::expected(source_number(key)).code) right = false;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return right ? 0 : 1;
+  };
+  std::vector<pid_t> children;
+  for (int child = 0; child < 2; ++child) {
+    children.push_back(fork());
+    if (children.back() == 0) _exit(process());
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  std::map<std::string, int> compiled;
+  std::istringstream lines(test::read_text(log));
+  for (std::string line; std::getline(lines, line);) ++compiled[line];
+  EXPECT_EQ(compiled.size(), size_t{keys});
+  for (const auto& [key, times] : compiled) EXPECT_EQ(times, 1) << key;
+  EXPECT_EQ(folder.files().size(), size_t{keys}) << "nothing but whole entries is left";
+  FakeDevice device;
+  PipelineCache cache(device, folder.path());
+  for (int key = 0; key < keys; ++key) EXPECT_EQ(cache.get(source_number(key)).origin, "disk") << key;
 }
 
 using SharedFolderTest = test::CpuTest;

@@ -36,6 +36,8 @@ struct World {
   bool flush_works = true;
   std::string source = "source 1";
   double flops = 1e6;
+  bool on_host = false;  // cases are about the host, and nothing is launched
+  int samples = 0;       // of the host
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
   std::vector<std::vector<std::string>> restarts;  // command lines
@@ -153,6 +155,14 @@ class FakeProblem : public Problem {
   void encode(CommandEncoder& encoder) const override {
     encoder.dispatch(*pipeline_.kernel, {1}, 1, 0, LaunchParams{world.seconds(config_), &written_});
   }
+  Sampler host_sampler() override {
+    if (!world.on_host) return {};
+    return [this]() -> std::vector<double> {
+      ++written_;
+      return {world.seconds(config_) * (1 + 1e-5 * (++world.samples % 7))};
+    };
+  }
+  Json values() const override { return world.on_host ? Json{{"samples", world.samples}} : Json(nullptr); }
   void poison() override {
     written_ = 0;
     ++world.poisons;
@@ -369,6 +379,50 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   char host[256];
   ASSERT_EQ(gethostname(host, sizeof host), 0);
   EXPECT_EQ(findings()[0]["data"]["env"].dump().find("\"" + std::string(host) + "\""), std::string::npos);
+}
+
+TEST_F(ExperimentTest, CasesOfTheHost) {
+  world.on_host = true;
+  // Longer than any launch may be.
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2.0 : 4.0; };
+  Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) {
+    for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+    return lab.conclude({});
+  });
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(world.launches, 0);
+  const Json record = measurement(8, 32);
+  EXPECT_EQ(record["status"], "ok");
+  ASSERT_EQ(record["time"].size(), 1u);
+  EXPECT_EQ(record["time"][0]["scope"], "host");
+  EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 2, 1e-3);
+  EXPECT_TRUE(record["rate"].is_null());
+  EXPECT_EQ(record["values"]["samples"], world.samples);
+  const int counted = record["time"][0]["n"];
+  EXPECT_GE(counted, 3);
+  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one that is checked, and no more for the check after timing";
+  EXPECT_NE(outcome.out.find("  2000"), std::string::npos) << outcome.out;
+
+  world.samples = 0;
+  outcome = run({"--axis", "n=9", "--axis", "tile=16,32"});
+  ASSERT_EQ(findings().size(), 1u) << outcome.err;
+  const Json compare = findings()[0]["data"]["compare"];
+  EXPECT_NEAR(compare["ratio"].get<double>(), 0.5, 1e-3);
+  EXPECT_EQ(compare["time"][1]["scope"], "host");
+  EXPECT_GE(compare["time"][1]["rounds"], 6);
+
+  const int makes = world.makes;
+  outcome =
+      run({"--axis", "n=9", "--axis", "tile=16,32", "--resume"}, [](Experiment& lab) { return lab.conclude({}); });
+  EXPECT_NE(outcome.err.find("cases recorded 2, left 0"), std::string::npos) << outcome.err;
+  EXPECT_GT(world.makes, makes) << "to see whether the source is the same";
+  outcome = run({"--replay", measurement(9, 32)["id"]});
+  EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
+
+  world.correct = [](const Case&, int checks) { return checks == 0; };
+  outcome = run({"--axis", "n=10", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.status, 1) << "it is checked again after it was timed";
+  EXPECT_EQ(measurement(10, 16)["status"], "wrong");
 }
 
 TEST_F(ExperimentTest, EveryStatusIsRecorded) {
@@ -853,6 +907,9 @@ TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   };
   EXPECT_EQ(cases_of(run({"--dry-run"})).size(), 2u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "variant=naive"})).size(), 2u);
+  // An axis that has no default keeps its values.
+  spec_.complete = [](Case& config, const DeviceInfo&) { config.set("m", config.integer("n")); };
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=9"})).size(), 2u);
 }
 
 TEST_F(ExperimentTest, InputFixesTheShape) {

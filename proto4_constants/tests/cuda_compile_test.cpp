@@ -1,0 +1,62 @@
+// Without a GPU: the constants that CUDA kernels are said to be able to read at run time are those that compile, and
+// variants with the hook do not spill.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "common/cuda/compiler.h"
+#include "common/error.h"
+#include "proto4_constants/tests/devices.h"
+#include "proto4_constants/variants.h"
+
+namespace attn {
+namespace {
+
+using test::hopper;
+
+class ConstantsCudaCompileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      compiler_.emplace("sm_90a");
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  std::optional<CudaCompiler> compiler_;
+};
+
+TEST_F(ConstantsCudaCompileTest, WhatCanBeReadAtRunTime) {
+  for (const char* kernel : {"naive", "mma_sync", "wgmma"}) {
+    const std::vector<std::string> said = run_time_axes(kernel, hopper());
+    const std::vector<Variant> grid = variant_grid(kernel, DType::bf16, hopper());
+    KernelSource source = grid.front().source(hopper());
+    for (const char* axis : {"head_dim", "block_r", "block_c", "causal", "alibi"}) {
+      source.run_time = run_time_constants(axis, kernel, hopper());
+      if (!source.constants.contains(*source.run_time.begin())) continue;  // naive has no tile
+      const bool allowed = std::find(said.begin(), said.end(), axis) != said.end();
+      try {
+        const Binary binary = compiler_->compile(source);
+        EXPECT_TRUE(allowed) << kernel << " reads " << axis;
+        EXPECT_EQ(binary.spill_bytes, 0) << binary.key;
+      } catch (const CompileError& error) {
+        EXPECT_FALSE(allowed) << error.what();
+      }
+    }
+    source.run_time = run_time_constants("all", kernel, hopper());
+    EXPECT_NO_THROW(compiler_->compile(source));
+  }
+}
+
+TEST_F(ConstantsCudaCompileTest, VariantsDoNotSpill) {
+  const std::vector<Variant> grid = variant_grid("tuned", DType::bf16, hopper());
+  for (size_t i = 0; i < 6; ++i) {
+    const Binary binary = compiler_->compile(grid[i].source(hopper()));
+    EXPECT_EQ(binary.spill_bytes, 0) << binary.key;
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,192 @@
+// What is timed on the host does what it says, and kernels compute the same whatever they read at run time. Built once
+// for each device; ATTN_TEST_DEVICE names it.
+#include "proto4_constants/problem.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "common/error.h"
+#include "common/options.h"
+#include "proto4_constants/sweep.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view test_device = ATTN_TEST_DEVICE;
+constexpr bool on_cuda = test_device.starts_with("cuda");
+const std::string test_dtype = on_cuda ? "bf16" : "f32";
+
+/// An experiment over some cases, which writes into a folder that goes away.
+class ProblemTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      device_ = Device::open(test_device);
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+    char pattern[] = "/tmp/attn-constants-XXXXXX";
+    folder_ = mkdtemp(pattern);
+    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
+    Options options;
+    options.arguments = {"proto4_constants"};
+    options.device = test_device;
+    ExperimentSpec spec;
+    spec.name = "proto4_constants";
+    spec.axes = constants_axes();
+    spec.sweep = constants_sweep;
+    spec.complete = complete_constants;
+    spec.make = constants_problems();
+    lab_ = std::make_unique<Experiment>(spec, options);
+    make_ = spec.make;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<Problem> make(const std::string& task, int64_t variants, int64_t workers = 1,
+                                const std::string& kernel = "tuned") {
+    Case config;
+    config.set("task", task);
+    config.set("kernel", kernel);
+    config.set("dtype", test_dtype);
+    config.set("variants", variants);
+    config.set("workers", workers);
+    complete_constants(config, device_->info());
+    return make_(*lab_, config);
+  }
+
+  static void expect_ok(const Check& check) {
+    EXPECT_TRUE(check.ok) << check.worst;
+    EXPECT_GT(check.rows_checked, 0);
+  }
+
+  fs::path folder_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Experiment> lab_;
+  std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> make_;
+};
+
+TEST_F(ProblemTest, EachWayToGetVariants) {
+  for (const char* task : {"compile", "memory", "disk", "archive", "archive_create", "archive_load"}) {
+    SCOPED_TRACE(task);
+    const auto problem = make(task, 3);
+    const Sampler sampler = problem->host_sampler();
+    ASSERT_TRUE(sampler);
+    EXPECT_GT(sampler().at(0), 0);
+    expect_ok(problem->check());
+    EXPECT_GT(sampler().at(0), 0);
+    expect_ok(problem->check());
+    const Json values = problem->values();
+    EXPECT_EQ(values["variants"], 3);
+    if (std::string(task).starts_with("archive")) {
+      EXPECT_GT(values["archive_bytes"], 3 * 1000);
+    }
+    if (std::string(task) == "compile") {
+      EXPECT_GT(values["front_end_s"], 0);
+      EXPECT_GT(values["code_generation_s"], 0);
+      EXPECT_GT(values["load_s"], 0);
+      EXPECT_GT(values["code_bytes"], 3 * 500);
+      EXPECT_GT(values["binary_bytes"], values["code_bytes"]);
+      if (values.contains("peak_bytes")) {
+        EXPECT_GT(values["peak_bytes"], 1 << 20);
+      }
+    }
+    CommandEncoder encoder;
+    EXPECT_THROW(problem->encode(encoder), std::logic_error);
+    EXPECT_THROW(problem->dump("nowhere"), BadInput);
+  }
+}
+
+TEST_F(ProblemTest, WorkersShareTheVariants) {
+  const auto problem = make("compile", 5, 3);
+  problem->host_sampler()();
+  expect_ok(problem->check());
+  EXPECT_EQ(problem->pipeline().binary.key.substr(0, 14), "flash_forward[");
+}
+
+// A kernel that was not compiled in this process, and not by what the check would find.
+TEST_F(ProblemTest, HitsAreOrdersBelowCompiling) {
+  const double compiled = make("compile", 2)->host_sampler()().at(0);
+  const auto disk = make("disk", 2), memory = make("memory", 2);
+  const double from_disk = disk->host_sampler()().at(0), from_memory = memory->host_sampler()().at(0);
+  EXPECT_LT(from_disk, compiled / 2);
+  EXPECT_LT(from_memory, from_disk / 10);
+}
+
+TEST_F(ProblemTest, ANewProcessHasItsResult) {
+  for (const char* task : {"start_compile", "start_disk", "start_archive"}) {
+    SCOPED_TRACE(task);
+    const auto problem = make(task, 2);
+    const double seconds = problem->host_sampler()().at(0);
+    expect_ok(problem->check());
+    const Json values = problem->values();
+    const double parts =
+        values["open_s"].get<double>() + values["pipeline_s"].get<double>() + values["launch_s"].get<double>();
+    EXPECT_GT(parts, 0);
+    EXPECT_LE(parts, seconds);
+    EXPECT_GT(values["peak_bytes"], 1 << 20);
+  }
+}
+
+TEST_F(ProblemTest, AProcessWithoutAResultIsAnError) {
+  EXPECT_THROW(first_result({}), BadInput);
+  EXPECT_THROW(first_result({std::string(test_device), "tuned", "f32", "1", "", (folder_ / "missing").string()}),
+               BadInput);
+}
+
+// The kernels' text is the same, and so is what they compute: for each constant, on sizes that leave tails.
+TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
+  const std::vector<std::string> kernels =
+      on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
+              : std::vector<std::string>{"naive", "tiled_scalar", "tiled_vector", "tuned"};
+  PipelineCache cache(*device_, "");
+  for (const std::string& kernel : kernels) {
+    std::vector<std::string> values = run_time_axes(kernel, device_->info());
+    values.emplace_back("all");
+    const std::vector<Variant> grid = variant_grid(kernel, parse_dtype(test_dtype), device_->info());
+    for (size_t i = 0; i < 3; ++i) {
+      for (const bool alibi : {false, true}) {
+        Variant variant = grid[i];
+        variant.alibi = alibi;
+        for (const std::string& value : values) {
+          const auto inputs = std::make_shared<FlashInputs>(*device_, variant.config, 5, "");
+          FlashProblem problem(*device_, cache, inputs, variant.config, variant.hook(),
+                               run_time_constants(value, kernel, device_->info()));
+          problem.poison();
+          CommandEncoder encoder;
+          problem.encode(encoder);
+          device_->submit(encoder);
+          const Check check = problem.check();
+          EXPECT_TRUE(check.ok) << problem.pipeline().binary.key << ": " << check.worst;
+        }
+      }
+    }
+  }
+}
+
+// What the sweep says cannot be read at run time does not compile so.
+TEST_F(ProblemTest, WhatCannotBeReadAtRunTimeDoesNotCompile) {
+  if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has it";
+  for (const char* kernel : {"naive", "tiled_scalar", "tiled_vector", "tuned"}) {
+    const std::vector<std::string> said = run_time_axes(kernel, device_->info());
+    KernelSource source = variant_grid(kernel, DType::f32, device_->info()).front().source(device_->info());
+    for (const char* axis : {"head_dim", "block_r", "block_c", "causal", "alibi"}) {
+      source.run_time = run_time_constants(axis, kernel, device_->info());
+      if (!source.constants.contains(*source.run_time.begin())) continue;  // naive has no tile
+      if (std::find(said.begin(), said.end(), axis) != said.end()) {
+        EXPECT_NO_THROW(device_->compile(source)) << source.key();
+      } else {
+        EXPECT_THROW(device_->compile(source), CompileError) << source.key();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,148 @@
+// The grid of variants, the axes and the skips, on devices that need not be there.
+#include "proto4_constants/sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "common/experiment.h"
+#include "proto4_constants/tests/devices.h"
+
+namespace attn {
+namespace {
+
+using test::avx2;
+using test::hopper;
+
+std::vector<Case> cases_of(const std::string& profile, const DeviceInfo& device,
+                           const std::vector<std::string>& axes = {}) {
+  Sweep sweep = constants_sweep(profile, device);
+  for (const std::string& axis : axes) override_axis(sweep, parse_axis(axis, constants_axes()));
+  return expand(sweep, constants_axes(), [&](Case& config) { complete_constants(config, device); });
+}
+
+// Every variant another kernel, the first 72 the whole of the base grid, several hundred in all.
+TEST(VariantGrid, BeginsWithTheBaseGrid) {
+  for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
+    const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
+    EXPECT_GE(grid.size(), 500u) << device.spec;
+    std::set<std::string> keys;
+    std::map<std::string, std::set<int64_t>> base;
+    for (size_t i = 0; i < grid.size(); ++i) {
+      const KernelSource source = grid[i].source(device);
+      EXPECT_TRUE(keys.insert(source.key()).second) << source.key();
+      EXPECT_FALSE(FlashBackend::of(device).skip_reason(grid[i].config, device)) << source.key();
+      if (i >= base_variants) continue;
+      for (const char* name : {"HEAD_DIM", "BLOCK_R", "BLOCK_C", "CAUSAL", "ALIBI"}) {
+        base[name].insert(source.constants.at(name));
+      }
+    }
+    EXPECT_EQ(base["HEAD_DIM"], (std::set<int64_t>{64, 128, 256}));
+    EXPECT_EQ(base["BLOCK_R"].size() * base["BLOCK_C"].size(), 6u);
+    EXPECT_EQ(base["CAUSAL"].size() * base["ALIBI"].size(), 4u);
+  }
+}
+
+// A sample of few variants is to stand for many: no constant has the same value in all of the first ten.
+TEST(VariantGrid, FirstFewAreSpread) {
+  for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
+    const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
+    std::map<std::string, std::set<int64_t>> values;
+    for (size_t i = 0; i < 10; ++i) {
+      for (const auto& [name, value] : grid.at(i).source(device).constants) values[name].insert(value);
+    }
+    for (const char* name : {"HEAD_DIM", "BLOCK_R", "BLOCK_C", "CAUSAL", "ALIBI"}) {
+      EXPECT_GT(values[name].size(), 1u) << device.spec << " " << name;
+    }
+  }
+}
+
+TEST(VariantGrid, LeavesOutWhatDoesNotFit) {
+  DeviceInfo small = avx2();
+  small.threadgroup_memory_bytes = 64 << 10;
+  const std::vector<Variant> grid = variant_grid("tuned", DType::f32, small);
+  EXPECT_LT(grid.size(), base_variants);
+  EXPECT_GT(grid.size(), 0u);
+  small.threadgroup_memory_bytes = 1;
+  EXPECT_TRUE(variant_grid("tuned", DType::f32, small).empty());
+}
+
+TEST(VariantGrid, SlopesAreTheHooksAndTheReferences) {
+  Variant variant = variant_grid("tuned", DType::f32, avx2()).front();
+  variant.alibi = true;
+  variant.config.shape.q_heads = 8;
+  const ScoreHook hook = variant.hook();
+  ASSERT_EQ(hook.data.size(), 8u);
+  EXPECT_EQ(hook.data[0], 0.5f);
+  EXPECT_EQ(hook.data[7], 1.0f / 256);
+  EXPECT_DOUBLE_EQ(hook.reference(1, 0, 0, 2, 5), 1 - 1.5);
+  EXPECT_DOUBLE_EQ(hook.reference(1, 0, 7, 5, 2), 1 - 3.0 / 256);
+  EXPECT_FALSE(hook.identity);
+  variant.alibi = false;
+  EXPECT_EQ(variant.hook().reference(1, 0, 0, 2, 5), 1);
+  EXPECT_TRUE(variant.hook().identity);
+}
+
+TEST(ConstantsSweep, HasTheCountsThatAreAskedFor) {
+  std::set<int64_t> counts;
+  for (const Case& config : cases_of("full", avx2())) {
+    if (config.text("task") == "compile" && config.text("kernel") == "tuned") counts.insert(config.integer("variants"));
+  }
+  EXPECT_EQ(counts, (std::set<int64_t>{1, 10, 50, 100, 500}));
+}
+
+TEST(ConstantsSweep, RunsAllOfItsCases) {
+  for (const DeviceInfo& device : {avx2(), hopper()}) {
+    for (const char* profile : {"quick", "full"}) {
+      std::set<std::string> tasks, read;
+      for (const Case& config : cases_of(profile, device)) {
+        if (config.integer("pch") == 0) {
+          EXPECT_EQ(constants_skip_reason(config, device), std::nullopt) << config.key();
+        }
+        tasks.insert(config.text("task"));
+        if (config.text("task") == "run") read.insert(config.text("run_time"));
+        for (const AxisInfo& axis : constants_axes()) EXPECT_TRUE(config.has(axis.name)) << config.key();
+      }
+      EXPECT_EQ(tasks.size(), 10u) << device.spec << " " << profile;
+      EXPECT_GE(read.size(), 5u) << device.spec << " " << profile;
+    }
+  }
+}
+
+TEST(ConstantsSweep, AxesOfAnotherTaskMakeNoMoreCases) {
+  EXPECT_EQ(cases_of("quick", avx2(), {"task=memory"}).size(),
+            cases_of("quick", avx2(), {"task=memory", "head_dim=64,128"}).size());
+  for (const Case& config : cases_of("quick", avx2(), {"task=run", "run_time=none,causal"})) {
+    EXPECT_GT(config.integer("head_dim"), 0) << config.key();
+    EXPECT_EQ(config.integer("variants"), 0);
+    EXPECT_FALSE(constants_skip_reason(config, avx2())) << config.key();
+  }
+  for (const Case& config : cases_of("quick", avx2(), {"task=compile", "variants=3"})) {
+    EXPECT_EQ(config.integer("head_dim"), 0);
+    EXPECT_EQ(config.text("run_time"), "none");
+  }
+}
+
+TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
+  const auto reason = [](std::vector<std::string> axes, const DeviceInfo& device = avx2()) {
+    if (axes.back() != "dtype=bf16") axes.emplace_back("dtype=f32");
+    return constants_skip_reason(cases_of("quick", device, axes).front(), device).value_or("runs");
+  };
+  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}), "tuned has 540 variants with f32 here");
+  EXPECT_EQ(reason({"task=compile", "kernel=wgmma"}),
+            "kernel wgmma is not one of cpu's: naive, tiled_scalar, tiled_vector, tuned");
+  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=1", "pch=1"}, hopper()),
+            "NVRTC 12.0 does not precompile headers");
+  EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=head_dim"}),
+            "tuned needs head_dim at compile time; at run time it can read causal");
+  EXPECT_EQ(reason({"task=run", "kernel=naive", "run_time=block_r"}),
+            "naive needs block_r at compile time; at run time it can read head_dim, causal, alibi");
+  EXPECT_EQ(reason({"task=run", "kernel=wgmma", "run_time=causal", "dtype=bf16"}, hopper()),
+            "wgmma reads nothing at run time");
+  EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=all"}), "all that tuned can read at run time is causal");
+}
+
+}  // namespace
+}  // namespace attn
