@@ -387,15 +387,16 @@ class StartProblem : public Problem {
   std::map<std::string, std::vector<double>> samples_;
 };
 
-/// `folder` and `archive` may be empty.
-std::unique_ptr<Problem> make_run(Experiment& lab, const Case& config, std::shared_ptr<FlashInputs>& inputs) {
+/// Problems of one shape share their tensors; when the last of them goes, so do these.
+std::unique_ptr<Problem> make_run(Experiment& lab, const Case& config, std::weak_ptr<FlashInputs>& last) {
   const Variant variant = run_variant(config);
   const DeviceInfo& info = lab.device().info();
   const auto same = [&](const FlashConfig& other) {
     return other.shape == variant.config.shape && other.dtype == variant.config.dtype;
   };
+  std::shared_ptr<FlashInputs> inputs = last.lock();
   if (!inputs || !same(inputs->config())) {
-    inputs = std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), "");
+    last = inputs = std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), "");
   }
   return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, variant.config, variant.hook(),
                                         run_time_constants(config.text("run_time"), variant.config.variant, info));
@@ -405,7 +406,7 @@ std::unique_ptr<Problem> make_run(Experiment& lab, const Case& config, std::shar
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> constants_problems() {
   struct Shared {
-    std::shared_ptr<FlashInputs> inputs;
+    std::weak_ptr<FlashInputs> inputs;
     std::map<std::string, std::shared_ptr<Prepared>> prepared;  // by kernel and dtype
   };
   return [shared = std::make_shared<Shared>()](Experiment& lab, const Case& config) -> std::unique_ptr<Problem> {

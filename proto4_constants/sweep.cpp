@@ -83,6 +83,10 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
   const auto task = [](const std::vector<std::string>& names) { return texts("task", names); };
   Sweep sweep;
   const auto add = [&](const Block& block) { sweep.blocks.push_back(block); };
+  const auto add_host = [&](Block block) {
+    block.push_back(texts("run_time", {"none"}));
+    add(block);
+  };
 
   // Of a kernel, all that it can read at run time; all of them together where there are several.
   const auto read = [&](const std::string& kernel) {
@@ -114,22 +118,22 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
       full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, cuda ? 10 : 20};
   const Axis few = integers("variants", {counts[1]}),
              base = integers("variants", {static_cast<int64_t>(base_variants)});
-  add({task({"memory", "disk", "archive", "archive_create", "archive_load", "start_compile", "start_disk",
-             "start_archive"}),
-       tuned, dtype, base, one, off});
-  add({task({"disk", "archive"}), tuned, dtype, few, one, off});
+  add_host({task({"memory", "disk", "archive", "archive_create", "archive_load", "start_compile", "start_disk",
+                  "start_archive"}),
+            tuned, dtype, base, one, off});
+  add_host({task({"disk", "archive"}), tuned, dtype, few, one, off});
   if (full) {
-    add({task({"memory", "disk", "archive", "archive_create", "archive_load"}), tuned, dtype,
-         integers("variants", {500}), one, off});
+    add_host({task({"memory", "disk", "archive", "archive_create", "archive_load"}), tuned, dtype,
+              integers("variants", {500}), one, off});
   }
   for (const char* kernel : {"naive", cuda ? "mma_sync" : "tiled_vector"}) {
-    add({task({"compile"}), texts("kernel", {kernel}), dtype, few, one, off});
+    add_host({task({"compile"}), texts("kernel", {kernel}), dtype, few, one, off});
   }
-  if (cuda) add({task({"compile"}), tuned, dtype, few, one, integers("pch", {0, 1})});
-  add({task({"compile"}), tuned, dtype, integers("variants", counts), integers("workers", workers), off});
+  if (cuda) add_host({task({"compile"}), tuned, dtype, few, one, integers("pch", {0, 1})});
+  add_host({task({"compile"}), tuned, dtype, integers("variants", counts), integers("workers", workers), off});
   if (full) {
-    add({task({"compile"}), tuned, dtype, integers("variants", {100, 500}),
-         integers("workers", cuda ? std::vector<int64_t>{workers.back()} : workers), off});
+    add_host({task({"compile"}), tuned, dtype, integers("variants", {100, 500}),
+              integers("workers", cuda ? std::vector<int64_t>{workers.back()} : workers), off});
   }
   return sweep;
 }
@@ -153,7 +157,6 @@ void complete_constants(Case& config, const DeviceInfo& device) {
     otherwise("block_c", tuned && !cuda ? 128 : 64);
     otherwise("causal", 0);
     otherwise("alibi", 0);
-    if (!config.has("run_time")) config.set("run_time", std::string("none"));
     return;
   }
   set({"q_heads", "q_len", "head_dim", "block_r", "block_c", "causal", "alibi"}, 0);

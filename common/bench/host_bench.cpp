@@ -1,5 +1,5 @@
-// What the host pays around a kernel: keys and look-ups, encoding, submitting, and getting a kernel from disk.
-// A memory hit should stay below 200 ns and an empty dispatch in the microseconds.
+// What the host pays around a kernel: keys and look-ups, encoding, submitting, and getting a kernel from disk or an
+// archive. A memory hit should stay below 200 ns, one on disk below 1 ms, and an empty dispatch in the microseconds.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>
@@ -66,6 +66,12 @@ void source_hash(benchmark::State& state) {
 }
 BENCHMARK(source_hash)->Unit(benchmark::kMicrosecond);
 
+void kernel_source_hash(benchmark::State& state) {
+  const KernelSource wanted = source_on_disk();
+  for (auto _ : state) benchmark::DoNotOptimize(KernelSourceHash()(wanted));
+}
+BENCHMARK(kernel_source_hash);
+
 // Among `range` others, as in a long sweep.
 void pipeline_memory_hit(benchmark::State& state) {
   PipelineCache& cache = pipelines();
@@ -77,6 +83,58 @@ void pipeline_memory_hit(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(&cache.get(wanted));
 }
 BENCHMARK(pipeline_memory_hit)->Arg(1)->Arg(100);
+
+void pipeline_memory_hit_by_threads(benchmark::State& state) {
+  PipelineCache& cache = pipelines();
+  KernelSource wanted = source();
+  wanted.constants["BLOCK_R"] = 64 + state.thread_index();
+  cache.get(wanted);
+  for (auto _ : state) benchmark::DoNotOptimize(&cache.get(wanted));
+}
+BENCHMARK(pipeline_memory_hit_by_threads)->Threads(2)->UseRealTime();
+
+void pipeline_compile(benchmark::State& state) {
+  for (auto _ : state) {
+    PipelineCache cache(device(), "");
+    benchmark::DoNotOptimize(&cache.get(source()));
+  }
+}
+BENCHMARK(pipeline_compile)->Unit(benchmark::kMillisecond);
+
+void binary_load(benchmark::State& state) {
+  const Binary binary = device().compile(source());
+  for (auto _ : state) benchmark::DoNotOptimize(device().load(binary, "empty_kernel"));
+}
+BENCHMARK(binary_load)->Unit(benchmark::kMicrosecond);
+
+// The kernel of proto1_flash, whose object file is as large as they get.
+void pipeline_disk_load_tuned(benchmark::State& state) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "attention-proto-bench-tuned";
+  KernelSource wanted = source_on_disk();
+  wanted.entry = "flash_forward";
+  wanted.constants["VECTOR_WIDTH"] = device().info().simd_width;
+  wanted.constants["VECTOR_REGISTERS"] = device().info().vector_registers;
+  wanted.constants["IN_TYPE"] = wanted.constants["BF16_DOT"] = 0;
+  PipelineCache(device(), folder).get(wanted);
+  for (auto _ : state) {
+    PipelineCache cache(device(), folder);
+    if (cache.get(wanted).origin != "disk") state.SkipWithError("not on disk");
+  }
+  std::filesystem::remove_all(folder);
+}
+BENCHMARK(pipeline_disk_load_tuned)->Unit(benchmark::kMicrosecond);
+
+// Of `range` variants.
+void archive_load(benchmark::State& state) {
+  const std::string path = std::filesystem::temp_directory_path() / "attention-proto-bench-archive";
+  PipelineArchive archive;
+  Binary binary = device().compile(source());
+  for (int64_t i = 0; i < state.range(0); ++i) archive.add(std::to_string(i), binary);
+  archive.save(path);
+  for (auto _ : state) benchmark::DoNotOptimize(PipelineArchive::load(path).size());
+  std::filesystem::remove(path);
+}
+BENCHMARK(archive_load)->Arg(72)->Unit(benchmark::kMicrosecond);
 
 void pipeline_disk_load(benchmark::State& state) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "attention-proto-bench";

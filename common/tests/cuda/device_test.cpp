@@ -230,6 +230,25 @@ TEST_F(CudaTest, GraphsRunWhatTheEncoderSays) {
   }
 }
 
+// The driver caches what it compiles from PTX, and nothing of what is machine code already: timing a compilation here
+// times NVRTC. It reads where its cache lies when it starts, so the test says something only in a process of its own.
+TEST(CudaDriverCacheTest, SeesNoKernel) {
+  const test::TemporaryFolder folder;
+  const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
+  std::unique_ptr<Device> device;
+  try {
+    device = Device::open("cuda");
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const auto kernel = device->load(device->compile(increment()), "run");
+  EXPECT_TRUE(folder.files().empty()) << folder.files().begin()->first;
+  Binary ptx;
+  ptx.code = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run(.param .u64 count) { ret; }\n";
+  const auto compiled_by_driver = device->load(ptx, "run");
+  if (folder.files().empty()) GTEST_SKIP() << "the driver keeps no cache where this process would see it";
+}
+
 TEST_F(CudaTest, KernelsOutliveNobody) {
   const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
   for (int i = 0; i < 20; ++i) run(*load(increment()), count.data());
