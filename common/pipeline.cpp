@@ -303,6 +303,7 @@ void PipelineArchive::save(const std::string& path) const {
 
 // One pipeline; its mutex makes a second thread that wants it wait for the first to compile it.
 struct PipelineCache::Slot {
+  std::atomic<bool> ready{false};  // the pipeline is there, and stays as it is
   std::mutex mutex;
   std::string cache_key;
   std::optional<Pipeline> pipeline;
@@ -336,6 +337,7 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
     if (!entry) entry = std::make_unique<Slot>();
     slot = entry.get();
   }
+  if (slot->ready.load(std::memory_order_acquire)) return *slot->pipeline;
   const std::lock_guard lock(slot->mutex);
   if (!slot->pipeline) {
     const auto start = std::chrono::steady_clock::now();
@@ -348,6 +350,7 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
     pipeline.load_s = seconds_since(loading);
     pipeline.ready_s = seconds_since(start);
     slot->pipeline = std::move(pipeline);
+    slot->ready.store(true, std::memory_order_release);
   }
   return *slot->pipeline;
 }

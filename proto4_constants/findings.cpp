@@ -366,13 +366,16 @@ std::vector<Duel> constants_duels(const std::vector<Measurement>& results) {
   const Results all = timed(results);
   constexpr int64_t most = 10;  // variants that are compiled for one sample of a pair
   std::vector<Duel> duels;
+  // What takes longest comes last.
+  for (const char* read : {"head_dim", "block_r", "block_c", "causal", "alibi", "all"}) {
+    duel("run_time", all, "run_time", std::string("none"), std::string(read), duels);
+  }
+  for (const char* start : {"start_disk", "start_archive"}) {
+    duel(start, all, "task", std::string("start_compile"), std::string(start), duels);
+  }
   for (const auto& [hypothesis, contender] : {std::pair("disk_speedup", "disk"), {"archive_speedup", "archive"}}) {
     duel(hypothesis, all, "task", std::string("compile"), std::string(contender), duels);
     keep_most_variants(hypothesis, most, duels);
-  }
-  for (const auto& [hypothesis, contender] :
-       {std::pair("start_disk", "start_disk"), {"start_archive", "start_archive"}}) {
-    duel(hypothesis, all, "task", std::string("start_compile"), std::string(contender), duels);
   }
   int64_t workers = 1;
   for (const Measurement* result : all) workers = std::max(workers, result->config.integer("workers"));
@@ -380,9 +383,6 @@ std::vector<Duel> constants_duels(const std::vector<Measurement>& results) {
   keep_most_variants("workers", most, duels);
   duel("pch", all, "pch", int64_t{0}, int64_t{1}, duels);
   keep_most_variants("pch", most, duels);
-  for (const char* read : {"head_dim", "block_r", "block_c", "causal", "alibi", "all"}) {
-    duel("run_time", all, "run_time", std::string("none"), std::string(read), duels);
-  }
   return duels;
 }
 

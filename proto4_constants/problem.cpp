@@ -285,9 +285,9 @@ class VariantsProblem : public Problem {
 /// A new process, from its start to its first result.
 class StartProblem : public Problem {
  public:
-  StartProblem(Experiment& lab, const Case& config, size_t variants, Variant first, std::shared_ptr<Prepared> prepared)
+  StartProblem(Experiment& lab, Case config, size_t variants, Variant first, std::shared_ptr<Prepared> prepared)
       : lab_(lab),
-        config_(config),
+        config_(std::move(config)),
         variants_(variants),
         first_(std::move(first)),
         prepared_(std::move(prepared)),

@@ -189,7 +189,7 @@ Variant run_variant(const Case& config) {
 
 std::optional<std::string> constants_skip_reason(const Case& config, const DeviceInfo& device) {
   const FlashBackend& backend = FlashBackend::of(device);
-  const std::string kernel = config.text("kernel");
+  const std::string& kernel = config.text("kernel");
   const std::vector<std::string> kernels = backend.variants();
   if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
     return fmt::format("kernel {} is not one of {}'s: {}", kernel, device.backend, fmt::join(kernels, ", "));
@@ -203,7 +203,7 @@ std::optional<std::string> constants_skip_reason(const Case& config, const Devic
     }
     return std::nullopt;
   }
-  const std::string run_time = config.text("run_time");
+  const std::string& run_time = config.text("run_time");
   const std::vector<std::string> allowed = run_time_axes(kernel, device);
   if (run_time == "all" && allowed.size() == 1)
     return fmt::format("all that {} can read at run time is {}", kernel, allowed[0]);
