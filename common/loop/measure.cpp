@@ -279,9 +279,8 @@ void Experiment::State::measure(std::vector<Trial> trials) {
   });
   if (trials.empty()) return;
   const bool host = of_the_host(trials);
-  const Ceilings& measured = measured_ceilings();
-  const auto beside =
-      host ? std::map<CeilingKey, MatrixCeiling>() : ceilings_beside(*device, *pipelines, measured, trials);
+  const auto beside = host ? std::map<CeilingKey, MatrixCeiling>()
+                           : ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
   const CacheFlush* const cold = host ? nullptr : cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
@@ -342,7 +341,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     if (!host) add(hot, 0, Scope::device_hot);
     if (cold && !cold_samples[i].series.empty()) add(cold_samples[i], 0, Scope::device_cold);
     add(hot, host ? 0 : 1, Scope::host);
-    if (trial.record.work && trial.record.work->flops > 0) {
+    if (!host && trial.record.work && trial.record.work->flops > 0) {
       const auto ceiling = beside.find(ceiling_key(trial));
       const Measured& turns = hot_samples[trials.size() + std::distance(beside.begin(), ceiling)];
       const Estimate pct = pct_of(turns.series.front(), ceiling->second.flops(), hot.series.front(),
