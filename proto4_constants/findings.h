@@ -11,7 +11,7 @@ namespace attn {
 
 std::vector<Hypothesis> constants_hypotheses();
 
-/// Disk and archive against compiling, many workers against one, with precompiled headers against without, new
+/// Compiling against disk and archive, many workers against one, with precompiled headers against without, new
 /// processes with a cache against without, and constants read at run time against compiled ones.
 std::vector<Duel> constants_duels(const std::vector<Measurement>& results);
 

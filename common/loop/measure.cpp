@@ -279,8 +279,8 @@ void Experiment::State::measure(std::vector<Trial> trials) {
   });
   if (trials.empty()) return;
   const bool host = of_the_host(trials);
-  const auto beside = host ? std::map<CeilingKey, MatrixCeiling>()
-                           : ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
+  const auto beside =
+      host ? std::map<CeilingKey, MatrixCeiling>() : ceilings_beside(*device, *pipelines, measured_ceilings(), trials);
   const CacheFlush* const cold = host ? nullptr : cold_flush();
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
