@@ -50,8 +50,8 @@ class Fields {
   void one_of(const char* key, const Words& allowed) const {
     const Json* field = get(key);
     if (!field) return;
-    const bool known = field->is_string() && std::find(allowed.begin(), allowed.end(),
-                                                       field->get_ref<const std::string&>()) != allowed.end();
+    const bool known = field->is_string() &&
+                       std::find(allowed.begin(), allowed.end(), field->get_ref<const std::string&>()) != allowed.end();
     if (!known) say(key, fmt::format("{} is not allowed; one of {}", shown(*field), fmt::join(allowed, ", ")));
   }
 
@@ -125,8 +125,8 @@ class Fields {
 
 void check_case(const Fields& fields) {
   for (const auto& [axis, value] : fields.json().items()) {
-    if (axis.empty() || axis.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != axis.npos ||
-        axis[0] < 'a' || axis[0] > 'z') {
+    if (axis.empty() || axis.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != axis.npos || axis[0] < 'a' ||
+        axis[0] > 'z') {
       fields.say(axis.c_str(), "is no name of an axis");
     }
     if (!value.is_number_integer() && !value.is_string()) fields.say(axis.c_str(), "must be an integer or a text");
@@ -325,9 +325,9 @@ namespace {
 /// Words that make a name one of a quantity, and those that then must end it: units, and what has none.
 const std::set<std::string_view> quantities = {"time",  "duration", "latency",   "bandwidth", "throughput",
                                                "power", "memory",   "frequency", "clock",     "temperature"};
-const std::set<std::string_view> endings = {"s",     "ms",    "us",    "ns",    "bytes",  "mhz",   "w",      "c",
-                                            "gbps",  "tflops", "flops", "ratio", "share",  "pct",   "percent",
-                                            "exponent", "factor"};
+const std::set<std::string_view> endings = {"s",     "ms",  "us",      "ns",       "bytes", "mhz",
+                                            "w",     "c",   "gbps",    "tflops",   "flops", "ratio",
+                                            "share", "pct", "percent", "exponent", "factor"};
 
 std::vector<std::string_view> words(std::string_view name) {
   std::vector<std::string_view> parts;
@@ -347,10 +347,12 @@ void walk_units(const Json& json, const std::string& path, std::vector<std::stri
       walk_units(value, place, problems);
     } else if (value.is_number() && json.is_object()) {
       const auto parts = words(key);
-      const bool quantity = std::any_of(parts.begin(), parts.end(), [](auto part) { return quantities.contains(part); });
+      const bool quantity =
+          std::any_of(parts.begin(), parts.end(), [](auto part) { return quantities.contains(part); });
       if (quantity && !endings.contains(parts.back())) {
-        problems.push_back(place + ": a quantity without a unit; its name must end in _s, _bytes, _mhz, _w, _c, _gbps "
-                                   "or the like");
+        problems.push_back(place +
+                           ": a quantity without a unit; its name must end in _s, _bytes, _mhz, _w, _c, _gbps "
+                           "or the like");
       }
     }
   }

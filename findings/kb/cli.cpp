@@ -59,7 +59,8 @@ std::string one_line(std::string text) {
 }
 
 void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) throw std::runtime_error("stdout: cannot be written");
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    throw std::runtime_error("stdout: cannot be written");
 }
 
 std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -219,7 +220,8 @@ int run_add(const Arguments& given) {
   Store store = given.write();
   const bool added = store.add(record);
   const std::string id = record["id"];
-  print(given.json ? json_line({{"id", id}, {"added", added}}) : fmt::format("{}{}\n", id, added ? "" : ", known already"));
+  print(given.json ? json_line({{"id", id}, {"added", added}})
+                   : fmt::format("{}{}\n", id, added ? "" : ", known already"));
   return 0;
 }
 
@@ -267,8 +269,8 @@ int run_show(const Arguments& given) {
                              text("/data/hypothesis/op"), text("/data/hypothesis/threshold")));
     row("origin", text("/data/hypothesis/origin"));
     row("verdict", fmt::format("{}: {}", record.state, text("/data/verdict/reason")));
-    row("confidence", fmt::format("{:g}{}", record.confidence,
-                                  data.at("replicated") == true ? ", an independent run agrees" : ""));
+    row("confidence",
+        fmt::format("{:g}{}", record.confidence, data.at("replicated") == true ? ", an independent run agrees" : ""));
     row("device", record.device);
     row("subject", text("/data/subject"));
     if (const Json& compare = data.at("compare"); !compare.is_null()) {
@@ -286,10 +288,10 @@ int run_show(const Arguments& given) {
     row("case", headline(record));
     row("status", record.state + (text("/reason").empty() ? "" : ": " + text("/reason")));
     for (const Json& time : json.at("time")) {
-      row(time.at("scope"), fmt::format("{:.1f} us [{:.1f}, {:.1f}], {} samples, CV {:.1f} %",
-                                        1e6 * time.at("median_s").get<double>(), 1e6 * time.at("ci_lo_s").get<double>(),
-                                        1e6 * time.at("ci_hi_s").get<double>(), time.at("n").get<int64_t>(),
-                                        100 * time.at("cv").get<double>()));
+      row(time.at("scope"),
+          fmt::format("{:.1f} us [{:.1f}, {:.1f}], {} samples, CV {:.1f} %", 1e6 * time.at("median_s").get<double>(),
+                      1e6 * time.at("ci_lo_s").get<double>(), 1e6 * time.at("ci_hi_s").get<double>(),
+                      time.at("n").get<int64_t>(), 100 * time.at("cv").get<double>()));
     }
     if (!json.at("rate").is_null()) {
       row("rate", fmt::format("{:.4g} TFLOP/s, {:.4g} GB/s", json.at("rate").at("tflops").get<double>(),
@@ -355,7 +357,8 @@ int run_topics(const Arguments& given) {
     }
     const std::string group = topic["experiment"].get<std::string>().empty() ? topic["domain"] : topic["experiment"];
     std::vector<std::string> row = {printable(group + "/" + topic["topic"].get<std::string>())};
-    for (const char* count : {"findings", "supported", "refuted", "inconclusive", "notes"}) row.push_back(topic[count].dump());
+    for (const char* count : {"findings", "supported", "refuted", "inconclusive", "notes"})
+      row.push_back(topic[count].dump());
     row.push_back(topic["latest"]);
     rows.push_back(std::move(row));
   }
@@ -389,7 +392,8 @@ int run_verify(const Arguments& given) {
                      {"fresh", result.fresh},
                      {"unknown", result.unknown}}));
   } else {
-    for (const Problem& problem : result.problems) print(fmt::format("PROBLEM  {}  {}\n", problem.id, printable(problem.text)));
+    for (const Problem& problem : result.problems)
+      print(fmt::format("PROBLEM  {}  {}\n", problem.id, printable(problem.text)));
     for (const Contradiction& contradiction : result.contradictions) {
       print(fmt::format("CONTRADICTION  {}\n", printable(contradiction.claim_key)));
       for (const Record& finding : contradiction.findings) {
@@ -397,9 +401,10 @@ int run_verify(const Arguments& given) {
       }
     }
     for (const Problem& stale : result.stale) print(fmt::format("STALE  {}  {}\n", stale.id, printable(stale.text)));
-    print(fmt::format("{} records: {} problems, {} contradictions; findings of today's kernels {}, stale {}, not known {}\n",
-                      result.records, result.problems.size(), result.contradictions.size(), result.fresh,
-                      result.stale.size(), result.unknown));
+    print(fmt::format(
+        "{} records: {} problems, {} contradictions; findings of today's kernels {}, stale {}, not known {}\n",
+        result.records, result.problems.size(), result.contradictions.size(), result.fresh, result.stale.size(),
+        result.unknown));
   }
   return sound && (strictly || !given.strict) ? 0 : 1;
 }
@@ -454,14 +459,16 @@ int run_dedup(const Arguments& given) {
   }
   if (given.apply) store.remove(removed);
   if (!given.json) {
-    print(fmt::format("{} records {}; {} have duplicates{}\n", removed.size(), given.apply ? "removed" : "could be removed",
-                      duplicated, given.apply || removed.empty() ? "" : "; --apply removes them"));
+    print(fmt::format("{} records {}; {} have duplicates{}\n", removed.size(),
+                      given.apply ? "removed" : "could be removed", duplicated,
+                      given.apply || removed.empty() ? "" : "; --apply removes them"));
   }
   return 0;
 }
 
 int run_export(const Arguments& given) {
-  if (given.json && given.format != "jsonl") throw BadInput(fmt::format("--json and --format {}: choose one", given.format));
+  if (given.json && given.format != "jsonl")
+    throw BadInput(fmt::format("--json and --format {}: choose one", given.format));
   const std::vector<Record> records = given.read().list(given.filter);
   if (given.format == "md") {
     print(to_markdown(records));
@@ -506,8 +513,10 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
       matching[record.device].push_back(record);
     }
   }
-  if (matching.empty()) throw BadInput(fmt::format("{}: there are no records of that device; kb stats lists devices", device));
-  if (matching.size() > 1) throw BadInput(fmt::format("{}: more than one device is called so; give more of the name", device));
+  if (matching.empty())
+    throw BadInput(fmt::format("{}: there are no records of that device; kb stats lists devices", device));
+  if (matching.size() > 1)
+    throw BadInput(fmt::format("{}: more than one device is called so; give more of the name", device));
   return {matching.begin()->first, std::move(matching.begin()->second)};
 }
 
@@ -530,12 +539,17 @@ int run_compare(const Arguments& given) {
   }
   Comparisons result = compare(a, b, min_floor);
   // What matters comes first.
-  std::stable_sort(result.configurations.begin(), result.configurations.end(), [](const Compared& x, const Compared& y) {
-    const auto rank = [](const Compared& one) {
-      return one.regression ? 0 : one.id_a.empty() || one.id_b.empty() ? 5 : 1 + (one.change == Change::same ? 3 : one.change == Change::unclear ? 2 : 1);
-    };
-    return rank(x) < rank(y);
-  });
+  std::stable_sort(result.configurations.begin(), result.configurations.end(),
+                   [](const Compared& x, const Compared& y) {
+                     const auto rank = [](const Compared& one) {
+                       return one.regression                         ? 0
+                              : one.id_a.empty() || one.id_b.empty() ? 5
+                                                                     : 1 + (one.change == Change::same      ? 3
+                                                                            : one.change == Change::unclear ? 2
+                                                                                                            : 1);
+                     };
+                     return rank(x) < rank(y);
+                   });
   std::vector<std::vector<std::string>> rows;
   for (const Compared& one : result.configurations) {
     if (given.json) {
@@ -559,7 +573,8 @@ int run_compare(const Arguments& given) {
   }
   print(table(rows));
   const std::string counts = fmt::format(
-      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} right only in A; only A has {}, only B {}\n",
+      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} right only in A; only A has {}, only B "
+      "{}\n",
       b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
       result.only_b);
   if (!given.json) print(printable(counts.substr(0, counts.size() - 1)) + "\n");
@@ -586,8 +601,9 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   };
   // Without brackets: CLI11 would take "[a,b]" for a list.
   const auto list = [](CLI::App* sub, const char* name, std::vector<std::string>& target, const char* help) {
-    return sub->add_option_function<std::vector<std::string>>(
-                  name, [&target](const std::vector<std::string>& values) { target = values; }, help)
+    return sub
+        ->add_option_function<std::vector<std::string>>(
+            name, [&target](const std::vector<std::string>& values) { target = values; }, help)
         ->type_name("")
         ->expected(1, 1 << 20);
   };
@@ -599,7 +615,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
     text(sub, "--limit", given.limit, "N", "no more than N");
   };
 
-  CLI::App* sub = command("ingest", "take in records: each FILE whole or not at all; known ones are passed over", run_ingest);
+  CLI::App* sub =
+      command("ingest", "take in records: each FILE whole or not at all; known ones are passed over", run_ingest);
   list(sub, "FILE", given.files, "measurements.jsonl, findings.jsonl, or '-' for stdin (default)");
 
   sub = command("add", "add a note by hand", run_add);
@@ -613,7 +630,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   text(sub, "CONFIDENCE", given.confidence, "", "0 to 1, or verified, high, medium, low, unverified; default 0.5");
   text(sub, "TAGS", given.tags, "", "words with commas between");
 
-  sub = command("search", "findings and notes that have all the words, best first; WORD* finds what begins so", run_search);
+  sub = command("search", "findings and notes that have all the words, best first; WORD* finds what begins so",
+                run_search);
   list(sub, "QUERY", given.words, "words as they were written: d128, bf16, flash_attention, head_dim=64")->required();
   filters(sub, false);
 
@@ -626,10 +644,11 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   command("stats", "what the knowledge base has", run_stats);
   command("topics", "hypotheses and topics, with verdicts", run_topics);
 
-  sub = command("verify",
-                "render every finding's text again, compute verdicts and confidence again, check ids, schema and units;\n"
-                "list findings that contradict each other and those whose kernels have changed since",
-                run_verify);
+  sub =
+      command("verify",
+              "render every finding's text again, compute verdicts and confidence again, check ids, schema and units;\n"
+              "list findings that contradict each other and those whose kernels have changed since",
+              run_verify);
   list(sub, "FILE", given.files, "check these record files in place of the knowledge base");
   sub->add_flag("--strict", given.strict, "exit 1 also for contradictions and stale findings");
 
@@ -646,10 +665,11 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("cite", "findings as citations", run_cite);
   list(sub, "ID", given.ids, "ids, or their first digits")->required();
 
-  sub = command("compare",
-                "per configuration: is B FASTER, SLOWER, the SAME or UNCLEAR? Exit 1 where one is slower, or was right\n"
-                "in A and is not in B",
-                run_compare);
+  sub =
+      command("compare",
+              "per configuration: is B FASTER, SLOWER, the SAME or UNCLEAR? Exit 1 where one is slower, or was right\n"
+              "in A and is not in B",
+              run_compare);
   text(sub, "A", given.a, "", "record file, device or commit")->required();
   text(sub, "B", given.b, "", "the other")->required();
   text(sub, "--by", given.by, "WHAT", "what A and B are: file (default); device or commit, of the knowledge base");
@@ -669,6 +689,15 @@ void check_arguments(Arguments& given) {
   one_of("--format", given.format, {"jsonl", "md", "csv", "gpu-forge"});
   one_of("--by", given.by, {"file", "device", "commit"});
   if (given.floor.empty()) given.floor = "2";
+}
+
+void refuse_empty_options(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const auto& values = option->results();
+    if (!option->get_positional() && std::find(values.begin(), values.end(), "") != values.end()) {
+      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
+    }
+  }
 }
 
 int run_command(int argc, const char* const* argv) {
@@ -694,8 +723,11 @@ int run_command(int argc, const char* const* argv) {
     throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
   }
   check_arguments(given);
+  refuse_empty_options(app);
   for (const Command& command : commands) {
-    if (command.app->parsed()) return command.run(given);
+    if (!command.app->parsed()) continue;
+    refuse_empty_options(*command.app);
+    return command.run(given);
   }
   throw BadInput("name a command; --help lists them");
 }

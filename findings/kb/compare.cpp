@@ -36,7 +36,8 @@ std::set<std::string> devices(const Side& side) {
 /// What a configuration is called on both sides; axes are sorted, so that their order does not matter.
 std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
   std::map<std::string, std::string> axes;
-  for (const auto& [axis, value] : config.items()) axes[axis] = value.is_string() ? value.get<std::string>() : value.dump();
+  for (const auto& [axis, value] : config.items())
+    axes[axis] = value.is_string() ? value.get<std::string>() : value.dump();
   std::string key = experiment;
   for (const auto& [axis, value] : axes) key += fmt::format("\n{}={}", axis, value);
   return key + "\n" + device;

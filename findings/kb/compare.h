@@ -18,9 +18,9 @@ struct Interval {
   double median_s = 0, ci_lo_s = 0, ci_hi_s = 0;
 };
 
-/// Of two runs: B / A is beyond the floor and its interval on one side of 1 (faster, slower); its interval is within the
-/// floor on both sides (same); or neither (unclear). The interval of the ratio is the widest that both intervals allow,
-/// the runs having no rounds in common to pair. `reason` is a sentence with the figures.
+/// Of two runs: B / A is beyond the floor and its interval on one side of 1 (faster, slower); its interval is within
+/// the floor on both sides (same); or neither (unclear). The interval of the ratio is the widest that both intervals
+/// allow, the runs having no rounds in common to pair. `reason` is a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
 /// One configuration that at least one side has.
@@ -28,10 +28,10 @@ struct Compared {
   std::string experiment, config, device_a, device_b, id_a, id_b;  // an id is empty where a side has no such record
   Change change = Change::unclear;
   std::string reason;
-  std::string scope;                             // device_hot, device_cold or host
-  std::optional<double> ratio, ci_lo, ci_hi;     // B / A of time
+  std::string scope;                          // device_hot, device_cold or host
+  std::optional<double> ratio, ci_lo, ci_hi;  // B / A of time
   double floor = 0;
-  bool regression = false;                       // slower, or was right and is not any more
+  bool regression = false;  // slower, or was right and is not any more
 };
 
 struct Comparisons {

@@ -41,8 +41,8 @@ std::vector<std::string> tags_of(const Json& json) {
 
 std::string interval(const Json& data) {
   const Json& estimate = data.at("estimate");
-  return fmt::format("{:.4g} [{:.4g}, {:.4g}]", estimate.at("value").get<double>(),
-                     estimate.at("ci_lo").get<double>(), estimate.at("ci_hi").get<double>());
+  return fmt::format("{:.4g} [{:.4g}, {:.4g}]", estimate.at("value").get<double>(), estimate.at("ci_lo").get<double>(),
+                     estimate.at("ci_hi").get<double>());
 }
 
 std::string short_commit(const Json& data) {
@@ -145,8 +145,8 @@ std::string to_csv(const std::vector<Record>& records) {
     const Json json = record.json();
     const Json estimate = json.value("/data/estimate"_json_pointer, Json::object());
     const auto figure = [&](const char* key) { return estimate.contains(key) ? estimate[key].dump() : std::string(); };
-    const std::string subject = record.kind == "measurement" ? Case::from_json(json.at("case")).key()
-                                                             : text_of(json, "/data/subject");
+    const std::string subject =
+        record.kind == "measurement" ? Case::from_json(json.at("case")).key() : text_of(json, "/data/subject");
     const std::string confidence = record.kind == "measurement" ? "" : fmt::format("{:g}", record.confidence);
     std::vector<std::string> fields;
     for (const std::string& field :
@@ -176,11 +176,21 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
     // A benchmark's source is where it can be looked up and measured again.
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
-    const std::string claim = finding ? fmt::format("{} ({}; {})", record.title, record.state, record.device) : record.title;
-    const std::string evidence = finding ? fmt::format("{} {}", text_of(json, "/content"), citation(record))
-                                         : text_of(json, "/content");
+    const std::string claim =
+        finding ? fmt::format("{} ({}; {})", record.title, record.state, record.device) : record.title;
+    const std::string evidence =
+        finding ? fmt::format("{} {}", text_of(json, "/content"), citation(record)) : text_of(json, "/content");
     const std::string topic = finding ? fmt::format("{}/{}", record.experiment, record.topic) : record.topic;
-    std::vector<std::string> words = {"kb",  "add", skill, topic, claim, evidence, url, title, type, std::string(word),
+    std::vector<std::string> words = {"kb",
+                                      "add",
+                                      skill,
+                                      topic,
+                                      claim,
+                                      evidence,
+                                      url,
+                                      title,
+                                      type,
+                                      std::string(word),
                                       fmt::format("{}", fmt::join(tags_of(json), ","))};
     for (std::string& argument : words) argument = printable(std::move(argument));
     text += shell_command(words) + "\n";
@@ -195,9 +205,10 @@ double parse_confidence(const std::string& text) {
   double value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1)) {
-    throw BadInput(fmt::format("confidence '{}': not allowed; a number from 0 to 1, or one of verified, high, medium, "
-                               "low, unverified",
-                               text));
+    throw BadInput(
+        fmt::format("confidence '{}': not allowed; a number from 0 to 1, or one of verified, high, medium, "
+                    "low, unverified",
+                    text));
   }
   return value;
 }

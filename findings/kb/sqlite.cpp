@@ -16,8 +16,7 @@ namespace {
 
 Statement::Statement(sqlite3* connection, std::string_view sql) {
   sqlite3_stmt* statement = nullptr;
-  const int result =
-      sqlite3_prepare_v2(connection, sql.data(), static_cast<int>(sql.size()), &statement, nullptr);
+  const int result = sqlite3_prepare_v2(connection, sql.data(), static_cast<int>(sql.size()), &statement, nullptr);
   if (result != SQLITE_OK) fail(connection, result);
   statement_.reset(statement);
 }

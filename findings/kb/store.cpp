@@ -47,7 +47,8 @@ CREATE VIRTUAL TABLE words USING fts5(title, content, tags, about, tokenize = "u
 )sql";
 
 constexpr std::string_view columns =
-    "records.number, id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, records.title, line";
+    "records.number, id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, records.title, "
+    "line";
 
 Record record_of(const Statement& row) {
   return {.number = row.integer(0),
@@ -81,17 +82,17 @@ void bind(Statement& statement, const Filter& filter) {
 /// Every word must occur, each as it was typed: FTS5 takes what stands in quotes for text, whatever it is. A trailing
 /// star asks for words that begin so.
 std::string match_expression(const std::string& query) {
+  constexpr std::string_view blanks(" \t\r\n\f\v\0", 7);  // SQLite reads an expression up to the first NUL
   std::string expression;
   size_t at = 0;
-  while ((at = query.find_first_not_of(" \t\r\n\f\v", at)) != query.npos) {
-    const size_t end = std::min(query.find_first_of(" \t\r\n\f\v", at), query.size());
+  while ((at = query.find_first_not_of(blanks, at)) != query.npos) {
+    const size_t end = std::min(query.find_first_of(blanks, at), query.size());
     std::string word = query.substr(at, end - at);
     at = end;
     const bool prefix = word.size() > 1 && word.back() == '*';
     if (prefix) word.pop_back();
-    const bool readable = std::any_of(word.begin(), word.end(), [](unsigned char c) {
-      return std::isalnum(c) || c == '_' || c >= 0x80;
-    });
+    const bool readable =
+        std::any_of(word.begin(), word.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c >= 0x80; });
     if (!readable) continue;  // punctuation alone is in no index
     std::string quoted;
     for (const char c : word) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -125,7 +126,8 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
 }
 
 [[noreturn]] void no_store(const std::string& path, const std::string& why) {
-  throw BadInput(fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
+  throw BadInput(
+      fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
 }
 
 /// Changing to write-ahead logging takes the whole file for a moment; SQLite then does not wait for others by itself.
@@ -187,7 +189,9 @@ Json to_json(const Note& note) {
                  {"content", note.evidence.empty() ? note.claim : note.evidence},
                  {"tags", note.tags},
                  {"confidence", note.confidence},
-                 {"source", !note.title.empty() ? note.title : !note.url.empty() ? note.url : "by hand"},
+                 {"source", !note.title.empty() ? note.title
+                            : !note.url.empty() ? note.url
+                                                : "by hand"},
                  {"schema", "note/1"},
                  {"id", ""},
                  {"topic", note.topic},
@@ -214,15 +218,17 @@ Store Store::open(const std::string& path, Mode mode) {
   try {
     Database database(path, write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY, busy_timeout_ms);
     const auto is_new = [&] {
-      return database.integer("PRAGMA application_id") == 0 && database.integer("SELECT count(*) FROM sqlite_master") == 0;
+      return database.integer("PRAGMA application_id") == 0 &&
+             database.integer("SELECT count(*) FROM sqlite_master") == 0;
     };
     if (write && is_new()) {
       if (!memory) enter_wal(database);
       Transaction transaction(database);
       if (is_new()) {  // no other process was faster
         database.execute(layout);
-        database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", application_id,
-                                     layout_version).c_str());
+        database.execute(
+            fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", application_id, layout_version)
+                .c_str());
       }
       transaction.commit();
     }

@@ -14,15 +14,15 @@
 
 namespace attn::kb {
 
-/// $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite. Throws BadInput
-/// where none of these is set.
+/// $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite. Throws
+/// BadInput where none of these is set.
 std::string default_path();
 
 /// What to select; what is empty selects everything.
 struct Filter {
-  std::string kind;        // finding, measurement or note
-  std::string device;      // a part of the device's name, case ignored
-  std::string experiment;  // how its name begins: "proto1"
+  std::string kind = {};        // finding, measurement or note
+  std::string device = {};      // a part of the device's name, case ignored
+  std::string experiment = {};  // how its name begins: "proto1"
   double min_confidence = 0;
   int64_t limit = -1;  // negative: no limit
 };
@@ -37,7 +37,7 @@ struct Record {
 
 struct Match {
   Record record;
-  double score = 0;  // bm25, the larger the better
+  double score = 0;     // bm25, the larger the better
   std::string snippet;  // of the content
 };
 

@@ -56,7 +56,8 @@ void verify_rate(const Json& record, const char* rate, const char* work, double 
   const double expected = record.at("work").at(work).get<double>() / time->at("median_s").get<double>() / unit;
   const double stated = record.at("rate").at(rate);
   if (!agree(stated, expected)) {
-    problems.push_back(fmt::format("rate.{}: {:.6g}, but work.{} over median_s is {:.6g}", rate, stated, work, expected));
+    problems.push_back(
+        fmt::format("rate.{}: {:.6g}, but work.{} over median_s is {:.6g}", rate, stated, work, expected));
   }
 }
 
@@ -111,8 +112,8 @@ void verify_finding(const Json& record, Problems& problems) {
   verify_interval(compare, "compare", "ci_lo", "ci_hi", problems);
   verify_interval(compare, "compare (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
   verify_times(compare.at("time"), "compare.time", problems);
-  const double floor = std::max(std::abs(compare.at("aa_ci_lo").get<double>() - 1),
-                                std::abs(compare.at("aa_ci_hi").get<double>() - 1));
+  const double floor =
+      std::max(std::abs(compare.at("aa_ci_lo").get<double>() - 1), std::abs(compare.at("aa_ci_hi").get<double>() - 1));
   if (!agree(compare.at("aa_floor"), floor)) {
     problems.push_back(fmt::format("compare.aa_floor: is {:.6g}, the A/A interval has it at {:.6g}",
                                    compare.at("aa_floor").get<double>(), floor));
@@ -195,7 +196,7 @@ Freshness freshness(const Json& pipeline) {
 
 Verification verify(const Store& store) {
   Verification result;
-  std::map<std::string, Json> pipelines;                    // of measurements, by their id
+  std::map<std::string, Json> pipelines;                           // of measurements, by their id
   std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash: many measurements share one
   const std::vector<Record> records = store.list({});
   std::map<std::string, std::vector<Record>> claims;
@@ -228,7 +229,8 @@ Verification verify(const Store& store) {
       if (place->second == Freshness::changed) changed = key;
     }
     if (!changed.empty()) {
-      result.stale.push_back({record.id, fmt::format("{} ({}): {} has other source code today", record.title, record.device, changed)});
+      result.stale.push_back(
+          {record.id, fmt::format("{} ({}): {} has other source code today", record.title, record.device, changed)});
     } else {
       ++(current ? result.fresh : result.unknown);
     }

@@ -107,9 +107,8 @@ class SchemaWalk {
 TEST(CheckSchema, AgreesWithTheJsonSchema) {
   Json measured = measurement(shape(64), 1e-3);
   measured["pipeline"]["registers"] = 128;
-  measured["clocks"] = {{"core_mhz", 1.0},      {"core_min_mhz", 1.0},   {"memory_mhz", 1.0},
-                        {"power_w", 1.0},       {"temperature_c", 60.0}, {"throttle_reasons", {"power"}},
-                        {"readings", 3}};
+  measured["clocks"] = {{"core_mhz", 1.0},       {"core_min_mhz", 1.0},           {"memory_mhz", 1.0}, {"power_w", 1.0},
+                        {"temperature_c", 60.0}, {"throttle_reasons", {"power"}}, {"readings", 3}};
   EXPECT_GT(SchemaWalk(measured).walk("measurement"), 100);
   EXPECT_GT(SchemaWalk(finding(1.5, "r1", "A CPU", {"0123456789abcdef"})).walk("finding"), 150);
   EXPECT_GT(SchemaWalk(note()).walk("note"), 20);
@@ -146,8 +145,8 @@ TEST(CheckSchema, SaysWhereAndWhatOfAnything) {
 
 TEST(CheckUnits, AQuantityNamesItsUnit) {
   Json record = finding(1.5);
-  record["data"]["values"] = {{"launch_time_s", 1}, {"time_ratio", 2.0}, {"points", 3}, {"memory_bytes", 5},
-                              {"head_dim", 64},     {"times", 4}};
+  record["data"]["values"] = {{"launch_time_s", 1}, {"time_ratio", 2.0}, {"points", 3},
+                              {"memory_bytes", 5},  {"head_dim", 64},    {"times", 4}};
   EXPECT_EQ(check_units(record), std::vector<std::string>{});
   record["data"]["values"] = {{"launch_time", 1}, {"peak_memory", 2}, {"latency_ms", 3}};
   const auto problems = check_units(record);

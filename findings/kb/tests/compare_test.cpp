@@ -70,7 +70,8 @@ TEST(Compare, TheLatestMeasurementCountsAndTheOrderOfAxesDoesNot) {
   Case swapped;
   for (const char* axis : {"dtype", "head_dim", "variant"}) {
     const Case original = shape(64);
-    std::string(axis) == "head_dim" ? swapped.set(axis, original.integer(axis)) : swapped.set(axis, original.text(axis));
+    std::string(axis) == "head_dim" ? swapped.set(axis, original.integer(axis))
+                                    : swapped.set(axis, original.text(axis));
   }
   const Side a = side("a", {measurement(shape(64), 9e-3), measurement(shape(64), 1e-3, "A CPU, 2 units", "r2")});
   const Side b = side("b", {measurement(swapped, 1e-3, "A CPU, 2 units", "r3")});
@@ -115,8 +116,8 @@ TEST(Compare, DevicesAreMatchedWhereThereAreSeveral) {
   const Comparisons across = compare(side("a", {on("X, 1 units", 1e-3)}), side("b", {on("Y, 1 units", 2e-3)}), 0.02);
   EXPECT_EQ(across.slower, 1);
   EXPECT_EQ(across.configurations[0].device_b, "Y, 1 units");
-  const Comparisons within = compare(side("a", {on("X, 1 units", 1e-3), on("Y, 1 units", 5e-3)}),
-                                     side("b", {on("Y, 1 units", 5e-3)}), 0.02);
+  const Comparisons within =
+      compare(side("a", {on("X, 1 units", 1e-3), on("Y, 1 units", 5e-3)}), side("b", {on("Y, 1 units", 5e-3)}), 0.02);
   EXPECT_EQ(within.same, 1);
   EXPECT_EQ(within.only_a, 1);
 }

@@ -19,7 +19,7 @@ class StoreTest : public KbTest {
     std::stringstream lines(text);
     return store_.ingest(lines);
   }
-  Ingested take(const std::vector<Json>& records) {
+  Ingested take_records(const std::vector<Json>& records) {
     std::string text;
     for (const Json& record : records) text += record.dump() + "\n";
     return take(text);
@@ -32,8 +32,15 @@ class StoreTest : public KbTest {
 };
 
 Json note(const std::string& claim, const std::string& evidence = "", const std::vector<std::string>& tags = {}) {
-  return to_json(Note{.domain = "attention_kernels", .topic = "topic", .claim = claim, .evidence = evidence, .url = "",
-                      .title = "", .type = "", .confidence = 0.6, .tags = tags});
+  return to_json(Note{.domain = "attention_kernels",
+                      .topic = "topic",
+                      .claim = claim,
+                      .evidence = evidence,
+                      .url = "",
+                      .title = "",
+                      .type = "",
+                      .confidence = 0.6,
+                      .tags = tags});
 }
 
 TEST_F(StoreTest, TakesInOnceAndKeepsTheLineAsItCame) {
@@ -82,11 +89,11 @@ TEST_F(StoreTest, NothingIsKeptOfAnIngestionThatEnds) {
 TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
   const Json tile = finding(1.5);  // tags flash_attention d64 bf16, subject head_dim=64, "At block_r 128"
   const Json other = note("Two block rows of d640", "flash attentions, bf 16, head_dim=640", {"paged_cache"});
-  take(std::vector<Json>{tile, other});
+  take_records({tile, other});
   const std::string a = tile["id"], b = other["id"];
-  for (const char* query : {"d64", "bf16", "flash_attention", "block_r", "head_dim=64", "worst_tile", "D64", "block_r 128",
-                            "flash_attention d64 bf16", "dtype=bf16", "\"tile\"", "flash attention tile", "A CPU, 2 units",
-                            "proto1_flash", "naive", "choice of tile"}) {
+  for (const char* query : {"d64", "bf16", "flash_attention", "block_r", "head_dim=64", "worst_tile", "D64",
+                            "block_r 128", "flash_attention d64 bf16", "dtype=bf16", "\"tile\"", "flash attention tile",
+                            "A CPU, 2 units", "proto1_flash", "naive", "choice of tile"}) {
     EXPECT_EQ(found(query), std::set<std::string>{a}) << query;
   }
   for (const char* query : {"head_dim=640", "d640", "paged_cache", "paged cache", "bf 16"}) {
@@ -102,8 +109,9 @@ TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
 
 TEST_F(StoreTest, RanksAndCutsOutWhatMatches) {
   const Json title = note("Swizzle the shared memory", "Against bank conflicts.");
-  const Json content = note("Layouts of tiles", "A long text that speaks of many things, and at its end of a swizzle too.");
-  take(std::vector<Json>{content, title});
+  const Json content =
+      note("Layouts of tiles", "A long text that speaks of many things, and at its end of a swizzle too.");
+  take_records({content, title});
   const auto matches = store_.search("swizzle", {});
   ASSERT_EQ(matches.size(), 2u);
   EXPECT_EQ(matches[0].record.id, title["id"]) << "the title weighs more";
@@ -113,10 +121,32 @@ TEST_F(StoreTest, RanksAndCutsOutWhatMatches) {
 }
 
 TEST_F(StoreTest, HostileStringsAreData) {
-  const std::vector<std::string> hostile = {
-      "'; DROP TABLE records; --", "\" OR 1=1 --", "a AND", "NEAR(a b", "NOT", "OR", "title:", "{a b}:c", "^start", "a + b",
-      "(((", "\"", "\"\"\"", "*", "a*b", "-x", "%s%n", "$(touch x)", "`id`", "\\", "a\nb", "\u202e evil", "日本語",
-      std::string("nul\0byte", 8), std::string(100'000, 'x'), "\x01\x1b[2J"};
+  const std::vector<std::string> hostile = {"'; DROP TABLE records; --",
+                                            "\" OR 1=1 --",
+                                            "a AND",
+                                            "NEAR(a b",
+                                            "NOT",
+                                            "OR",
+                                            "title:",
+                                            "{a b}:c",
+                                            "^start",
+                                            "a + b",
+                                            "(((",
+                                            "\"",
+                                            "\"\"\"",
+                                            "*",
+                                            "a*b",
+                                            "-x",
+                                            "%s%n",
+                                            "$(touch x)",
+                                            "`id`",
+                                            "\\",
+                                            "a\nb",
+                                            "\u202e evil",
+                                            "日本語",
+                                            std::string("nul\0byte", 8),
+                                            std::string(100'000, 'x'),
+                                            "\x01\x1b[2J"};
   for (const std::string& text : hostile) {
     const Json record = note(text.find_first_not_of(' ') == text.npos ? "x" + text : text, text, {text});
     ASSERT_TRUE(store_.add(record)) << text;
@@ -141,7 +171,7 @@ TEST_F(StoreTest, HostileStringsAreData) {
 
 TEST_F(StoreTest, FiltersSelect) {
   Json weak = finding(1.25, "r2", "NVIDIA H200, 132 units");  // inconclusive: 0.5
-  take(std::vector<Json>{finding(1.5), weak, measurement(shape(64), 1e-3), note("a claim")});
+  take_records({finding(1.5), weak, measurement(shape(64), 1e-3), note("a claim")});
   EXPECT_EQ(store_.list({}).size(), 4u);
   EXPECT_EQ(store_.list({.kind = "finding"}).size(), 2u);
   EXPECT_EQ(store_.list({.device = "h200"}).size(), 1u);
@@ -156,16 +186,17 @@ TEST_F(StoreTest, FiltersSelect) {
 
 TEST_F(StoreTest, FindsByTheFirstDigits) {
   const Json record = finding(1.5);
-  take({record});
+  take_records({record});
   const std::string id = record["id"];
   EXPECT_EQ(store_.find(id).id, id);
   EXPECT_EQ(store_.find(id.substr(0, 6)).id, id);
-  for (const std::string& bad : {std::string(), std::string("xyz"), id + "0", std::string("' OR ''='"), std::string("ffffffff")}) {
+  for (const std::string& bad :
+       {std::string(), std::string("xyz"), id + "0", std::string("' OR ''='"), std::string("ffffffff")}) {
     EXPECT_THROW(store_.find(bad), BadInput) << bad;
   }
   std::vector<Json> many;
   for (int i = 0; i < 17; ++i) many.push_back(note(fmt::format("claim {}", i)));
-  take(many);
+  take_records(many);
   std::map<char, int> firsts;
   for (const Json& one : many) ++firsts[one["id"].get<std::string>()[0]];
   const auto twice = std::find_if(firsts.begin(), firsts.end(), [](const auto& first) { return first.second > 1; });
@@ -174,11 +205,11 @@ TEST_F(StoreTest, FindsByTheFirstDigits) {
 
 TEST_F(StoreTest, RemovesFromTheIndexToo) {
   const Json record = finding(1.5);
-  take({record});
+  take_records({record});
   store_.remove({record["id"]});
   EXPECT_TRUE(found("d64").empty());
   EXPECT_TRUE(store_.list({}).empty());
-  EXPECT_EQ(take({record}).added, 1);
+  EXPECT_EQ(take_records({record}).added, 1);
   EXPECT_EQ(found("d64").size(), 1u);
 }
 
@@ -195,8 +226,12 @@ TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
   }
   EXPECT_THROW(Store::open(path("foreign.sqlite"), Store::Mode::write), BadInput);
   EXPECT_THROW(Store::open(path("foreign.sqlite"), Store::Mode::read), BadInput);
-  { Store::open(path("deep/er/kb.sqlite"), Store::Mode::write); }
-  { Store::open(path("deep/er/kb.sqlite"), Store::Mode::read); }
+  {
+    Store::open(path("deep/er/kb.sqlite"), Store::Mode::write);
+  }
+  {
+    Store::open(path("deep/er/kb.sqlite"), Store::Mode::read);
+  }
   {
     const Database newer(path("deep/er/kb.sqlite"), SQLITE_OPEN_READWRITE, 0);
     newer.execute("PRAGMA user_version = 99");
@@ -205,7 +240,7 @@ TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
 }
 
 TEST_F(StoreTest, CountsWhatItHas) {
-  take(std::vector<Json>{finding(1.5), finding(1.1, "r2"), finding(1.25, "r3"), measurement(shape(64), 1e-3), note("claim")});
+  take_records({finding(1.5), finding(1.1, "r2"), finding(1.25, "r3"), measurement(shape(64), 1e-3), note("claim")});
   const Json stats = store_.stats();
   EXPECT_EQ(stats["records"], Json::parse(R"({"finding": 3, "measurement": 1, "note": 1})"));
   EXPECT_EQ(stats["findings"]["by_verdict"], Json::parse(R"({"inconclusive": 1, "refuted": 1, "supported": 1})"));

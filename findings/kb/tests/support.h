@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,7 +43,8 @@ inline std::vector<std::string> recorded_lines() {
 }
 
 inline Timing timing(Scope scope, double median_s, double half_width = 0.005) {
-  return {scope, 50, 10, median_s, (1 - half_width) * median_s, (1 + half_width) * median_s, 0.02, 0.9 * median_s, "ci"};
+  return {scope,          50,  10, median_s, (1 - half_width) * median_s, (1 + half_width) * median_s, 0.02,
+          0.9 * median_s, "ci"};
 }
 
 inline Case shape(int64_t head_dim, const std::string& variant = "tuned") {
@@ -64,10 +66,14 @@ inline Json measurement(const Case& config, double median_s, const std::string& 
   m.work = Work{.flops = 1e9, .bytes = 4e6};
   m.time = {timing(Scope::device_hot, median_s, half_width), timing(Scope::host, 1.5 * median_s)};
   m.dtype = DType::bf16;
-  m.pipeline = {{"key", "flash_forward[HEAD_DIM=64]"},   {"source_sha256", std::string(64, 'a')},
-                {"code_sha256", std::string(64, 'b')},   {"registers", nullptr},
-                {"spill_bytes", 0},                      {"threadgroup_bytes", 1024},
-                {"instructions", {{"HGMMA", 16}}},       {"compile_s", 0.1},
+  m.pipeline = {{"key", "flash_forward[HEAD_DIM=64]"},
+                {"source_sha256", std::string(64, 'a')},
+                {"code_sha256", std::string(64, 'b')},
+                {"registers", nullptr},
+                {"spill_bytes", 0},
+                {"threadgroup_bytes", 1024},
+                {"instructions", {{"HGMMA", 16}}},
+                {"compile_s", 0.1},
                 {"cache", "compiled"}};
   m.clocks = {{"core_mhz", 3000.5}, {"throttle_reasons", Json::array()}};
   Json record = to_json(m, {.copy_gbps = 1e6, .f32_tflops = 1e6, .f16_tflops = 1e6, .bf16_tflops = 1e6});
@@ -83,7 +89,8 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   conclusion.hypothesis = "worst_tile";
   conclusion.subject = "head_dim=64 dtype=bf16";
   conclusion.title = "The worst flash attention tile takes {estimate.value:.2f} times the best";
-  conclusion.content = "At block_r {values.block_r} it takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).";
+  conclusion.content =
+      "At block_r {values.block_r} it takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).";
   conclusion.tags = {"flash_attention", "d64", "worst_tile", "bf16"};
   conclusion.estimate = {ratio, ratio - 0.01, ratio + 0.01};
   conclusion.aa_floor = aa_floor;
@@ -97,8 +104,8 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
                                   .aa = {1, 1 - aa_floor, 1 + aa_floor / 2},
                                   .cv = 0.02,
                                   .time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1e-3 * ratio)}};
-  const Hypothesis hypothesis{"worst_tile", "The choice of tile matters.", "time of the worst / time of the best", ">=",
-                              1.25, "expectation"};
+  const Hypothesis hypothesis{
+      "worst_tile", "The choice of tile matters.", "time of the worst / time of the best", ">=", 1.25, "expectation"};
   Json record = make_finding("proto1_flash", device, hypothesis, conclusion, false,
                              {{"id", run},
                               {"ts", "2026-01-31T12:00:00Z"},

@@ -42,19 +42,19 @@ struct Tamper {
 
 TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
   ASSERT_EQ(problems_of(finding(1.5)), std::vector<std::string>{});
-  for (const Tamper& tamper : std::vector<Tamper>{
-           {"/title", "The worst flash attention tile takes 1.51 times the best", "title:"},
-           {"/content", "At block_r 128 it takes 1.500 (1.490 to 1.511).", "content:"},
-           {"/data/values/block_r", 64, "content:"},
-           {"/data/template/content", "{values.gone}", "content: its template cannot be rendered"},
-           {"/data/template/title", "{estimate", "title: its template cannot be rendered"},
-           {"/data/verdict/reason", "because", "verdict.reason:"},
-           {"/confidence", 0.95, "confidence:"},
-           {"/data/replicated", true, "confidence:"},
-           {"/claim_key", "proto1_flash/worst_tile/Another CPU/head_dim=64 dtype=bf16", "claim_key:"},
-           {"/data/compare/aa_floor", 0.02, "compare.aa_floor:"},
-           {"/data/compare/ci_lo", 1.6, "compare: the interval"},
-           {"/data/compare/time/0/min_s", 1.0, "compare.time.0: min_s"}}) {
+  for (const Tamper& tamper :
+       std::vector<Tamper>{{"/title", "The worst flash attention tile takes 1.51 times the best", "title:"},
+                           {"/content", "At block_r 128 it takes 1.500 (1.490 to 1.511).", "content:"},
+                           {"/data/values/block_r", 64, "content:"},
+                           {"/data/template/content", "{values.gone}", "content: its template cannot be rendered"},
+                           {"/data/template/title", "{estimate", "title: its template cannot be rendered"},
+                           {"/data/verdict/reason", "because", "verdict.reason:"},
+                           {"/confidence", 0.95, "confidence:"},
+                           {"/data/replicated", true, "confidence:"},
+                           {"/claim_key", "proto1_flash/worst_tile/Another CPU/head_dim=64 dtype=bf16", "claim_key:"},
+                           {"/data/compare/aa_floor", 0.02, "compare.aa_floor:"},
+                           {"/data/compare/ci_lo", 1.6, "compare: the interval"},
+                           {"/data/compare/time/0/min_s", 1.0, "compare.time.0: min_s"}}) {
     Json record = finding(1.5);
     record[Json::json_pointer(tamper.pointer)] = tamper.value;
     const auto problems = problems_of(with_id(record));
@@ -63,7 +63,8 @@ TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
   }
   Json record = finding(1.5);
   record["data"]["verdict"]["state"] = "refuted";
-  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"verdict: is 'refuted', computed again 'supported'"});
+  EXPECT_EQ(problems_of(with_id(record)),
+            std::vector<std::string>{"verdict: is 'refuted', computed again 'supported'"});
   record = finding(1.5);
   record["data"]["estimate"]["value"] = 1.2;
   record["data"]["estimate"]["ci_lo"] = 1.19;
@@ -100,8 +101,8 @@ TEST(Verify, RatesFollowFromWorkAndTime) {
 }
 
 TEST(Verify, ListsFindingsThatContradictEachOther) {
-  const Verification result =
-      verify(store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU"), finding(1.25, "r4")}));
+  const Verification result = verify(
+      store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU"), finding(1.25, "r4")}));
   ASSERT_EQ(result.contradictions.size(), 1u);
   EXPECT_EQ(result.contradictions[0].findings.size(), 3u) << "the inconclusive one is shown with them";
   EXPECT_TRUE(result.problems.empty());
