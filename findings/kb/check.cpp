@@ -202,8 +202,11 @@ void check_measurement(const Fields& record) {
     if (!ok) rate.problems().push_back("rate: must be null where the status is not ok");
     rate.number("tflops", 0);
     rate.number("gbps", 0);
-    rate.number("pct_matrix_ceiling", 0, 105.001, true);
+    rate.number("pct_matrix_ceiling", 0, infinity, true);
     rate.number("pct_copy_ceiling", 0, infinity, true);
+    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi"}) {
+      if (rate.has(key)) rate.number(key, 0, infinity, true);
+    }
   });
   record.object("pipeline", true, check_pipeline);
   record.object("clocks", true, check_clocks);

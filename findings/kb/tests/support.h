@@ -66,6 +66,7 @@ inline Json measurement(const Case& config, double median_s, const std::string& 
   m.work = Work{.flops = 1e9, .bytes = 4e6};
   m.time = {timing(Scope::device_hot, median_s, half_width), timing(Scope::host, 1.5 * median_s)};
   m.dtype = DType::bf16;
+  m.matrix_pct = Estimate{50, 49, 51};
   m.pipeline = {{"key", "flash_forward[HEAD_DIM=64]"},
                 {"source_sha256", std::string(64, 'a')},
                 {"code_sha256", std::string(64, 'b')},
