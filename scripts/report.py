@@ -9,6 +9,7 @@ import collections
 import html
 import json
 import pathlib
+import shlex
 import sys
 
 import plotly
@@ -27,16 +28,17 @@ def text(value):
     return html.escape(str(value), quote=False)
 
 
-def shell(words):
-    import shlex
-    return shlex.join(words)
+def short(value):
+    """A name on an axis or in a legend: what is longer would leave no room for the picture."""
+    value = str(value)
+    return text(value if len(value) <= 64 else value[:63] + "\u2026")
 
 
 def replay(record):
     """The command that measures a record again, where its file is."""
     if record["schema"] == "finding/1":
-        return shell([record["data"]["experiment"], "--out", record["file"], "--replay", record["id"]])
-    return shell([record["experiment"], "--measurements", record["file"], "--replay", record["id"]])
+        return shlex.join([record["data"]["experiment"], "--out", record["file"], "--replay", record["id"]])
+    return shlex.join([record["experiment"], "--measurements", record["file"], "--replay", record["id"]])
 
 
 def varying(cases, without=()):
@@ -74,9 +76,11 @@ class Page:
         self.figures = []
 
     def add(self, section, title, note, figure, used):
-        figure.update_layout(template="plotly_white", margin={"l": 60, "r": 20, "t": 20, "b": 50}, font={"size": 12},
+        figure.update_layout(template="plotly_white", margin={"l": 60, "r": 20, "t": 20, "b": 90}, font={"size": 12},
                              colorway=PALETTE, hovermode="closest",
-                             legend={"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0})
+                             legend={"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0})
+        if not figure.layout.height:
+            figure.update_layout(height=380 if section == "Tiles" else 460)
         figure.update_xaxes(automargin=True)
         figure.update_yaxes(automargin=True)
         self.figures.append({"section": section, "title": title, "note": note, "figure": figure,
@@ -127,6 +131,13 @@ def tile_maps(page, measurements):
                  f"{experiment}: share of the best tile's rate. {label(shape, shape)}", figure, cells)
 
 
+def length_axis(figure, title, used):
+    lengths = sorted({cell["case"]["q_len"] for cell in used})
+    # Ticks at powers of two, where there are some; neighbours would overlap.
+    ticks = [n for n in lengths if n & (n - 1) == 0] or lengths
+    figure.update_xaxes(title=title, type="log", tickvals=ticks, ticktext=[str(n) for n in ticks])
+
+
 def best_of(cells):
     return max(cells, key=lambda cell: rec.rate(cell)[0])
 
@@ -147,7 +158,7 @@ def rates_over_length(page, measurements, environments):
             values = [rec.rate(cell) for cell in cells]
             figure.add_scatter(
                 x=[cell["case"]["q_len"] for cell in cells], y=[value[0] for value in values], mode="lines+markers",
-                name=text(label(cells[0]["case"], axes) or experiment), error_y=interval(values),
+                name=short(label(cells[0]["case"], axes) or experiment), error_y=interval(values),
                 customdata=[cell["id"] for cell in cells],
                 hovertext=[text(f"{value[0]:.4g} TFLOPS [{value[1]:.4g}, {value[2]:.4g}] "
                                 f"tile {cell['case'].get('block_r')}x{cell['case'].get('block_c')}")
@@ -158,7 +169,7 @@ def rates_over_length(page, measurements, environments):
             if ceilings.get(f"{dtype}_tflops"):
                 figure.add_hline(y=ceilings[f"{dtype}_tflops"], line_dash="dash", line_color="#888",
                                  annotation_text=f"{dtype} ceiling")
-        figure.update_xaxes(title="q_len = kv_len", type="log", dtick=0.30103)
+        length_axis(figure, "q_len = kv_len", used)
         figure.update_yaxes(title="TFLOPS", rangemode="tozero")
         page.add("Rate against length", f"{device}: {experiment}",
                  "The best tile of each length; bars are 95 % intervals, dashed lines ceilings measured in the same run.",
@@ -190,7 +201,7 @@ def rooflines(page, measurements, environments):
             own = [cell for cell in cells
                    if (cell["experiment"], cell["case"].get("variant", ""), cell["dtype"]) == kind]
             figure.add_scatter(x=[intensity[cell["id"]] for cell in own], y=[rec.rate(cell)[0] for cell in own],
-                               mode="markers", name=text(" ".join(kind)), customdata=[cell["id"] for cell in own],
+                               mode="markers", name=short(" ".join(kind)), customdata=[cell["id"] for cell in own],
                                hovertext=[text(label(cell["case"], cell["case"])) for cell in own])
         figure.update_xaxes(title="operations per byte", type="log")
         figure.update_yaxes(title="TFLOPS", type="log")
@@ -213,8 +224,8 @@ def ladders(page, measurements):
         for best in shapes:
             cells = sorted(best.values(), key=lambda cell: rec.rate(cell)[0])
             values = [rec.rate(cell) for cell in cells]
-            figure.add_bar(x=[text(cell["case"]["variant"]) for cell in cells], y=[value[0] for value in values],
-                           error_y=interval(values), name=text(label(cells[0]["case"], axes) or experiment),
+            figure.add_bar(x=[short(cell["case"]["variant"]) for cell in cells], y=[value[0] for value in values],
+                           error_y=interval(values), name=short(label(cells[0]["case"], axes) or experiment),
                            customdata=[cell["id"] for cell in cells])
             used += cells
         figure.update_yaxes(title="TFLOPS", type="log")
@@ -241,10 +252,10 @@ def crossovers(page, measurements):
                     x=[cell["case"]["q_len"] for cell in cells], y=[1e6 * time["median_s"] for time in times],
                     error_y=interval([tuple(1e6 * time[key] for key in ("median_s", "ci_lo_s", "ci_hi_s"))
                                       for time in times]),
-                    mode="lines+markers", name=text(variant), customdata=[cell["id"] for cell in cells])
+                    mode="lines+markers", name=short(variant), customdata=[cell["id"] for cell in cells])
                 used += cells
             shape = {axis: value for axis, value in used[0]["case"].items() if axis not in ("variant", *LENGTH, *TILE)}
-            figure.update_xaxes(title="q_len", type="log", dtick=0.30103)
+            length_axis(figure, "q_len", used)
             figure.update_yaxes(title="microseconds", type="log")
             page.add("Crossovers", f"{device}: {experiment}", f"Time of each variant. {label(shape, shape)}", figure, used)
 
@@ -255,12 +266,13 @@ def comparisons(page, findings):
         if finding["data"]["compare"]:
             found[finding["data"]["experiment"], finding["data"]["device"]].append(finding)
     for (experiment, device), own in found.items():
-        names = []
+        own.sort(key=lambda finding: finding["data"]["hypothesis"]["id"], reverse=True)
+        names, pairs = [], []
         for finding in own:
             data = finding["data"]
             axes = varying([data["compare"]["baseline"], data["compare"]["contender"]])
-            names.append(text(f"{data['hypothesis']['id']}: {label(data['compare']['contender'], axes)} / "
-                              f"{label(data['compare']['baseline'], axes)} ({finding['id'][:4]})"))
+            names.append(short(f"{data['hypothesis']['id']} {finding['id'][:4]}"))
+            pairs.append(text(f"{label(data['compare']['contender'], axes)} / {label(data['compare']['baseline'], axes)}"))
         figure = go.Figure()
         figure.add_scatter(x=[1] * len(own), y=names, mode="markers", name="A/A floor",
                            marker={"symbol": "line-ns", "size": 1, "color": "#bbb"},
@@ -270,14 +282,14 @@ def comparisons(page, findings):
                            name="threshold", marker={"symbol": "line-ns-open", "size": 16, "color": "#444"},
                            hovertemplate="threshold %{x}<extra></extra>")
         for state, color in STATE_COLORS.items():
-            some = [(name, finding) for name, finding in zip(names, own) if finding["data"]["verdict"]["state"] == state]
+            some = [one for one in zip(names, pairs, own) if one[2]["data"]["verdict"]["state"] == state]
             if some:
                 values = [tuple(finding["data"]["compare"][key] for key in ("ratio", "ci_lo", "ci_hi"))
-                          for _, finding in some]
-                figure.add_scatter(x=[value[0] for value in values], y=[name for name, _ in some], mode="markers",
+                          for _, _, finding in some]
+                figure.add_scatter(x=[value[0] for value in values], y=[name for name, _, _ in some], mode="markers",
                                    name=state, marker={"color": color, "size": 8}, error_x=interval(values),
-                                   customdata=[finding["id"] for _, finding in some],
-                                   hovertext=[text(finding["title"]) for _, finding in some])
+                                   customdata=[finding["id"] for _, _, finding in some],
+                                   hovertext=[f"{text(finding['title'])}<br>{pair}" for _, pair, finding in some])
         figure.update_xaxes(title="time of contender / time of baseline", type="log")
         figure.update_layout(height=180 + 28 * len(own))
         page.add("Comparisons", f"{device}: {experiment}",
@@ -294,7 +306,7 @@ def compile_costs(page, measurements):
         figure = go.Figure()
         for kind in dict.fromkeys((r["experiment"], r["case"].get("variant", "")) for r in pipelines.values()):
             own = [r for r in pipelines.values() if (r["experiment"], r["case"].get("variant", "")) == kind]
-            figure.add_box(y=[1e3 * r["pipeline"]["compile_s"] for r in own], name=text(f"{kind[1]} ({len(own)})"),
+            figure.add_box(y=[1e3 * r["pipeline"]["compile_s"] for r in own], name=short(f"{kind[1]} ({len(own)})"),
                            boxpoints="all", pointpos=0, customdata=[r["id"] for r in own],
                            hovertext=[text(r["pipeline"]["key"]) for r in own])
         figure.update_yaxes(title="milliseconds to compile", rangemode="tozero")
@@ -313,9 +325,9 @@ def side_by_side(page, findings):
             if some:
                 figure.add_scatter(
                     x=[f["data"]["estimate"]["value"] / f["data"]["hypothesis"]["threshold"] for f in some],
-                    y=[text(f"{f['data']['hypothesis']['id']} {f['data']['hypothesis']['op']} "
+                    y=[short(f"{f['data']['hypothesis']['id']} {f['data']['hypothesis']['op']} "
                             f"{f['data']['hypothesis']['threshold']:g}") for f in some],
-                    mode="markers", name=text(device), customdata=[f["id"] for f in some],
+                    mode="markers", name=short(device), customdata=[f["id"] for f in some],
                     marker={"symbol": [{"supported": "circle", "refuted": "x"}.get(f["data"]["verdict"]["state"],
                                                                                    "circle-open") for f in some]},
                     hovertext=[text(f["title"]) for f in some])
@@ -342,27 +354,29 @@ def device_table(findings, environments):
     return rows
 
 
-def cells_html(values):
-    return "".join(f"<td>{html.escape(str(value))}</td>" for value in values)
-
-
 def table_html(name, heads, rows):
-    """Rows are (id, cells); a head with '#' sorts by number."""
-    head = "".join(f"<th tabindex=0 data-number={int(h.startswith('#'))}>{html.escape(h.lstrip('#'))}</th>" for h in heads)
-    body = "".join(f'<tr{f" id=r-{key}" if key else ""}>{cells_html(cells)}</tr>' for key, cells in rows)
+    """Rows are (id, cells); a head with '#' sorts by number, the cells below one with '+' may take several lines."""
+    head = "".join(f"<th tabindex=0 data-number={int(h[0] == '#')}>{html.escape(h.lstrip('#+'))}</th>" for h in heads)
+    body = []
+    for key, cells in rows:
+        row = f"<tr id=r-{key}>" if key else "<tr>"
+        for h, value in zip(heads, map(str, cells)):
+            kind = value if value in STATE_COLORS else "wide" if h[0] == "+" else ""
+            row += f"<td{f' class={kind}' if kind else ''}>{html.escape(value)}</td>"
+        body.append(row + "</tr>")
     return (f'<div class=tools><input type=search data-table={name} placeholder="filter: all words" aria-label="filter">'
-            f'<span class=count data-count={name}></span></div>'
-            f"<div class=scroll><table id={name}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>")
+            f"<span class=count data-count={name}></span></div>"
+            f"<div class=scroll><table id={name}><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>")
 
 
 def finding_rows(findings):
     for finding in findings:
         data, estimate = finding["data"], finding["data"]["estimate"]
         yield finding["id"], [
-            data["verdict"]["state"], data["hypothesis"]["id"], data["device"], data["subject"], finding["title"],
+            data["verdict"]["state"], data["hypothesis"]["id"], data["device"], finding["title"],
             f"{estimate['value']:.4g}", f"{estimate['ci_lo']:.4g} to {estimate['ci_hi']:.4g}",
             f"{data['hypothesis']['op']} {data['hypothesis']['threshold']:g}", f"{finding['confidence']:g}",
-            data["run"]["ts"], finding["id"], replay(finding)]
+            data["subject"], " ".join(finding["tags"]), data["run"]["ts"], finding["id"], replay(finding)]
 
 
 def measurement_rows(measurements):
@@ -388,7 +402,7 @@ border-radius:8px;padding:10px;min-width:0}figure.wide{grid-column:1/-1}figcapti
 figcaption{font-size:13px;color:#59636e}figcaption b{color:#1f2328;font-size:15px}.plot{width:100%;min-height:380px}
 details{font-size:13px}details li{overflow-wrap:anywhere}code{font-size:12px}.scroll{overflow:auto;max-height:75vh;border:1px solid #d0d7de;
 border-radius:8px}table{border-collapse:collapse;font-size:13px;width:100%}th,td{padding:4px 8px;text-align:left;
-border-bottom:1px solid #eaeef2;vertical-align:top}td{min-width:60px;max-width:340px;overflow-wrap:break-word}th{position:sticky;top:0;background:#f6f8fa;cursor:pointer;
+border-bottom:1px solid #eaeef2;vertical-align:top}td{white-space:nowrap}td.wide{white-space:normal;min-width:280px}th{position:sticky;top:0;background:#f6f8fa;cursor:pointer;
 white-space:nowrap}tr.hit{background:#fff8c5}.supported{color:#1a7f37}.refuted{color:#cf222e}.inconclusive{color:#9a6700}
 .tools{display:flex;gap:12px;align-items:center;margin:10px 0}input{font:inherit;padding:5px 9px;width:min(100%,420px);
 border:1px solid #8c959f;border-radius:6px}.count{color:#59636e;white-space:nowrap}
@@ -475,8 +489,8 @@ def page_html(page, findings, measurements, environments, sources, problems):
                                         "#bf16 TFLOPS", "#threadgroup memory", "last run", "commit"],
                             [(None, row) for row in device_table(findings, environments)]))
     parts.append("<h2 id=findings-section>Hypotheses and verdicts</h2>")
-    parts.append(table_html("findings", ["verdict", "hypothesis", "device", "subject", "finding", "#figure",
-                                         "95 % interval", "holds if", "#confidence", "when", "id", "replay"],
+    parts.append(table_html("findings", ["verdict", "hypothesis", "device", "+finding", "#figure", "95 % interval",
+                                         "holds if", "#confidence", "+subject", "tags", "when", "id", "+replay"],
                             finding_rows(findings)))
     for section in sections:
         parts.append(f"<h2 id={anchors[section]}>{html.escape(section)}</h2><div class=grid>")
@@ -491,8 +505,8 @@ def page_html(page, findings, measurements, environments, sources, problems):
                          f"</summary><ul>{links}</ul></details></figure>")
         parts.append("</div>")
     parts.append("<h2 id=measurements-section>Measurements</h2>")
-    parts.append(table_html("measurements", ["experiment", "device", "case", "status", "#median us", "#CI %", "#TFLOPS",
-                                             "#% of ceiling", "#max abs error", "#compile ms", "id", "replay"],
+    parts.append(table_html("measurements", ["experiment", "device", "+case", "status", "#median us", "#CI %", "#TFLOPS",
+                                             "#% of ceiling", "#max abs error", "#compile ms", "id", "+replay"],
                             measurement_rows(measurements)))
     # Within a script element "<" would be markup, whatever the quotes around it.
     figures = "[" + ",".join(figure["figure"].to_json() for figure in page.figures) + "]"
