@@ -106,7 +106,7 @@ def tile_maps(page, measurements):
             if not cell:
                 return ""
             value = rec.rate(cell)
-            return f"{100 * value[0] / best:.0f} %" if value else text(cell["status"])
+            return f"{100 * value[0] / best:.0f} %" if value else "\u2013"  # the reason is in the hover text
 
         def hover(r, c):
             cell = place.get((r, c))

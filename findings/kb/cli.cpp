@@ -599,13 +599,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   const auto text = [](CLI::App* sub, const char* name, std::string& target, const char* type, const char* help) {
     return sub->add_option(name, target, help)->type_name(type);
   };
-  // Without brackets: CLI11 would take "[a,b]" for a list.
   const auto list = [](CLI::App* sub, const char* name, std::vector<std::string>& target, const char* help) {
-    return sub
-        ->add_option_function<std::vector<std::string>>(
-            name, [&target](const std::vector<std::string>& values) { target = values; }, help)
-        ->type_name("")
-        ->expected(1, 1 << 20);
+    return sub->add_option(name, target, help)->type_name("");
   };
   const auto filters = [&](CLI::App* sub, bool kinds) {
     text(sub, "--device", given.filter.device, "D", "only of devices with this in their name");
