@@ -12,6 +12,7 @@
 
 #include "common/error.h"
 #include "common/loop/state.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {

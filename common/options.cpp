@@ -185,22 +185,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   return options;
 }
 
-std::string shell_command(const std::vector<std::string>& arguments) {
-  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
-  std::string command;
-  for (const std::string& argument : arguments) {
-    if (!command.empty()) command += ' ';
-    if (!argument.empty() && argument.find_first_not_of(plain) == std::string::npos) {
-      command += argument;
-      continue;
-    }
-    command += '\'';
-    for (const char c : argument) command += c == '\'' ? "'\\''" : std::string(1, c);
-    command += '\'';
-  }
-  return command;
-}
-
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options,
                                             const DeviceInfo& info) {
   std::vector<Axis> named = options.axes;

@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/loop/state.h"
 #include "common/sha256.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {

@@ -18,6 +18,7 @@
 #include "common/kernel/ceiling.h"
 #include "common/options.h"
 #include "common/sha256.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {
