@@ -140,7 +140,9 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
 }
 
 TEST_F(CudaCompileTest, CountsInstructions) {
-  const auto counts = count_instructions(compiler_->compile(stores("sqrtf(*result)")));
+  const auto [counts, bytes] = cuda_contents(compiler_->compile(stores("sqrtf(*result)")));
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(bytes % 16, 0);
   if (counts.empty()) GTEST_SKIP() << "no disassembler (nvdisasm) here";
   EXPECT_EQ(counts.at("STG"), 1);
   EXPECT_GE(counts.at("MUFU"), 1);

@@ -169,11 +169,12 @@ TEST_F(CompileTest, AnObjectThatIsNoneIsAnError) {
 TEST_F(CompileTest, IncludesStandInForFiles) {
   KernelSource source = kernel_text(
       "#include \"common/kernel/score.h\"\n"
-      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, 0, 0, 0); }");
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, {}); }");
   EXPECT_EQ(value_of(source), 2);
   KernelSource hooked = source;
   hooked.includes["common/kernel/score.h"] =
-      "static inline float score(float s, int, int, int, int, const void*) { return s + 5; }";
+      "#include \"common/kernel/attention.h\"\n"
+      "static inline float score(float s, int, int, const ScoreContext&) { return s + 5; }";
   EXPECT_EQ(value_of(hooked), 7);
   EXPECT_NE(source.key(), hooked.key());
   EXPECT_NE(source_sha256(source), source_sha256(hooked));
