@@ -54,9 +54,13 @@ std::string UserFunction::header(bool in_double) const {
   // In the name of a #line a quote or a backslash would end it or begin an escape.
   std::string shown = name;
   std::replace_if(shown.begin(), shown.end(), [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
-  return fmt::format("#include \"proto2_stitching/kernels/{}.h\"\n{}#line 1 \"{}\"\n{}\n",
-                     in_double ? "math_double" : "math", work < 0 ? "" : fmt::format("#define WORK {}\n", work), shown,
-                     text);
+  // Few functions use all they are given.
+  constexpr const char* quiet =
+      "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored \"-Wunused-parameter\"\n#endif\n";
+  constexpr const char* as_before = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
+  return fmt::format("#include \"proto2_stitching/kernels/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}",
+                     in_double ? "math_double" : "math", work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet,
+                     shown, text, as_before);
 }
 
 std::vector<std::string> built_in_functions() { return {"scale", "alibi", "soft_cap", "chain"}; }

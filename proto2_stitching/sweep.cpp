@@ -51,12 +51,9 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", cuda = device.backend == "cuda";
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
-  const Axis calls = texts("form", {"monolithic", "noinline"});
-  const Axis works = integers("work", full ? std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256}
-                                           : std::vector<int64_t>{1, 4, 16, 64, 256});
-  // One head or two on the cpu, so that a launch takes some ten milliseconds.
+  // One head on the cpu, so that a launch takes some ten milliseconds.
   const Block common = {integers("batch", {cuda ? 4 : 1}),
-                        integers("q_heads", {cuda ? 16 : 2}),
+                        integers("q_heads", {cuda ? 16 : 1}),
                         integers("q_len", {2048}),
                         integers("head_dim", {64}),
                         integers("causal", {0}),
@@ -71,18 +68,22 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
       if (!named) sweep.blocks.back().push_back(axis);
     }
   };
-  add({texts("function", {"alibi"}), forms, grains});
-  add({texts("function", {"chain"}), works, calls, full ? grains : texts("grain", {"row", "tile"})});
-  add({texts("function", {"scale", "soft_cap"}), forms, elements});
-  add({texts("function", {"alibi"}), forms, elements, integers("head_dim", {128})});
+  add({texts("function", {"alibi"}), forms, elements});
+  add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
+       texts("grain", {"row", "tile"})});
+  add({texts("function", {"chain"}), integers("work", {1, 4, 16, 64}), texts("form", {"monolithic", "noinline"}),
+       texts("grain", {"row", "tile"})});
+  add({texts("function", {"scale", "soft_cap"}), texts("form", {"monolithic", "noinline", "stitched"}), elements});
+  add({texts("function", {"alibi"}), texts("form", {"monolithic", "inline", "noinline", "stitched"}), elements,
+       integers("head_dim", {128})});
   if (!full) return sweep;
 
   add({texts("function", {"scale", "alibi", "soft_cap"}), forms, grains, integers("head_dim", {64, 128})});
   add({texts("function", {"alibi"}), forms, grains, integers("causal", {1}), integers("head_dim", {64, 128})});
   add({texts("function", {"alibi"}), forms, elements, integers("q_len", {256, 512, 1024, 4096})});
   add({texts("function", {"alibi"}), forms, grains, texts("dtype", {"f32", "f16", "bf16"})});
-  add({texts("function", {"chain"}), works, texts("form", {"monolithic", "inline", "pointer", "stitched"}),
-       texts("grain", {"row"})});
+  add({texts("function", {"chain"}), integers("work", {1, 2, 4, 8, 16, 32, 64, 128}),
+       texts("form", {"monolithic", "inline", "noinline", "pointer", "stitched"}), grains});
   return sweep;
 }
 

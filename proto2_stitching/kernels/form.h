@@ -102,8 +102,13 @@ SCORE_INLINE int score_choice(const ScoreContext& context) { return *static_cast
 
 #if SCORE_FORM == FORM_POINTER
 SCORE_NOINLINE SCORE_RESULT score_unchanged(SCORE_PARAMETERS) {
+  (void)q, (void)k, (void)context;
 #if CALL_GRAIN == SCORE_ELEMENT
   return s;
+#elif CALL_GRAIN == SCORE_ROW
+  (void)s;
+#else
+  (void)s, (void)keys;
 #endif
 }
 SCORE_NOINLINE SCORE_RESULT score_target(SCORE_PARAMETERS) { return score_in_place(SCORE_ARGUMENTS); }
