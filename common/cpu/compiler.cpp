@@ -14,6 +14,7 @@
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/DiagnosticInfo.h>
+#include <llvm/IR/DiagnosticPrinter.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Linker/Linker.h>
 #include <llvm/MC/MCAsmInfo.h>
@@ -190,13 +191,18 @@ std::string generate_code(llvm::Module& module, llvm::TargetMachine& target) {
   return std::string(object.begin(), object.end());
 }
 
-// Keeps what the passes say from stderr, such as that a loop cannot be vectorised as it asks; notes whether one failed.
-void keep_silent(llvm::LLVMContext& context, bool& failed) {
+// Keeps what linker and passes say from stderr, such as that a loop cannot be vectorised as it asks; collects errors, at
+// which LLVM would end the process.
+void collect_errors(llvm::LLVMContext& context, std::string& errors) {
   context.setDiagnosticHandlerCallBack(
-      [](const llvm::DiagnosticInfo* info, void* failure) {
-        if (info->getSeverity() == llvm::DS_Error) *static_cast<bool*>(failure) = true;
+      [](const llvm::DiagnosticInfo* info, void* collected) {
+        if (info->getSeverity() != llvm::DS_Error) return;
+        llvm::raw_string_ostream stream(*static_cast<std::string*>(collected));
+        llvm::DiagnosticPrinterRawOStream printer(stream);
+        info->print(printer);
+        stream << '\n';
       },
-      &failed);
+      &errors);
 }
 
 // Objects as one text, an archive where there are several.
@@ -296,10 +302,12 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   modules.push_back(parse(source, context));
   for (const KernelSource& fragment : source.fragments) modules.push_back(parse(fragment, context));
   binary.times.front_end_s = stopwatch.lap();
+  std::string errors;
+  collect_errors(context, errors);
   if (source.linking == Linking::before_optimizer) {
     for (size_t i = 1; i < modules.size(); ++i) {
       if (llvm::Linker::linkModules(*modules.front(), std::move(modules[i]))) {
-        throw CompileError(fmt::format("{} does not link", binary.key));
+        throw CompileError(fmt::format("{} does not link:\n{}", binary.key, errors));
       }
     }
     if (modules.size() > 1) {  // a function that only this kernel can call need not be kept beside its inlined copies
@@ -310,8 +318,6 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   }
   const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
   std::vector<std::string> objects;
-  bool failed = false;
-  keep_silent(context, failed);
   for (const auto& module : modules) {
     module->setDataLayout(target->createDataLayout());
     optimize(*module, *target);
@@ -319,7 +325,7 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
     objects.push_back(generate_code(*module, *target));
     binary.times.code_generation_s += stopwatch.lap();
   }
-  if (failed) throw CompileError(fmt::format("{} does not compile: LLVM's passes fail", binary.key));
+  if (!errors.empty()) throw CompileError(fmt::format("{} does not compile:\n{}", binary.key, errors));
   binary.code = pack(objects);
   binary.code_sha256 = sha256(binary.code);
   return binary;

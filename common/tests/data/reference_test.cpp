@@ -77,7 +77,7 @@ TEST(ReferenceTest, AddingAConstantToScoresMovesOnlyLse) {
   const AttentionShape shape{1, 2, 1, 5, 9, 8};
   const Inputs in = random_inputs(shape);
   const ReferenceRows plain = attention(shape, in);
-  ReferenceRows moved = attention(shape, in, [](double score, auto...) { return score + 3; });
+  ReferenceRows moved = attention(shape, in, each_score([](double score, auto...) { return score + 3; }));
   expect_near(moved.o, plain.o, 1e-13);
   for (double& lse : moved.lse) lse -= 3;
   expect_near(moved.lse, plain.lse, 1e-13);
@@ -116,7 +116,7 @@ TEST(ReferenceTest, CausalIsAlignedToTheBottomRight) {
       full.causal = false;
       const ReferenceRows want = reference_attention(
           full, in.q, in.k, in.v, {row},
-          [&](double score, auto, auto, auto, int64_t k) { return k < visible ? score : -infinity; });
+          each_score([&](double score, auto, auto, auto, int64_t k) { return k < visible ? score : -infinity; }));
       EXPECT_EQ(causal.lse[i], want.lse[0]) << q_len << " " << kv_len << " " << row.q;
       for (size_t d = 0; d < 4; ++d) EXPECT_EQ(causal.o[i * 4 + d], want.o[d]) << q_len << " " << kv_len;
       if (visible == 0) {
