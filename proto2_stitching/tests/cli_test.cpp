@@ -111,7 +111,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
            {"--axis grain=page", "element"},
            {"--axis work=-1", "work"},
            {"--axis variant=naive", "unknown axis 'variant'"},
-           {"--axis q_heads=8 --axis kv_heads=3", "does not divide"}}) {
+           {"--axis kv_heads=3", "does not divide"}}) {
     const Outcome outcome = run(small + arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.err;
     EXPECT_NE(outcome.err.find(says), std::string::npos) << arguments << ": " << outcome.err;

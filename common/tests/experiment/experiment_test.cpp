@@ -995,7 +995,7 @@ TEST_F(ExperimentTest, MissingDeviceIsStatus3) {
 
 FileOption file_option() {
   return {"--extra", "a file", [](const std::string& file) {
-            if (!fs::exists(file)) throw BadInput(file + " cannot be read\nwhy: it is not there");
+            if (fs::file_size(file) < 8) throw BadInput("the file is too short\nfor what follows");
             return std::vector<Axis>{{"n", {static_cast<int64_t>(fs::file_size(file))}}};
           }};
 }
@@ -1039,9 +1039,11 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
 
 TEST_F(ExperimentTest, BadInputIsToldInFull) {
   spec_.file_option = file_option();
-  const Outcome outcome = run({"--extra", "/nowhere"});
+  EXPECT_NE(run({"--extra", "/nowhere"}).err.find("/nowhere: cannot be read"), std::string::npos);
+  std::ofstream(path("extra")) << "short";
+  const Outcome outcome = run({"--extra", path("extra")});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.err, "fake_experiment: /nowhere cannot be read\nwhy: it is not there\n");
+  EXPECT_EQ(outcome.err, "fake_experiment: the file is too short\nfor what follows\n");
 }
 
 TEST_F(ExperimentTest, WhereThereIsNoDefaultAllThatIsComparedRuns) {
