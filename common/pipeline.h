@@ -35,8 +35,8 @@ struct KernelSource {
   std::string entry;  // the extern "C" function
   FunctionConstants constants = {};
   std::map<std::string, std::string> includes = {};  // text that stands in for the file of an #include "NAME"
-  /// Compiled apart, each with its own constants, and linked in: what the kernel declares extern "C" and does not define.
-  /// A fragment's entry is the function that it brings; it has no fragments itself.
+  /// Compiled apart, each with its own constants, and linked in: what the kernel declares extern "C" and does not
+  /// define. A fragment's entry is the function that it brings; it has no fragments itself.
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
 
@@ -142,8 +142,8 @@ struct SourceFile {
 /// The source and every header it reaches through #include "NAME", each once, the source first. Throws BadInput.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
-/// SHA-256 over the prologue, the source and every header reached through #include "NAME" (paths are under the root), and
-/// over the same of every fragment.
+/// SHA-256 over the prologue, the source and every header reached through #include "NAME" (paths are under the root),
+/// and over the same of every fragment.
 std::string source_sha256(const KernelSource& source);
 
 }  // namespace attn

@@ -54,7 +54,7 @@ double attend(const AttentionShape& shape, const RowIndex& row, std::span<const 
   }
   if (score) score(scores, row.batch, row.head, row.q);
   for (const double s : scores) max = std::max(max, s);  // a NaN never wins here, but reaches the sum below
-  if (max == -infinity) max = 0;  // every weight is then exp(-inf) = 0, or NaN
+  if (max == -infinity) max = 0;                         // every weight is then exp(-inf) = 0, or NaN
 
   double sum = 0;
   std::fill(o.begin(), o.end(), 0.0);

@@ -39,8 +39,8 @@ std::string hypothesis_of(const Case& config) {
 }
 
 const Measurement* find(const std::vector<Measurement>& results, const Case& config) {
-  const auto found = std::find_if(results.begin(), results.end(),
-                                  [&](const Measurement& result) { return result.config == config; });
+  const auto found =
+      std::find_if(results.begin(), results.end(), [&](const Measurement& result) { return result.config == config; });
   return found == results.end() ? nullptr : &*found;
 }
 
@@ -61,7 +61,8 @@ Json evidence(const Measurement& result) {
 Conclusion about(const Comparison& comparison, const std::vector<Measurement>& results) {
   Conclusion conclusion;
   const Case& contender = comparison.contender;
-  conclusion.subject = contender.key({"form", "grain"}) + " " + key_without(contender, {"form", "grain", "block_r", "block_c"});
+  conclusion.subject =
+      contender.key({"form", "grain"}) + " " + key_without(contender, {"form", "grain", "block_r", "block_c"});
   conclusion.tags = {"stitching", contender.text("form"), "by_" + contender.text("grain"), contender.text("function"),
                      "d" + std::to_string(contender.integer("head_dim"))};
   conclusion.estimate = comparison.ratio;
@@ -90,7 +91,8 @@ Conclusion conclude_overhead(const Comparison& comparison, const std::vector<Mea
       "{values.contender.grain}, attention takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
       "{compare.ci_hi:.4f}) of its time with the function's text in place, at {values.contender.q_len} queries and "
       "head_dim {values.contender.head_dim}; the noise floor of the pair is {compare.aa_floor:.4f}.";
-  if (!conclusion.values["contender"]["calls_left"].is_null() && !conclusion.values["baseline"]["calls_left"].is_null()) {
+  if (!conclusion.values["contender"]["calls_left"].is_null() &&
+      !conclusion.values["baseline"]["calls_left"].is_null()) {
     conclusion.content +=
         " Its machine code has {values.contender.calls_left} calls and {values.contender.code_bytes} bytes, against "
         "{values.baseline.calls_left} and {values.baseline.code_bytes}.";
@@ -183,9 +185,8 @@ Conclusion conclude_break_even(const std::map<int64_t, const Comparison*>& by_wo
 
 // The rule: stitch if it costs no more than 1 % for any function, else compile a kernel for each.
 Conclusion conclude_rule(const std::vector<const Comparison*>& stitched, const std::vector<Measurement>& results) {
-  const Comparison& worst = **std::max_element(stitched.begin(), stitched.end(), [](const auto* a, const auto* b) {
-    return a->ratio.value < b->ratio.value;
-  });
+  const Comparison& worst = **std::max_element(
+      stitched.begin(), stitched.end(), [](const auto* a, const auto* b) { return a->ratio.value < b->ratio.value; });
   Conclusion conclusion = about(worst, results);
   conclusion.hypothesis = "stitch_or_constants";
   conclusion.subject = "";
@@ -194,10 +195,10 @@ Conclusion conclude_rule(const std::vector<const Comparison*>& stitched, const s
   const auto rule = std::find_if(hypotheses.begin(), hypotheses.end(),
                                  [](const Hypothesis& h) { return h.id == "stitch_or_constants"; });
   const State state = judge(*rule, conclusion).state;
-  conclusion.values["recommendation"] =
-      state == State::supported  ? "link score functions in before the optimiser"
-      : state == State::refuted  ? "compile a kernel for each score function"
-                                 : "undecided: measure longer, or on a quieter machine";
+  conclusion.values["recommendation"] = state == State::supported ? "link score functions in before the optimiser"
+                                        : state == State::refuted
+                                            ? "compile a kernel for each score function"
+                                            : "undecided: measure longer, or on a quieter machine";
   std::set<std::string> functions;
   for (const Comparison* comparison : stitched) functions.insert(comparison->contender.text("function"));
   conclusion.values["functions"] = functions.size();
@@ -205,7 +206,8 @@ Conclusion conclude_rule(const std::vector<const Comparison*>& stitched, const s
   conclusion.title = "Recommendation: {values.recommendation}";
   conclusion.content =
       "Over {values.pairs} pairs of shape and function ({values.functions} functions) the score function linked before "
-      "the optimiser takes at most {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
+      "the optimiser takes at most {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of "
+      "the "
       "time with its text in place, with {values.contender.function} at head_dim {values.contender.head_dim}. The rule "
       "takes it up to 1 % and compiles a kernel for each function above: {values.recommendation}.";
   return conclusion;
@@ -231,8 +233,8 @@ std::vector<Hypothesis> stitch_hypotheses() {
            as_a_call),
       form("std_function", "A std::function called per score costs at least 39 %.", ">=", 1.39, as_a_call),
       form("virtual", "A virtual function called per score costs at least 39 %.", ">=", 1.39, as_a_call),
-      form("inlined_grain", "A function that the optimiser sees costs at most 1 %, however many scores it takes.", "<=",
-           worth_it, "expectation before the first run: the loop over scores moves from one side to the other"),
+      form("inlined_grain", "A function that the optimiser sees costs at most 1 %, however many scores it takes.",
+           "<=", worth_it, "expectation before the first run: the loop over scores moves from one side to the other"),
       form("call_per_row", "One call for a row of scores costs at most 5 %.", "<=", 1.05,
            "expectation before the first run: a row of 8 to 32 scores shares the call and keeps its vectors"),
       form("call_per_tile", "One call for a tile of scores costs at most 1 %.", "<=", worth_it,
@@ -263,7 +265,8 @@ std::vector<Duel> stitch_duels(const std::vector<Measurement>& results) {
     const int rank = hypothesis == "break_even" ? 0 : seen[hypothesis]++;
     ranked.push_back({rank, {hypothesis, baseline->second->config, result.config}});
   }
-  // The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
+  // The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out
+  // altogether.
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Duel> duels;
   for (auto& [rank, duel] : ranked) duels.push_back(std::move(duel));

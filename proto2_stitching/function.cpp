@@ -56,7 +56,8 @@ std::string UserFunction::header(bool in_double) const {
   std::replace_if(shown.begin(), shown.end(), [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
   // Few functions use all they are given.
   constexpr const char* quiet =
-      "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored \"-Wunused-parameter\"\n#endif\n";
+      "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
+      "\"-Wunused-parameter\"\n#endif\n";
   constexpr const char* as_before = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
   return fmt::format("#include \"proto2_stitching/kernels/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}",
                      in_double ? "math_double" : "math", work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet,
@@ -89,10 +90,10 @@ void require_compiles(Device& device, const UserFunction& function) {
     try {
       device.compile(oracle(device.info(), function, in_double));
     } catch (const CompileError& error) {
-      throw BadInput(fmt::format("score function {} does not compile{}; wanted is float score(float s, int q, int k, "
-                                 "const ScoreContext& context){}",
-                                 function.name, in_double ? " with double for float, as the oracle has it" : "",
-                                 diagnostics(error.what())));
+      throw BadInput(fmt::format(
+          "score function {} does not compile{}; wanted is float score(float s, int q, int k, "
+          "const ScoreContext& context){}",
+          function.name, in_double ? " with double for float, as the oracle has it" : "", diagnostics(error.what())));
     }
   }
 }

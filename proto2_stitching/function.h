@@ -1,4 +1,5 @@
-// The score function under measurement: a built-in one, or a file of the user's. Its text goes into kernels of every form.
+// The score function under measurement: a built-in one, or a file of the user's. Its text goes into kernels of every
+// form.
 #pragma once
 
 #include <cstdint>

@@ -89,8 +89,8 @@ RegisterTiles register_tiles(int64_t keys, const TunedLayout& layout) {
   RegisterTiles count;
   for (int64_t key = 0, rows = 0; key < keys; key += rows) {
     const int64_t left = keys - key;
-    rows = left == layout.main_rows || left >= layout.main_rows + layout.tail_rows ? layout.main_rows
-                                                                                     : layout.tail_rows;
+    rows =
+        left == layout.main_rows || left >= layout.main_rows + layout.tail_rows ? layout.main_rows : layout.tail_rows;
     ++count.tiles;
     count.rows += rows;
   }
@@ -126,8 +126,7 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
 // Of one head, as mma_sync.cuda.cu walks over it.
 int64_t cuda_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
-  const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c,
-                             static_cast<int>(element_type(flash.dtype)));
+  const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
   const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
   int64_t blocks = 0;  // of keys, over all warps
   const int64_t rows = flash_round_up(shape.q_len, flash.block_r);
@@ -241,9 +240,7 @@ Check StitchProblem::check() {
   return check;
 }
 
-Json StitchProblem::values() const {
-  return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}};
-}
+Json StitchProblem::values() const { return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}}; }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
@@ -256,10 +253,9 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problem
       shared->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
       last = shared;
     }
-    const UserFunction function =
-        stitch.function == file_function && !lab.file().empty()
-            ? read_function(lab.file())
-            : built_in_function(stitch.function, stitch.work);
+    const UserFunction function = stitch.function == file_function && !lab.file().empty()
+                                      ? read_function(lab.file())
+                                      : built_in_function(stitch.function, stitch.work);
     return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch, function);
   };
 }

@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of its forms: proto1_flash's kernel and tensors, with
-// a hook that says how the function is reached.
+// One attention problem whose kernel calls a score function in one of its forms: proto1_flash's kernel and tensors,
+// with a hook that says how the function is reached.
 #pragma once
 
 #include <cstdint>

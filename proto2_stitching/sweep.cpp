@@ -35,8 +35,12 @@ Case flash_case(const Case& config, const DeviceInfo& device) {
 std::vector<AxisInfo> stitch_axes() {
   std::vector<AxisInfo> axes = {
       {"form", "how the kernel comes to the score function", score_forms(), 0, 0, 1},
-      {"grain", "scores that a call takes; `element` for monolithic, which has no calls", {"element", "row", "tile"}, 0,
-       0, 1},
+      {"grain",
+       "scores that a call takes; `element` for monolithic, which has no calls",
+       {"element", "row", "tile"},
+       0,
+       0,
+       1},
       {"function", "the score function; --score-function brings one of your own", built_in_functions(), 0, 0, 1},
       {"work", "multiply-adds of the function `chain`; 0 for every other", {}, 0, 256, 1}};
   for (AxisInfo& axis : flash_axes()) {
@@ -64,7 +68,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const auto add = [&](const Block& own) {
     sweep.blocks.push_back(own);
     for (const Axis& axis : common) {
-      const bool named = std::any_of(own.begin(), own.end(), [&](const Axis& other) { return other.name == axis.name; });
+      const bool named =
+          std::any_of(own.begin(), own.end(), [&](const Axis& other) { return other.name == axis.name; });
       if (!named) sweep.blocks.back().push_back(axis);
     }
   };
@@ -103,7 +108,8 @@ void complete_stitch(Case& config, const DeviceInfo& device) {
 
 std::optional<std::string> stitch_skip_reason(const Case& config, const DeviceInfo& device) {
   const std::string& form = config.text("form");
-  if (!form_runs_on(form, device)) return fmt::format("form {} is a call of the host's; on {} there is none", form, device.backend);
+  if (!form_runs_on(form, device))
+    return fmt::format("form {} is a call of the host's; on {} there is none", form, device.backend);
   return flash_skip_reason(flash_case(config, device), device);
 }
 

@@ -12,9 +12,9 @@
 #include <llvm/ADT/StringMap.h>
 #include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
-#include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/DiagnosticInfo.h>
 #include <llvm/IR/DiagnosticPrinter.h>
+#include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Linker/Linker.h>
 #include <llvm/MC/MCAsmInfo.h>
@@ -191,8 +191,8 @@ std::string generate_code(llvm::Module& module, llvm::TargetMachine& target) {
   return std::string(object.begin(), object.end());
 }
 
-// Keeps what linker and passes say from stderr, such as that a loop cannot be vectorised as it asks; collects errors, at
-// which LLVM would end the process.
+// Keeps what linker and passes say from stderr, such as that a loop cannot be vectorised as it asks; collects errors,
+// at which LLVM would end the process.
 void collect_errors(llvm::LLVMContext& context, std::string& errors) {
   context.setDiagnosticHandlerCallBack(
       [](const llvm::DiagnosticInfo* info, void* collected) {
@@ -212,8 +212,8 @@ std::string pack(const std::vector<std::string>& objects) {
   for (const std::string& object : objects) {
     members.emplace_back(llvm::MemoryBufferRef(object, fmt::format("{}.o", members.size())));
   }
-  auto archive = llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU,
-                                            true, false);
+  auto archive =
+      llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU, true, false);
   if (!archive) throw CompileError("LLVM cannot write archives: " + llvm::toString(archive.takeError()));
   return (*archive)->getBuffer().str();
 }
@@ -350,9 +350,9 @@ CodeContents CpuCompiler::contents(const std::string& code) const {
   llvm::MCContext context(triple, target->getMCAsmInfo(), target->getMCRegisterInfo(), target->getMCSubtargetInfo());
   const std::unique_ptr<llvm::MCDisassembler> disassembler(
       target->getTarget().createMCDisassembler(*target->getMCSubtargetInfo(), context));
-  const std::unique_ptr<llvm::MCInstPrinter> printer(target->getTarget().createMCInstPrinter(
-      triple, target->getMCAsmInfo()->getAssemblerDialect(), *target->getMCAsmInfo(), names,
-      *target->getMCRegisterInfo()));
+  const std::unique_ptr<llvm::MCInstPrinter> printer(
+      target->getTarget().createMCInstPrinter(triple, target->getMCAsmInfo()->getAssemblerDialect(),
+                                              *target->getMCAsmInfo(), names, *target->getMCRegisterInfo()));
   CodeContents found;
   if (!disassembler || !printer) return found;
   found.bytes = 0;

@@ -55,8 +55,8 @@ Nvrtc::Nvrtc() {
 
 NvJitLink::NvJitLink() {
   const char* const library_name = "nvJitLink";
-  void* const library = open_library({"libnvJitLink.so.13", "libnvJitLink.so.12", "libnvJitLink.so",
-                                      "/usr/local/cuda/lib64/libnvJitLink.so"});
+  void* const library = open_library(
+      {"libnvJitLink.so.13", "libnvJitLink.so.12", "libnvJitLink.so", "/usr/local/cuda/lib64/libnvJitLink.so"});
   if (!library) throw DeviceMissing("no nvJitLink on this machine (libnvJitLink.so, a part of the CUDA toolkit)");
   find(library, library_name, "nvJitLinkVersion", version);
   find(library, library_name, "nvJitLinkCreate", create);

@@ -26,8 +26,8 @@ struct ScoreContext {
   const void* data;  // AttentionParams::score_data
 };
 
-// How many scores a kernel hands to its hook at once (common/kernel/score.h); preprocessor symbols, since a hook has only
-// the functions of its own grain.
+// How many scores a kernel hands to its hook at once (common/kernel/score.h); preprocessor symbols, since a hook has
+// only the functions of its own grain.
 #define SCORE_ELEMENT 0
 #define SCORE_ROW 1
 #define SCORE_TILE 2

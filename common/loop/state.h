@@ -121,7 +121,7 @@ struct Experiment::State {
   size_t cases_left = 0;
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file;
-  std::map<std::string, std::string> source_hashes;  // by pipeline key
+  std::map<std::string, std::string> source_hashes;   // by pipeline key
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
   std::map<std::string, Series> series;  // by measurement id

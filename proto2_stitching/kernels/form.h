@@ -1,4 +1,4 @@
-// Takes the place of common/kernel/score.h: how the kernel comes to the score function, and with how many scores at once.
+// Takes the place of common/kernel/score.h: how the kernel comes to the score function, with how many scores at once.
 //
 // choice.h, which the host writes, says which:
 //   SCORE_FORM   one of those below
@@ -35,7 +35,7 @@
 
 #if CALL_GRAIN == SCORE_ELEMENT
 #define SCORE_RESULT float
-#define SCORE_PARAMETERS float s, int q, int k, const ScoreContext& context
+#define SCORE_PARAMETERS float s, int q, int k, const ScoreContext &context
 #define SCORE_ARGUMENTS s, q, k, context
 #elif CALL_GRAIN == SCORE_ROW
 #define SCORE_RESULT void

@@ -1,5 +1,5 @@
-// The score function compiled apart: what a kernel of the forms `stitched` and `stitched_nolto` calls, the object of the
-// form `virtual`, and a kernel that tells the host the function's address (`std_function`).
+// The score function compiled apart: what a kernel of the forms `stitched` and `stitched_nolto` calls, the object of
+// the form `virtual`, and a kernel that tells the host the function's address (`std_function`).
 #define SCORE_IS_FRAGMENT 1
 #include "proto2_stitching/kernels/form.h"
 

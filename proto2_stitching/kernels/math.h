@@ -1,6 +1,6 @@
-// What a score function may call, by the names of C's <math.h>. A GPU has them. On the cpu those here have no branches and
-// no calls, so that a loop over them is vectorised; they are right to 3e-7 of the result (tanhf: to 3e-7), and expf does
-// not overflow to infinity. Included once, within a namespace.
+// What a score function may call, by the names of C's <math.h>. A GPU has them. On the cpu those here have no branches
+// and no calls, so that a loop over them is vectorised. exp2f is right to 3e-7 of the result, expf to (3 + |x|) 1e-7 of
+// it, tanhf to 3e-7; exp2f and expf do not overflow to infinity. Included once, within a namespace.
 #ifdef __CUDACC__
 
 #define INFINITY __int_as_float(0x7f800000)

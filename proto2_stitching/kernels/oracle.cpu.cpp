@@ -1,8 +1,9 @@
 // The score function on a row of scores, for the oracle. Its text comes with `double` for `float` (math_double.h).
 //
 // Grid: one threadgroup.
-#include "common/kernel/cpu.h"
 #include "proto2_stitching/kernels/oracle.h"
+
+#include "common/kernel/cpu.h"
 
 namespace {
 #include "proto2_stitching/kernels/function.h"

@@ -75,8 +75,9 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
   }
   EXPECT_EQ(forms.size(), 9u);
   ASSERT_FALSE(records("findings.jsonl").empty());
-  const std::string command = fmt::format("{}/findings/validate {} {}", ATTN_SOURCE_DIR,
-                                          (folder_ / "measurements.jsonl").string(), (folder_ / "findings.jsonl").string());
+  const std::string command =
+      fmt::format("{}/findings/validate {} {}", ATTN_SOURCE_DIR, (folder_ / "measurements.jsonl").string(),
+                  (folder_ / "findings.jsonl").string());
   const int status = WEXITSTATUS(std::system(command.c_str()));
   EXPECT_TRUE(status == 0 || status == 77) << "the schema does not accept the records";  // 77: no python3-jsonschema
 
@@ -119,8 +120,9 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
 }
 
 TEST_F(StitchCliTest, ResumedRunsMeasureNothingTwice) {
-  const std::string arguments = std::string(small) + "--axis function=scale --axis form=monolithic,stitched,noinline "
-                                                     "--axis grain=element,tile --budget 3 --resume";
+  const std::string arguments = std::string(small) +
+                                "--axis function=scale --axis form=monolithic,stitched,noinline "
+                                "--axis grain=element,tile --budget 3 --resume";
   ASSERT_EQ(run(arguments).status, 0);
   const size_t before = records("measurements.jsonl").size();
   EXPECT_EQ(before, 5u);

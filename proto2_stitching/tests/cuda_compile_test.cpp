@@ -66,8 +66,9 @@ TEST(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
       EXPECT_GT(binary.registers, 0) << form << " by " << grain;
       EXPECT_GE(binary.spill_bytes, 0) << form << " by " << grain;
       codes[form + " by " + grain] = binary.code_sha256;
-      RecordProperty(form + "_" + grain, fmt::format("{} registers, {} bytes spilled, {} bytes of code", binary.registers,
-                                                     binary.spill_bytes, cuda_contents(binary).bytes));
+      RecordProperty(form + "_" + grain,
+                     fmt::format("{} registers, {} bytes spilled, {} bytes of code", binary.registers,
+                                 binary.spill_bytes, cuda_contents(binary).bytes));
     }
   }
   // What is linked as machine code has a call that what is linked before the optimiser has not.
@@ -83,7 +84,8 @@ TEST(StitchCudaCompileTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines
     GTEST_SKIP() << error.what();
   }
   try {
-    require_compiles(*device, {"mine.cpp", "float score(float s, int, int, const ScoreContext&) {\n\n  return slop;\n}\n"});
+    require_compiles(*device,
+                     {"mine.cpp", "float score(float s, int, int, const ScoreContext&) {\n\n  return slop;\n}\n"});
     ADD_FAILURE() << "it compiles";
   } catch (const BadInput& error) {
     EXPECT_NE(std::string(error.what()).find("mine.cpp(3): error"), std::string::npos) << error.what();

@@ -178,9 +178,10 @@ TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsDoWithout) {
   for (Measurement& result : results) result.pipeline["instructions"] = nullptr;
   for (const Conclusion& conclusion : stitch_conclusions(results, compare(stitch_duels(results)), 2)) {
     EXPECT_EQ(conclusion.content.find("calls_left"), std::string::npos);
-    EXPECT_NO_THROW(render(conclusion.content, {{"values", conclusion.values},
-                                                {"estimate", {{"value", 1.0}, {"ci_lo", 1.0}, {"ci_hi", 1.0}}},
-                                                {"compare", {{"ratio", 1.0}, {"ci_lo", 1.0}, {"ci_hi", 1.0}, {"aa_floor", 0.1}}}}));
+    EXPECT_NO_THROW(
+        render(conclusion.content, {{"values", conclusion.values},
+                                    {"estimate", {{"value", 1.0}, {"ci_lo", 1.0}, {"ci_hi", 1.0}}},
+                                    {"compare", {{"ratio", 1.0}, {"ci_lo", 1.0}, {"ci_hi", 1.0}, {"aa_floor", 0.1}}}}));
   }
 }
 
@@ -201,16 +202,19 @@ Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
 }
 
 TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
-  const Conclusion some = break_even({{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
+  const Conclusion some = break_even(
+      {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(some.estimate.value, 16);
   EXPECT_EQ(some.estimate.ci_lo, 16);
   EXPECT_EQ(some.estimate.ci_hi, 64) << "16 is not sure to be small enough";
   EXPECT_EQ(judge(hypothesis("break_even"), some).state, State::supported);
   EXPECT_EQ(some.measurements.size(), 8u);
   // A lucky point below a bad one does not count.
-  const Conclusion lucky = break_even({{1, {1.0, 0.99, 1.005}}, {4, {1.05, 1.04, 1.06}}, {16, {1.02, 1.015, 1.03}}, {64, {1.0, 0.999, 1.002}}});
+  const Conclusion lucky = break_even(
+      {{1, {1.0, 0.99, 1.005}}, {4, {1.05, 1.04, 1.06}}, {16, {1.02, 1.015, 1.03}}, {64, {1.0, 0.999, 1.002}}});
   EXPECT_EQ(lucky.estimate.value, 64);
-  const Conclusion never = break_even({{1, {1.2, 1.19, 1.21}}, {4, {1.2, 1.19, 1.21}}, {16, {1.2, 1.19, 1.21}}, {64, {1.2, 1.19, 1.21}}});
+  const Conclusion never =
+      break_even({{1, {1.2, 1.19, 1.21}}, {4, {1.2, 1.19, 1.21}}, {16, {1.2, 1.19, 1.21}}, {64, {1.2, 1.19, 1.21}}});
   EXPECT_EQ(never.estimate.value, 128);
   EXPECT_EQ(judge(hypothesis("break_even"), never).state, State::refuted);
   EXPECT_NE(never.title.find("more than 1 %"), std::string::npos);
@@ -221,7 +225,9 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
 TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons = compare(stitch_duels(results));
-  const auto rule = [&] { return conclusions_of("stitch_or_constants", stitch_conclusions(results, comparisons, 2)).at(0); };
+  const auto rule = [&] {
+    return conclusions_of("stitch_or_constants", stitch_conclusions(results, comparisons, 2)).at(0);
+  };
   EXPECT_EQ(rule().values["recommendation"], "link score functions in before the optimiser");
   EXPECT_EQ(rule().values["functions"], 3);
   for (Comparison& comparison : comparisons) {

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "common/error.h"
+#include "proto2_stitching/kernels/oracle.h"
 
 namespace attn {
 namespace {
@@ -211,6 +212,54 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
       }
     }
   }
+}
+
+// What functions may call, in float, as kernels have it.
+TEST_F(StitchTest, MathFunctionsAreAsRightAsTheySay) {
+  const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
+    const UserFunction function =
+        text("float score(float s, int, int, const ScoreContext&) { return " + expression + "; }");
+    const KernelSource source{
+        .path = on_cuda ? "proto2_stitching/kernels/oracle.cuda.cu" : "proto2_stitching/kernels/oracle.cpu.cpp",
+        .entry = "score_oracle",
+        .includes = {{"proto2_stitching/kernels/function.h", function.header()}}};
+    Buffer buffer(device(), inputs.size() * sizeof(double));
+    buffer.upload(inputs.data(), buffer.bytes());
+    OracleParams params{};
+    params.scores = static_cast<double*>(buffer.data());
+    params.keys = static_cast<int>(inputs.size());
+    CommandEncoder encoder;
+    encoder.dispatch(*pipelines().get(source).kernel, {1}, 512, 0, params);
+    device().submit(encoder);
+    std::vector<double> results(inputs.size());
+    buffer.download(results.data(), buffer.bytes());
+    return results;
+  };
+  std::vector<double> inputs, positive;
+  for (int i = -160; i <= 160; ++i) inputs.push_back(static_cast<float>(i * 0.37));
+  for (int i = 1; i <= 200; ++i) positive.push_back(static_cast<float>(i * i * 0.013));
+  const auto expect = [&](const std::string& expression, const std::vector<double>& at, auto want, auto allowed) {
+    const std::vector<double> got = apply(expression, at);
+    for (size_t i = 0; i < at.size(); ++i) {
+      EXPECT_NEAR(got[i], want(at[i]), allowed(at[i], want(at[i]))) << expression << " at " << at[i];
+    }
+  };
+  const auto relative = [](double, double result) { return 3e-7 * std::abs(result); };
+  expect("exp2f(s)", inputs, [](double x) { return std::exp2(x); }, relative);
+  expect(
+      "expf(s)", inputs, [](double x) { return std::exp(x); },
+      [](double x, double result) { return (3 + std::abs(x)) * 1e-7 * result; });
+  expect("tanhf(s)", inputs, [](double x) { return std::tanh(x); }, [](double, double) { return 3e-7; });
+  expect(
+      "logf(s)", positive, [](double x) { return std::log(x); },
+      [](double, double result) { return 3e-7 * (1 + std::abs(result)); });
+  expect("sqrtf(s)", positive, [](double x) { return std::sqrt(x); }, relative);
+  expect("fabsf(s)", inputs, [](double x) { return std::abs(x); }, [](double, double) { return 0.0; });
+  expect("fminf(s, 2.0f)", inputs, [](double x) { return std::min(x, 2.0); }, [](double, double) { return 0.0; });
+  expect("fmaxf(s, 2.0f)", inputs, [](double x) { return std::max(x, 2.0); }, [](double, double) { return 0.0; });
+  EXPECT_EQ(apply("-INFINITY", {1.0}).front(), -std::numeric_limits<double>::infinity());
+  EXPECT_GT(apply("expf(s)", {1000.0}).front(), 1e38);
+  EXPECT_LT(apply("expf(s)", {-1000.0}).front(), 1e-37);
 }
 
 TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {

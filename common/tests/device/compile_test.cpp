@@ -188,7 +188,8 @@ TEST_F(CompileTest, IncludesStandInForFiles) {
 // ---- fragments: what is compiled apart and linked in
 
 /// A function of the host's own that makes a fragment's value.
-KernelSource fragment_text(const std::string& body, FunctionConstants constants = {}, const std::string& entry = "part") {
+KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
+                           const std::string& entry = "part") {
   return {"test/fragment.cpp", entry, std::move(constants), {{"test/fragment.cpp", body}}};
 }
 
@@ -206,18 +207,18 @@ constexpr Linking linkings[] = {Linking::before_optimizer, Linking::after_code_g
 
 TEST_F(CompileTest, FragmentsAreLinkedIn) {
   for (const Linking linking : linkings) {
-    EXPECT_EQ(value_of(with_fragment(fragment_text("extern \"C\" long long part(long long x) { return x + ADDED; }",
-                                                   {{"ADDED", 22}}),
-                                     linking)),
-              42);
+    EXPECT_EQ(
+        value_of(with_fragment(
+            fragment_text("extern \"C\" long long part(long long x) { return x + ADDED; }", {{"ADDED", 22}}), linking)),
+        42);
   }
 }
 
 TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
   for (const Linking linking : linkings) {
-    KernelSource source = with_fragment(
-        fragment_text("extern \"C\" long long other(long long);\nextern \"C\" long long part(long long x) { return other(x) + 1; }"),
-        linking);
+    KernelSource source = with_fragment(fragment_text("extern \"C\" long long other(long long);\nextern \"C\" long "
+                                                      "long part(long long x) { return other(x) + 1; }"),
+                                        linking);
     source.fragments.push_back(
         fragment_text("static long long twice(long long x) { return 2 * x; }\n"
                       "extern \"C\" long long other(long long x) { return twice(x); }",
@@ -280,8 +281,8 @@ TEST_F(CompileTest, AMissingFragmentIsAnError) {
 }
 
 TEST_F(CompileTest, AFunctionInBothIsAnError) {
-  const KernelSource part = fragment_text(
-      "extern \"C\" long long part(long long x) { return x; }\nextern \"C\" void run() {}");
+  const KernelSource part =
+      fragment_text("extern \"C\" long long part(long long x) { return x; }\nextern \"C\" void run() {}");
   for (const Linking linking : linkings) EXPECT_NE(error_of(with_fragment(part, linking)), "");
 }
 
