@@ -242,7 +242,8 @@ Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
                  {"time", to_json(measurement.time)},
                  {"rate", rate_of(measurement, ceilings)},
                  {"pipeline", measurement.pipeline},
-                 {"clocks", measurement.clocks}};
+                 {"clocks", measurement.clocks},
+                 {"values", measurement.values}};
   if (measurement.work) record["work"] = {{"flops", measurement.work->flops}, {"bytes", measurement.work->bytes}};
   require_finite(record, "measurement");
   record["id"] = record_id(record);
@@ -268,6 +269,7 @@ Measurement measurement_from_json(const Json& json) {
   }
   measurement.pipeline = json.at("pipeline");
   measurement.clocks = json.at("clocks");
+  if (json.contains("values")) measurement.values = json["values"];
   return measurement;
 }
 

@@ -42,6 +42,7 @@ struct Measurement {
   DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
   std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
   Json pipeline, clocks;               // null where there is none
+  Json values;                         // what else the experiment says of the case; null where there is nothing
 
   const Timing* timing(Scope scope) const;
   /// Rates by the median of one scope; 0 without work or time. Arithmetic is at its best with hot caches; cold ones

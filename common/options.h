@@ -28,6 +28,7 @@ struct Options {
   std::optional<double> budget_s;
   uint64_t seed = 1;
   std::string input, dump_output;
+  std::string file;  // of the experiment's own option
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;

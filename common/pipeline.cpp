@@ -28,7 +28,11 @@ std::string KernelSource::key() const {
   for (const auto& [name, value] : constants) text += fmt::format("{}={},", name, value);
   for (const auto& [name, body] : includes) text += fmt::format("{}:{},", name, sha256(body).substr(0, 8));
   if (text.back() == ',') text.pop_back();
-  return text + "]";
+  text += "]";
+  for (const KernelSource& fragment : fragments) {
+    text += (linking == Linking::before_optimizer ? "+" : "|") + fragment.key();
+  }
+  return text;
 }
 
 std::string KernelSource::prologue() const {
@@ -50,6 +54,7 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
   // Only what usually differs between the variants of a kernel; comparing tells the rest apart.
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
+  for (const KernelSource& fragment : source.fragments) mix((*this)(fragment) + static_cast<size_t>(source.linking));
   return hash ^ hash >> 32;
 }
 
@@ -109,6 +114,9 @@ std::string source_sha256(const KernelSource& source) {
   std::string text = source.entry + "\n" + source.prologue();
   for (const SourceFile& file : reached_sources(source)) {
     text += fmt::format("{} {}\n{}", file.path, file.text.size(), file.text);
+  }
+  for (const KernelSource& fragment : source.fragments) {
+    text += fmt::format("\nlinked {} {}", static_cast<int>(source.linking), source_sha256(fragment));
   }
   return sha256(text);
 }

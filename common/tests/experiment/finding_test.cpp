@@ -94,7 +94,7 @@ TEST(Measurement, JsonHasEveryField) {
               "cv": 0.02, "min_s": 1.35e-3, "stop": "ci"}],
     "rate": {"tflops": 1.0, "gbps": 4.0, "pct_matrix_ceiling": 24.0, "pct_matrix_ci_lo": 23.0, "pct_matrix_ci_hi": 25.5,
              "pct_copy_ceiling": 40.0},
-    "pipeline": {"key": "flash_forward[HEAD_DIM=64]"}, "clocks": {"core_mhz": 3000.5}})");
+    "pipeline": {"key": "flash_forward[HEAD_DIM=64]"}, "clocks": {"core_mhz": 3000.5}, "values": null})");
   Json without_id = json;
   without_id.erase("id");
   EXPECT_EQ(without_id.size(), expected.size());
