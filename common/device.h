@@ -47,6 +47,12 @@ struct Clocks {
   std::vector<std::string> throttle_reasons;
 };
 
+/// What stands in a kernel's machine code.
+struct CodeContents {
+  std::map<std::string, int> instructions;  // how often each one does; empty where the device does not tell
+  int64_t bytes = -1;                       // of code, without data; -1 where the device does not tell
+};
+
 /// A loaded kernel; it lives no longer than its device.
 class Kernel {
  public:
@@ -86,8 +92,7 @@ class Device {
   /// DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   virtual Clocks clocks() const { return {}; }
-  /// How often each instruction stands in a kernel's machine code; empty where the device does not tell.
-  virtual std::map<std::string, int> instructions(const Binary&) const { return {}; }
+  virtual CodeContents contents(const Binary&) const { return {}; }
   /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
   bool lost() const { return lost_; }
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "common/options.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "common/error.h"
 #include "common/loop/state.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {
@@ -52,6 +53,7 @@ Device& Experiment::device() { return *state_->device; }
 PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
 uint64_t Experiment::seed() const { return state_->options.seed; }
 const std::string& Experiment::input() const { return state_->options.input; }
+const std::string& Experiment::file() const { return state_->options.file; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
@@ -104,7 +106,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
                    const Restarter& restart) {
   const auto complain = [&](const std::string& message, int status) {
-    fmt::print(stderr, "{}: {}\n", spec.name, first_line(message));
+    fmt::print(stderr, "{}: {}\n", spec.name, message);
     return status;
   };
   const SignalGuard guard;
@@ -145,9 +147,9 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
   } catch (const BadInput& error) {
     return complain(error.what(), 2);
   } catch (const DeviceMissing& error) {
-    return complain(error.what(), 3);
+    return complain(first_line(error.what()), 3);
   } catch (const std::exception& error) {
-    return complain(error.what(), 1);
+    return complain(first_line(error.what()), 1);
   }
 }
 

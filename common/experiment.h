@@ -27,8 +27,6 @@ class Problem {
   /// Of a case about the host (compiling, say), where no launch is timed: what takes a sample and returns its seconds,
   /// scope `host`. All that it needs is made ready before it is returned; check() judges what the last sample left.
   virtual Sampler host_sampler() { return {}; }
-  /// Figures of the case beside its times, once it is timed, with units in their names; null where there are none.
-  virtual Json values() const { return nullptr; }
   /// Makes the outputs NaN, so that what the next launch does not write shows.
   virtual void poison() = 0;
   /// Compares what the last launch wrote with the oracle, and looks at the guard bands.
@@ -40,6 +38,17 @@ class Problem {
   virtual size_t threadgroup_bytes() const = 0;
   /// Writes the outputs to a safetensors file (--dump-output).
   virtual void dump(const std::string& path) const = 0;
+  /// What else the record is to say of the case: an object, or null. Of a case about the host it is asked once that is
+  /// timed.
+  virtual Json values() const { return nullptr; }
+};
+
+/// A file of the user's, beside --input, that an experiment takes.
+struct FileOption {
+  std::string name;  // with its dashes
+  std::string help;
+  /// The axes that the file fixes. Throws BadInput.
+  std::function<std::vector<Axis>(const std::string& path)> axes;
 };
 
 /// What makes an experiment this one and not another.
@@ -49,6 +58,9 @@ struct ExperimentSpec {
   std::vector<AxisInfo> axes;
   /// The axes that tell the cases of one comparison apart (tile, variant); the rest is the shape.
   std::vector<std::string> compared_axes;
+  /// The compared axes are tile and variant, and `complete` knows the best: it alone runs where the command line leaves
+  /// one shape and names no tile. False: all of them run.
+  bool default_tile = true;
   std::vector<Hypothesis> hypotheses;
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
@@ -59,6 +71,7 @@ struct ExperimentSpec {
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> make;
   /// Fixes the shape axes from --input; null where an experiment takes no input file.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes;
+  std::optional<FileOption> file_option = {};
 };
 
 /// A problem under measurement, with its case.
@@ -86,6 +99,8 @@ class Experiment {
   uint64_t seed() const;
   /// --input, empty where there is none.
   const std::string& input() const;
+  /// The path that the experiment's own file option gives, empty where it is not given.
+  const std::string& file() const;
 
   /// The cases of this run, after --axis, --shard, --resume and --replay; a group is measured interleaved.
   std::vector<std::vector<Case>> groups();

@@ -271,7 +271,7 @@ Measurement measurement_from_json(const Json& json) {
   }
   measurement.pipeline = json.at("pipeline");
   measurement.clocks = json.at("clocks");
-  measurement.values = json.value("values", Json());
+  if (json.contains("values")) measurement.values = json["values"];
   return measurement;
 }
 

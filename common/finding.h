@@ -42,7 +42,7 @@ struct Measurement {
   DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
   std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
   Json pipeline, clocks;               // null where there is none
-  Json values;                         // further figures of the case; null where there are none
+  Json values;                         // what else the experiment says of the case; null where there is nothing
 
   const Timing* timing(Scope scope) const;
   /// What the case is judged by: device_hot; host where it is about the host and nothing was launched.

@@ -126,6 +126,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
        "write the outputs of the one selected case as a safetensors file");
   text("--out", options.findings_path, "FILE", "append findings here; default findings.jsonl");
   text("--measurements", options.measurements_path, "FILE", "append measurements here; default measurements.jsonl");
+  CLI::Option* file = nullptr;
+  if (spec.file_option) file = text(spec.file_option->name.c_str(), options.file, "FILE", spec.file_option->help);
   auto* resume = app.add_flag("--resume", options.resume,
                               "go on with the run in --measurements: what it has of the same code,\n"
                               "device and seed is not measured again");
@@ -165,8 +167,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   }
   if (*replay) {
     for (const CLI::Option* other :
-         {device, profile, axis, only_option, seed_option, input, resume, shard_option, memory}) {
-      if (*other)
+         {device, profile, axis, only_option, seed_option, input, file, resume, shard_option, memory}) {
+      if (other && *other)
         throw BadInput(
             fmt::format("--replay takes the case and all about it from the record; leave {} out", other->get_name()));
     }
@@ -186,36 +188,22 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   return options;
 }
 
-std::string shell_command(const std::vector<std::string>& arguments) {
-  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
-  std::string command;
-  for (const std::string& argument : arguments) {
-    if (!command.empty()) command += ' ';
-    if (!argument.empty() && argument.find_first_not_of(plain) == std::string::npos) {
-      command += argument;
-      continue;
-    }
-    command += '\'';
-    for (const char c : argument) command += c == '\'' ? "'\\''" : std::string(1, c);
-    command += '\'';
-  }
-  return command;
-}
-
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options,
                                             const DeviceInfo& info) {
   std::vector<Axis> named = options.axes;
-  if (!options.input.empty()) {
-    for (const Axis& fixed : spec.input_axes(options.input)) {
+  const auto fix = [&](const std::string& path, const std::vector<Axis>& axes) {
+    for (const Axis& fixed : axes) {
       const Axis* other = options.axis(fixed.name);
       if (!other) {
         named.push_back(fixed);
       } else if (other->values != fixed.values) {
-        throw BadInput(fmt::format("--axis {}: {} has {}={}; leave the axis out", fixed.name, options.input, fixed.name,
+        throw BadInput(fmt::format("--axis {}: {} has {}={}; leave the axis out", fixed.name, path, fixed.name,
                                    to_string(fixed.values.front())));
       }
     }
-  }
+  };
+  if (!options.input.empty()) fix(options.input, spec.input_axes(options.input));
+  if (!options.file.empty()) fix(options.file, spec.file_option->axes(options.file));
   Sweep sweep = spec.sweep(options.profile, info);
   for (const Axis& axis : named) override_axis(sweep, axis);
   const auto complete = [&](Case& config) {
@@ -231,15 +219,10 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
       std::any_of(named.begin(), named.end(), [&](const Axis& axis) { return !compared(axis.name); });
   const bool tile_named = std::any_of(named.begin(), named.end(),
                                       [&](const Axis& axis) { return compared(axis.name) && axis.name != "variant"; });
-  if (shape_named && !tile_named && group(cases, spec.compared_axes).size() == 1) {
-    Case bare;  // of which complete() chooses what it can
-    for (const auto& [axis, value] : cases.front().axes()) {
-      if (!compared(axis) || axis == "variant") bare.set(axis, value);
-    }
-    complete(bare);
+  if (spec.default_tile && shape_named && !tile_named && group(cases, spec.compared_axes).size() == 1) {
     for (Block& block : sweep.blocks) {
       std::erase_if(block, [&](const Axis& axis) {
-        return compared(axis.name) && (axis.name == "variant" ? !options.axis("variant") : bare.has(axis.name));
+        return compared(axis.name) && !(axis.name == "variant" && options.axis("variant"));
       });
     }
     const auto variant =

@@ -28,6 +28,7 @@ struct Options {
   std::optional<double> budget_s;
   uint64_t seed = 1;
   std::string input, dump_output;
+  std::string file;  // of the experiment's own option
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
@@ -41,9 +42,6 @@ struct Options {
 
 /// Nothing where the command line asked for --help or --version, which are printed. Throws BadInput in one line.
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec);
-
-/// A command line as a POSIX shell reads it back.
-std::string shell_command(const std::vector<std::string>& arguments);
 
 /// The cases that the options select, as groups to be measured interleaved: the profile's sweep; axes named with --axis
 /// or fixed by --input in place of its own; and, where these leave a single shape whose tile is not named, that shape's

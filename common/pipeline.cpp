@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "common/device.h"
-#include "common/elf.h"
 #include "common/error.h"
 #include "common/parallel.h"
 #include "common/sha256.h"
@@ -50,7 +49,11 @@ std::string KernelSource::key() const {
   }
   for (const auto& [name, body] : includes) text += fmt::format("{}:{},", name, sha256(body).substr(0, 8));
   if (text.back() == ',') text.pop_back();
-  return text + "]";
+  text += "]";
+  for (const KernelSource& fragment : fragments) {
+    text += (linking == Linking::before_optimizer ? "+" : "|") + fragment.key();
+  }
+  return text;
 }
 
 std::string KernelSource::prologue() const {
@@ -80,15 +83,8 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
   mix(source.run_time.size());
+  for (const KernelSource& fragment : source.fragments) mix((*this)(fragment) + static_cast<size_t>(source.linking));
   return hash ^ hash >> 32;
-}
-
-size_t Binary::code_bytes() const {
-  size_t sum = 0;
-  for_each_section(code, [&](std::string_view, uint64_t flags, std::string_view bytes) {
-    if (flags & SHF_EXECINSTR) sum += bytes.size();
-  });
-  return sum;
 }
 
 std::string source_root() {
@@ -147,6 +143,9 @@ std::string source_sha256(const KernelSource& source) {
   std::string text = source.entry + "\n" + source.prologue();
   for (const SourceFile& file : reached_sources(source)) {
     text += fmt::format("{} {}\n{}", file.path, file.text.size(), file.text);
+  }
+  for (const KernelSource& fragment : source.fragments) {
+    text += fmt::format("\nlinked {} {}", static_cast<int>(source.linking), source_sha256(fragment));
   }
   return sha256(text);
 }

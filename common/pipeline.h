@@ -26,22 +26,32 @@ class Kernel;
 /// Function constants in a fixed order (by name), so that equal sets print, hash and compile equally.
 using FunctionConstants = std::map<std::string, int64_t>;
 
+/// When the code of a source's fragments joins the kernel's: as what the optimiser sees of both at once (LLVM IR on the
+/// cpu, NVIDIA's LTO IR on a GPU), or as machine code.
+enum class Linking { before_optimizer, after_code_generation };
+
 /// Everything that says which code is wanted.
 struct KernelSource {
   std::string path;   // under the source root, e.g. "proto1_flash/kernels/flash.cpu.cpp"
   std::string entry;  // the extern "C" function
-  FunctionConstants constants;
-  std::map<std::string, std::string> includes;  // text that stands in for the file of an #include "NAME"
+  FunctionConstants constants = {};
+  std::map<std::string, std::string> includes = {};  // text that stands in for the file of an #include "NAME"
+  /// Compiled apart, each with its own constants, and linked in: what the kernel declares extern "C" and does not
+  /// define. A fragment's entry is the function that it brings; it has no fragments itself.
+  std::vector<KernelSource> fragments = {};
+  Linking linking = Linking::before_optimizer;
   /// Those of the constants that the code reads when it runs: globals of the same names, which Device::load() sets. One
   /// binary then serves all their values, and the kernel's text stays as it is; but it does not compile where it needs
   /// one of them at compile time (a size of an array or vector, an argument of a template, another constexpr).
+  /// A fragment has none.
   std::set<std::string> run_time = {};
 
   /// The values of `run_time`. Throws BadInput for a name that is no constant, or a value that is no int.
   FunctionConstants run_time_values() const;
 
-  /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...]. Equal for sources that
-  /// differ in values of `run_time` alone: flash_forward[BLOCK_C=run_time,...].
+  /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...], and behind it
+  /// +ENTRY[...] for a fragment that the optimiser sees, |ENTRY[...] for one that is linked as machine code. Equal for
+  /// sources that differ in values of `run_time` alone: flash_forward[BLOCK_C=run_time,...].
   std::string key() const;
   /// The constexpr lines that stand before the source, ending with a #line directive for the source itself.
   std::string prologue() const;
@@ -65,17 +75,14 @@ struct CompileTimes {
 /// Machine code and what is known of it.
 struct Binary {
   std::string key;
-  std::string source_sha256;      // over prologue, source and every header it includes
+  std::string source_sha256;      // over prologue, source and every header it includes, and the same of its fragments
   std::string code_sha256;        // over the machine code in `code`
-  std::string code;               // an object file (cpu) or a cubin (cuda)
+  std::string code;               // an object file, or an archive of several (cpu), or a cubin (cuda)
   CompileTimes times;             // of the compilation that made it, however long ago
   int registers = -1;             // per thread; -1 where the device does not tell
   int64_t spill_bytes = -1;       // stack bytes a thread's spills take; -1 where the device does not tell
   int64_t threadgroup_bytes = 0;  // threadgroup memory that the kernel itself declares, beside what a dispatch gives it
   FunctionConstants run_time;     // what Device::load() sets; not a part of the code, and not kept with it
-
-  /// Of the instructions alone.
-  size_t code_bytes() const;
 };
 
 /// A binary that is loaded and ready to be dispatched.
@@ -150,7 +157,8 @@ struct SourceFile {
 /// The source and every header it reaches through #include "NAME", each once, the source first. Throws BadInput.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
-/// SHA-256 over the prologue, the source and every header reached through #include "NAME" (paths are under the root).
+/// SHA-256 over the prologue, the source and every header reached through #include "NAME" (paths are under the root),
+/// and over the same of every fragment.
 std::string source_sha256(const KernelSource& source);
 
 }  // namespace attn

@@ -51,10 +51,10 @@ double attend(const AttentionShape& shape, const RowIndex& row, std::span<const 
   double max = -infinity;
   for (int64_t k = 0; k < visible; ++k) {
     scores[k] = scale * std::transform_reduce(query.begin(), query.end(), keys + k * shape.head_dim, 0.0);
-    if (score) scores[k] = score(scores[k], row.batch, row.head, row.q, k);
-    max = std::max(max, scores[k]);  // a NaN never wins here, but reaches the sum below
   }
-  if (max == -infinity) max = 0;  // every weight is then exp(-inf) = 0, or NaN
+  if (score) score(scores, row.batch, row.head, row.q);
+  for (const double s : scores) max = std::max(max, s);  // a NaN never wins here, but reaches the sum below
+  if (max == -infinity) max = 0;                         // every weight is then exp(-inf) = 0, or NaN
 
   double sum = 0;
   std::fill(o.begin(), o.end(), 0.0);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "common/tensor.h"
@@ -22,9 +23,19 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
-/// A changed score for (scaled score, batch, query head, query, key); -infinity masks the pair. Called from
-/// several threads at once.
-using ScoreFunction = std::function<double(double score, int64_t batch, int64_t head, int64_t q, int64_t k)>;
+/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity masks a
+/// pair. Called from several threads at once.
+using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
+
+/// The same from a function of one pair: double(score, batch, head, q, k).
+template <typename Function>
+ScoreFunction each_score(Function function) {
+  return [function](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    for (size_t k = 0; k < scores.size(); ++k) {
+      scores[k] = function(scores[k], batch, head, q, static_cast<int64_t>(k));
+    }
+  };
+}
 
 struct RowIndex {
   int64_t batch, head, q;

@@ -26,6 +26,10 @@ struct FlashConfig {
 
   /// Throws BadInput for a case that makes no sense on any device.
   static FlashConfig from(const Case& config);
+  /// Whether both read and write tensors of the same shapes, types and layout.
+  bool same_tensors(const FlashConfig& other) const {
+    return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
+  }
 };
 
 /// The kernel of a configuration, and what a launch of it takes.

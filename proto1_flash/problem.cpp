@@ -63,25 +63,29 @@ FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, cons
 FlashInputs::~FlashInputs() = default;
 
 const ReferenceRows& FlashInputs::reference(const ScoreHook* hook) {
-  const bool same_hook = hook ? reference_hook_ && reference_hook_->same_as(*hook) : !reference_hook_;
-  if (!reference_ || !same_hook) {
-    reference_hook_ = hook ? std::optional(*hook) : std::nullopt;
+  const std::string name = hook ? "hook " + hook->name : "";
+  auto known = references_.find(name);
+  if (known == references_.end()) {
     const AttentionShape& shape = config_.shape;
     const double products_per_row = static_cast<double>(shape.kv_len * shape.head_dim);
     const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
     const auto sampled = std::max(least_rows_checked, static_cast<int64_t>(sampled_check_products / products_per_row));
-    reference_ = reference_attention(
-        shape, q_, k_, v_,
-        rows * products_per_row <= full_check_products ? all_rows(shape) : sample_rows(shape, sampled, seed_),
-        hook ? hook->reference : ScoreFunction());
+    const bool all = rows * products_per_row <= full_check_products;
+    ReferenceRows reference =
+        reference_attention(shape, q_, k_, v_, all ? all_rows(shape) : sample_rows(shape, sampled, seed_),
+                            hook ? hook->reference : ScoreFunction());
+    known = references_.emplace(name, std::move(reference)).first;
   }
-  return *reference_;
+  return known->second;
 }
 
 FlashKernel flash_kernel(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook) {
   FlashKernel kernel = FlashBackend::of(device).kernel(config, device, hook && !hook->identity);
   if (hook) {
+    kernel.source.includes = hook->includes;
     kernel.source.includes["common/kernel/score.h"] = hook->text;
+    kernel.source.fragments = hook->fragments;
+    kernel.source.linking = hook->linking;
     kernel.source.constants.insert(hook->constants.begin(), hook->constants.end());
   }
   return kernel;
@@ -94,7 +98,7 @@ FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared
   kernel_ = flash_kernel(config_, device.info(), hook_ ? &*hook_ : nullptr);
   kernel_.source.run_time = std::move(run_time);
   if (hook_) {
-    hook_buffer_ = Buffer(device, hook_->data.size() * sizeof(float));
+    hook_buffer_ = Buffer(device, hook_->data.size());
     hook_buffer_.upload(hook_->data.data(), hook_buffer_.bytes());
   }
   pipeline_ = &pipelines.get(kernel_.source);
@@ -190,11 +194,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> flash_problems
   return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case& config) mutable {
     const FlashConfig flash = FlashConfig::from(config);
     std::shared_ptr<FlashInputs> shared = last.lock();
-    const auto same_tensors = [&](const FlashConfig& other) {
-      return other.shape == flash.shape && other.dtype == flash.dtype && other.out_dtype == flash.out_dtype &&
-             other.layout == flash.layout;
-    };
-    if (!shared || !same_tensors(shared->config())) {
+    if (!shared || !flash.same_tensors(shared->config())) {
       shared = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
       last = shared;
     }

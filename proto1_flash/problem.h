@@ -1,12 +1,16 @@
 // One flash attention problem on a device: tensors, a pipeline for one variant and tile, the launch and its check.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "common/compare.h"
 #include "common/device.h"
@@ -18,22 +22,28 @@
 
 namespace attn {
 
-/// A changed score: the hook's text for the kernel, its data, and the same function for the oracle.
+/// A changed score: the hook's text for the kernel, what it needs beside it, and the same function for the oracle.
 struct ScoreHook {
-  std::string text;
-  std::vector<float> data;
+  std::string text;                             // in place of common/kernel/score.h
+  std::map<std::string, std::string> includes;  // other headers that the text names
+  std::vector<KernelSource> fragments;          // what the text declares and does not define
+  Linking linking = Linking::before_optimizer;
+  std::vector<std::byte> data;  // what ScoreContext::data points to
   ScoreFunction reference;
+  std::string name;                  // hooks of the same inputs with the same name have the same reference
   FunctionConstants constants = {};  // that the text reads
   bool identity = false;             // with these constants it changes nothing
-
-  /// Whether the kernel, and so the reference, computes the same.
-  bool same_as(const ScoreHook& other) const {
-    return text == other.text && data == other.data && constants == other.constants;
-  }
 };
 
 /// The kernel of a configuration with a hook, which may be null, in its place.
 FlashKernel flash_kernel(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook);
+
+/// A value as a hook's data.
+template <typename T>
+std::vector<std::byte> bytes_of(const T& value) {
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  return {bytes.begin(), bytes.end()};
+}
 
 /// Q, K, V of a shape with the oracle's rows: what the cases of one comparison share.
 class FlashInputs {
@@ -54,8 +64,7 @@ class FlashInputs {
   uint64_t seed_;
   Tensor q_, k_, v_;
   Buffer q_buffer_, k_buffer_, v_buffer_, o_buffer_, lse_buffer_;
-  std::optional<ReferenceRows> reference_;
-  std::optional<ScoreHook> reference_hook_;  // what reference_ was made with
+  std::map<std::string, ReferenceRows> references_;  // by the hook's name, and without a hook
 };
 
 class FlashProblem : public Problem {

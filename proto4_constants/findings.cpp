@@ -162,10 +162,11 @@ Conclusion conclude_comparison(const Comparison& comparison, const std::vector<M
       conclusion.measurements.push_back(result->id);
       conclusion.correct &= result->status == "ok";
       if (!result->pipeline.is_object()) continue;
-      conclusion.values[std::string(name) + "_code_bytes"] = result->pipeline.value("code_bytes", 0);
-      const Json registers = result->pipeline.value("registers", Json());
-      conclusion.values[std::string(name) + "_registers"] =
-          registers.is_number() ? std::to_string(registers.get<int>()) : "not told";
+      for (const char* figure : {"code_bytes", "registers"}) {
+        const Json told = result->pipeline.value(figure, Json());
+        conclusion.values[fmt::format("{}_{}", name, figure)] =
+            told.is_number() ? std::to_string(told.get<int64_t>()) : "not told";
+      }
     }
   }
   return conclusion;

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
                                .summary = "Function constants: what a compiled variant costs, and what it buys.",
                                .axes = constants_axes(),
                                .compared_axes = constants_compared_axes(),
+                               .default_tile = false,
                                .hypotheses = constants_hypotheses(),
                                .sweep = constants_sweep,
                                .complete = complete_constants,

@@ -230,14 +230,13 @@ class VariantsProblem : public Problem {
     }
     device_.precompile_headers(false);
     CompileTimes times;
-    double load_s = 0, code_bytes = 0, binary_bytes = 0;
+    double load_s = 0, binary_bytes = 0;
     for (const KernelSource& source : sources_) {
       const Pipeline& pipeline = cache_->get(source);
       times.front_end_s += pipeline.binary.times.front_end_s;
       times.optimizer_s += pipeline.binary.times.optimizer_s;
       times.code_generation_s += pipeline.binary.times.code_generation_s;
       load_s += pipeline.load_s;
-      code_bytes += static_cast<double>(pipeline.binary.code_bytes());
       binary_bytes += static_cast<double>(pipeline.binary.code.size());
     }
     if (task_ == "compile") {
@@ -246,7 +245,6 @@ class VariantsProblem : public Problem {
       note("code_generation_s", times.code_generation_s);
     }
     note("load_s", load_s);
-    note("code_bytes", code_bytes);
     note("binary_bytes", binary_bytes);
     return {seconds};
   }

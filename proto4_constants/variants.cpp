@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 
 namespace attn {
 namespace {
@@ -82,15 +83,17 @@ ScoreHook Variant::hook() const {
   hook.text = text;
   hook.constants = {{"ALIBI", alibi}};
   hook.identity = !alibi;
+  hook.name = alibi ? "alibi" : "no alibi";
   const int64_t heads = config.shape.q_heads;
-  // The slopes of the paper: 2^(-8 (h + 1) / heads).
+  std::vector<float> slopes;  // of the paper: 2^(-8 (h + 1) / heads)
   for (int64_t head = 0; head < heads; ++head) {
-    hook.data.push_back(
-        static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
+    slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
   }
-  hook.reference = [on = alibi, slopes = hook.data](double s, int64_t, int64_t head, int64_t q, int64_t k) {
+  const auto bytes = std::as_bytes(std::span(slopes));
+  hook.data = {bytes.begin(), bytes.end()};
+  hook.reference = each_score([on = alibi, slopes](double s, int64_t, int64_t head, int64_t q, int64_t k) {
     return on ? s - static_cast<double>(slopes[static_cast<size_t>(head)]) * static_cast<double>(std::abs(q - k)) : s;
-  };
+  });
   return hook;
 }
 

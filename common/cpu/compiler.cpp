@@ -12,15 +12,30 @@
 #include <llvm/ADT/StringMap.h>
 #include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/DiagnosticInfo.h>
+#include <llvm/IR/DiagnosticPrinter.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
+#include <llvm/Linker/Linker.h>
+#include <llvm/MC/MCAsmInfo.h>
+#include <llvm/MC/MCContext.h>
+#include <llvm/MC/MCDisassembler/MCDisassembler.h>
+#include <llvm/MC/MCInst.h>
+#include <llvm/MC/MCInstPrinter.h>
+#include <llvm/MC/MCInstrInfo.h>
+#include <llvm/MC/MCRegisterInfo.h>
+#include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
+#include <llvm/Object/Archive.h>
+#include <llvm/Object/ArchiveWriter.h>
+#include <llvm/Object/ObjectFile.h>
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/VirtualFileSystem.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/IPO/Internalize.h>
 #include <llvm/Transforms/Instrumentation/AddressSanitizer.h>
 #include <spdlog/spdlog.h>
 
@@ -176,6 +191,49 @@ std::string generate_code(llvm::Module& module, llvm::TargetMachine& target) {
   return std::string(object.begin(), object.end());
 }
 
+// Keeps what linker and passes say from stderr, such as that a loop cannot be vectorised as it asks; collects errors,
+// at which LLVM would end the process.
+void collect_errors(llvm::LLVMContext& context, std::string& errors) {
+  context.setDiagnosticHandlerCallBack(
+      [](const llvm::DiagnosticInfo* info, void* collected) {
+        if (info->getSeverity() != llvm::DS_Error) return;
+        llvm::raw_string_ostream stream(*static_cast<std::string*>(collected));
+        llvm::DiagnosticPrinterRawOStream printer(stream);
+        info->print(printer);
+        stream << '\n';
+      },
+      &errors);
+}
+
+// Objects as one text, an archive where there are several.
+std::string pack(const std::vector<std::string>& objects) {
+  if (objects.size() == 1) return objects.front();
+  std::vector<llvm::NewArchiveMember> members;
+  for (const std::string& object : objects) {
+    members.emplace_back(llvm::MemoryBufferRef(object, fmt::format("{}.o", members.size())));
+  }
+  auto archive =
+      llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU, true, false);
+  if (!archive) throw CompileError("LLVM cannot write archives: " + llvm::toString(archive.takeError()));
+  return (*archive)->getBuffer().str();
+}
+
+// What pack() was given. Throws CompileError for an archive that is damaged.
+std::vector<std::string> unpack(const std::string& code) {
+  if (!code.starts_with(llvm::object::ArchiveMagic)) return {code};
+  auto archive = llvm::object::Archive::create(llvm::MemoryBufferRef(code, "archive"));
+  if (!archive) throw CompileError("the archive is damaged: " + llvm::toString(archive.takeError()));
+  std::vector<std::string> objects;
+  llvm::Error error = llvm::Error::success();
+  for (const llvm::object::Archive::Child& child : (*archive)->children(error)) {
+    auto object = child.getBuffer();
+    if (!object) throw CompileError("the archive is damaged: " + llvm::toString(object.takeError()));
+    objects.push_back(object->str());
+  }
+  if (error) throw CompileError("the archive is damaged: " + llvm::toString(std::move(error)));
+  return objects;
+}
+
 }  // namespace
 
 namespace {
@@ -192,6 +250,7 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
   std::call_once(once, [] {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
+    llvm::InitializeNativeTargetDisassembler();
   });
   triple_ = llvm::sys::getProcessTriple();
   arch_ = llvm::sys::getHostCPUName().str();
@@ -240,8 +299,42 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   binary.run_time = source.run_time_values();
   Stopwatch stopwatch;
   llvm::LLVMContext context;
+  std::vector<std::unique_ptr<llvm::Module>> modules;
+  modules.push_back(parse(source, context));
+  for (const KernelSource& fragment : source.fragments) modules.push_back(parse(fragment, context));
+  binary.times.front_end_s = stopwatch.lap();
+  std::string errors;
+  collect_errors(context, errors);
+  if (source.linking == Linking::before_optimizer) {
+    for (size_t i = 1; i < modules.size(); ++i) {
+      if (llvm::Linker::linkModules(*modules.front(), std::move(modules[i]))) {
+        throw CompileError(fmt::format("{} does not link:\n{}", binary.key, errors));
+      }
+    }
+    if (modules.size() > 1) {  // a function that only this kernel can call need not be kept beside its inlined copies
+      llvm::internalizeModule(*modules.front(),
+                              [&](const llvm::GlobalValue& value) { return value.getName() == source.entry; });
+    }
+    modules.resize(1);
+  }
+  const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
+  std::vector<std::string> objects;
+  for (const auto& module : modules) {
+    module->setDataLayout(target->createDataLayout());
+    optimize(*module, *target);
+    binary.times.optimizer_s += stopwatch.lap();
+    objects.push_back(generate_code(*module, *target));
+    binary.times.code_generation_s += stopwatch.lap();
+  }
+  if (!errors.empty()) throw CompileError(fmt::format("{} does not compile:\n{}", binary.key, errors));
+  binary.code = pack(objects);
+  binary.code_sha256 = sha256(binary.code);
+  return binary;
+}
+
+std::unique_ptr<llvm::Module> CpuCompiler::parse(const KernelSource& source, llvm::LLVMContext& context) const {
   std::string warnings;
-  const std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context, warnings);
+  std::unique_ptr<llvm::Module> module = front_end(source, arguments_, context, warnings);
   if (const llvm::Function* entry = module->getFunction(source.entry); !entry || entry->isDeclaration()) {
     throw CompileError(fmt::format("{} defines no extern \"C\" function {}", source.path, source.entry));
   }
@@ -250,18 +343,51 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
       throw CompileError(fmt::format("{} does not compile:\nthe kernel does not use {}", source.key(), name));
     }
   }
-  binary.times.front_end_s = stopwatch.lap();
   if (!warnings.empty() && is_new(warnings)) {
-    spdlog::warn("{} compiles with warnings:\n{}", binary.key, warnings);
+    spdlog::warn("{} compiles with warnings:\n{}", source.key(), warnings);
   }
+  return module;
+}
+
+CodeContents CpuCompiler::contents(const std::string& code) const {
   const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
-  module->setDataLayout(target->createDataLayout());
-  optimize(*module, *target);
-  binary.times.optimizer_s = stopwatch.lap();
-  binary.code = generate_code(*module, *target);
-  binary.times.code_generation_s = stopwatch.lap();
-  binary.code_sha256 = sha256(binary.code);
-  return binary;
+  const llvm::MCInstrInfo& names = *target->getMCInstrInfo();
+  const llvm::Triple triple(triple_);
+  llvm::MCContext context(triple, target->getMCAsmInfo(), target->getMCRegisterInfo(), target->getMCSubtargetInfo());
+  const std::unique_ptr<llvm::MCDisassembler> disassembler(
+      target->getTarget().createMCDisassembler(*target->getMCSubtargetInfo(), context));
+  const std::unique_ptr<llvm::MCInstPrinter> printer(
+      target->getTarget().createMCInstPrinter(triple, target->getMCAsmInfo()->getAssemblerDialect(),
+                                              *target->getMCAsmInfo(), names, *target->getMCRegisterInfo()));
+  CodeContents found;
+  if (!disassembler || !printer) return found;
+  found.bytes = 0;
+  for (const std::string& object : unpack(code)) {
+    auto file = llvm::object::ObjectFile::createObjectFile(llvm::MemoryBufferRef(object, "object"));
+    if (!file) throw CompileError("no object file: " + llvm::toString(file.takeError()));
+    for (const llvm::object::SectionRef& section : (*file)->sections()) {
+      if (!section.isText()) continue;
+      auto text = section.getContents();
+      if (!text) throw CompileError("no object file: " + llvm::toString(text.takeError()));
+      const llvm::ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t*>(text->data()), text->size());
+      found.bytes += static_cast<int64_t>(bytes.size());
+      for (uint64_t at = 0, size = 0; at < bytes.size(); at += std::max<uint64_t>(size, 1)) {
+        llvm::MCInst instruction;
+        if (disassembler->getInstruction(instruction, size, bytes.slice(at), at, llvm::nulls()) !=
+            llvm::MCDisassembler::Success) {
+          continue;
+        }
+#if LLVM_VERSION_MAJOR >= 20
+        const char* const name = printer->getMnemonic(instruction).first;
+#else
+        const char* const name = printer->getMnemonic(&instruction).first;
+#endif
+        // Behind a tabulator comes what belongs to the operands: "callq\t*".
+        if (name) ++found.instructions[llvm::StringRef(name).split('\t').first.str()];
+      }
+    }
+  }
+  return found;
 }
 
 bool CpuCompiler::is_new(const std::string& warnings) const {
@@ -303,8 +429,10 @@ CpuCompiler::Loaded CpuCompiler::load(const Binary& binary, const std::string& e
                                             llvm::JITSymbolFlags::Exported};
   }
   if (auto error = library->define(llvm::orc::absoluteSymbols(std::move(symbols)))) return fail(std::move(error));
-  if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(binary.code))) {
-    return fail(std::move(error));
+  for (const std::string& part : unpack(binary.code)) {
+    if (auto error = lljit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(part))) {
+      return fail(std::move(error));
+    }
   }
   auto address = lljit.lookup(*library, entry);
   if (!address) return fail(address.takeError());

@@ -7,8 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "common/device.h"
 #include "common/kernel/cpu.h"
 #include "common/pipeline.h"
+
+namespace llvm {
+class LLVMContext;
+class Module;
+}  // namespace llvm
 
 namespace attn {
 
@@ -29,8 +35,11 @@ class CpuCompiler {
   /// hundreds of constants.
   Binary compile(const KernelSource& source) const;
 
-  /// Links the object into this process, with the constants that it reads at run time. The code lives until the
-  /// returned handle goes.
+  /// What a disassembler finds in the object, or in all those of an archive.
+  CodeContents contents(const std::string& object) const;
+
+  /// Links the object, or all those of an archive, into this process, with the constants that it reads at run time. The
+  /// code lives until the returned handle goes.
   struct Loaded {
     KernelFunction function = nullptr;
     std::shared_ptr<const void> code;
@@ -39,6 +48,8 @@ class CpuCompiler {
 
  private:
   struct Jit;
+  /// Source to unoptimised IR; throws CompileError also where its entry is missing.
+  std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
   bool is_new(const std::string& warnings) const;
 
   std::unique_ptr<Jit> jit_;

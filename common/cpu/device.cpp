@@ -185,6 +185,7 @@ class CpuDevice : public Device {
 
   Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
   std::string compiler_identity() const override { return compiler_.identity(); }
+  CodeContents contents(const Binary& binary) const override { return compiler_.contents(binary.code); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
     return std::make_unique<CpuKernel>(compiler_.load(binary, entry));
   }

@@ -1,5 +1,6 @@
 #include "common/cuda/compiler.h"
 
+#include <elf.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -16,7 +18,6 @@
 #include <string_view>
 
 #include "common/cuda/driver.h"
-#include "common/elf.h"
 #include "common/error.h"
 #include "common/sha256.h"
 
@@ -50,15 +51,18 @@ class Program {
     text.resize(std::min(text.find('\0'), text.size()));
     return text;
   }
-  std::string cubin() const {
-    size_t bytes = 0;
-    check(nvrtc_.nvrtcGetCUBINSize(program_, &bytes));
-    std::string code(bytes, '\0');
-    check(nvrtc_.nvrtcGetCUBIN(program_, code.data()));
-    return code;
-  }
+  std::string cubin() const { return result(nvrtc_.nvrtcGetCUBINSize, nvrtc_.nvrtcGetCUBIN); }
+  std::string lto_ir() const { return result(nvrtc_.nvrtcGetLTOIRSize, nvrtc_.nvrtcGetLTOIR); }
 
  private:
+  template <typename Size, typename Get>
+  std::string result(const Size& get_size, const Get& get) const {
+    size_t bytes = 0;
+    check(get_size(program_, &bytes));
+    std::string code(bytes, '\0');
+    check(get(program_, code.data()));
+    return code;
+  }
   void check(nvrtcResult result) const {
     if (result != NVRTC_SUCCESS) throw CompileError(std::string("NVRTC: ") + nvrtc_.nvrtcGetErrorString(result));
   }
@@ -101,10 +105,15 @@ void warn(const std::string& log, const std::string& key) {
 //   Function properties for run
 //   .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 //   Used 10 registers, used 1 barriers, 256 bytes smem
+// and, where the entry was linked with functions that use more, the linker:
+//   Function properties for 'run':
+//   used 24 registers, used 0 barriers, 0 stack, 0 bytes smem, ...
 void read_report(const std::string& log, const std::string& entry, Binary& binary) {
   const std::string compiling = fmt::format("Compiling entry function '{}'", entry);
   const std::string properties = fmt::format("Function properties for {}\n", entry);
-  binary.registers = static_cast<int>(number_before(log, compiling, " registers"));
+  const std::string linked = fmt::format("Function properties for '{}'", entry);
+  binary.registers =
+      static_cast<int>(std::max(number_before(log, compiling, " registers"), number_before(log, linked, " registers")));
   binary.spill_bytes = static_cast<int64_t>(std::max(number_before(log, properties, " bytes spill stores"),
                                                      number_before(log, properties, " bytes spill loads")));
   const size_t used = log.find("Used ", std::min(log.find(compiling), log.size()));
@@ -112,13 +121,36 @@ void read_report(const std::string& log, const std::string& entry, Binary& binar
   binary.threadgroup_bytes = static_cast<int64_t>(std::max(0.0, number_before(line, "", " bytes smem")));
 }
 
+struct Section {
+  std::string name, content;
+};
+
+std::vector<Section> sections_of(const std::string& cubin) {
+  const auto at = [&]<typename T>(size_t offset, T) {
+    T value{};
+    if (offset <= cubin.size() && sizeof value <= cubin.size() - offset) {
+      std::memcpy(&value, cubin.data() + offset, sizeof value);
+    }
+    return value;
+  };
+  const auto header = at(0, Elf64_Ehdr{});
+  const auto section = [&](size_t i) { return at(header.e_shoff + i * header.e_shentsize, Elf64_Shdr{}); };
+  const Elf64_Shdr names = section(header.e_shstrndx);
+  std::vector<Section> sections;
+  for (size_t i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr found = section(i);
+    sections.push_back({cubin.c_str() + std::min(names.sh_offset + found.sh_name, cubin.size()),
+                        cubin.substr(std::min(found.sh_offset, cubin.size()), found.sh_size)});
+  }
+  return sections;
+}
+
 // A cubin's code and constants. Its line tables name the folder that the process runs in; the code's hash must not.
 std::string machine_code(const std::string& cubin) {
   std::string code;
-  for_each_section(cubin, [&](std::string_view name, uint64_t, std::string_view bytes) {
-    if (!name.starts_with(".text") && !name.starts_with(".nv.constant")) return;
-    code.append(name).append(1, '\n').append(bytes);
-  });
+  for (const auto& [name, content] : sections_of(cubin)) {
+    if (name.starts_with(".text") || name.starts_with(".nv.constant")) code += name + '\n' + content;
+  }
   return code;
 }
 
@@ -180,20 +212,29 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
   has_precompiled_headers_ = major > 12 || (major == 12 && minor >= 8);
   // Its own cache, which keeps code without the assembler's report.
   if (major > 12 || (major == 12 && minor >= 9)) options_.emplace_back("--no-cache");
+  try {
+    linker_ = std::make_shared<const NvJitLink>();
+  } catch (const DeviceMissing&) {
+    // Only sources with fragments need it.
+  }
 }
 
 std::string CudaCompiler::identity() const {
   std::string text = toolchain_;
+  if (unsigned major = 0, minor = 0; linker_ && linker_->version(&major, &minor) == NvJitLink::success) {
+    text += fmt::format(" nvJitLink {}.{}", major, minor);
+  }
   for (const std::string& option : options_) text += " " + option;
   return text;
 }
 
-Binary CudaCompiler::compile(const KernelSource& source) const {
-  Binary binary;
-  binary.key = source.key();
-  binary.source_sha256 = source_sha256(source);
-  binary.run_time = source.run_time_values();
-  const auto start = std::chrono::steady_clock::now();
+/// What NVRTC made of one source.
+struct CudaCompiler::Translated {
+  std::string path, code, log;
+};
+
+CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
+                                                 const std::vector<std::string>& more_options) const {
   const std::vector<SourceFile> files = reached_sources(source);
   std::vector<const char*> names, texts, options;
   for (const SourceFile& file : files) {
@@ -201,6 +242,7 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
     texts.push_back(file.text.c_str());
   }
   for (const std::string& option : options_) options.push_back(option.c_str());
+  for (const std::string& option : more_options) options.push_back(option.c_str());
   std::string text = source.prologue() + files.front().text;
   if (precompile_headers_) {
     text = constant_free_includes(files, source.constants) + text;
@@ -211,16 +253,75 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
   const std::string log = program.log();
   if (!compiled || reports_unused(log, source.constants))
     throw CompileError(fmt::format("{} does not compile:\n{}", source.key(), log));
-  if (log.find(fmt::format("entry function '{}'", source.entry)) == std::string::npos) {
-    throw CompileError(fmt::format("{} defines no extern \"C\" __global__ function {}", source.path, source.entry));
-  }
-  warn(log, binary.key);
-  binary.code = program.cubin();
   for (const std::string& name : source.run_time) {
     if (!is_read(name, files)) {
       throw CompileError(fmt::format("{} does not compile:\nthe kernel does not use {}", source.key(), name));
     }
   }
+  const bool for_linker = std::find(more_options.begin(), more_options.end(), "-dlto") != more_options.end();
+  return {source.path, for_linker ? program.lto_ir() : program.cubin(), log};
+}
+
+std::string CudaCompiler::link(const KernelSource& source, const std::vector<Translated>& parts,
+                               std::string& log) const {
+  if (!linker_) throw DeviceMissing("no nvJitLink on this machine (libnvJitLink.so, a part of the CUDA toolkit)");
+  const bool optimized = source.linking == Linking::before_optimizer;
+  const std::string arch = "-arch=" + arch_;
+  std::vector<const char*> options = {arch.c_str(), "-Xptxas=-v", "-verbose"};
+  if (optimized) options.insert(options.end(), {"-lto", "-ftz=1", "-lineinfo"});
+  NvJitLink::Handle handle = nullptr;
+  if (linker_->create(&handle, static_cast<uint32_t>(options.size()), options.data()) != NvJitLink::success) {
+    throw CompileError(fmt::format("{} does not link: nvJitLink does not start", source.key()));
+  }
+  const auto close = [this](void* open) { linker_->destroy(&open); };
+  const std::unique_ptr<void, decltype(close)> closing(handle, close);
+  const auto text = [&](const auto& get_size, const auto& get) {
+    size_t bytes = 0;
+    std::string result;
+    if (get_size(handle, &bytes) == NvJitLink::success) result.resize(bytes);
+    if (!result.empty() && get(handle, result.data()) != NvJitLink::success) result.clear();
+    return result;
+  };
+  bool linked = true;
+  for (const Translated& part : parts) {
+    linked = linked && linker_->add(handle, optimized ? NvJitLink::lto_ir : NvJitLink::cubin, part.code.data(),
+                                    part.code.size(), part.path.c_str()) == NvJitLink::success;
+  }
+  linked = linked && linker_->complete(handle) == NvJitLink::success;
+  log = text(linker_->info_bytes, linker_->get_info);
+  std::string cubin = linked ? text(linker_->cubin_bytes, linker_->get_cubin) : std::string();
+  if (cubin.empty()) {
+    throw CompileError(
+        fmt::format("{} does not link:\n{}", source.key(), text(linker_->error_bytes, linker_->get_errors).c_str()));
+  }
+  return cubin;
+}
+
+Binary CudaCompiler::compile(const KernelSource& source) const {
+  Binary binary;
+  binary.key = source.key();
+  binary.source_sha256 = source_sha256(source);
+  binary.run_time = source.run_time_values();
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::string> more_options;
+  if (!source.fragments.empty()) {
+    more_options.emplace_back("--relocatable-device-code=true");
+    if (source.linking == Linking::before_optimizer) more_options.emplace_back("-dlto");
+  }
+  std::vector<Translated> parts = {translate(source, more_options)};
+  for (const KernelSource& fragment : source.fragments) parts.push_back(translate(fragment, more_options));
+  std::string log = parts.front().log;
+  if (source.fragments.empty()) {
+    binary.code = parts.front().code;
+  } else {
+    std::string said;
+    binary.code = link(source, parts, said);
+    log += said;
+  }
+  if (log.find(fmt::format("entry function '{}'", source.entry)) == std::string::npos) {
+    throw CompileError(fmt::format("{} defines no extern \"C\" __global__ function {}", source.path, source.entry));
+  }
+  warn(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
   // NVRTC tells the assembler's time; front end and optimiser are the rest.
@@ -262,25 +363,25 @@ std::string output_of(const std::string& command) {
 
 }  // namespace
 
-std::map<std::string, int> count_instructions(const Binary& binary) {
+CodeContents cuda_contents(const Binary& binary) {
+  CodeContents found;
+  found.bytes = 0;
+  for (const auto& [name, content] : sections_of(binary.code)) {
+    if (name.starts_with(".text")) found.bytes += static_cast<int64_t>(content.size());
+  }
   const TemporaryFile file(binary.code);
-  const std::string listing = output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + file.path());
-  const std::string section = fmt::format(".text.{}:", binary.key.substr(0, binary.key.find('[')));
-  std::map<std::string, int> counts;
-  std::istringstream lines(listing);
-  bool inside = false;  // the entry's section
+  std::istringstream lines(output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + file.path()));
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(".text.")) inside = line == section;
     //         /*0090*/              @!P0 LDG.E.64 R4, desc[UR4][R2.64] ;
     const size_t comment = line.find_first_not_of(" \t");
-    if (!inside || comment == std::string::npos || line.compare(comment, 2, "/*") != 0) continue;
+    if (comment == std::string::npos || line.compare(comment, 2, "/*") != 0) continue;
     std::istringstream words(line.substr(std::min(line.find("*/", comment), line.size() - 2) + 2));
     std::string word;
     words >> word;
     if (word.starts_with('@')) words >> word;
-    if (word = word.substr(0, word.find_first_of(".;")); !word.empty()) ++counts[word];
+    if (word = word.substr(0, word.find_first_of(".;")); !word.empty()) ++found.instructions[word];
   }
-  return counts;
+  return found;
 }
 
 }  // namespace attn

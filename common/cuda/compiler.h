@@ -1,15 +1,16 @@
 // Kernel source to a cubin, by NVRTC. Needs no GPU and no driver.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/device.h"
 #include "common/pipeline.h"
 
 namespace attn {
 
+struct NvJitLink;
 struct Nvrtc;
 
 class CudaCompiler {
@@ -25,18 +26,25 @@ class CudaCompiler {
   bool has_precompiled_headers() const { return has_precompiled_headers_; }
   void precompile_headers(bool wanted) { precompile_headers_ = wanted && has_precompiled_headers_; }
 
-  /// Throws CompileError, BadInput for a source that is not there.
+  /// Throws CompileError, BadInput for a source that is not there, DeviceMissing for one with fragments where there is
+  /// no nvJitLink.
   Binary compile(const KernelSource& source) const;
 
  private:
+  struct Translated;
+  Translated translate(const KernelSource& source, const std::vector<std::string>& more_options) const;
+  /// Links what was translated to one cubin; `log` takes what the linker says.
+  std::string link(const KernelSource& source, const std::vector<Translated>& parts, std::string& log) const;
+
   std::shared_ptr<const Nvrtc> nvrtc_;
+  std::shared_ptr<const NvJitLink> linker_;  // null where it is not there
   std::string arch_, toolchain_;
   std::vector<std::string> options_;  // the same for every kernel
   bool has_precompiled_headers_ = false, precompile_headers_ = false;
 };
 
-/// How often each instruction stands in a kernel's machine code ("HGMMA": 16), without its modifiers. Empty where no
-/// disassembler (nvdisasm) is installed.
-std::map<std::string, int> count_instructions(const Binary& binary);
+/// Bytes of a cubin's code, and how often each instruction stands in it ("HGMMA": 16), without its modifiers: of the
+/// kernel and of the functions that it calls. No instructions where no disassembler (nvdisasm) is installed.
+CodeContents cuda_contents(const Binary& binary);
 
 }  // namespace attn

@@ -142,7 +142,7 @@ class CudaDevice : public Device {
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
     return std::make_unique<CudaKernel>(*this, binary, entry);
   }
-  std::map<std::string, int> instructions(const Binary& binary) const override { return count_instructions(binary); }
+  CodeContents contents(const Binary& binary) const override { return cuda_contents(binary); }
   Clocks clocks() const override { return clocks_->read(); }
 
   std::vector<double> submit(const CommandEncoder& encoder) override {

@@ -53,6 +53,24 @@ Nvrtc::Nvrtc() {
   ATTN_NVRTC_FUNCTIONS(ATTN_FIND)
 }
 
+NvJitLink::NvJitLink() {
+  const char* const library_name = "nvJitLink";
+  void* const library = open_library(
+      {"libnvJitLink.so.13", "libnvJitLink.so.12", "libnvJitLink.so", "/usr/local/cuda/lib64/libnvJitLink.so"});
+  if (!library) throw DeviceMissing("no nvJitLink on this machine (libnvJitLink.so, a part of the CUDA toolkit)");
+  find(library, library_name, "nvJitLinkVersion", version);
+  find(library, library_name, "nvJitLinkCreate", create);
+  find(library, library_name, "nvJitLinkDestroy", destroy);
+  find(library, library_name, "nvJitLinkAddData", add);
+  find(library, library_name, "nvJitLinkComplete", complete);
+  find(library, library_name, "nvJitLinkGetLinkedCubinSize", cubin_bytes);
+  find(library, library_name, "nvJitLinkGetLinkedCubin", get_cubin);
+  find(library, library_name, "nvJitLinkGetErrorLogSize", error_bytes);
+  find(library, library_name, "nvJitLinkGetErrorLog", get_errors);
+  find(library, library_name, "nvJitLinkGetInfoLogSize", info_bytes);
+  find(library, library_name, "nvJitLinkGetInfoLog", get_info);
+}
+
 const CudaDriver& cuda_driver() {
   static const CudaDriver driver;
   return driver;

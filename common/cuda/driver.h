@@ -5,6 +5,8 @@
 #include <cuda.h>
 #include <nvrtc.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -25,7 +27,8 @@ namespace attn {
   X(cuEventDestroy) X(cuTensorMapEncodeTiled)
 #define ATTN_NVRTC_FUNCTIONS(X)                                                                                      \
   X(nvrtcVersion) X(nvrtcGetErrorString) X(nvrtcCreateProgram) X(nvrtcDestroyProgram) X(nvrtcCompileProgram)         \
-  X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)
+  X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)                               \
+  X(nvrtcGetLTOIRSize) X(nvrtcGetLTOIR)
 // clang-format on
 #define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // name may be a macro, for cuMemAlloc_v2
 
@@ -46,6 +49,27 @@ struct Nvrtc {
 };
 
 // NOLINTEND(readability-identifier-naming)
+
+/// nvJitLink, declared here: its header gives the functions names of one version. Throws DeviceMissing.
+struct NvJitLink {
+  using Status = int;
+  static constexpr Status success = 0;
+  using Handle = void*;
+  enum Input { cubin = 1, lto_ir = 3 };
+
+  NvJitLink();
+  Status (*version)(unsigned* major, unsigned* minor) = nullptr;
+  Status (*create)(Handle* link, uint32_t count, const char** options) = nullptr;
+  Status (*destroy)(Handle* link) = nullptr;
+  Status (*add)(Handle link, Input type, const void* data, size_t bytes, const char* name) = nullptr;
+  Status (*complete)(Handle link) = nullptr;
+  Status (*cubin_bytes)(Handle link, size_t* bytes) = nullptr;
+  Status (*get_cubin)(Handle link, void* target) = nullptr;
+  Status (*error_bytes)(Handle link, size_t* bytes) = nullptr;
+  Status (*get_errors)(Handle link, char* target) = nullptr;
+  Status (*info_bytes)(Handle link, size_t* bytes) = nullptr;
+  Status (*get_info)(Handle link, char* target) = nullptr;
+};
 #undef ATTN_DECLARE
 
 /// The driver of this process. Throws DeviceMissing, anew with each call, where there is none.

@@ -19,6 +19,19 @@ struct AttentionParams {
   const void* score_data;  // what the score hook wants, else null
 };
 
+/// What a score hook may want to know of the sequence, beside a score and its place.
+struct ScoreContext {
+  int batch, head;  // of the query
+  int q_heads, q_len, kv_len;
+  const void* data;  // AttentionParams::score_data
+};
+
+// How many scores a kernel hands to its hook at once (common/kernel/score.h); preprocessor symbols, since a hook has
+// only the functions of its own grain.
+#define SCORE_ELEMENT 0
+#define SCORE_ROW 1
+#define SCORE_TILE 2
+
 /// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.
 #ifdef __CUDACC__
 __host__ __device__

@@ -194,6 +194,7 @@ void Experiment::State::make(Trial& trial) {
   trial.record.work = trial.problem->work();
   trial.record.pipeline = pipeline_json(*trial.problem);
   trial.host = trial.problem->host_sampler();
+  if (!trial.host) trial.record.values = trial.problem->values();
 }
 
 void Experiment::State::launch_and_check(Trial& trial) {
@@ -212,18 +213,17 @@ void Experiment::State::check_again(Trial& trial) {
 Json Experiment::State::pipeline_json(const Problem& problem) {
   const Pipeline& pipeline = problem.pipeline();
   const Binary& binary = pipeline.binary;
-  const auto [counted, added] = instructions.try_emplace(binary.code_sha256);
-  if (added) {
-    if (const auto counts = device->instructions(binary); !counts.empty()) counted->second = counts;
-  }
+  const auto [known, added] = code_contents.try_emplace(binary.code_sha256);
+  if (added) known->second = device->contents(binary);
+  const auto& [instructions, code_bytes] = known->second;
   return {{"key", binary.key},
           {"source_sha256", binary.source_sha256},
           {"code_sha256", binary.code_sha256},
           {"registers", binary.registers >= 0 ? Json(binary.registers) : Json(nullptr)},
           {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
           {"threadgroup_bytes", problem.threadgroup_bytes() + static_cast<size_t>(binary.threadgroup_bytes)},
-          {"instructions", counted->second},
-          {"code_bytes", binary.code_bytes()},
+          {"instructions", instructions.empty() ? Json(nullptr) : Json(instructions)},
+          {"code_bytes", code_bytes >= 0 ? Json(code_bytes) : Json(nullptr)},
           {"compile_s", binary.times.total_s()},
           {"cache", pipeline.origin}};
 }
@@ -349,7 +349,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
       if (pct.value <= max_matrix_pct) trial.record.matrix_pct = pct;
     }
     trial.record.clocks = clocks.json();
-    trial.record.values = trial.problem->values();
+    if (host) trial.record.values = trial.problem->values();
     guarded(trial.record, [&] { check_again(trial); });
     store(std::move(trial.record), hot.series.front(), launches[i]);
   }

@@ -10,23 +10,27 @@
 #include "common/error.h"
 #include "common/loop/state.h"
 #include "common/sha256.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {
 
 /// The fields of a record's `run` under which a case is measured the same way again.
-constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input"};
+constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "file"};
+
+/// A condition as a record has it; null in records of before there was such a condition.
+Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
 std::string new_run_id(const std::string& time) {
   std::random_device random;
   return sha256(fmt::format("{} {} {}", time, getpid(), random())).substr(0, 16);
 }
 
-Json input_json(const std::string& path) {
+Json file_json(const std::string& option, const std::string& path) {
   if (path.empty()) return nullptr;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw BadInput(fmt::format("--input {}: cannot be read", path));
+  if (!file || !(text << file.rdbuf())) throw BadInput(fmt::format("{} {}: cannot be read", option, path));
   return {{"path", path}, {"sha256", sha256(text.str())}};
 }
 
@@ -63,12 +67,16 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
     if (const Json& bytes = run.at("threadgroup_memory_bytes"); !bytes.is_null()) {
       options.threadgroup_memory_bytes = bytes.get<size_t>();
     }
-    if (const Json& input = run.at("input"); !input.is_null()) {
-      options.input = input.at("path");
-      if (input_json(options.input) != input) {
-        throw BadInput(fmt::format("--replay {}: its input {} has changed", options.replay, options.input));
+    const auto take_file = [&](const char* name, const std::string& option, std::string& path) {
+      const Json recorded = condition(run, name);
+      if (recorded.is_null()) return;
+      path = recorded.at("path");
+      if (file_json(option, path) != recorded) {
+        throw BadInput(fmt::format("--replay {}: its {} {} has changed", options.replay, name, path));
       }
-    }
+    };
+    take_file("input", "--input", options.input);
+    if (spec.file_option) take_file("file", spec.file_option->name, options.file);
   } catch (const Json::exception&) {
     throw BadInput(fmt::format("--replay {}: the record lacks what a replay needs", options.replay));
   }
@@ -110,7 +118,8 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
          {"profile", options.profile},
          {"device", device->info().spec},
          {"threadgroup_memory_bytes", nullptr},
-         {"input", input_json(options.input)}};
+         {"input", file_json("--input", options.input)},
+         {"file", spec.file_option ? file_json(spec.file_option->name, options.file) : Json(nullptr)}};
   if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
 
   groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
@@ -169,7 +178,7 @@ void Experiment::State::resume() {
       if (record.at("schema") != "measurement/1" || record.at("experiment") != spec.name ||
           record.at("device") != device_name(device->info()) ||
           !std::all_of(std::begin(conditions), std::end(conditions),
-                       [&](const char* field) { return record.at("run").at(field) == run[field]; })) {
+                       [&](const char* field) { return condition(record.at("run"), field) == run[field]; })) {
         continue;
       }
       Measurement measurement = measurement_from_json(record);

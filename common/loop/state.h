@@ -128,8 +128,8 @@ struct Experiment::State {
   size_t cases_left = 0;
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file;
-  std::map<std::string, std::string> source_hashes;  // by pipeline key
-  std::map<std::string, Json> instructions;          // by code_sha256: what the device counts in the machine code
+  std::map<std::string, std::string> source_hashes;   // by pipeline key
+  std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
   std::map<std::string, Series> series;  // by measurement id
   std::vector<Comparison> comparisons;

@@ -9,6 +9,9 @@
 // (Ootomo and Yokota 2022). What a block adds to the outputs is summed up apart, and added in f32: tensor cores round
 // towards zero, which over thousands of keys would add up.
 //
+// A score hook may take scores by element, by row (what a thread has of a row of the block) or by tile (what it has of
+// the 16 rows of a product).
+//
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
 // Grid: (query tiles, q_heads, batch), last rows first when causal. Threads and threadgroup memory: MmaSyncLayout.
@@ -35,6 +38,10 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/score.h"
 #include "proto1_flash/kernels/flash.h"
+
+#ifndef SCORE_GRAIN
+#define SCORE_GRAIN SCORE_ELEMENT
+#endif
 
 namespace {
 
@@ -245,10 +252,34 @@ struct Warp {
 
   DEVICE float scaled(float s) const { return FOLD ? s * scale_log2 : s; }
 
+#if SCORE_GRAIN != SCORE_ELEMENT
+  // Scores of 16 rows, many at once: through arrays of their own, which may lie in memory, as a call may have it. The
+  // product with the scale is rounded whatever the hook begins with, so that every form of it computes the same.
+  DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
+#if SCORE_GRAIN == SCORE_TILE
+    float run[BLOCK_C / 2];
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) run[i] = __fmul_rn(scores[i / 4][i % 4], p.scale);
+    score_tile(run, BLOCK_C, query, key, context);
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) scores[i / 4][i % 4] = log2_e * run[i];
+#else
+    UNROLL for (int r = 0; r < 2; ++r) {
+      float run[BLOCK_C / 4];
+      UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) run[i] = __fmul_rn(scores[i / 2][2 * r + i % 2], p.scale);
+      score_row(run, query + r * 8, key, context);
+      UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) scores[i / 2][2 * r + i % 2] = log2_e * run[i];
+    }
+#endif
+  }
+#endif
+
   // Hook and mask, where the block needs them.
   DEVICE void finish_scores(int block) {
     const int key = block * BLOCK_C + 2 * quarter;
+    [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
+#if SCORE_GRAIN != SCORE_ELEMENT
+      apply_hook(s[tile], row + tile * 16, key, context);
+#endif
       int end[2];  // keys of this block that the rows see, from this thread's first
       UNROLL for (int r = 0; r < 2; ++r) {
         end[r] = p.kv_len - key;
@@ -257,9 +288,11 @@ struct Warp {
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
         const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
         float& value = s[tile][i / 4][i % 4];
+#if SCORE_GRAIN == SCORE_ELEMENT
         if constexpr (!FOLD) {
-          value = log2_e * score(value * p.scale, batch, head, row + tile * 16 + r * 8, key + column, p.score_data);
+          value = log2_e * score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
         }
+#endif
         if (column >= end[r]) value = masked_score;
         if constexpr (!FOLD) value = fmaxf(value, masked_score);
       }

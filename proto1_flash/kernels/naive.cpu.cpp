@@ -22,13 +22,14 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
 
   const int causal = CAUSAL ? causal_end(query, p.q_len, p.kv_len) : p.kv_len;
   const int keys = causal < 0 ? 0 : causal < p.kv_len ? causal : p.kv_len;
+  const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   float maximum = masked_score;
   for (int key = 0; key < keys; ++key) {
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
       dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
     }
-    const float s = score(p.scale * dot, batch, head, query, key, p.score_data) * log2_e;
+    const float s = score(p.scale * dot, query, key, context) * log2_e;
     scores[key] = s > masked_score ? s : masked_score;
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }

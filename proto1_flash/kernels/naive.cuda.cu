@@ -49,13 +49,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
 
   const int causal = CAUSAL ? causal_end(query, p.q_len, p.kv_len) : p.kv_len;
   const int keys = max(0, min(causal, p.kv_len));
+  const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   float maximum = masked_score;
   for (int key = thread; key < keys; key += THREADS) {
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
       dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
     }
-    const float s = score(p.scale * dot, batch, head, query, key, p.score_data) * log2_e;
+    const float s = score(p.scale * dot, query, key, context) * log2_e;
     scores[key] = fmaxf(s, masked_score);
     maximum = fmaxf(maximum, scores[key]);
   }

@@ -71,6 +71,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     return end < 0 ? 0 : end < p.kv_len ? end : p.kv_len;
   };
   const int end = keys_of(rows - 1);
+  const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
     const int block = end - first_key < BLOCK_C ? end - first_key : static_cast<int>(BLOCK_C);
     copy_rows(k, p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head + first_key * p.k_strides.row,
@@ -84,7 +85,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
       float new_maximum = maximum[row];
       for (int key = 0; key < keys; ++key) {
         const float scaled = p.scale * dot(q + row * HEAD_DIM, k + key * HEAD_DIM);
-        const float s = score(scaled, batch, head, first_query + row, first_key + key, p.score_data) * log2_e;
+        const float s = score(scaled, first_query + row, first_key + key, context) * log2_e;
         scores[key] = s > masked_score ? s : masked_score;
         new_maximum = scores[key] > new_maximum ? scores[key] : new_maximum;
       }

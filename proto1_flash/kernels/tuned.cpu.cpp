@@ -16,12 +16,18 @@
 //   k_block [BLOCK_C + 3][row_words]               floats; where K needs no conversion, only its last rows
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
+// A score hook may take scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
+//
 // Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
 #include "common/kernel/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/kernel/score.h"
 #include "common/kernel/softmax.h"
 #include "proto1_flash/kernels/flash.h"
+
+#ifndef SCORE_GRAIN
+#define SCORE_GRAIN SCORE_ELEMENT
+#endif
 
 namespace {
 
@@ -248,6 +254,7 @@ struct Tile {
   // Scores of `keys` keys of the block, hooked and masked, to scores[key][query]; raises new_maximum to their maximum.
   // Meanwhile panel i asks for cache line i of the next block's rows of V, so that staging them finds them near.
   INLINE void compute_scores(int panel, int first_key, int keys, int block_keys, Floats (&new_maximum)[VECTORS]) {
+    const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
     const float* q = q_panels + panel * DEPTH * PANEL;
     const int first = first_query + panel * PANEL;
     const char* k_rows = static_cast<const char*>(p.k) + row_of(p.k_strides, first_key) * ELEMENT_BYTES;
@@ -280,12 +287,18 @@ struct Tile {
         if (panel < ROW_LINES) __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
       }
       if (as_they_are) continue;
+#if SCORE_GRAIN == SCORE_TILE
+      if constexpr (!SCALE_Q) {
+        for (int i = 0; i < rows * PANEL; i += VECTOR_WIDTH) store(to + i, load<Floats>(to + i) * p.scale);
+      }
+      score_tile(to, rows, first, first_key + key, context);
+#endif
       for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < VECTORS; ++v) {
           float* at = to + r * PANEL + v * VECTOR_WIDTH;
           Floats s = load<Floats>(at);
-          if constexpr (!SCALE_Q && !SCALE_LATE) s *= p.scale;
-          if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r);
+          if constexpr (!SCALE_Q && !SCALE_LATE && SCORE_GRAIN != SCORE_TILE) s *= p.scale;
+          if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r, context);
           s = visible[v] > key + r ? s : Floats{} + masked_score;
           new_maximum[v] = larger(new_maximum[v], s);
           store(at, s);
@@ -294,11 +307,19 @@ struct Tile {
     }
   }
 
-  INLINE void apply_hook(Floats& scores_of_key, int query, int key) const {
+  [[maybe_unused]] static INLINE void apply_hook(Floats& scores_of_key, [[maybe_unused]] int query,
+                                                 [[maybe_unused]] int key,
+                                                 [[maybe_unused]] const ScoreContext& context) {
     float lanes[VECTOR_WIDTH];
     store(lanes, scores_of_key);
+#if SCORE_GRAIN == SCORE_ROW
+    score_row(lanes, query, key, context);
+#endif
     VECTORIZE for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
-      const float s = log2_e * score(lanes[lane], batch, head, query + lane, key, p.score_data);
+#if SCORE_GRAIN == SCORE_ELEMENT
+      lanes[lane] = score(lanes[lane], query + lane, key, context);
+#endif
+      const float s = log2_e * lanes[lane];
       lanes[lane] = s > masked_score ? s : masked_score;
     }
     scores_of_key = load<Floats>(lanes);

@@ -222,9 +222,9 @@ struct Consumer {
     const int query = tile.first_query + index * 64 + row;
     const int key = block * BLOCK_C + column;
     if constexpr (!FOLD) {
+      const ScoreContext context{tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-        s[i] = log2_e * score(s[i] * a.scale, tile.batch, tile.head, query + i / 2 % 2 * 8, key + i / 4 * 8 + i % 2,
-                              a.score_data);
+        s[i] = log2_e * score(s[i] * a.scale, query + i / 2 % 2 * 8, key + i / 4 * 8 + i % 2, context);
       }
     }
     int end[2];  // keys of this block that the rows see, from this thread's first

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -212,26 +213,28 @@ TEST_P(Variants, RandomShapes) {
 ScoreHook alibi() {
   ScoreHook hook;
   hook.text =
+      "#include \"common/kernel/attention.h\"\n"
       "#define SCORE_IS_IDENTITY 0\n"
-      "static inline float score(float s, int, int head, int q, int k, const void* data) {\n"
-      "  return s + static_cast<const float*>(data)[head] * static_cast<float>(k - q);\n}\n";
-  hook.data = {0.5f, 0.25f};
-  hook.reference = [](double s, int64_t, int64_t head, int64_t q, int64_t k) {
+      "static inline float score(float s, int q, int k, const ScoreContext& c) {\n"
+      "  return s + static_cast<const float*>(c.data)[c.head] * static_cast<float>(k - q);\n}\n";
+  hook.data = bytes_of(std::array{0.5f, 0.25f});
+  hook.reference = each_score([](double s, int64_t, int64_t head, int64_t q, int64_t k) {
     return s + (head == 0 ? 0.5 : 0.25) * static_cast<double>(k - q);
-  };
+  });
   return hook;
 }
 
 ScoreHook soft_cap() {
   ScoreHook hook;
   hook.text =
+      "#include \"common/kernel/attention.h\"\n"
       "#define SCORE_IS_IDENTITY 0\n"
-      "static inline float score(float s, int, int, int, int, const void* data) {\n"
-      "  const float cap = *static_cast<const float*>(data);\n"
+      "static inline float score(float s, int, int, const ScoreContext& c) {\n"
+      "  const float cap = *static_cast<const float*>(c.data);\n"
       "  const float e = __builtin_expf(2 * s / cap);\n"
       "  return cap * (e - 1) / (e + 1);\n}\n";
-  hook.data = {2.0f};
-  hook.reference = [](double s, int64_t, int64_t, int64_t, int64_t) { return 2 * std::tanh(s / 2); };
+  hook.data = bytes_of(2.0f);
+  hook.reference = each_score([](double s, int64_t, int64_t, int64_t, int64_t) { return 2 * std::tanh(s / 2); });
   return hook;
 }
 
@@ -239,14 +242,14 @@ ScoreHook soft_cap() {
 ScoreHook window() {
   ScoreHook hook;
   hook.text =
+      "#include \"common/kernel/attention.h\"\n"
       "#define SCORE_IS_IDENTITY 0\n"
-      "static inline float score(float s, int batch, int, int q, int k, const void*) {\n"
+      "static inline float score(float s, int q, int k, const ScoreContext& c) {\n"
       "  const int distance = q < k ? k - q : q - k;\n"
-      "  return batch == 0 || distance <= 5 ? s : -__builtin_inff();\n}\n";
-  hook.data = {0};
-  hook.reference = [](double s, int64_t batch, int64_t, int64_t q, int64_t k) {
+      "  return c.batch == 0 || distance <= 5 ? s : -__builtin_inff();\n}\n";
+  hook.reference = each_score([](double s, int64_t batch, int64_t, int64_t q, int64_t k) {
     return batch == 0 || std::abs(q - k) <= 5 ? s : -std::numeric_limits<double>::infinity();
-  };
+  });
   return hook;
 }
 

@@ -91,8 +91,7 @@ TEST_F(ProblemTest, EachWayToGetVariants) {
       EXPECT_GT(values["front_end_s"], 0);
       EXPECT_GT(values["code_generation_s"], 0);
       EXPECT_GT(values["load_s"], 0);
-      EXPECT_GT(values["code_bytes"], 3 * 500);
-      EXPECT_GT(values["binary_bytes"], values["code_bytes"]);
+      EXPECT_GT(values["binary_bytes"], 3 * 500);
       if (values.contains("peak_bytes")) {
         EXPECT_GT(values["peak_bytes"], 1 << 20);
       }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -74,14 +76,22 @@ TEST(VariantGrid, SlopesAreTheHooksAndTheReferences) {
   variant.alibi = true;
   variant.config.shape.q_heads = 8;
   const ScoreHook hook = variant.hook();
-  ASSERT_EQ(hook.data.size(), 8u);
-  EXPECT_EQ(hook.data[0], 0.5f);
-  EXPECT_EQ(hook.data[7], 1.0f / 256);
-  EXPECT_DOUBLE_EQ(hook.reference(1, 0, 0, 2, 5), 1 - 1.5);
-  EXPECT_DOUBLE_EQ(hook.reference(1, 0, 7, 5, 2), 1 - 3.0 / 256);
+  std::array<float, 8> slopes{};
+  ASSERT_EQ(hook.data.size(), sizeof slopes);
+  std::memcpy(slopes.data(), hook.data.data(), sizeof slopes);
+  EXPECT_EQ(slopes[0], 0.5f);
+  EXPECT_EQ(slopes[7], 1.0f / 256);
+  std::vector<double> scores(6, 1.0);
+  hook.reference(scores, 0, 0, 2);
+  EXPECT_DOUBLE_EQ(scores[5], 1 - 1.5);
+  scores.assign(6, 1.0);
+  hook.reference(scores, 0, 7, 5);
+  EXPECT_DOUBLE_EQ(scores[2], 1 - 3.0 / 256);
   EXPECT_FALSE(hook.identity);
   variant.alibi = false;
-  EXPECT_EQ(variant.hook().reference(1, 0, 0, 2, 5), 1);
+  scores.assign(6, 1.0);
+  variant.hook().reference(scores, 0, 0, 2);
+  EXPECT_EQ(scores, std::vector<double>(6, 1.0));
   EXPECT_TRUE(variant.hook().identity);
 }
 

@@ -176,11 +176,47 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
 }
 
 TEST_F(CudaCompileTest, CountsInstructions) {
-  const auto counts = count_instructions(compiler_->compile(stores("sqrtf(*result)")));
+  const auto [counts, bytes] = cuda_contents(compiler_->compile(stores("sqrtf(*result)")));
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(bytes % 16, 0);
   if (counts.empty()) GTEST_SKIP() << "no disassembler (nvdisasm) here";
   EXPECT_EQ(counts.at("STG"), 1);
   EXPECT_GE(counts.at("MUFU"), 1);
   EXPECT_FALSE(counts.contains("HGMMA"));
+}
+
+/// A kernel that stores what a fragment makes of a number.
+KernelSource with_fragment(const std::string& fragment, Linking linking) {
+  KernelSource source = stores("part(*result)");
+  source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];
+  source.fragments = {{"test/fragment.h", "part", {}, {{"test/fragment.h", fragment}}}};
+  source.linking = linking;
+  return source;
+}
+
+// Skipped where there is no nvJitLink.
+TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
+  const std::string part = "extern \"C\" float part(float x) { return 2 * x + 1; }";
+  Binary whole, stitched, linked;
+  try {
+    stitched = compiler_->compile(with_fragment(part, Linking::before_optimizer));
+    linked = compiler_->compile(with_fragment(part, Linking::after_code_generation));
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+  whole = compiler_->compile(stores("2 * *result + 1"));
+  EXPECT_EQ(stitched.registers, whole.registers);
+  EXPECT_EQ(stitched.spill_bytes, 0);
+  EXPECT_GT(linked.registers, whole.registers) << "those that a call may need";
+  EXPECT_NE(stitched.code_sha256, linked.code_sha256);
+  EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
+  EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);
+  EXPECT_TRUE(contains(compiler_->identity(), "nvJitLink")) << compiler_->identity();
+
+  for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
+    EXPECT_TRUE(contains(error_of(with_fragment("\n\nint broken(;\n", linking)), "test/fragment.h(3): error:"));
+    EXPECT_TRUE(contains(error_of(with_fragment("// nothing\n", linking)), "part"));
+  }
 }
 
 struct CheckedPipeline {

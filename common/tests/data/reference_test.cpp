@@ -77,7 +77,7 @@ TEST(ReferenceTest, AddingAConstantToScoresMovesOnlyLse) {
   const AttentionShape shape{1, 2, 1, 5, 9, 8};
   const Inputs in = random_inputs(shape);
   const ReferenceRows plain = attention(shape, in);
-  ReferenceRows moved = attention(shape, in, [](double score, auto...) { return score + 3; });
+  ReferenceRows moved = attention(shape, in, each_score([](double score, auto...) { return score + 3; }));
   expect_near(moved.o, plain.o, 1e-13);
   for (double& lse : moved.lse) lse -= 3;
   expect_near(moved.lse, plain.lse, 1e-13);
@@ -116,7 +116,7 @@ TEST(ReferenceTest, CausalIsAlignedToTheBottomRight) {
       full.causal = false;
       const ReferenceRows want = reference_attention(
           full, in.q, in.k, in.v, {row},
-          [&](double score, auto, auto, auto, int64_t k) { return k < visible ? score : -infinity; });
+          each_score([&](double score, auto, auto, auto, int64_t k) { return k < visible ? score : -infinity; }));
       EXPECT_EQ(causal.lse[i], want.lse[0]) << q_len << " " << kv_len << " " << row.q;
       for (size_t d = 0; d < 4; ++d) EXPECT_EQ(causal.o[i * 4 + d], want.o[d]) << q_len << " " << kv_len;
       if (visible == 0) {
@@ -174,14 +174,15 @@ TEST(ReferenceTest, ScoreFunctionSeesTheScaledScoreAndEachUnmaskedPairOnce) {
   const Inputs in = random_inputs(shape);
   for (const RowIndex& row : all_rows(shape)) {
     int64_t next = 0;
-    reference_attention(shape, in.q, in.k, in.v, {row}, [&](double score, int64_t b, int64_t h, int64_t q, int64_t k) {
+    const auto see = [&](double score, int64_t b, int64_t h, int64_t q, int64_t k) {
       double want = 0;
       for (int64_t d = 0; d < 4; ++d) want += in.q.at(b, h, q, d) * in.k.at(b, 0, k, d);
       EXPECT_NEAR(score, 0.5 * want, 1e-13);
       EXPECT_EQ((RowIndex{b, h, q}), row);
       EXPECT_EQ(k, next++);
       return score;
-    });
+    };
+    reference_attention(shape, in.q, in.k, in.v, {row}, each_score(see));
     EXPECT_EQ(next, row.q + 1);
   }
 }
@@ -189,9 +190,8 @@ TEST(ReferenceTest, ScoreFunctionSeesTheScaledScoreAndEachUnmaskedPairOnce) {
 TEST(ReferenceTest, MaskedPairsReadNothing) {
   const AttentionShape shape{1, 1, 1, 2, 3, 2};
   Inputs in = random_inputs(shape);
-  const ScoreFunction without_key_1 = [](double score, auto, auto, auto, int64_t k) {
-    return k == 1 ? -infinity : score;
-  };
+  const ScoreFunction without_key_1 =
+      each_score([](double score, auto, auto, auto, int64_t k) { return k == 1 ? -infinity : score; });
   const ReferenceRows want = attention(shape, in, without_key_1);
   in.v.set(0, 0, 1, 0, std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(attention(shape, in, without_key_1).o, want.o);
@@ -199,9 +199,9 @@ TEST(ReferenceTest, MaskedPairsReadNothing) {
 
 TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   const AttentionShape shape{1, 1, 1, 2, 3, 2};
-  const ReferenceRows result = attention(shape, random_inputs(shape), [](double score, auto, auto, int64_t q, auto) {
-    return q == 0 ? -infinity : score;
-  });
+  const auto without_query_0 =
+      each_score([](double score, auto, auto, int64_t q, auto) { return q == 0 ? -infinity : score; });
+  const ReferenceRows result = attention(shape, random_inputs(shape), without_query_0);
   EXPECT_EQ(result.o[0], 0);
   EXPECT_EQ(result.o[1], 0);
   EXPECT_EQ(result.lse[0], -infinity);
@@ -271,9 +271,8 @@ TEST(ReferenceTest, WhatDoesNotFitTheShapeIsRefused) {
 
 TEST(ReferenceTest, AnExceptionOfTheScoreFunctionArrives) {
   const AttentionShape shape{1, 1, 1, 64, 8, 4};
-  EXPECT_THROW(
-      attention(shape, random_inputs(shape), [](double, auto...) -> double { throw std::domain_error("bad"); }),
-      std::domain_error);
+  EXPECT_THROW(attention(shape, random_inputs(shape), [](auto...) { throw std::domain_error("bad"); }),
+               std::domain_error);
 }
 
 auto key(const RowIndex& row) { return std::tuple(row.batch, row.head, row.q); }

@@ -48,6 +48,10 @@ TEST(KernelSourceTest, HasAReadableKey) {
   EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1]");
   source.includes = {{"score.h", "abc"}};
   EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]");
+  source.fragments = {{"a/f.cpp", "score", {{"CAP", 20}}, {}}};
+  EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]+score[CAP=20]");
+  source.linking = Linking::after_code_generation;
+  EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]|score[CAP=20]");
 }
 
 TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
@@ -61,7 +65,7 @@ TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
   const KernelSource source{"path", "entry", {{"A", 1}, {"B", 2}}, {{"h", "text"}}};
   EXPECT_TRUE(source == KernelSource(source));
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
-  std::vector<KernelSource> others(8, source);
+  std::vector<KernelSource> others(9, source);
   others[0].path = "other";
   others[1].entry = "other";
   others[2].constants["A"] = 3;
@@ -70,8 +74,9 @@ TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
   others[5].includes["h"] = "longer";
   others[6].includes = {{"i", "text"}};
   others[7].constants = {{"A", 1}, {"C", 2}};
+  others[8].fragments = {{"path", "entry", {}, {}}};
   for (const KernelSource& other : others) EXPECT_FALSE(other == source) << other.path << " " << other.key();
-  for (int i = 0; i < 6; ++i) EXPECT_NE(KernelSourceHash()(others[i]), KernelSourceHash()(source)) << i;
+  for (const int i : {0, 1, 2, 3, 4, 5, 8}) EXPECT_NE(KernelSourceHash()(others[i]), KernelSourceHash()(source)) << i;
 }
 
 TEST_F(CompileTest, ConstantsReachTheKernel) {
@@ -169,11 +174,12 @@ TEST_F(CompileTest, AnObjectThatIsNoneIsAnError) {
 TEST_F(CompileTest, IncludesStandInForFiles) {
   KernelSource source = kernel_text(
       "#include \"common/kernel/score.h\"\n"
-      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, 0, 0, 0); }");
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, {}); }");
   EXPECT_EQ(value_of(source), 2);
   KernelSource hooked = source;
   hooked.includes["common/kernel/score.h"] =
-      "static inline float score(float s, int, int, int, int, const void*) { return s + 5; }";
+      "#include \"common/kernel/attention.h\"\n"
+      "static inline float score(float s, int, int, const ScoreContext&) { return s + 5; }";
   EXPECT_EQ(value_of(hooked), 7);
   EXPECT_NE(source.key(), hooked.key());
   EXPECT_NE(source_sha256(source), source_sha256(hooked));
@@ -188,6 +194,125 @@ TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
   source = returns("1", {{"VALUE", 5}});
   source.run_time = {"VALUE"};
   EXPECT_TRUE(contains(error_of(source), "the kernel does not use VALUE")) << error_of(source);
+}
+
+// ---- fragments: what is compiled apart and linked in
+
+/// A function of the host's own that makes a fragment's value.
+KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
+                           const std::string& entry = "part") {
+  return {"test/fragment.cpp", entry, std::move(constants), {{"test/fragment.cpp", body}}};
+}
+
+KernelSource with_fragment(KernelSource fragment, Linking linking) {
+  KernelSource source = kernel_text(
+      "extern \"C\" long long part(long long);\n"
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = part(VALUE); }",
+      {{"VALUE", 20}});
+  source.fragments.push_back(std::move(fragment));
+  source.linking = linking;
+  return source;
+}
+
+constexpr Linking linkings[] = {Linking::before_optimizer, Linking::after_code_generation};
+
+TEST_F(CompileTest, FragmentsAreLinkedIn) {
+  for (const Linking linking : linkings) {
+    EXPECT_EQ(
+        value_of(with_fragment(
+            fragment_text("extern \"C\" long long part(long long x) { return x + ADDED; }", {{"ADDED", 22}}), linking)),
+        42);
+  }
+}
+
+TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
+  for (const Linking linking : linkings) {
+    KernelSource source = with_fragment(fragment_text("extern \"C\" long long other(long long);\nextern \"C\" long "
+                                                      "long part(long long x) { return other(x) + 1; }"),
+                                        linking);
+    source.fragments.push_back(
+        fragment_text("static long long twice(long long x) { return 2 * x; }\n"
+                      "extern \"C\" long long other(long long x) { return twice(x); }",
+                      {}, "other"));
+    source.fragments.back().path = "test/other.cpp";
+    source.fragments.back().includes = {{"test/other.cpp", source.fragments.back().includes.begin()->second}};
+    EXPECT_EQ(value_of(source), 41);
+  }
+}
+
+// Before the optimiser nothing is left of the call; afterwards it stands in the code.
+TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
+  if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
+  const auto calls = [&](Linking linking) {
+    int count = 0;
+    const CodeContents code = device_->contents(device_->compile(with_fragment(part, linking)));
+    EXPECT_GT(code.bytes, 0);
+    for (const auto& [name, times] : code.instructions) {
+      // The kernel's last action is the store, so that its call is no jump.
+      if (name.starts_with("call") || name == "bl") count += times;
+    }
+    return count;
+  };
+  EXPECT_EQ(calls(Linking::before_optimizer), 0);
+  EXPECT_EQ(calls(Linking::after_code_generation), 1);
+}
+
+TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
+  const Binary one = device_->compile(returns("1"));
+  const Binary two = device_->compile(with_fragment(part, Linking::after_code_generation));
+  const auto count = [](const CodeContents& contents) {
+    int sum = 0;
+    for (const auto& [name, times] : contents.instructions) {
+      EXPECT_EQ(name.find_first_of(" \t"), std::string::npos) << name;
+      sum += times;
+    }
+    return sum;
+  };
+  EXPECT_GT(count(device_->contents(one)), 1);
+  EXPECT_GT(count(device_->contents(two)), count(device_->contents(one)));
+  EXPECT_GT(device_->contents(two).bytes, device_->contents(one).bytes);
+}
+
+TEST_F(CompileTest, AFragmentsErrorsHaveItsOwnLines) {
+  for (const Linking linking : linkings) {
+    const KernelSource source = with_fragment(fragment_text("\n\nint broken(;\n"), linking);
+    EXPECT_TRUE(contains(error_of(source), "test/fragment.cpp:3:")) << error_of(source);
+    EXPECT_TRUE(contains(error_of(with_fragment(fragment_text("int other;"), linking)), "part"));
+    EXPECT_TRUE(contains(error_of(with_fragment(fragment_text("", {{"UNUSED_ONE", 1}}), linking)), "UNUSED_ONE"));
+  }
+}
+
+TEST_F(CompileTest, AMissingFragmentIsAnError) {
+  KernelSource source = with_fragment(fragment_text(""), Linking::after_code_generation);
+  source.fragments.clear();
+  EXPECT_TRUE(contains(error_of(source), "part")) << error_of(source);
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+}
+
+TEST_F(CompileTest, AFunctionInBothIsAnError) {
+  const KernelSource part =
+      fragment_text("extern \"C\" long long part(long long x) { return x; }\nextern \"C\" void run() {}");
+  for (const Linking linking : linkings) EXPECT_NE(error_of(with_fragment(part, linking)), "");
+}
+
+TEST_F(CompileTest, WhatDecidesTheCodeOfAFragmentIsInTheHash) {
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
+  const KernelSource source = with_fragment(part, Linking::before_optimizer);
+  std::vector<KernelSource> others(4, source);
+  others[0].linking = Linking::after_code_generation;
+  others[1].fragments[0].includes["test/fragment.cpp"] += "// one more line\n";
+  others[2].fragments[0].constants["MORE"] = 1;
+  others[3].fragments.clear();
+  for (const KernelSource& other : others) EXPECT_NE(source_sha256(other), source_sha256(source)) << other.key();
+}
+
+TEST_F(CompileTest, ADamagedArchiveIsAnError) {
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
+  Binary binary = device_->compile(with_fragment(part, Linking::after_code_generation));
+  binary.code.resize(binary.code.size() / 2);
+  EXPECT_THROW(device_->load(binary, "run"), CompileError);
 }
 
 // The hash that names cache entries follows #include "..." only, so no other form may reach the tree.

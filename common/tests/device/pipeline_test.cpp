@@ -117,6 +117,21 @@ class PipelineCacheTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(PipelineCacheTest, FragmentsAndHowTheyAreLinkedTellPipelinesApart) {
+  std::vector<KernelSource> sources(4, source_number(1));
+  for (size_t i = 0; i < 3; ++i) sources[i].fragments = {source_number(2)};
+  sources[1].fragments[0].constants["NUMBER"] = 3;
+  sources[2].linking = Linking::after_code_generation;
+  {
+    PipelineCache cache(device_, folder_.path());
+    for (const KernelSource& source : sources) EXPECT_EQ(cache.get(source).origin, "compiled") << source.key();
+    for (const KernelSource& source : sources) cache.get(source);
+  }
+  EXPECT_EQ(device_.compiled(), 4);
+  for (const KernelSource& source : sources) EXPECT_EQ(origin_in_a_new_run(source), "disk") << source.key();
+  EXPECT_EQ(device_.compiled(), 4);
+}
+
 TEST_F(PipelineCacheTest, GivesTheSamePipelineAgain) {
   PipelineCache cache(device_, "");
   const Pipeline& first = cache.get(source_number(1));

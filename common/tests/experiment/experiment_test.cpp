@@ -18,6 +18,7 @@
 #include "common/kernel/ceiling.h"
 #include "common/options.h"
 #include "common/sha256.h"
+#include "common/shell.h"
 
 namespace attn {
 namespace {
@@ -82,6 +83,7 @@ class FakeDevice : public Device {
     return binary;
   }
   std::string compiler_identity() const override { return "fake"; }
+  CodeContents contents(const Binary&) const override { return {{{"nop", 3}}, 4096}; }
   std::unique_ptr<Kernel> load(const Binary&, const std::string& entry) override {
     return std::make_unique<FakeKernel>(entry);
   }
@@ -182,6 +184,7 @@ class FakeProblem : public Problem {
     ++world.dumps;
     std::ofstream(path) << "dumped";
   }
+  Json values() const override { return {{"tile_area", config_.integer("tile") * config_.integer("n")}}; }
 
  private:
   Case config_;
@@ -907,9 +910,6 @@ TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   };
   EXPECT_EQ(cases_of(run({"--dry-run"})).size(), 2u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "variant=naive"})).size(), 2u);
-  // An axis that has no default keeps its values.
-  spec_.complete = [](Case& config, const DeviceInfo&) { config.set("m", config.integer("n")); };
-  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=9"})).size(), 2u);
 }
 
 TEST_F(ExperimentTest, InputFixesTheShape) {
@@ -1044,6 +1044,78 @@ TEST_F(ExperimentTest, MissingDeviceIsStatus3) {
   const Outcome outcome = run({"--device", "gone"});
   EXPECT_EQ(outcome.status, 3);
   EXPECT_EQ(outcome.err, "fake_experiment: gone: is not there\n");
+}
+
+// ---- a file that the experiment takes beside --input
+
+FileOption file_option() {
+  return {"--extra", "a file", [](const std::string& file) {
+            if (fs::file_size(file) < 8) throw BadInput("the file is too short\nfor what follows");
+            return std::vector<Axis>{{"n", {static_cast<int64_t>(fs::file_size(file))}}};
+          }};
+}
+
+TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
+  std::ofstream(path("extra")) << "eightbyt";
+  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
+  spec_.file_option = file_option();
+  EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
+  const Outcome conflict = run({"--dry-run", "--extra", path("extra"), "--axis", "n=9"});
+  EXPECT_EQ(conflict.status, 2);
+  EXPECT_NE(conflict.err.find("n=8"), std::string::npos) << conflict.err;
+  std::string seen;
+  run({"--extra", path("extra"), "--axis", "tile=16"}, [&](Experiment& lab) {
+    seen = lab.file();
+    return fake_body(lab);
+  });
+  EXPECT_EQ(seen, path("extra"));
+  EXPECT_EQ(measurement(8, 16)["run"]["file"]["path"], path("extra"));
+  EXPECT_EQ(measurement(8, 16)["run"]["file"]["sha256"], sha256("eightbyt"));
+}
+
+TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
+  spec_.file_option = file_option();
+  std::ofstream(path("extra")) << "eightbyt";
+  run({"--extra", path("extra"), "--axis", "tile=16"});
+  const std::string id = measurement(8, 16)["id"];
+  EXPECT_EQ(run({"--replay", id, "--extra", path("extra")}).status, 2);
+  EXPECT_EQ(run({"--replay", id}).status, 0);
+  const size_t before = measurements().size();
+  run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
+  EXPECT_EQ(measurements().size(), before) << "nothing is measured again";
+  std::ofstream(path("extra")) << "othertxt";
+  run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
+  EXPECT_GT(measurements().size(), before) << "another text, another case";
+  const Outcome outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("has changed"), std::string::npos) << outcome.err;
+}
+
+TEST_F(ExperimentTest, BadInputIsToldInFull) {
+  spec_.file_option = file_option();
+  EXPECT_NE(run({"--extra", "/nowhere"}).err.find("/nowhere: cannot be read"), std::string::npos);
+  std::ofstream(path("extra")) << "short";
+  const Outcome outcome = run({"--extra", path("extra")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "fake_experiment: the file is too short\nfor what follows\n");
+}
+
+TEST_F(ExperimentTest, WhereThereIsNoDefaultAllThatIsComparedRuns) {
+  spec_.default_tile = false;
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})).size(), 2u);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "tile=16"})).size(), 1u);
+}
+
+TEST_F(ExperimentTest, RecordsHaveWhatTheProblemAndTheCodeSay) {
+  run({"--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(measurement(8, 16)["values"]["tile_area"], 16 * 8);
+  EXPECT_EQ(measurement(8, 16)["pipeline"]["code_bytes"], 4096);
+  EXPECT_EQ(measurement(8, 16)["pipeline"]["instructions"]["nop"], 3);
+  EXPECT_EQ(measurement_from_json(measurement(8, 16)).values["tile_area"], 16 * 8);
+  Json old = measurement(8, 16);
+  old.erase("values");
+  EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record of before there were values";
 }
 
 TEST_F(ExperimentTest, NoInputWhereNoneIsTaken) {

@@ -1,0 +1,18 @@
+// Whether a record is what docs/records.md says: fields, types, ranges, units. Written out by hand; a test holds it
+// against findings/record.schema.json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/finding.h"
+
+namespace attn::kb {
+
+/// Each deviation from the schema as "path: what is wrong"; empty where the record is sound. Never throws.
+std::vector<std::string> check_schema(const Json& record);
+
+/// Figures whose name says that they are a quantity but not in which unit, as "path: ...".
+std::vector<std::string> check_units(const Json& record);
+
+}  // namespace attn::kb

@@ -1,0 +1,750 @@
+#include "findings/kb/cli.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include "common/error.h"
+#include "common/progress.h"
+#include "findings/kb/compare.h"
+#include "findings/kb/export.h"
+#include "findings/kb/store.h"
+#include "findings/kb/verify.h"
+
+namespace attn::kb {
+namespace {
+
+constexpr const char* summary = "The knowledge base: what the experiments found, searched, checked and compared.";
+
+constexpr const char* footer = R"(
+DATABASE
+  --db FILE, else $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite.
+  ingest and add make it where it is not there. Several processes may use it at once.
+
+EXIT STATUS
+  0    done
+  1    ingest met bad lines, verify problems, compare a regression; or a file could not be written
+  2    bad input: one line says what and what is allowed
+  130  interrupted; of the file that was being taken in nothing is kept
+
+kb COMMAND --help says more of a command. Words that begin with '-' go behind '--'.
+)";
+
+volatile std::sig_atomic_t stopped = 0;
+
+/// The first SIGINT or SIGTERM ends what is being taken in before it is kept; the second has its usual effect.
+void heed_signals() {
+  struct sigaction action{};
+  action.sa_handler = [](int) { stopped = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    throw std::runtime_error("stdout: cannot be written");
+}
+
+std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+/// A table whose columns are as wide as their widest cell; the last is as it is.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i + 1 == row.size() ? row[i] : fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+Json summary_of(const Record& record) {
+  Json json = {{"id", record.id},         {"kind", record.kind},   {"experiment", record.experiment},
+               {"device", record.device}, {"topic", record.topic}, {"state", record.state}};
+  if (record.kind != "measurement") {
+    json["confidence"] = record.confidence;
+    json["title"] = record.title;
+  } else {
+    json["case"] = record.json().at("case");
+  }
+  json["ts"] = record.ts;
+  return json;
+}
+
+std::string headline(const Record& record) {
+  if (record.kind != "measurement") return printable(record.title);
+  return printable(Case::from_json(record.json().at("case")).key());
+}
+
+std::string confidence_text(const Record& record) {
+  return record.kind == "measurement" ? "" : fmt::format("{:g}", record.confidence);
+}
+
+/// Everything a command may be told; one set for all of them, as they share most.
+struct Arguments {
+  std::string db;
+  bool json = false;
+  Filter filter;
+  std::string limit, min_confidence;
+  std::vector<std::string> files, words, ids;
+  std::string id;
+  Note note;
+  std::string confidence, tags;
+  bool strict = false, apply = false;
+  std::string format, skill = "gpu-perf";
+  std::string a, b, by = "file", floor;
+
+  std::string path() const { return db.empty() ? default_path() : db; }
+  Store read() const { return Store::open(path(), Store::Mode::read); }
+  Store write() const { return Store::open(path(), Store::Mode::write); }
+};
+
+template <typename Number>
+Number parse_number(const std::string& option, const std::string& text, Number min, Number max) {
+  std::istringstream stream(text);
+  Number value{};
+  if (stream >> value && stream.eof() && value >= min && value <= max) return value;
+  throw BadInput(fmt::format("{} {}: not allowed; a number from {} to {}", option, text, min, max));
+}
+
+std::string one_of(const std::string& option, const std::string& text, const std::vector<std::string>& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
+  throw BadInput(fmt::format("{} {}: not allowed; one of {}", option, text, fmt::join(allowed, ", ")));
+}
+
+/// A whole file, or stdin as "-", into the store; the lines that are bad go to stderr.
+Ingested ingest(Store& store, const std::string& name) {
+  const bool standard_input = name == "-";
+  std::ifstream file;
+  size_t megabytes = 0;
+  if (!standard_input) {
+    std::error_code error;
+    if (std::filesystem::is_directory(name, error)) throw BadInput(fmt::format("{}: is a folder; name a file", name));
+    file.open(name, std::ios::binary);
+    if (!file) throw BadInput(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
+    megabytes = std::filesystem::file_size(name, error) >> 20;
+    if (error) megabytes = 0;
+  }
+  Progress progress(!isatty(STDERR_FILENO));
+  progress.add(megabytes);
+  size_t shown = 0;
+  const auto advance = [&](size_t bytes) {
+    for (; shown < bytes >> 20; ++shown) {
+      if (shown >= megabytes) progress.add(1);  // the end of a pipe is not known beforehand
+      progress.begin(fmt::format("{}, MiB", standard_input ? "stdin" : name));
+      progress.finish("");
+    }
+    return !stopped;
+  };
+  Ingested result = store.ingest(standard_input ? std::cin : file, advance);
+  progress.clear();
+  for (const BadLine& bad : result.bad) {
+    fmt::print(stderr, "kb: {}: line {}: {}\n", standard_input ? "stdin" : name, bad.line, printable(bad.problem));
+  }
+  return result;
+}
+
+int run_ingest(const Arguments& given) {
+  std::vector<std::string> files = given.files;
+  if (files.empty()) {
+    if (isatty(STDIN_FILENO)) throw BadInput("ingest: name a FILE, or '-' to type records");
+    files = {"-"};
+  }
+  Store store = given.write();
+  heed_signals();
+  bool bad = false;
+  for (const std::string& file : files) {
+    const Ingested result = ingest(store, file);
+    bad |= !result.bad.empty();
+    if (given.json) {
+      Json lines = Json::array();
+      for (const BadLine& line : result.bad) lines.push_back({{"line", line.line}, {"problem", line.problem}});
+      print(json_line({{"file", file},
+                       {"lines", result.lines},
+                       {"added", result.added},
+                       {"known", result.known},
+                       {"bad", lines},
+                       {"db", store.path()}}));
+    } else {
+      print(fmt::format("{}: {} added, {} known already, {} bad, of {} lines; {}\n", file, result.added, result.known,
+                        result.bad.size(), result.lines, store.path()));
+    }
+  }
+  return bad ? 1 : 0;
+}
+
+int run_add(const Arguments& given) {
+  Note note = given.note;
+  if (!given.confidence.empty()) note.confidence = parse_confidence(given.confidence);
+  std::istringstream tags(given.tags);
+  for (std::string tag; std::getline(tags, tag, ',');) {
+    tag.erase(0, tag.find_first_not_of(' '));
+    tag.erase(tag.find_last_not_of(' ') + 1);
+    if (!tag.empty() && std::find(note.tags.begin(), note.tags.end(), tag) == note.tags.end()) note.tags.push_back(tag);
+  }
+  for (const std::string* text : {&note.domain, &note.topic, &note.claim}) {
+    if (text->empty()) throw BadInput("add: DOMAIN, TOPIC and CLAIM must not be empty");
+  }
+  const Json record = to_json(note);
+  try {
+    (void)record.dump();
+  } catch (const Json::exception&) {
+    throw BadInput("add: the text is no UTF-8");
+  }
+  Store store = given.write();
+  const bool added = store.add(record);
+  const std::string id = record["id"];
+  print(given.json ? json_line({{"id", id}, {"added", added}})
+                   : fmt::format("{}{}\n", id, added ? "" : ", known already"));
+  return 0;
+}
+
+int run_search(const Arguments& given) {
+  const std::string query = fmt::format("{}", fmt::join(given.words, " "));
+  const auto matches = given.read().search(query, given.filter);
+  for (const Match& match : matches) {
+    if (given.json) {
+      Json json = summary_of(match.record);
+      json["score"] = match.score;
+      json["snippet"] = match.snippet;
+      print(json_line(json));
+      continue;
+    }
+    const Record& record = match.record;
+    print(fmt::format("{}  {} {} {:g}  {}\n    {}\n", record.id, record.kind == "note" ? "note" : record.experiment,
+                      printable(record.topic + (record.state.empty() ? "" : " " + record.state)), record.confidence,
+                      printable(record.title + (record.device.empty() ? "" : " (" + record.device + ")")),
+                      printable(match.snippet)));
+  }
+  if (matches.empty() && !given.json) fmt::print(stderr, "kb: nothing has all of: {}\n", printable(query));
+  return 0;
+}
+
+int run_show(const Arguments& given) {
+  const Record record = given.read().find(given.id);
+  if (given.json) {
+    print(record.line + "\n");
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows = {{"id", record.id}, {"kind", record.kind}};
+  const auto row = [&](const std::string& name, const std::string& text) {
+    if (!text.empty()) rows.push_back({name, printable(text)});
+  };
+  const Json json = record.json();
+  const auto text = [&](const char* pointer) {
+    const Json value = json.value(Json::json_pointer(pointer), Json());
+    return value.is_null() ? std::string() : value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  row("title", record.title);
+  row("content", text("/content"));
+  if (record.kind == "finding") {
+    const Json& data = json.at("data");
+    row("claim", fmt::format("{} {} {} {}", text("/data/hypothesis/text"), text("/data/hypothesis/metric"),
+                             text("/data/hypothesis/op"), text("/data/hypothesis/threshold")));
+    row("origin", text("/data/hypothesis/origin"));
+    row("verdict", fmt::format("{}: {}", record.state, text("/data/verdict/reason")));
+    row("confidence",
+        fmt::format("{:g}{}", record.confidence, data.at("replicated") == true ? ", an independent run agrees" : ""));
+    row("device", record.device);
+    row("subject", text("/data/subject"));
+    if (const Json& compare = data.at("compare"); !compare.is_null()) {
+      row("baseline", Case::from_json(compare.at("baseline")).key());
+      row("contender", Case::from_json(compare.at("contender")).key());
+      row("noise floor", fmt::format("{:.2g}", compare.at("aa_floor").get<double>()));
+    }
+    row("measurements", fmt::format("{}", fmt::join(data.at("measurements").get<std::vector<std::string>>(), " ")));
+    row("run", fmt::format("{}, {}", text("/data/run/id"), record.ts));
+    row("commit", text("/data/env/git/commit") + (text("/data/env/git/dirty") == "true" ? ", changed" : ""));
+    row("replay", text("/data/run/replay"));
+  } else if (record.kind == "measurement") {
+    row("experiment", record.experiment);
+    row("device", record.device);
+    row("case", headline(record));
+    row("status", record.state + (text("/reason").empty() ? "" : ": " + text("/reason")));
+    for (const Json& time : json.at("time")) {
+      row(time.at("scope"),
+          fmt::format("{:.1f} us [{:.1f}, {:.1f}], {} samples, CV {:.1f} %", 1e6 * time.at("median_s").get<double>(),
+                      1e6 * time.at("ci_lo_s").get<double>(), 1e6 * time.at("ci_hi_s").get<double>(),
+                      time.at("n").get<int64_t>(), 100 * time.at("cv").get<double>()));
+    }
+    if (!json.at("rate").is_null()) {
+      row("rate", fmt::format("{:.4g} TFLOP/s, {:.4g} GB/s", json.at("rate").at("tflops").get<double>(),
+                              json.at("rate").at("gbps").get<double>()));
+    }
+    row("pipeline", text("/pipeline/key"));
+    row("run", fmt::format("{}, {}", text("/run_id"), record.ts));
+  } else {
+    row("domain", record.domain);
+    row("topic", record.topic);
+    row("confidence", fmt::format("{:g}", record.confidence));
+    for (const char* name : {"source", "url", "type"}) row(name, text((std::string("/") + name).c_str()));
+  }
+  if (record.kind != "measurement") {
+    row("tags", fmt::format("{}", fmt::join(json.at("tags").get<std::vector<std::string>>(), " ")));
+  }
+  print(table(rows));
+  return 0;
+}
+
+int run_list(const Arguments& given) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Record& record : given.read().list(given.filter)) {
+    if (given.json) {
+      print(json_line(summary_of(record)));
+    } else {
+      const std::string what = record.kind == "note" ? record.domain : record.experiment;
+      rows.push_back({record.id, record.kind, printable(record.topic.empty() ? what : what + "/" + record.topic),
+                      record.state, confidence_text(record), printable(record.device), headline(record)});
+    }
+  }
+  print(table(rows));
+  return 0;
+}
+
+int run_stats(const Arguments& given) {
+  const Json stats = given.read().stats();
+  if (given.json) {
+    print(json_line(stats));
+    return 0;
+  }
+  const Json leaves = stats.flatten();
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [path, value] : leaves.items()) {
+    if (value.is_structured() || value.is_null()) continue;
+    std::string name = Json::json_pointer(path).to_string().substr(1);
+    for (const auto& [from, to] : {std::pair{"~1", "/"}, {"~0", "~"}}) {
+      for (size_t at; (at = name.find(from)) != name.npos;) name.replace(at, 2, to);
+    }
+    rows.push_back({printable(name), value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+  print(table(rows));
+  return 0;
+}
+
+int run_topics(const Arguments& given) {
+  std::vector<std::vector<std::string>> rows = {
+      {"topic", "findings", "supported", "refuted", "inconclusive", "notes", "latest"}};
+  for (const Json& topic : given.read().topics()) {
+    if (given.json) {
+      print(json_line(topic));
+      continue;
+    }
+    const std::string group = topic["experiment"].get<std::string>().empty() ? topic["domain"] : topic["experiment"];
+    std::vector<std::string> row = {printable(group + "/" + topic["topic"].get<std::string>())};
+    for (const char* count : {"findings", "supported", "refuted", "inconclusive", "notes"})
+      row.push_back(topic[count].dump());
+    row.push_back(topic["latest"]);
+    rows.push_back(std::move(row));
+  }
+  if (!given.json) print(table(rows));
+  return 0;
+}
+
+int run_verify(const Arguments& given) {
+  bool bad = false;
+  Store store = given.files.empty() ? given.read() : Store::open(":memory:", Store::Mode::write);
+  for (const std::string& file : given.files) bad |= !ingest(store, file).bad.empty();
+  const Verification result = verify(store);
+  const bool sound = !bad && result.problems.empty();
+  const bool strictly = result.contradictions.empty() && result.stale.empty();
+  if (given.json) {
+    const auto list = [](const std::vector<Problem>& problems) {
+      Json json = Json::array();
+      for (const Problem& problem : problems) json.push_back({{"id", problem.id}, {"text", problem.text}});
+      return json;
+    };
+    Json contradictions = Json::array();
+    for (const Contradiction& contradiction : result.contradictions) {
+      Json findings = Json::array();
+      for (const Record& finding : contradiction.findings) findings.push_back(summary_of(finding));
+      contradictions.push_back({{"claim_key", contradiction.claim_key}, {"findings", findings}});
+    }
+    print(json_line({{"records", result.records},
+                     {"problems", list(result.problems)},
+                     {"contradictions", contradictions},
+                     {"stale", list(result.stale)},
+                     {"fresh", result.fresh},
+                     {"unknown", result.unknown}}));
+  } else {
+    for (const Problem& problem : result.problems)
+      print(fmt::format("PROBLEM  {}  {}\n", problem.id, printable(problem.text)));
+    for (const Contradiction& contradiction : result.contradictions) {
+      print(fmt::format("CONTRADICTION  {}\n", printable(contradiction.claim_key)));
+      for (const Record& finding : contradiction.findings) {
+        print(fmt::format("    {}  {}  {}  {}\n", finding.id, finding.ts, finding.state, printable(finding.title)));
+      }
+    }
+    for (const Problem& stale : result.stale) print(fmt::format("STALE  {}  {}\n", stale.id, printable(stale.text)));
+    print(fmt::format(
+        "{} records: {} problems, {} contradictions; findings of today's kernels {}, stale {}, not known {}\n",
+        result.records, result.problems.size(), result.contradictions.size(), result.fresh, result.stale.size(),
+        result.unknown));
+  }
+  return sound && (strictly || !given.strict) ? 0 : 1;
+}
+
+/// The same text, whatever its case and blanks.
+std::string normal(const std::string& text) {
+  std::istringstream words(text);
+  std::string result;
+  for (std::string word; words >> word;) result += " " + word;
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+/// What makes two records with different ids the same: one claim in one run; one case in one run with one time; one
+/// note in other words' case.
+std::string identity(const Record& record) {
+  const Json json = record.json();
+  if (record.kind == "finding") {
+    return fmt::format("finding\n{}\n{}", record.claim_key, json.at("data").at("run").at("id").get<std::string>());
+  }
+  if (record.kind == "measurement") {
+    return fmt::format("measurement\n{}\n{}\n{}\n{}\n{}", record.experiment, record.device,
+                       json.at("run_id").get<std::string>(), json.at("case").dump(), json.at("time").dump());
+  }
+  return fmt::format("note\n{}\n{}\n{}", normal(record.domain), normal(record.topic), normal(record.title));
+}
+
+int run_dedup(const Arguments& given) {
+  Store store = given.apply ? given.write() : given.read();
+  std::map<std::string, std::vector<Record>> groups;
+  for (Record& record : store.list({})) groups[identity(record)].push_back(std::move(record));
+  std::vector<std::string> removed;
+  int64_t duplicated = 0;
+  for (auto& [key, records] : groups) {
+    if (records.size() < 2) continue;
+    ++duplicated;
+    // The surest is kept, of equals the last that came.
+    const auto kept = std::max_element(records.begin(), records.end(), [](const Record& a, const Record& b) {
+      return std::pair(a.confidence, a.number) < std::pair(b.confidence, b.number);
+    });
+    std::vector<std::string> others;
+    for (const Record& record : records) {
+      if (record.id != kept->id) others.push_back(record.id);
+    }
+    removed.insert(removed.end(), others.begin(), others.end());
+    if (given.json) {
+      print(json_line({{"kept", kept->id}, {"duplicates", others}, {"removed", given.apply}}));
+    } else {
+      print(fmt::format("{}  {}\n    {} {}\n", kept->id, headline(*kept), given.apply ? "removed" : "would remove",
+                        fmt::join(others, " ")));
+    }
+  }
+  if (given.apply) store.remove(removed);
+  if (!given.json) {
+    print(fmt::format("{} records {}; {} have duplicates{}\n", removed.size(),
+                      given.apply ? "removed" : "could be removed", duplicated,
+                      given.apply || removed.empty() ? "" : "; --apply removes them"));
+  }
+  return 0;
+}
+
+int run_export(const Arguments& given) {
+  if (given.json && given.format != "jsonl")
+    throw BadInput(fmt::format("--json and --format {}: choose one", given.format));
+  const std::vector<Record> records = given.read().list(given.filter);
+  if (given.format == "md") {
+    print(to_markdown(records));
+  } else if (given.format == "csv") {
+    print(to_csv(records));
+  } else if (given.format == "gpu-forge") {
+    print(to_gpu_forge(records, given.skill));
+  } else {
+    for (const Record& record : records) print(record.line + "\n");
+  }
+  return 0;
+}
+
+int run_cite(const Arguments& given) {
+  const Store store = given.read();
+  std::vector<Record> records;
+  for (const std::string& id : given.ids) records.push_back(store.find(id));  // all are known before any is printed
+  for (const Record& record : records) {
+    const std::string text = citation(record);
+    print(given.json ? json_line({{"id", record.id}, {"citation", text}}) : text + "\n");
+  }
+  return 0;
+}
+
+Side side_of_file(const std::string& name, bool& bad) {
+  Store store = Store::open(":memory:", Store::Mode::write);
+  bad |= !ingest(store, name).bad.empty();
+  return {name, store.list({})};
+}
+
+Side side_of_device(const std::vector<Record>& records, const std::string& device) {
+  Side side{device, {}};
+  for (const Record& record : records) {
+    if (record.device == device) side.records.push_back(record);
+  }
+  if (!side.records.empty()) return side;
+  // A part of the name will do where it names one device.
+  std::map<std::string, std::vector<Record>> matching;
+  const std::string wanted = normal(device);
+  for (const Record& record : records) {
+    if (!record.device.empty() && normal(record.device).find(wanted) != std::string::npos) {
+      matching[record.device].push_back(record);
+    }
+  }
+  if (matching.empty())
+    throw BadInput(fmt::format("{}: there are no records of that device; kb stats lists devices", device));
+  if (matching.size() > 1)
+    throw BadInput(fmt::format("{}: more than one device is called so; give more of the name", device));
+  return {matching.begin()->first, std::move(matching.begin()->second)};
+}
+
+int run_compare(const Arguments& given) {
+  const double min_floor = parse_number("--floor", given.floor, 0.0, 100.0) / 100;
+  bool bad = false;
+  Side a, b;
+  if (given.by == "file") {
+    a = side_of_file(given.a, bad);
+    b = side_of_file(given.b, bad);
+  } else {
+    const std::vector<Record> records = given.read().list(given.filter);
+    if (given.by == "device") {
+      a = side_of_device(records, given.a);
+      b = side_of_device(records, given.b);
+    } else {
+      a = {given.a, of_commit(records, given.a)};
+      b = {given.b, of_commit(records, given.b)};
+    }
+  }
+  Comparisons result = compare(a, b, min_floor);
+  // What matters comes first.
+  std::stable_sort(result.configurations.begin(), result.configurations.end(),
+                   [](const Compared& x, const Compared& y) {
+                     const auto rank = [](const Compared& one) {
+                       return one.regression                         ? 0
+                              : one.id_a.empty() || one.id_b.empty() ? 5
+                                                                     : 1 + (one.change == Change::same      ? 3
+                                                                            : one.change == Change::unclear ? 2
+                                                                                                            : 1);
+                     };
+                     return rank(x) < rank(y);
+                   });
+  std::vector<std::vector<std::string>> rows;
+  for (const Compared& one : result.configurations) {
+    if (given.json) {
+      const auto figure = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+      print(json_line({{"change", name(one.change)},
+                       {"regression", one.regression},
+                       {"experiment", one.experiment},
+                       {"config", one.config},
+                       {"scope", one.scope},
+                       {"ratio", figure(one.ratio)},
+                       {"ci_lo", figure(one.ci_lo)},
+                       {"ci_hi", figure(one.ci_hi)},
+                       {"floor", one.floor},
+                       {"reason", one.reason},
+                       {"a", {{"id", one.id_a}, {"device", one.device_a}}},
+                       {"b", {{"id", one.id_b}, {"device", one.device_b}}}}));
+    } else {
+      rows.push_back({one.id_a.empty() || one.id_b.empty() ? "-" : std::string(name(one.change)), one.experiment,
+                      printable(one.config), printable(one.reason)});
+    }
+  }
+  print(table(rows));
+  const std::string counts = fmt::format(
+      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} right only in A; only A has {}, only B "
+      "{}\n",
+      b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
+      result.only_b);
+  if (!given.json) print(printable(counts.substr(0, counts.size() - 1)) + "\n");
+  return result.regression() || bad ? 1 : 0;
+}
+
+/// A subcommand with what it does.
+struct Command {
+  CLI::App* app;
+  std::function<int(const Arguments&)> run;
+};
+
+std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
+  std::vector<Command> commands;
+  const auto command = [&](const char* name, const char* help, int (*run)(const Arguments&)) {
+    CLI::App* sub = app.add_subcommand(name, help);
+    sub->fallthrough();
+    sub->get_formatter()->column_width(32);
+    commands.push_back({sub, run});
+    return sub;
+  };
+  const auto text = [](CLI::App* sub, const char* name, std::string& target, const char* type, const char* help) {
+    return sub->add_option(name, target, help)->type_name(type);
+  };
+  const auto list = [](CLI::App* sub, const char* name, std::vector<std::string>& target, const char* help) {
+    return sub->add_option(name, target, help)->type_name("");
+  };
+  const auto filters = [&](CLI::App* sub, bool kinds) {
+    text(sub, "--device", given.filter.device, "D", "only of devices with this in their name");
+    text(sub, "--proto", given.filter.experiment, "P", "only of experiments whose name begins so: proto1");
+    text(sub, "--min-confidence", given.min_confidence, "C", "only this sure or surer, 0 to 1");
+    if (kinds) text(sub, "--kind", given.filter.kind, "K", "only finding, measurement or note");
+    text(sub, "--limit", given.limit, "N", "no more than N");
+  };
+
+  CLI::App* sub =
+      command("ingest", "take in records: each FILE whole or not at all; known ones are passed over", run_ingest);
+  list(sub, "FILE", given.files, "measurements.jsonl, findings.jsonl, or '-' for stdin (default)");
+
+  sub = command("add", "add a note by hand", run_add);
+  text(sub, "DOMAIN", given.note.domain, "", "what field it belongs to, e.g. attention_kernels")->required();
+  text(sub, "TOPIC", given.note.topic, "", "what it is about")->required();
+  text(sub, "CLAIM", given.note.claim, "", "the claim, a sentence")->required();
+  text(sub, "EVIDENCE", given.note.evidence, "", "what it rests on");
+  text(sub, "URL", given.note.url, "", "where it is from");
+  text(sub, "TITLE", given.note.title, "", "title of the source");
+  text(sub, "TYPE", given.note.type, "", "type of the source: academic_paper, benchmark, blog_post, ...");
+  text(sub, "CONFIDENCE", given.confidence, "", "0 to 1, or verified, high, medium, low, unverified; default 0.5");
+  text(sub, "TAGS", given.tags, "", "words with commas between");
+
+  sub = command("search", "findings and notes that have all the words, best first; WORD* finds what begins so",
+                run_search);
+  list(sub, "QUERY", given.words, "words as they were written: d128, bf16, flash_attention, head_dim=64")->required();
+  filters(sub, false);
+
+  sub = command("show", "all about one record", run_show);
+  text(sub, "ID", given.id, "", "its id, or the first digits")->required();
+
+  sub = command("list", "records, a line each, in order of arrival", run_list);
+  filters(sub, true);
+
+  command("stats", "what the knowledge base has", run_stats);
+  command("topics", "hypotheses and topics, with verdicts", run_topics);
+
+  sub =
+      command("verify",
+              "render every finding's text again, compute verdicts and confidence again, check ids, schema and units;\n"
+              "list findings that contradict each other and those whose kernels have changed since",
+              run_verify);
+  list(sub, "FILE", given.files, "check these record files in place of the knowledge base");
+  sub->add_flag("--strict", given.strict, "exit 1 also for contradictions and stale findings");
+
+  sub = command("dedup", "list records that are there twice under different ids", run_dedup);
+  sub->add_flag("--apply", given.apply, "remove them, keep the surest and latest");
+
+  sub = command("export", "records for others, on stdout", run_export);
+  text(sub, "--format", given.format, "F",
+       "jsonl (default): the lines as they came\nmd: findings for readers\ncsv: for spreadsheets\n"
+       "gpu-forge: kb add commands for the published study's knowledge base");
+  text(sub, "--skill", given.skill, "S", "gpu-forge: the SKILL to add to; default gpu-perf");
+  filters(sub, true);
+
+  sub = command("cite", "findings as citations", run_cite);
+  list(sub, "ID", given.ids, "ids, or their first digits")->required();
+
+  sub =
+      command("compare",
+              "per configuration: is B FASTER, SLOWER, the SAME or UNCLEAR? Exit 1 where one is slower, or was right\n"
+              "in A and is not in B",
+              run_compare);
+  text(sub, "A", given.a, "", "record file, device or commit")->required();
+  text(sub, "B", given.b, "", "the other")->required();
+  text(sub, "--by", given.by, "WHAT", "what A and B are: file (default); device or commit, of the knowledge base");
+  text(sub, "--floor", given.floor, "PERCENT",
+       "differences up to here are noise between runs; default 2, more where the records' A/A floor is higher");
+  text(sub, "--proto", given.filter.experiment, "P", "with --by device or commit: only these experiments");
+  return commands;
+}
+
+void check_arguments(Arguments& given) {
+  if (!given.limit.empty()) given.filter.limit = parse_number<int64_t>("--limit", given.limit, 1, INT64_MAX);
+  if (!given.min_confidence.empty()) {
+    given.filter.min_confidence = parse_number("--min-confidence", given.min_confidence, 0.0, 1.0);
+  }
+  if (!given.filter.kind.empty()) one_of("--kind", given.filter.kind, {"finding", "measurement", "note"});
+  if (given.format.empty()) given.format = "jsonl";
+  one_of("--format", given.format, {"jsonl", "md", "csv", "gpu-forge"});
+  one_of("--by", given.by, {"file", "device", "commit"});
+  if (given.floor.empty()) given.floor = "2";
+}
+
+void refuse_empty_options(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const auto& values = option->results();
+    if (!option->get_positional() && std::find(values.begin(), values.end(), "") != values.end()) {
+      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
+    }
+  }
+}
+
+int run_command(int argc, const char* const* argv) {
+  Arguments given;
+  CLI::App app(summary, "kb");
+  app.get_formatter()->column_width(32);
+  app.footer(footer);
+  app.set_help_flag("-h,--help", "this text");
+  app.set_version_flag("--version", "kb " ATTN_VERSION, "the version");
+  app.add_option("--db", given.db, "the knowledge base's file, see DATABASE")->type_name("FILE");
+  app.add_flag("--json", given.json, "JSON lines in place of text");
+  app.require_subcommand(1);
+  const std::vector<Command> commands = add_commands(app, given);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    print(app.help());
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    print(std::string(version.what()) + "\n");
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
+  }
+  check_arguments(given);
+  refuse_empty_options(app);
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    refuse_empty_options(*command.app);
+    return command.run(given);
+  }
+  throw BadInput("name a command; --help lists them");
+}
+
+}  // namespace
+
+int run_kb(int argc, const char* const* argv) {
+  const auto complain = [](const std::string& message, int status) {
+    fmt::print(stderr, "kb: {}\n", printable(message));
+    return status;
+  };
+  try {
+    const int status = run_command(argc, argv);
+    if (std::fflush(stdout) != 0) return complain("stdout: cannot be written", 1);
+    return status;
+  } catch (const Interrupted&) {
+    return complain("interrupted; of the file that was being taken in nothing is kept", 130);
+  } catch (const BadInput& error) {
+    return complain(error.what(), 2);
+  } catch (const std::exception& error) {
+    return complain(error.what(), 1);
+  }
+}
+
+}  // namespace attn::kb

@@ -1,0 +1,220 @@
+#include "findings/kb/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "common/error.h"
+#include "common/timing.h"
+
+namespace attn::kb {
+namespace {
+
+/// A configuration's last measurement on one side.
+struct Latest {
+  Json json;
+  std::string device;
+};
+
+std::optional<Interval> time_of(const Json& measurement, const std::string& scope) {
+  for (const Json& time : measurement.at("time")) {
+    if (time.at("scope") == scope) return Interval{time.at("median_s"), time.at("ci_lo_s"), time.at("ci_hi_s")};
+  }
+  return std::nullopt;
+}
+
+std::set<std::string> devices(const Side& side) {
+  std::set<std::string> names;
+  for (const Record& record : side.records) {
+    if (record.kind == "measurement") names.insert(record.device);
+  }
+  return names;
+}
+
+/// What a configuration is called on both sides; axes are sorted, so that their order does not matter.
+std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
+  std::map<std::string, std::string> axes;
+  for (const auto& [axis, value] : config.items())
+    axes[axis] = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string key = experiment;
+  for (const auto& [axis, value] : axes) key += fmt::format("\n{}={}", axis, value);
+  return key + "\n" + device;
+}
+
+std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
+  std::map<std::string, Latest> latest;
+  for (const Record& record : side.records) {
+    if (record.kind != "measurement") continue;
+    Json json = record.json();
+    const std::string key = key_of(record.experiment, json.at("case"), by_device ? record.device : "");
+    latest[key] = {std::move(json), record.device};
+  }
+  if (latest.empty()) throw BadInput(fmt::format("{}: there are no measurements to compare", side.label));
+  return latest;
+}
+
+/// A/A floors of a side: of each configuration that took part in a comparison, and the median of all for the others.
+class Floors {
+ public:
+  Floors(const Side& side, bool by_device) {
+    std::vector<double> all;
+    for (const Record& record : side.records) {
+      if (record.kind != "finding") continue;
+      const Json json = record.json();
+      const Json& compared = json.at("data").at("compare");
+      if (compared.is_null()) continue;
+      const double floor = compared.at("aa_floor");
+      all.push_back(floor);
+      for (const char* part : {"baseline", "contender"}) {
+        double& known = by_config_[key_of(record.experiment, compared.at(part), by_device ? record.device : "")];
+        known = std::max(known, floor);
+      }
+    }
+    if (!all.empty()) typical_ = median(std::move(all));
+  }
+
+  double of(const std::string& key) const {
+    const auto known = by_config_.find(key);
+    return known == by_config_.end() ? typical_ : known->second;
+  }
+
+ private:
+  std::map<std::string, double> by_config_;
+  double typical_ = 0;
+};
+
+std::string config_text(const Json& config) { return Case::from_json(config).key(); }
+
+/// Both sides have the configuration: fills change, reason and ratio.
+void judge_pair(const Json& a, const Json& b, Compared& result) {
+  const std::string status_a = a.at("status"), status_b = b.at("status");
+  if (status_a != "ok" || status_b != "ok") {
+    const auto side = [](const char* label, const std::string& status, const Json& json) {
+      return status == "ok" ? fmt::format("{} is ok", label)
+                            : fmt::format("{} is {}: {}", label, status, json.at("reason").get<std::string>());
+    };
+    result.reason = fmt::format("{}; {}", side("A", status_a, a), side("B", status_b, b));
+    result.regression = status_a == "ok" && status_b != "skipped";
+    return;
+  }
+  for (const char* scope : {"device_hot", "device_cold", "host"}) {
+    const auto time_a = time_of(a, scope), time_b = time_of(b, scope);
+    if (!time_a || !time_b) continue;
+    result.scope = scope;
+    result.ratio = time_b->median_s / time_a->median_s;
+    result.ci_lo = time_b->ci_lo_s / time_a->ci_hi_s;
+    result.ci_hi = time_b->ci_hi_s / time_a->ci_lo_s;
+    result.change = judge_change(*time_a, *time_b, result.floor, result.reason);
+    result.regression = result.change == Change::slower;
+    return;
+  }
+  result.reason = "no scope was timed on both sides";
+}
+
+}  // namespace
+
+std::string_view name(Change change) {
+  switch (change) {
+    case Change::faster:
+      return "FASTER";
+    case Change::slower:
+      return "SLOWER";
+    case Change::same:
+      return "SAME";
+    case Change::unclear:
+      return "UNCLEAR";
+  }
+  throw std::logic_error("name(Change): no such change");
+}
+
+Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason) {
+  const double ratio = b.median_s / a.median_s;
+  const double lo = b.ci_lo_s / a.ci_hi_s, hi = b.ci_hi_s / a.ci_lo_s;
+  const std::string figures = fmt::format("{:.4g} [{:.4g}, {:.4g}] of the time", ratio, lo, hi);
+  if (lo >= 1 - floor && hi <= 1 + floor) {
+    reason = fmt::format("{} is within the floor of {:.2g}", figures, floor);
+    return Change::same;
+  }
+  if (lo <= 1 && hi >= 1) {
+    reason = fmt::format("the interval of {} has 1 in it and is wider than the floor of {:.2g}", figures, floor);
+    return Change::unclear;
+  }
+  if (std::abs(ratio - 1) <= floor) {
+    reason = fmt::format("{} is closer to 1 than the floor of {:.2g}", figures, floor);
+    return Change::unclear;
+  }
+  reason = fmt::format("{} is beyond the floor of {:.2g}", figures, floor);
+  return ratio < 1 ? Change::faster : Change::slower;
+}
+
+Comparisons compare(const Side& a, const Side& b, double min_floor) {
+  const bool by_device = devices(a).size() > 1 || devices(b).size() > 1;
+  const auto latest_a = latest_of(a, by_device), latest_b = latest_of(b, by_device);
+  const Floors floors_a(a, by_device), floors_b(b, by_device);
+
+  Comparisons result;
+  bool common = false;
+  const auto add = [&](const std::string& key, const Latest* one, const Latest* other) {
+    const Json& any = (one ? one : other)->json;
+    Compared compared;
+    compared.experiment = any.at("experiment");
+    compared.config = config_text(any.at("case"));
+    if (one) compared.device_a = one->device, compared.id_a = one->json.at("id");
+    if (other) compared.device_b = other->device, compared.id_b = other->json.at("id");
+    compared.floor = std::max({floors_a.of(key), floors_b.of(key), min_floor});
+    if (one && other) {
+      common = true;
+      judge_pair(one->json, other->json, compared);
+    } else {
+      compared.reason = one ? "only A has it" : "only B has it";
+    }
+    result.only_a += one && !other;
+    result.only_b += other && !one;
+    if (one && other) {
+      result.faster += compared.change == Change::faster;
+      result.slower += compared.change == Change::slower;
+      result.same += compared.change == Change::same;
+      result.unclear += compared.change == Change::unclear && !compared.regression;
+      result.broken += compared.change == Change::unclear && compared.regression;
+    }
+    result.configurations.push_back(std::move(compared));
+  };
+  for (const auto& [key, one] : latest_a) {
+    const auto other = latest_b.find(key);
+    add(key, &one, other == latest_b.end() ? nullptr : &other->second);
+  }
+  for (const auto& [key, other] : latest_b) {
+    if (!latest_a.contains(key)) add(key, nullptr, &other);
+  }
+  if (!common) throw BadInput(fmt::format("{} and {} have no configuration in common", a.label, b.label));
+  return result;
+}
+
+std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit) {
+  if (commit.size() < 6 || commit.find_first_not_of("0123456789abcdef") != commit.npos) {
+    throw BadInput(fmt::format("'{}' is no commit; at least 6 hex digits", commit));
+  }
+  std::set<std::string> runs, commits;
+  for (const Record& record : records) {
+    if (record.kind != "finding") continue;
+    const Json data = record.json().at("data");
+    const Json full = data.value("/env/git/commit"_json_pointer, Json());
+    if (!full.is_string() || !full.get<std::string>().starts_with(commit)) continue;
+    commits.insert(full.get<std::string>());
+    runs.insert(data.at("run").at("id").get<std::string>());
+  }
+  if (commits.empty()) throw BadInput(fmt::format("{}: no finding names that commit", commit));
+  if (commits.size() > 1) throw BadInput(fmt::format("{}: several commits begin so; give more digits", commit));
+  std::vector<Record> selected;
+  for (const Record& record : records) {
+    if (record.kind == "note") continue;
+    const Json json = record.json();
+    const Json run = record.kind == "finding" ? json.at("data").at("run").at("id") : json.at("run_id");
+    if (runs.contains(run.get<std::string>())) selected.push_back(record);
+  }
+  return selected;
+}
+
+}  // namespace attn::kb

@@ -1,0 +1,77 @@
+// SQLite as values that clean up behind themselves. Values reach SQL only through bind().
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace attn::kb {
+
+/// What SQLite says went wrong, with the path of the database.
+struct SqlError : std::runtime_error {
+  SqlError(const std::string& what, int result_code) : std::runtime_error(what), code(result_code) {}
+  int code;  // SQLITE_FULL, SQLITE_NOTADB, ...
+};
+
+class Statement {
+ public:
+  /// Parameters are numbered from 1, columns from 0.
+  Statement& bind(int parameter, std::string_view text);
+  Statement& bind(int parameter, int64_t value);
+  Statement& bind(int parameter, double value);
+  /// Whether there is a row to read. Throws SqlError.
+  bool step();
+  /// Back to before the first row; what was bound stays.
+  void reset();
+  std::string text(int column) const;
+  int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
+  double real(int column) const { return sqlite3_column_double(statement_.get(), column); }
+
+ private:
+  friend class Database;
+  Statement(sqlite3* connection, std::string_view sql);
+  void require(int result) const;
+  struct Finalize {
+    void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+  };
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+};
+
+class Database {
+ public:
+  /// SQLITE_OPEN_* flags. Waits up to `busy_timeout_ms` for another process. Throws SqlError.
+  Database(const std::string& path, int flags, int busy_timeout_ms);
+  Statement prepare(std::string_view sql) const { return {connection_.get(), sql}; }
+  /// One or more statements without parameters.
+  void execute(const char* sql) const;
+  /// The first column of the first row.
+  int64_t integer(std::string_view sql) const;
+  int changes() const { return sqlite3_changes(connection_.get()); }
+  int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
+
+ private:
+  struct Close {
+    void operator()(sqlite3* connection) const { sqlite3_close(connection); }
+  };
+  std::unique_ptr<sqlite3, Close> connection_;
+};
+
+/// All that is done while it lives is kept by commit(), or not at all.
+class Transaction {
+ public:
+  explicit Transaction(const Database& database) : database_(database) { database_.execute("BEGIN IMMEDIATE"); }
+  ~Transaction();
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  void commit();
+
+ private:
+  const Database& database_;
+  bool open_ = true;
+};
+
+}  // namespace attn::kb

@@ -1,0 +1,444 @@
+#include "findings/kb/store.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "common/error.h"
+#include "common/sha256.h"
+#include "findings/kb/check.h"
+
+namespace attn::kb {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
+constexpr int64_t layout_version = 1;
+// Another process may take in a large file in one transaction.
+constexpr int busy_timeout_ms = 60'000;
+constexpr size_t max_line_bytes = size_t{64} << 20;  // a longer line is no record
+constexpr size_t progress_bytes = 1 << 20;
+constexpr int max_depth = 64;
+
+// Underscores belong to names: block_r, flash_attention.
+constexpr const char* layout = R"sql(
+CREATE TABLE records(
+  number INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  kind TEXT NOT NULL,
+  experiment TEXT NOT NULL,
+  device TEXT NOT NULL,
+  domain TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  claim_key TEXT NOT NULL,
+  state TEXT NOT NULL,
+  confidence REAL NOT NULL,
+  ts TEXT NOT NULL,
+  title TEXT NOT NULL,
+  line TEXT NOT NULL);
+CREATE INDEX records_claim ON records(claim_key);
+CREATE VIRTUAL TABLE words USING fts5(title, content, tags, about, tokenize = "unicode61 tokenchars '_'");
+)sql";
+
+constexpr std::string_view columns =
+    "records.number, id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, records.title, "
+    "line";
+
+Record record_of(const Statement& row) {
+  return {.number = row.integer(0),
+          .id = row.text(1),
+          .kind = row.text(2),
+          .experiment = row.text(3),
+          .device = row.text(4),
+          .domain = row.text(5),
+          .topic = row.text(6),
+          .claim_key = row.text(7),
+          .state = row.text(8),
+          .ts = row.text(10),
+          .title = row.text(11),
+          .line = row.text(12),
+          .confidence = row.real(9)};
+}
+
+/// A filter as a condition over `records` with parameters 1 to 4, and limit 5.
+constexpr std::string_view condition =
+    "(?1 = '' OR kind = ?1) AND (?2 = '' OR instr(lower(device), lower(?2)) > 0) AND "
+    "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND confidence >= ?4";
+
+void bind(Statement& statement, const Filter& filter) {
+  statement.bind(1, filter.kind)
+      .bind(2, filter.device)
+      .bind(3, filter.experiment)
+      .bind(4, filter.min_confidence)
+      .bind(5, filter.limit);
+}
+
+/// Every word must occur, each as it was typed: FTS5 takes what stands in quotes for text, whatever it is. A trailing
+/// star asks for words that begin so.
+std::string match_expression(const std::string& query) {
+  constexpr std::string_view blanks(" \t\r\n\f\v\0", 7);  // SQLite reads an expression up to the first NUL
+  std::string expression;
+  size_t at = 0;
+  while ((at = query.find_first_not_of(blanks, at)) != query.npos) {
+    const size_t end = std::min(query.find_first_of(blanks, at), query.size());
+    std::string word = query.substr(at, end - at);
+    at = end;
+    const bool prefix = word.size() > 1 && word.back() == '*';
+    if (prefix) word.pop_back();
+    const bool readable =
+        std::any_of(word.begin(), word.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c >= 0x80; });
+    if (!readable) continue;  // punctuation alone is in no index
+    std::string quoted;
+    for (const char c : word) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    expression += fmt::format("{}\"{}\"{}", expression.empty() ? "" : " ", quoted, prefix ? "*" : "");
+  }
+  return expression;
+}
+
+std::string text_at(const Json& json, const char* pointer) {
+  const Json value = json.value(Json::json_pointer(pointer), Json());
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+/// What else a record is found by: device, subject, the tags' words, and names such as d128 and bf16 of its cases.
+std::string about(const Json& record, const std::vector<std::string>& tags) {
+  std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
+                                 text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
+  for (std::string tag : tags) {
+    std::replace(tag.begin(), tag.end(), '_', ' ');
+    text += " " + tag;
+  }
+  std::set<std::string> values;
+  for (const Json& config : record.value("/data/cases"_json_pointer, Json::array())) {
+    for (const auto& [axis, value] : config.items()) {
+      if (value.is_string()) values.insert(value.get<std::string>());
+      if (axis == "head_dim") values.insert("d" + value.dump());
+    }
+  }
+  return fmt::format("{} {} {} {}", text, fmt::join(values, " "), text_at(record, "/data/hypothesis/id"),
+                     text_at(record, "/data/hypothesis/text"));
+}
+
+[[noreturn]] void no_store(const std::string& path, const std::string& why) {
+  throw BadInput(
+      fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
+}
+
+/// Changing to write-ahead logging takes the whole file for a moment; SQLite then does not wait for others by itself.
+void enter_wal(const Database& database) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(busy_timeout_ms);
+  for (;;) {
+    try {
+      database.execute("PRAGMA journal_mode = WAL");
+      return;
+    } catch (const SqlError& error) {
+      if (error.code != SQLITE_BUSY || std::chrono::steady_clock::now() > deadline) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+}
+
+/// Nothing where the line is no JSON, or so deep that it is no record (and copying it would use up the stack).
+std::optional<Json> parse(const std::string& line) {
+  bool deep = false;
+  Json json = Json::parse(
+      line,
+      [&](int depth, Json::parse_event_t, Json&) {
+        deep |= depth > max_depth;
+        return !deep;
+      },
+      false);
+  return deep || json.is_discarded() ? std::nullopt : std::optional(std::move(json));
+}
+
+}  // namespace
+
+std::string default_path() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  if (const std::string named = variable("KB_DB"); !named.empty()) return named;
+  if (const std::string data = variable("XDG_DATA_HOME"); !data.empty()) return data + "/attention-proto/kb.sqlite";
+  const std::string home = variable("HOME");
+  if (home.empty()) throw BadInput("there is no HOME for a knowledge base; name one with --db or KB_DB");
+  return home + "/.local/share/attention-proto/kb.sqlite";
+}
+
+std::string id_of_line(std::string_view line, const std::string& id) {
+  const std::string field = fmt::format("\"id\":\"{}\",", id);
+  std::string rest(line);
+  if (const size_t at = rest.find(field); at != rest.npos) {
+    rest.erase(at, field.size());
+    return sha256(rest).substr(0, 16);
+  }
+  // Written with blanks or in another order by some other program: the same rule on the line we would write.
+  const Json record = Json::parse(line, nullptr, false);
+  return record.is_object() ? record_id(record) : std::string();
+}
+
+Json to_json(const Note& note) {
+  Json record = {{"domain", note.domain},
+                 {"title", note.claim},
+                 {"content", note.evidence.empty() ? note.claim : note.evidence},
+                 {"tags", note.tags},
+                 {"confidence", note.confidence},
+                 {"source", !note.title.empty() ? note.title
+                            : !note.url.empty() ? note.url
+                                                : "by hand"},
+                 {"schema", "note/1"},
+                 {"id", ""},
+                 {"topic", note.topic},
+                 {"url", note.url},
+                 {"source_title", note.title},
+                 {"type", note.type}};
+  record["id"] = record_id(record);
+  return record;
+}
+
+Store Store::open(const std::string& path, Mode mode) {
+  const bool memory = path == ":memory:";
+  const bool write = mode == Mode::write || memory;
+  if (!memory) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) no_store(path, "is a folder");
+    if (!fs::exists(path, error)) {
+      if (!write) no_store(path, "is not there");
+      const fs::path folder = fs::absolute(path).parent_path();
+      fs::create_directories(folder, error);
+      if (error) throw BadInput(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
+    }
+  }
+  try {
+    Database database(path, write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY, busy_timeout_ms);
+    const auto is_new = [&] {
+      return database.integer("PRAGMA application_id") == 0 &&
+             database.integer("SELECT count(*) FROM sqlite_master") == 0;
+    };
+    if (write && is_new()) {
+      if (!memory) enter_wal(database);
+      Transaction transaction(database);
+      if (is_new()) {  // no other process was faster
+        database.execute(layout);
+        database.execute(
+            fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", application_id, layout_version)
+                .c_str());
+      }
+      transaction.commit();
+    }
+    if (database.integer("PRAGMA application_id") != application_id) no_store(path, "is no knowledge base");
+    const int64_t version = database.integer("PRAGMA user_version");
+    if (version != layout_version) {
+      no_store(path, fmt::format("has layout {}, this program knows {}", version, layout_version));
+    }
+    return {path, std::move(database)};
+  } catch (const SqlError& error) {
+    if (error.code == SQLITE_NOTADB) no_store(path, "is no knowledge base");
+    if (error.code == SQLITE_CANTOPEN || error.code == SQLITE_PERM || error.code == SQLITE_READONLY) {
+      no_store(path, error.what());
+    }
+    throw;
+  }
+}
+
+Store::Insertion Store::insert(const Json& record, std::string_view line) {
+  const std::string schema = text_at(record, "/schema");
+  const std::string id = text_at(record, "/id");
+  if (const auto known = exact(id)) {
+    // Another program may have written the same record with other blanks or in another order.
+    const bool same = known->line == line || nlohmann::json::parse(known->line) == nlohmann::json::parse(line);
+    return same ? Insertion::known : Insertion::differs;
+  }
+
+  const bool finding = schema == "finding/1", measurement = schema == "measurement/1";
+  const char* kind = finding ? "finding" : measurement ? "measurement" : "note";
+  const Json confidence = record.value("confidence", Json());
+  Statement row = database_.prepare(
+      "INSERT INTO records(id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, title, line) "
+      "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  row.bind(1, id)
+      .bind(2, kind)
+      .bind(3, text_at(record, finding ? "/data/experiment" : "/experiment"))
+      .bind(4, text_at(record, finding ? "/data/device" : "/device"))
+      .bind(5, text_at(record, "/domain"))
+      .bind(6, text_at(record, finding ? "/data/hypothesis/id" : "/topic"))
+      .bind(7, text_at(record, "/claim_key"))
+      .bind(8, text_at(record, finding ? "/data/verdict/state" : "/status"))
+      .bind(9, confidence.is_number() ? confidence.get<double>() : 0.0)
+      .bind(10, text_at(record, finding ? "/data/run/ts" : "/run/ts"))
+      .bind(11, text_at(record, "/title"))
+      .bind(12, line);
+  row.step();
+  if (measurement) return Insertion::added;
+
+  const auto tags = record.at("tags").get<std::vector<std::string>>();
+  Statement index = database_.prepare("INSERT INTO words(rowid, title, content, tags, about) VALUES(?, ?, ?, ?, ?)");
+  index.bind(1, database_.last_row())
+      .bind(2, text_at(record, "/title"))
+      .bind(3, text_at(record, "/content"))
+      .bind(4, fmt::format("{}", fmt::join(tags, " ")))
+      .bind(5, about(record, tags));
+  index.step();
+  return Insertion::added;
+}
+
+Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
+  Ingested result;
+  Transaction transaction(database_);
+  const auto refuse = [&](std::string problem) { result.bad.push_back({result.lines, std::move(problem)}); };
+  std::string line;
+  size_t bytes = 0, reported = 0;
+  while (std::getline(lines, line)) {
+    ++result.lines;
+    const bool torn = lines.eof();
+    bytes += line.size() + 1;
+    if (progress && (bytes - reported >= progress_bytes || result.lines % 256 == 0)) {
+      reported = bytes;
+      if (!progress(bytes)) throw Interrupted("interrupted");
+    }
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.find_first_not_of(" \t") == line.npos) continue;
+    if (line.size() > max_line_bytes) {
+      refuse(fmt::format("{} bytes, more than a record may have", line.size()));
+      continue;
+    }
+    const std::optional<Json> record = parse(line);
+    if (!record) {
+      refuse(torn ? "torn (the run that wrote it ended early)" : "no JSON");
+      continue;
+    }
+    if (const auto problems = check_schema(*record); !problems.empty()) {
+      refuse(problems.size() == 1 ? problems[0] : fmt::format("{} (and {} more)", problems[0], problems.size() - 1));
+      continue;
+    }
+    switch (insert(*record, line)) {
+      case Insertion::added:
+        ++result.added;
+        break;
+      case Insertion::known:
+        ++result.known;
+        break;
+      case Insertion::differs:
+        refuse(fmt::format("id {} is that of another record in the knowledge base", text_at(*record, "/id")));
+    }
+  }
+  if (lines.bad()) throw std::runtime_error("the input could not be read to its end; nothing of it was kept");
+  transaction.commit();
+  return result;
+}
+
+bool Store::add(const Json& record) {
+  if (const auto problems = check_schema(record); !problems.empty()) throw BadInput(problems.front());
+  Transaction transaction(database_);
+  const Insertion insertion = insert(record, record.dump());
+  transaction.commit();
+  return insertion == Insertion::added;
+}
+
+std::vector<Match> Store::search(const std::string& query, const Filter& filter) const {
+  const std::string expression = match_expression(query);
+  if (expression.empty()) return {};
+  // A hit in the title weighs more than one in the text around it.
+  Statement rows = database_.prepare(
+      fmt::format("SELECT {}, bm25(words, 8.0, 4.0, 4.0, 1.0) AS score, snippet(words, 1, '[', ']', ' .. ', 32) "
+                  "FROM words JOIN records ON records.number = words.rowid "
+                  "WHERE words MATCH ?6 AND {} ORDER BY score, records.number LIMIT ?5",
+                  columns, condition));
+  bind(rows, filter);
+  rows.bind(6, expression);
+  std::vector<Match> matches;
+  while (rows.step()) matches.push_back({record_of(rows), -rows.real(13), rows.text(14)});
+  return matches;
+}
+
+std::vector<Record> Store::list(const Filter& filter) const {
+  Statement rows =
+      database_.prepare(fmt::format("SELECT {} FROM records WHERE {} ORDER BY number LIMIT ?5", columns, condition));
+  bind(rows, filter);
+  std::vector<Record> records;
+  while (rows.step()) records.push_back(record_of(rows));
+  return records;
+}
+
+std::optional<Record> Store::exact(const std::string& id) const {
+  Statement row = database_.prepare(fmt::format("SELECT {} FROM records WHERE id = ?1", columns));
+  row.bind(1, id);
+  return row.step() ? std::optional(record_of(row)) : std::nullopt;
+}
+
+Record Store::find(const std::string& id) const {
+  if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {
+    throw BadInput(fmt::format("'{}' is no id; up to 16 hex digits", id));
+  }
+  // 'g' comes after every hex digit.
+  Statement rows =
+      database_.prepare(fmt::format("SELECT {} FROM records WHERE id >= ?1 AND id < ?1 || 'g' LIMIT 2", columns));
+  rows.bind(1, id);
+  if (!rows.step()) throw BadInput(fmt::format("{}: no record's id begins so; kb list shows ids", id));
+  Record found = record_of(rows);
+  if (rows.step()) throw BadInput(fmt::format("{}: the ids of several records begin so; give more digits", id));
+  return found;
+}
+
+void Store::remove(const std::vector<std::string>& ids) {
+  Transaction transaction(database_);
+  Statement words = database_.prepare("DELETE FROM words WHERE rowid = (SELECT number FROM records WHERE id = ?1)");
+  Statement record = database_.prepare("DELETE FROM records WHERE id = ?1");
+  for (const std::string& id : ids) {
+    for (Statement* statement : {&words, &record}) {
+      statement->bind(1, id).step();
+      statement->reset();
+    }
+  }
+  transaction.commit();
+}
+
+Json Store::stats() const {
+  const auto counts = [&](const char* column, const char* where) {
+    Json result = Json::object();
+    Statement rows = database_.prepare(
+        fmt::format("SELECT {0}, count(*) FROM records WHERE {1} GROUP BY {0} ORDER BY {0}", column, where));
+    while (rows.step()) result[rows.text(0)] = rows.integer(1);
+    return result;
+  };
+  return {{"db", path_},
+          {"size_bytes", database_.integer("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")},
+          {"records", counts("kind", "true")},
+          {"findings",
+           {{"by_verdict", counts("state", "kind = 'finding'")},
+            {"by_confidence", counts("confidence", "kind = 'finding'")},
+            {"by_experiment", counts("experiment", "kind = 'finding'")},
+            {"by_device", counts("device", "kind = 'finding'")}}},
+          {"measurements",
+           {{"by_status", counts("state", "kind = 'measurement'")},
+            {"by_experiment", counts("experiment", "kind = 'measurement'")},
+            {"by_device", counts("device", "kind = 'measurement'")}}}};
+}
+
+std::vector<Json> Store::topics() const {
+  Statement rows = database_.prepare(
+      "SELECT domain, experiment, topic, sum(kind = 'finding'), sum(state = 'supported'), sum(state = 'refuted'), "
+      "sum(state = 'inconclusive'), sum(kind = 'note'), max(ts) FROM records WHERE kind <> 'measurement' "
+      "GROUP BY domain, experiment, topic ORDER BY domain, experiment, min(number)");
+  std::vector<Json> topics;
+  while (rows.step()) {
+    topics.push_back({{"domain", rows.text(0)},
+                      {"experiment", rows.text(1)},
+                      {"topic", rows.text(2)},
+                      {"findings", rows.integer(3)},
+                      {"supported", rows.integer(4)},
+                      {"refuted", rows.integer(5)},
+                      {"inconclusive", rows.integer(6)},
+                      {"notes", rows.integer(7)},
+                      {"latest", rows.text(8)}});
+  }
+  return topics;
+}
+
+}  // namespace attn::kb

@@ -1,0 +1,479 @@
+// kb as a user meets it: what it prints, what it refuses, and what survives being killed.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "findings/kb/tests/support.h"
+
+namespace attn::kb {
+namespace {
+
+class CliTest : public KbTest {
+ protected:
+  std::string records_ = {};
+
+  /// A file with a record of each kind, taken in.
+  void SetUp() override {
+    KbTest::SetUp();
+    setenv("KB_DB", path("kb.sqlite").c_str(), 1);
+    records_ = write("records.jsonl", {finding(1.5), finding(1.1, "r2"), measurement(shape(64), 1e-3)});
+  }
+  void ingest() const { ASSERT_EQ(run({"ingest", records_}).status, 0); }
+
+  static std::vector<Json> json_lines(const std::string& text) {
+    std::vector<Json> all;
+    for (const std::string& line : lines_of(text)) all.push_back(Json::parse(line));
+    return all;
+  }
+  std::set<std::string> ids() const {
+    std::set<std::string> all;
+    for (const Json& one : json_lines(run({"list", "--json"}).out)) all.insert(one["id"]);
+    return all;
+  }
+};
+
+/// `count` different records; those of another seed differ from them.
+std::string many_records(int count, const std::string& seed) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    text += to_json(Note{.domain = "attention_kernels",
+                         .topic = "load",
+                         .claim = fmt::format("claim {} of {}", i, seed),
+                         .evidence = std::string(300, 'e'),
+                         .url = "",
+                         .title = "",
+                         .type = "",
+                         .tags = {}})
+                .dump() +
+            "\n";
+  }
+  return text;
+}
+
+TEST_F(CliTest, IngestsFilesAndStdinOnce) {
+  Outcome outcome = run({"ingest", records_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos) << outcome.out;
+  outcome = run({"ingest", "-", "--json"}, records_);
+  EXPECT_EQ(outcome.status, 0);
+  const Json report = Json::parse(outcome.out);
+  EXPECT_EQ(report["added"], 0);
+  EXPECT_EQ(report["known"], 3);
+  EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin is the default";
+  EXPECT_EQ(ids().size(), 3u);
+}
+
+TEST_F(CliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
+  const std::string file =
+      write_text("mixed.jsonl", "oops\n" + finding(1.5).dump() + "\n{\"schema\":\"finding/1\"}\n\n");
+  const Outcome outcome = run({"ingest", file, "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("line 1: no JSON"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("line 3: domain: is missing (and"), std::string::npos) << outcome.err;
+  const Json report = Json::parse(outcome.out);
+  EXPECT_EQ(report["bad"].size(), 2u);
+  EXPECT_EQ(report["bad"][1]["line"], 3);
+  EXPECT_EQ(ids().size(), 1u);
+}
+
+TEST_F(CliTest, TwoIngestersAtOnceLoseNothing) {
+  // From an empty folder, so that both also want to make the knowledge base.
+  for (int round = 0; round < 5; ++round) {
+    const std::string db = path(fmt::format("both{}.sqlite", round));
+    const std::string a = write_text("a.jsonl", many_records(400, "a") + many_records(100, "shared"));
+    const std::string b = write_text("b.jsonl", many_records(100, "shared") + many_records(400, "b"));
+    const pid_t first = start({"--db", db, "ingest", a}, "first"), second = start({"--db", db, "ingest", b}, "second");
+    const Outcome one = finish(first, "first"), other = finish(second, "second");
+    EXPECT_EQ(one.status, 0) << one.err;
+    EXPECT_EQ(other.status, 0) << other.err;
+    const Json stats = Json::parse(run({"--db", db, "stats", "--json"}).out);
+    EXPECT_EQ(stats["records"]["note"], 900);
+    EXPECT_EQ(run({"--db", db, "verify"}).status, 0);
+  }
+}
+
+TEST_F(CliTest, KilledInMidIngestLeavesTheFileWhole) {
+  ingest();
+  const std::string large = write_text("large.jsonl", many_records(20000, "large"));
+  int killed = 0;
+  for (int delay_ms = 5; delay_ms < 400; delay_ms += delay_ms) {
+    const pid_t child = start({"ingest", large}, "killed");
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    kill(child, SIGKILL);
+    const Outcome outcome = finish(child, "killed");
+    killed += outcome.status == 128 + SIGKILL;
+    // All of the file or nothing of it.
+    const int64_t notes = Json::parse(run({"stats", "--json"}).out)["records"].value("note", 0);
+    EXPECT_TRUE(notes == 0 || notes == 20000) << notes << " after " << delay_ms << " ms";
+    if (outcome.status == 0) break;
+  }
+  EXPECT_GT(killed, 0);
+  EXPECT_EQ(run({"verify"}).status, 0);
+  EXPECT_EQ(run({"ingest", large}).status, 0);
+  EXPECT_EQ(Json::parse(run({"stats", "--json"}).out)["records"]["note"], 20000);
+  EXPECT_EQ(lines_of(run({"search", "large", "--json"}).out).size(), 20000u);
+}
+
+TEST_F(CliTest, InterruptedKeepsNothingOfTheFile) {
+  ingest();
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t child = start({"ingest", pipe}, "interrupted");
+  const auto before = signal(SIGPIPE, SIG_IGN);  // the reader may be gone before the writer is done
+  {
+    std::ofstream writer(pipe);
+    writer << many_records(1000, "first") << std::flush;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(child, SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    writer << many_records(1000, "second");
+  }
+  signal(SIGPIPE, before);
+  const Outcome outcome = finish(child, "interrupted");
+  EXPECT_EQ(outcome.status, 130) << outcome.err;
+  EXPECT_EQ(ids().size(), 3u);
+}
+
+TEST_F(CliTest, SearchesWithFilters) {
+  ingest();
+  ASSERT_EQ(run({"add", "attention_kernels", "notes", "bf16 needs more digits", "evidence", "", "", "", "0.2"}).status,
+            0);
+  EXPECT_EQ(json_lines(run({"search", "bf16", "--json"}).out).size(), 3u);
+  EXPECT_EQ(json_lines(run({"search", "bf16", "--json", "--limit", "1"}).out).size(), 1u);
+  EXPECT_EQ(json_lines(run({"search", "--min-confidence", "0.5", "bf16", "--json"}).out).size(), 2u);
+  EXPECT_EQ(json_lines(run({"search", "bf16", "--json", "--device", "a cpu"}).out).size(), 2u);
+  EXPECT_EQ(json_lines(run({"search", "bf16", "--json", "--proto", "proto2"}).out).size(), 0u);
+  EXPECT_EQ(json_lines(run({"search", "flash_attention", "d64", "--json"}).out).size(), 2u);
+  const Outcome outcome = run({"search", "d64"});
+  EXPECT_NE(outcome.out.find("The worst flash attention tile takes 1.50 times the best (A CPU, 2 units)"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(json_lines(run({"search", "[d64]", "--json"}).out).size(), 2u) << "what CLI11 would take for a list";
+  EXPECT_EQ(json_lines(run({"search", "[d64,bf16]", "--json"}).out).size(), 2u);
+  for (const char* query : {"[", "{}", "[]]", "'", "[[d64]"}) EXPECT_EQ(run({"search", query}).status, 0) << query;
+  const Outcome nothing = run({"search", "elephants"});
+  EXPECT_EQ(nothing.status, 0);
+  EXPECT_EQ(nothing.out, "");
+  EXPECT_NE(nothing.err, "");
+}
+
+TEST_F(CliTest, EveryCommandSpeaksJson) {
+  ingest();
+  const std::string id = finding(1.5)["id"];
+  const std::string other = write("other.jsonl", {measurement(shape(64), 0.9e-3)});
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"ingest", records_},
+                                             {"add", "domain", "topic", "claim"},
+                                             {"search", "tile"},
+                                             {"show", id},
+                                             {"list"},
+                                             {"stats"},
+                                             {"topics"},
+                                             {"verify"},
+                                             {"verify", records_},
+                                             {"dedup"},
+                                             {"dedup", "--apply"},
+                                             {"export"},
+                                             {"cite", id},
+                                             {"compare", records_, other}}) {
+    std::vector<std::string> before = {"--json"}, after = command;
+    before.insert(before.end(), command.begin(), command.end());
+    after.emplace_back("--json");
+    for (const auto& arguments : {before, after}) {
+      const Outcome outcome = run(arguments);
+      EXPECT_EQ(outcome.status, 0) << command[0] << ": " << outcome.err;
+      for (const std::string& line : lines_of(outcome.out))
+        EXPECT_TRUE(Json::accept(line)) << command[0] << ": " << line;
+      EXPECT_TRUE(command[0] == "dedup" || !outcome.out.empty()) << command[0];
+    }
+    const Outcome text = run(command);
+    EXPECT_EQ(text.status, 0) << command[0] << ": " << text.err;
+    EXPECT_FALSE(text.out.empty()) << command[0];
+  }
+  EXPECT_EQ(run({"show", id.substr(0, 8), "--json"}).out, finding(1.5).dump() + "\n");
+}
+
+TEST_F(CliTest, ExportsAndTakesInAgain) {
+  Json record = finding(1.5);
+  record["unknown"] = "kept";
+  record = with_id(record);
+  ASSERT_EQ(run({"ingest", write("one.jsonl", {record, measurement(shape(64), 1e-3)})}).status, 0);
+  ASSERT_EQ(run({"add", "domain", "topic", "a \"quoted\", claim\nof two lines", "=1+1"}).status, 0);
+  const std::string exported = write_text("exported.jsonl", run({"export"}).out);
+  EXPECT_NE(text_of(exported).find("\"unknown\":\"kept\""), std::string::npos);
+  EXPECT_EQ(run({"--db", path("again.sqlite"), "ingest", exported}).status, 0);
+  EXPECT_EQ(run({"--db", path("again.sqlite"), "export"}).out, text_of(exported));
+  EXPECT_EQ(lines_of(run({"export", "--kind", "finding"}).out).size(), 1u);
+
+  const std::string csv = run({"export", "--format", "csv"}).out;
+  EXPECT_NE(csv.find("\"a \"\"quoted\"\", claim\nof two lines\""), std::string::npos) << csv;
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\r'), 4) << "a head and three records";
+  const std::string markdown = run({"export", "--format", "md"}).out;
+  EXPECT_NE(markdown.find("## proto1\\_flash: worst\\_tile"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("(supported, 1.5 [1.49, 1.51], confidence 0.8)"), std::string::npos) << markdown;
+  const std::string command = fmt::format("{}/findings/validate {}", ATTN_SOURCE_DIR, exported);
+  const int status = WEXITSTATUS(std::system(command.c_str()));
+  EXPECT_TRUE(status == 0 || status == 77) << status << "; 77: python3-jsonschema is not installed";
+}
+
+TEST_F(CliTest, FeedsTheStudysKnowledgeBase) {
+  if (std::system("python3 -c 'import sqlite3' 2> /dev/null") != 0) GTEST_SKIP() << "python3 is not installed";
+  ingest();
+  const std::vector<std::string> hostile = {"it's $(touch harmed) `touch harmed`",
+                                            "a\n; touch harmed #",
+                                            "-n",
+                                            "*",
+                                            "\\",
+                                            "\"; touch harmed; \"",
+                                            "'; DROP TABLE findings; --",
+                                            "x\ty\x1b[2J",
+                                            "!!",
+                                            "~",
+                                            "a|b & c > harmed"};
+  for (const std::string& text : hostile) {
+    ASSERT_EQ(
+        run({"add", "--", "attention_kernels", text, text, text, text, text, "blog_post", "verified", text}).status, 0);
+  }
+  const std::string script = write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
+  EXPECT_EQ(lines_of(text_of(script)).size(), 2 + hostile.size()) << "one line each; measurements are left out";
+  std::filesystem::create_directory(path("bin"));
+  std::filesystem::create_symlink(ATTN_SOURCE_DIR "/findings/kb/tests/gpu_forge_standin", path("bin/kb"));
+  const std::string command =
+      fmt::format("cd '{0}' && GPU_FORGE_DB='{0}/study.sqlite' PATH='{0}/bin':$PATH sh -e add.sh", folder_.string());
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_FALSE(std::filesystem::exists(path("harmed")));
+
+  const Database study(path("study.sqlite"), SQLITE_OPEN_READONLY, 0);
+  Statement rows = study.prepare(
+      "SELECT skills.name, topic, claim, evidence, source_url, source_title, source_type, confidence, tags "
+      "FROM findings JOIN skills ON skills.id = skill_id ORDER BY findings.id");
+  ASSERT_TRUE(rows.step());
+  EXPECT_EQ(rows.text(0), "gpu-perf");
+  EXPECT_EQ(rows.text(1), "proto1_flash/worst_tile");
+  EXPECT_EQ(rows.text(2), "The worst flash attention tile takes 1.50 times the best (supported; A CPU, 2 units)");
+  EXPECT_NE(rows.text(3).find("1.5 [1.49, 1.51]"), std::string::npos) << rows.text(3);
+  EXPECT_EQ(rows.text(4), "attention-proto/proto1_flash#" + finding(1.5)["id"].get<std::string>());
+  EXPECT_EQ(rows.text(6), "benchmark");
+  EXPECT_EQ(rows.text(7), "high");
+  EXPECT_EQ(rows.text(8), "flash_attention,d64,worst_tile,bf16");
+  ASSERT_TRUE(rows.step());
+  for (std::string text : hostile) {
+    ASSERT_TRUE(rows.step()) << text;
+    for (char& c : text) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    for (const int column : {1, 2, 3, 4, 5}) EXPECT_EQ(rows.text(column), text);
+    EXPECT_EQ(rows.text(6), "blog_post");
+    EXPECT_EQ(rows.text(7), "high") << "the study's knowledge base has no verified blog posts";
+  }
+  EXPECT_FALSE(rows.step());
+}
+
+TEST_F(CliTest, ItsOwnAddReadsThatExport) {
+  ingest();
+  const std::string script = write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
+  const std::string command = fmt::format("cd '{0}' && KB_DB='{0}/copy.sqlite' PATH='{1}':$PATH sh -e add.sh > ids",
+                                          folder_.string(), ATTN_BINARY_DIR);
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(
+      lines_of(run({"--db", path("copy.sqlite"), "list", "--kind", "note", "--min-confidence", "0.8"}).out).size(), 2u);
+}
+
+TEST_F(CliTest, AddsNotesOnce) {
+  const std::vector<std::string> note = {
+      "add",   "attention_kernels", "softmax", "Claim",  "Evidence", "https://example.org",
+      "Title", "academic_paper",    "high",    "a, b,,a"};
+  const Outcome outcome = run(note);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::string id = lines_of(outcome.out).at(0);
+  EXPECT_EQ(run(note).out, id + ", known already\n");
+  const Json record = Json::parse(run({"show", id, "--json"}).out);
+  EXPECT_EQ(record["tags"], Json::parse(R"(["a", "b"])"));
+  EXPECT_EQ(record["confidence"], 0.8);
+  EXPECT_EQ(record["source"], "Title");
+  EXPECT_EQ(run({"verify"}).status, 0);
+  EXPECT_EQ(run({"add", "d", "search", "list"}).status, 0) << "names of commands are words too";
+  EXPECT_EQ(run({"add", "d", "t", "c", "", "", "", "", "1.5"}).status, 2);
+  EXPECT_EQ(run({"add", "d", "t", "c", "", "", "", "", "sure"}).status, 2);
+  EXPECT_EQ(run({"add", "d", "t", ""}).status, 2);
+  EXPECT_EQ(run({"add", "d", "t", "\xff"}).status, 2) << "no UTF-8";
+}
+
+TEST_F(CliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
+  ingest();
+  Outcome outcome = run({"verify"});
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_NE(outcome.out.find("CONTRADICTION  proto1_flash/worst_tile/A CPU, 2 units"), std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(run({"verify", "--strict"}).status, 1);
+  Json record = finding(1.5, "r9");
+  record["confidence"] = 0.95;
+  const std::string file = write("tampered.jsonl", {with_id(record)});
+  outcome = run({"verify", file});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.out.find("confidence: is 0.95, computed again 0.8"), std::string::npos) << outcome.out;
+  ASSERT_EQ(run({"ingest", file}).status, 0) << "a finding that does not hold is known all the same";
+  EXPECT_EQ(run({"verify"}).status, 1);
+  EXPECT_EQ(run({"verify", write_text("torn.jsonl", "{")}).status, 1);
+}
+
+TEST_F(CliTest, DedupKeepsTheSurest) {
+  Json cleaned = finding(1.5);
+  cleaned["data"]["run"]["replay"] = "proto1_flash --seed 1 --quiet";
+  cleaned = with_id(cleaned);
+  ASSERT_EQ(run({"ingest", write("f.jsonl", {finding(1.5), cleaned, finding(1.5, "r2")})}).status, 0);
+  ASSERT_EQ(run({"add", "d", "t", "One  claim", "", "", "", "", "0.9"}).status, 0);
+  ASSERT_EQ(run({"add", "d", "t", "one claim", "other evidence", "", "", "", "0.2"}).status, 0);
+  EXPECT_NE(run({"dedup"}).out.find("2 records could be removed"), std::string::npos);
+  EXPECT_EQ(ids().size(), 5u) << "nothing is removed that was not asked for";
+  EXPECT_NE(run({"dedup", "--apply"}).out.find("2 records removed"), std::string::npos);
+  EXPECT_EQ(ids().size(), 3u);
+  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "of equals the last that came";
+  EXPECT_EQ(json_lines(run({"search", "one", "claim", "--json"}).out).at(0)["confidence"], 0.9);
+  EXPECT_NE(run({"dedup"}).out.find("0 records could be removed"), std::string::npos);
+}
+
+TEST_F(CliTest, ComparesFilesDevicesAndCommits) {
+  const std::string a = write("a.jsonl", {measurement(shape(64), 1e-3), measurement(shape(128), 1e-3)});
+  const std::string slower = write("b.jsonl", {measurement(shape(64), 1.2e-3), measurement(shape(128), 0.5e-3)});
+  Outcome outcome = run({"compare", a, slower});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.out.find("SLOWER"), 0u) << "first what is worse: " << outcome.out;
+  EXPECT_NE(outcome.out.find("FASTER"), std::string::npos);
+  EXPECT_EQ(run({"compare", a, a}).status, 0);
+  EXPECT_EQ(run({"compare", a, slower, "--floor", "30"}).status, 0);
+  EXPECT_EQ(json_lines(run({"compare", "--json", a, slower}).out).size(), 2u);
+  EXPECT_EQ(run({"compare", a, path("none.jsonl")}).status, 2);
+  EXPECT_EQ(run({"compare", a, write_text("empty.jsonl", "")}).status, 2);
+
+  Json later = finding(1.5, "r2", "Another CPU, 4 units");
+  later["data"]["env"]["git"]["commit"] = "fedcba9876543210";
+  ASSERT_EQ(run({"ingest", a,
+                 write("c.jsonl",
+                       {measurement(shape(64), 2e-3, "Another CPU, 4 units", "r2"), finding(1.5), with_id(later)})})
+                .status,
+            0);
+  EXPECT_EQ(run({"compare", "--by", "device", "a cpu", "another"}).status, 1);
+  EXPECT_EQ(run({"compare", "--by", "device", "another", "a cpu"}).status, 0);
+  EXPECT_EQ(run({"compare", "--by", "device", "cpu", "a cpu"}).status, 2) << "two devices are called so";
+  EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "fedcba9"}).status, 1);
+  EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "0000000"}).status, 2);
+}
+
+TEST_F(CliTest, CitesAndShows) {
+  ingest();
+  const std::string id = finding(1.5)["id"], measured = measurement(shape(64), 1e-3)["id"];
+  const Outcome outcome = run({"cite", id.substr(0, 8), measured});
+  EXPECT_EQ(outcome.status, 0);
+  ASSERT_EQ(lines_of(outcome.out).size(), 2u);
+  for (const char* part : {"takes 1.50 times the best", "1.5 [1.49, 1.51]", "confidence 0.8", "A CPU, 2 units",
+                           "0123456789ab", "replay: proto1_flash --seed 1"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
+  }
+  EXPECT_NE(run({"show", id}).out.find("replay"), std::string::npos);
+  EXPECT_NE(run({"show", measured}).out.find("1000.0 us [995.0, 1005.0]"), std::string::npos);
+  const Outcome none = run({"cite", id, "0000000000000000"});
+  EXPECT_EQ(none.status, 2);
+  EXPECT_EQ(none.out, "");
+}
+
+TEST_F(CliTest, BadInputIsOneLineAndStatusTwo) {
+  ingest();
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"frobnicate"},
+                                             {"search"},
+                                             {"show"},
+                                             {"show", "nothex"},
+                                             {"show", "0000000000000000"},
+                                             {"list", "--limit", "0"},
+                                             {"list", "--limit", "-1"},
+                                             {"list", "--limit", "2x"},
+                                             {"list", "--min-confidence", "1.5"},
+                                             {"list", "--min-confidence", "nan"},
+                                             {"list", "--kind", "rumour"},
+                                             {"list", "extra"},
+                                             {"export", "--format", "xml"},
+                                             {"export", "--format", "csv", "--json"},
+                                             {"compare", "a"},
+                                             {"compare", "a", "b", "--by", "mood"},
+                                             {"compare", records_, records_, "--floor", "-1"},
+                                             {"ingest", path("none.jsonl")},
+                                             {"ingest", folder_},
+                                             {"verify", path("none.jsonl")},
+                                             {"--db", path("none.sqlite"), "list"},
+                                             {"--db", records_, "list"},
+                                             {"--db", "/proc/none/kb.sqlite", "ingest", records_},
+                                             {"--db", "", "list"},
+                                             {"add", "d"}}) {
+    const Outcome outcome = run(arguments);
+    const std::string shown = fmt::format("{}", arguments.empty() ? "" : arguments[0]);
+    EXPECT_EQ(outcome.status, 2) << shown << ": " << outcome.out << outcome.err;
+    EXPECT_EQ(lines_of(outcome.err).size(), 1u) << shown << ": " << outcome.err;
+    EXPECT_EQ(outcome.err.find("kb: "), 0u) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << shown;
+  }
+}
+
+TEST_F(CliTest, HelpNamesEverything) {
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.status, 0);
+  for (const char* part : {"ingest", "add", "search", "show", "list", "stats", "topics", "verify", "dedup", "export",
+                           "cite", "compare", "--db", "--json", "KB_DB", "EXIT STATUS", "130"}) {
+    EXPECT_NE(help.out.find(part), std::string::npos) << part;
+  }
+  for (const char* command : {"ingest", "search", "export", "compare"}) {
+    EXPECT_EQ(run({command, "--help"}).status, 0) << command;
+  }
+  EXPECT_NE(run({"export", "--help"}).out.find("gpu-forge"), std::string::npos);
+  EXPECT_EQ(run({"--version"}).out.find("kb "), 0u);
+}
+
+TEST_F(CliTest, FindsItsDatabase) {
+  unsetenv("KB_DB");
+  ASSERT_EQ(run({"ingest", records_}).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("data/attention-proto/kb.sqlite")));
+  EXPECT_EQ(ids().size(), 3u);
+  setenv("KB_DB", path("named.sqlite").c_str(), 1);
+  EXPECT_EQ(run({"list"}).status, 2);
+  ASSERT_EQ(run({"--db", path("option.sqlite"), "ingest", records_}).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("named.sqlite")));
+  unsetenv("KB_DB");
+  unsetenv("XDG_DATA_HOME");
+  setenv("HOME", (folder_ / "home").c_str(), 1);
+  ASSERT_EQ(run({"ingest", records_}).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("home/.local/share/attention-proto/kb.sqlite")));
+  unsetenv("HOME");
+  EXPECT_EQ(run({"list"}).status, 2);
+}
+
+TEST_F(CliTest, ReadersDoNotWaitForAnIngester) {
+  ingest();
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t child = start({"ingest", pipe}, "slow");
+  {
+    std::ofstream writer(pipe);
+    writer << many_records(500, "slow") << std::flush;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_EQ(ids().size(), 3u) << "what is not committed is not seen, and nobody waits for it";
+  }
+  EXPECT_EQ(finish(child, "slow").status, 0);
+  EXPECT_EQ(ids().size(), 503u);
+}
+
+TEST_F(CliTest, AFullDiskIsAnErrorAndLosesNothing) {
+  ingest();
+  const Outcome outcome = run({"export", "--json"});
+  ASSERT_EQ(outcome.status, 0);
+  const std::string command = fmt::format("KB_DB='{}' '{}/kb' export > /dev/full 2> '{}'", path("kb.sqlite").string(),
+                                          ATTN_BINARY_DIR, path("err").string());
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
+  EXPECT_NE(text_of(path("err")).find("stdout"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace attn::kb

@@ -1,0 +1,256 @@
+#include "findings/kb/store.h"
+
+#include <fmt/format.h>
+
+#include <random>
+#include <set>
+
+#include "common/error.h"
+#include "findings/kb/tests/support.h"
+
+namespace attn::kb {
+namespace {
+
+class StoreTest : public KbTest {
+ protected:
+  Store store_ = Store::open(":memory:", Store::Mode::write);
+
+  Ingested take(const std::string& text) {
+    std::stringstream lines(text);
+    return store_.ingest(lines);
+  }
+  Ingested take_records(const std::vector<Json>& records) {
+    std::string text;
+    for (const Json& record : records) text += record.dump() + "\n";
+    return take(text);
+  }
+  std::set<std::string> found(const std::string& query, const Filter& filter = {}) const {
+    std::set<std::string> ids;
+    for (const Match& match : store_.search(query, filter)) ids.insert(match.record.id);
+    return ids;
+  }
+};
+
+Json note(const std::string& claim, const std::string& evidence = "", const std::vector<std::string>& tags = {}) {
+  return to_json(Note{.domain = "attention_kernels",
+                      .topic = "topic",
+                      .claim = claim,
+                      .evidence = evidence,
+                      .url = "",
+                      .title = "",
+                      .type = "",
+                      .confidence = 0.6,
+                      .tags = tags});
+}
+
+TEST_F(StoreTest, TakesInOnceAndKeepsTheLineAsItCame) {
+  Json record = finding(1.5);
+  record["some_field"] = {{"deeper", {1, 2.50, "\u00e9"}}};
+  record = with_id(record);
+  const std::string line = record.dump();
+  Ingested result = take(line + "\r\n\n  \n" + line);
+  EXPECT_EQ(result.lines, 4);
+  EXPECT_EQ(result.added, 1);
+  EXPECT_EQ(result.known, 1);
+  EXPECT_TRUE(result.bad.empty());
+  EXPECT_EQ(store_.find(record["id"]).line, line);
+  // The same in another order of fields is the same; another record under its id is not.
+  EXPECT_EQ(take(nlohmann::json::parse(line).dump()).known, 1);
+  record["title"] = "Another";
+  result = take(record.dump());
+  ASSERT_EQ(result.bad.size(), 1u);
+  EXPECT_EQ(store_.find(record["id"]).line, line);
+}
+
+TEST_F(StoreTest, SkipsBadLinesAndSaysWhich) {
+  std::string deep(100'000, '[');
+  const std::string good = finding(1.5).dump();
+  const Ingested result = take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/1"})" + "\n" + deep +
+                               "\n{\"schema\":" + std::string(5000, '[') + std::string(5000, ']') + "}\n\xff\xfe\n" +
+                               measurement(shape(64), 1e-3).dump() + "\n" + good.substr(0, good.size() / 2));
+  EXPECT_EQ(result.added, 2);
+  std::vector<int64_t> numbers;
+  for (const BadLine& bad : result.bad) numbers.push_back(bad.line);
+  EXPECT_EQ(numbers, (std::vector<int64_t>{1, 3, 4, 5, 6, 7, 9}));
+  EXPECT_NE(result.bad.back().problem.find("torn"), std::string::npos);
+  EXPECT_EQ(store_.list({}).size(), 2u);
+}
+
+TEST_F(StoreTest, NothingIsKeptOfAnIngestionThatEnds) {
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += note(fmt::format("claim {}", i)).dump() + "\n";
+  std::stringstream lines(text);
+  int calls = 0;
+  EXPECT_THROW(store_.ingest(lines, [&](size_t) { return ++calls < 2; }), Interrupted);
+  EXPECT_TRUE(store_.list({}).empty());
+  EXPECT_EQ(take(text).added, 600);
+}
+
+TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
+  const Json tile = finding(1.5);  // tags flash_attention d64 bf16, subject head_dim=64, "At block_r 128"
+  const Json other = note("Two block rows of d640", "flash attentions, bf 16, head_dim=640", {"paged_cache"});
+  take_records({tile, other});
+  const std::string a = tile["id"], b = other["id"];
+  for (const char* query : {"d64", "bf16", "flash_attention", "block_r", "head_dim=64", "worst_tile", "D64",
+                            "block_r 128", "flash_attention d64 bf16", "dtype=bf16", "\"tile\"", "flash attention tile",
+                            "A CPU, 2 units", "proto1_flash", "naive", "choice of tile"}) {
+    EXPECT_EQ(found(query), std::set<std::string>{a}) << query;
+  }
+  for (const char* query : {"head_dim=640", "d640", "paged_cache", "paged cache", "bf 16"}) {
+    EXPECT_EQ(found(query), std::set<std::string>{b}) << query;
+  }
+  EXPECT_EQ(found("flash*"), (std::set<std::string>{a, b}));
+  EXPECT_EQ(found("d64*"), (std::set<std::string>{a, b}));
+  for (const char* query : {"d6", "block", "flash_attention d640", "rows_of", "", " ", "*", "=", "...", "\"\""}) {
+    if (std::string(query) == "block") continue;  // a word of the note
+    EXPECT_TRUE(found(query).empty()) << query;
+  }
+}
+
+TEST_F(StoreTest, RanksAndCutsOutWhatMatches) {
+  const Json title = note("Swizzle the shared memory", "Against bank conflicts.");
+  const Json content =
+      note("Layouts of tiles", "A long text that speaks of many things, and at its end of a swizzle too.");
+  take_records({content, title});
+  const auto matches = store_.search("swizzle", {});
+  ASSERT_EQ(matches.size(), 2u);
+  EXPECT_EQ(matches[0].record.id, title["id"]) << "the title weighs more";
+  EXPECT_GT(matches[0].score, matches[1].score);
+  EXPECT_NE(matches[1].snippet.find("[swizzle]"), std::string::npos) << matches[1].snippet;
+  EXPECT_EQ(store_.search("swizzle", {.limit = 1}).size(), 1u);
+}
+
+TEST_F(StoreTest, HostileStringsAreData) {
+  const std::vector<std::string> hostile = {"'; DROP TABLE records; --",
+                                            "\" OR 1=1 --",
+                                            "a AND",
+                                            "NEAR(a b",
+                                            "NOT",
+                                            "OR",
+                                            "title:",
+                                            "{a b}:c",
+                                            "^start",
+                                            "a + b",
+                                            "(((",
+                                            "\"",
+                                            "\"\"\"",
+                                            "*",
+                                            "a*b",
+                                            "-x",
+                                            "%s%n",
+                                            "$(touch x)",
+                                            "`id`",
+                                            "\\",
+                                            "a\nb",
+                                            "\u202e evil",
+                                            "日本語",
+                                            std::string("nul\0byte", 8),
+                                            std::string(100'000, 'x'),
+                                            "\x01\x1b[2J"};
+  for (const std::string& text : hostile) {
+    const Json record = note(text.find_first_not_of(' ') == text.npos ? "x" + text : text, text, {text});
+    ASSERT_TRUE(store_.add(record)) << text;
+    const Record kept = store_.find(record["id"]);
+    EXPECT_EQ(kept.json(), record);
+    EXPECT_EQ(kept.title, text);
+    EXPECT_NO_THROW(store_.search(text, {.kind = text, .device = text, .experiment = text})) << text;
+    EXPECT_NO_THROW(store_.list({.kind = text, .device = text, .experiment = text})) << text;
+  }
+  EXPECT_EQ(store_.list({}).size(), hostile.size());
+  EXPECT_EQ(found("日本語").size(), 1u);
+  EXPECT_EQ(found("'; DROP TABLE records; --").size(), 1u);
+  // Whatever is typed, a query is words and never syntax.
+  std::mt19937 random(1);
+  const std::string alphabet = "ab\"'*^:()+-{}[]<>=;,.!~&| \tORANDNOTEAR_\x80\xc3";
+  for (int i = 0; i < 3000; ++i) {
+    std::string query;
+    for (size_t length = random() % 24; query.size() < length;) query += alphabet[random() % alphabet.size()];
+    EXPECT_NO_THROW(store_.search(query, {})) << query;
+  }
+}
+
+TEST_F(StoreTest, FiltersSelect) {
+  Json weak = finding(1.25, "r2", "NVIDIA H200, 132 units");  // inconclusive: 0.5
+  take_records({finding(1.5), weak, measurement(shape(64), 1e-3), note("a claim")});
+  EXPECT_EQ(store_.list({}).size(), 4u);
+  EXPECT_EQ(store_.list({.kind = "finding"}).size(), 2u);
+  EXPECT_EQ(store_.list({.device = "h200"}).size(), 1u);
+  EXPECT_EQ(store_.list({.device = "%"}).size(), 0u);
+  EXPECT_EQ(store_.list({.experiment = "proto1"}).size(), 3u);
+  EXPECT_EQ(store_.list({.experiment = "proto_"}).size(), 0u);
+  EXPECT_EQ(store_.list({.min_confidence = 0.8}).size(), 1u);
+  EXPECT_EQ(store_.list({.limit = 3}).size(), 3u);
+  EXPECT_EQ(found("tile", {.min_confidence = 0.8}).size(), 1u);
+  EXPECT_EQ(found("tile", {.device = "H200"}).size(), 1u);
+}
+
+TEST_F(StoreTest, FindsByTheFirstDigits) {
+  const Json record = finding(1.5);
+  take_records({record});
+  const std::string id = record["id"];
+  EXPECT_EQ(store_.find(id).id, id);
+  EXPECT_EQ(store_.find(id.substr(0, 6)).id, id);
+  for (const std::string& bad :
+       {std::string(), std::string("xyz"), id + "0", std::string("' OR ''='"), std::string("ffffffff")}) {
+    EXPECT_THROW(store_.find(bad), BadInput) << bad;
+  }
+  std::vector<Json> many;
+  for (int i = 0; i < 17; ++i) many.push_back(note(fmt::format("claim {}", i)));
+  take_records(many);
+  std::map<char, int> firsts;
+  for (const Json& one : many) ++firsts[one["id"].get<std::string>()[0]];
+  const auto twice = std::find_if(firsts.begin(), firsts.end(), [](const auto& first) { return first.second > 1; });
+  EXPECT_THROW(store_.find(std::string(1, twice->first)), BadInput) << "17 ids, 16 first digits";
+}
+
+TEST_F(StoreTest, RemovesFromTheIndexToo) {
+  const Json record = finding(1.5);
+  take_records({record});
+  store_.remove({record["id"]});
+  EXPECT_TRUE(found("d64").empty());
+  EXPECT_TRUE(store_.list({}).empty());
+  EXPECT_EQ(take_records({record}).added, 1);
+  EXPECT_EQ(found("d64").size(), 1u);
+}
+
+TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
+  EXPECT_THROW(Store::open(path("none.sqlite"), Store::Mode::read), BadInput);
+  EXPECT_FALSE(std::filesystem::exists(path("none.sqlite")));
+  EXPECT_THROW(Store::open(folder_, Store::Mode::write), BadInput);
+  EXPECT_THROW(Store::open(write_text("text", std::string(5000, 'x')), Store::Mode::read), BadInput);
+  EXPECT_THROW(Store::open(path("text"), Store::Mode::write), BadInput);
+  EXPECT_EQ(text_of(path("text")), std::string(5000, 'x'));
+  {
+    const Database foreign(path("foreign.sqlite"), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, 0);
+    foreign.execute("CREATE TABLE precious(x); INSERT INTO precious VALUES(1)");
+  }
+  EXPECT_THROW(Store::open(path("foreign.sqlite"), Store::Mode::write), BadInput);
+  EXPECT_THROW(Store::open(path("foreign.sqlite"), Store::Mode::read), BadInput);
+  {
+    Store::open(path("deep/er/kb.sqlite"), Store::Mode::write);
+  }
+  {
+    Store::open(path("deep/er/kb.sqlite"), Store::Mode::read);
+  }
+  {
+    const Database newer(path("deep/er/kb.sqlite"), SQLITE_OPEN_READWRITE, 0);
+    newer.execute("PRAGMA user_version = 99");
+  }
+  EXPECT_THROW(Store::open(path("deep/er/kb.sqlite"), Store::Mode::write), BadInput);
+}
+
+TEST_F(StoreTest, CountsWhatItHas) {
+  take_records({finding(1.5), finding(1.1, "r2"), finding(1.25, "r3"), measurement(shape(64), 1e-3), note("claim")});
+  const Json stats = store_.stats();
+  EXPECT_EQ(stats["records"], Json::parse(R"({"finding": 3, "measurement": 1, "note": 1})"));
+  EXPECT_EQ(stats["findings"]["by_verdict"], Json::parse(R"({"inconclusive": 1, "refuted": 1, "supported": 1})"));
+  EXPECT_EQ(stats["measurements"]["by_status"]["ok"], 1);
+  const auto topics = store_.topics();
+  ASSERT_EQ(topics.size(), 2u);
+  EXPECT_EQ(topics[1]["topic"], "worst_tile");
+  EXPECT_EQ(topics[1]["supported"], 1);
+  EXPECT_EQ(topics[0]["notes"], 1);
+}
+
+}  // namespace
+}  // namespace attn::kb

@@ -1,0 +1,153 @@
+#include "findings/kb/verify.h"
+
+#include <fmt/format.h>
+
+#include "common/pipeline.h"
+#include "findings/kb/tests/support.h"
+
+namespace attn::kb {
+namespace {
+
+Store store_of(const std::vector<Json>& records) {
+  Store store = Store::open(":memory:", Store::Mode::write);
+  std::stringstream lines;
+  for (const Json& record : records) lines << record.dump() << "\n";
+  const Ingested result = store.ingest(lines);
+  EXPECT_TRUE(result.bad.empty()) << result.bad.front().problem;
+  return store;
+}
+
+std::vector<std::string> problems_of(const Json& record) {
+  std::vector<std::string> texts;
+  for (const Problem& problem : verify(store_of({record})).problems) texts.push_back(problem.text);
+  return texts;
+}
+
+TEST(Verify, WhatTheExperimentsRecordedIsSound) {
+  Store store = Store::open(":memory:", Store::Mode::write);
+  std::stringstream lines;
+  for (const std::string& line : recorded_lines()) lines << line << "\n";
+  store.ingest(lines);
+  const Verification result = verify(store);
+  EXPECT_GT(result.records, 100);
+  for (const Problem& problem : result.problems) ADD_FAILURE() << problem.id << ": " << problem.text;
+  EXPECT_GT(result.fresh + static_cast<int64_t>(result.stale.size()), 0) << "their measurements are there";
+}
+
+struct Tamper {
+  std::string pointer;
+  Json value;
+  std::string seen;  // how the one problem begins
+};
+
+TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
+  ASSERT_EQ(problems_of(finding(1.5)), std::vector<std::string>{});
+  for (const Tamper& tamper :
+       std::vector<Tamper>{{"/title", "The worst flash attention tile takes 1.51 times the best", "title:"},
+                           {"/content", "At block_r 128 it takes 1.500 (1.490 to 1.511).", "content:"},
+                           {"/data/values/block_r", 64, "content:"},
+                           {"/data/template/content", "{values.gone}", "content: its template cannot be rendered"},
+                           {"/data/template/title", "{estimate", "title: its template cannot be rendered"},
+                           {"/data/verdict/reason", "because", "verdict.reason:"},
+                           {"/confidence", 0.95, "confidence:"},
+                           {"/data/replicated", true, "confidence:"},
+                           {"/claim_key", "proto1_flash/worst_tile/Another CPU/head_dim=64 dtype=bf16", "claim_key:"},
+                           {"/data/compare/aa_floor", 0.02, "compare.aa_floor:"},
+                           {"/data/compare/ci_lo", 1.6, "compare: the interval"},
+                           {"/data/compare/time/0/min_s", 1.0, "compare.time.0: min_s"}}) {
+    Json record = finding(1.5);
+    record[Json::json_pointer(tamper.pointer)] = tamper.value;
+    const auto problems = problems_of(with_id(record));
+    ASSERT_EQ(problems.size(), 1u) << tamper.pointer;
+    EXPECT_EQ(problems[0].find(tamper.seen), 0u) << problems[0];
+  }
+  Json record = finding(1.5);
+  record["data"]["verdict"]["state"] = "refuted";
+  EXPECT_EQ(problems_of(with_id(record)),
+            std::vector<std::string>{"verdict: is 'refuted', computed again 'supported'"});
+  record = finding(1.5);
+  record["data"]["estimate"]["value"] = 1.2;
+  record["data"]["estimate"]["ci_lo"] = 1.19;
+  EXPECT_EQ(problems_of(with_id(record)).size(), 5u) << "title, content, verdict, its reason, confidence";
+  record = finding(1.5);
+  record["data"]["correct"] = false;
+  EXPECT_EQ(problems_of(with_id(record)).size(), 3u) << "verdict, its reason, confidence";
+}
+
+TEST(Verify, IdIsThatOfTheLine) {
+  Json record = finding(1.5);
+  record["remark"] = "added later";
+  auto problems = problems_of(record);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].find("id: is "), 0u);
+  // What another program writes with blanks is the same record.
+  std::stringstream lines(finding(1.5).dump(1));
+  std::string line;
+  for (std::string part; std::getline(lines, part);) line += part + " ";
+  std::stringstream one(line + "\n");
+  Store store = Store::open(":memory:", Store::Mode::write);
+  ASSERT_EQ(store.ingest(one).added, 1);
+  EXPECT_TRUE(verify(store).problems.empty());
+}
+
+TEST(Verify, RatesFollowFromWorkAndTime) {
+  ASSERT_EQ(problems_of(measurement(shape(64), 1e-3)), std::vector<std::string>{});
+  for (const auto& [pointer, value] : std::vector<std::pair<std::string, Json>>{
+           {"/rate/tflops", 1.01}, {"/work/bytes", 4.1e6}, {"/time/0/median_s", 1.001e-3}}) {
+    Json record = measurement(shape(64), 1e-3);
+    record[Json::json_pointer(pointer)] = value;
+    EXPECT_FALSE(problems_of(with_id(record)).empty()) << pointer;
+  }
+}
+
+TEST(Verify, ListsFindingsThatContradictEachOther) {
+  const Verification result = verify(
+      store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU"), finding(1.25, "r4")}));
+  ASSERT_EQ(result.contradictions.size(), 1u);
+  EXPECT_EQ(result.contradictions[0].findings.size(), 3u) << "the inconclusive one is shown with them";
+  EXPECT_TRUE(result.problems.empty());
+  EXPECT_TRUE(verify(store_of({finding(1.5, "r1"), finding(1.6, "r2"), finding(1.25, "r3")})).contradictions.empty());
+}
+
+Json pipeline_of(const KernelSource& source) {
+  return {{"key", source.key()}, {"source_sha256", source_sha256(source)}};
+}
+
+TEST(Freshness, OfTheKernelsInThisTree) {
+  KernelSource source{.path = "proto1_flash/kernels/naive.cpu.cpp",
+                      .entry = "flash_forward",
+                      .constants = {{"CAUSAL", 1}, {"HEAD_DIM", 64}},
+                      .includes = {}};
+  Json pipeline = pipeline_of(source);
+  EXPECT_EQ(freshness(pipeline), Freshness::current);
+  pipeline["key"] = "flash_forward[CAUSAL=1,HEAD_DIM=65]";
+  EXPECT_EQ(freshness(pipeline), Freshness::changed);
+  source.includes = {{"common/kernel/score.h", "// nothing"}};
+  EXPECT_EQ(freshness(pipeline_of(source)), Freshness::unknown) << "its header is in no record";
+  for (const char* key : {"", "flash_forward", "flash_forward[", "flash_forward[A=]", "flash_forward[A=1x]", "[]"}) {
+    pipeline["key"] = key;
+    EXPECT_NE(freshness(pipeline), Freshness::current) << key;
+  }
+}
+
+TEST(Verify, FindingsOfChangedKernelsAreStale) {
+  const KernelSource source{.path = "proto1_flash/kernels/naive.cpu.cpp",
+                            .entry = "flash_forward",
+                            .constants = {{"HEAD_DIM", 64}},
+                            .includes = {}};
+  Json today = measurement(shape(64), 1e-3), earlier = measurement(shape(128), 1e-3);
+  today["pipeline"]["key"] = earlier["pipeline"]["key"] = source.key();
+  today["pipeline"]["source_sha256"] = source_sha256(source);
+  today = with_id(today), earlier = with_id(earlier);
+  const std::string new_id = today["id"], old_id = earlier["id"];
+  const Verification result =
+      verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), finding(1.5, "r2", "A CPU", {old_id}),
+                       finding(1.5, "r3", "A CPU", {new_id, old_id}), finding(1.5, "r4", "A CPU", {})}));
+  EXPECT_EQ(result.fresh, 1);
+  EXPECT_EQ(result.stale.size(), 2u);
+  EXPECT_EQ(result.unknown, 1);
+  EXPECT_TRUE(result.problems.empty());
+}
+
+}  // namespace
+}  // namespace attn::kb

@@ -1,0 +1,241 @@
+#include "findings/kb/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "common/pipeline.h"
+#include "findings/kb/check.h"
+
+namespace attn::kb {
+namespace fs = std::filesystem;
+namespace {
+
+using Problems = std::vector<std::string>;
+
+/// A figure that is derived from others may differ from them by rounding only.
+constexpr double rounding = 1e-9;
+
+bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(std::abs(a), std::abs(b)); }
+
+void verify_interval(const Json& json, const std::string& path, const char* lo, const char* hi, Problems& problems) {
+  const double low = json.at(lo), high = json.at(hi);
+  if (!(low <= high)) problems.push_back(fmt::format("{}: the interval [{:.6g}, {:.6g}] is none", path, low, high));
+}
+
+void verify_times(const Json& times, const std::string& path, Problems& problems) {
+  for (size_t i = 0; i < times.size(); ++i) {
+    const std::string place = fmt::format("{}.{}", path, i);
+    verify_interval(times[i], place, "ci_lo_s", "ci_hi_s", problems);
+    if (times[i].at("min_s") > times[i].at("median_s")) problems.push_back(place + ": min_s is above median_s");
+  }
+}
+
+const Json* time_of(const Json& record, const char* preferred, const char* otherwise) {
+  for (const char* scope : {preferred, otherwise}) {
+    for (const Json& time : record.at("time")) {
+      if (time.at("scope") == scope) return &time;
+    }
+  }
+  return nullptr;
+}
+
+void verify_rate(const Json& record, const char* rate, const char* work, double unit, const Json* time,
+                 Problems& problems) {
+  if (!time || record.at("work").is_null()) {
+    problems.push_back(fmt::format("rate.{}: there is no work or no device time to have it from", rate));
+    return;
+  }
+  const double expected = record.at("work").at(work).get<double>() / time->at("median_s").get<double>() / unit;
+  const double stated = record.at("rate").at(rate);
+  if (!agree(stated, expected)) {
+    problems.push_back(
+        fmt::format("rate.{}: {:.6g}, but work.{} over median_s is {:.6g}", rate, stated, work, expected));
+  }
+}
+
+void verify_measurement(const Json& record, Problems& problems) {
+  verify_times(record.at("time"), "time", problems);
+  if (record.at("rate").is_null()) return;
+  verify_rate(record, "tflops", "flops", 1e12, time_of(record, "device_hot", "device_cold"), problems);
+  verify_rate(record, "gbps", "bytes", 1e9, time_of(record, "device_cold", "device_hot"), problems);
+}
+
+void expect(const std::string& what, const std::string& stated, const std::string& computed, Problems& problems) {
+  if (stated != computed) problems.push_back(fmt::format("{}: is '{}', computed again '{}'", what, stated, computed));
+}
+
+void verify_finding(const Json& record, Problems& problems) {
+  const Json& data = record.at("data");
+  for (const char* field : {"title", "content"}) {
+    try {
+      expect(field, record.at(field), render(data.at("template").at(field), data), problems);
+    } catch (const std::exception& error) {
+      problems.push_back(fmt::format("{}: its template cannot be rendered: {}", field, error.what()));
+    }
+  }
+
+  const Json& stated = data.at("hypothesis");
+  const Json& estimate = data.at("estimate");
+  const Hypothesis hypothesis{.id = stated.at("id"),
+                              .text = stated.at("text"),
+                              .metric = stated.at("metric"),
+                              .op = stated.at("op"),
+                              .threshold = stated.at("threshold"),
+                              .origin = stated.at("origin")};
+  Conclusion conclusion;
+  conclusion.estimate = {estimate.at("value"), estimate.at("ci_lo"), estimate.at("ci_hi")};
+  conclusion.aa_floor = estimate.at("aa_floor");
+  conclusion.cv = estimate.at("cv");
+  conclusion.correct = data.at("correct");
+  const Verdict verdict = judge(hypothesis, conclusion);
+  expect("verdict", data.at("verdict").at("state"), std::string(name(verdict.state)), problems);
+  expect("verdict.reason", data.at("verdict").at("reason"), verdict.reason, problems);
+  const double sure = confidence(verdict, conclusion, data.at("replicated"));
+  if (record.at("confidence") != sure) {
+    problems.push_back(
+        fmt::format("confidence: is {}, computed again {}", record.at("confidence").get<double>(), sure));
+  }
+  expect("claim_key", record.at("claim_key"),
+         claim_key(data.at("experiment"), hypothesis.id, data.at("device"), data.at("subject")), problems);
+
+  verify_interval(estimate, "estimate", "ci_lo", "ci_hi", problems);
+  const Json& compare = data.at("compare");
+  if (compare.is_null()) return;
+  verify_interval(compare, "compare", "ci_lo", "ci_hi", problems);
+  verify_interval(compare, "compare (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
+  verify_times(compare.at("time"), "compare.time", problems);
+  const double floor =
+      std::max(std::abs(compare.at("aa_ci_lo").get<double>() - 1), std::abs(compare.at("aa_ci_hi").get<double>() - 1));
+  if (!agree(compare.at("aa_floor"), floor)) {
+    problems.push_back(fmt::format("compare.aa_floor: is {:.6g}, the A/A interval has it at {:.6g}",
+                                   compare.at("aa_floor").get<double>(), floor));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> verify_record(const Record& record) {
+  const Json json = record.json();
+  Problems problems = check_schema(json);
+  if (!problems.empty()) return problems;  // what follows relies on it
+  problems = check_units(json);
+  if (const std::string id = id_of_line(record.line, record.id); id != record.id) {
+    problems.push_back(fmt::format("id: is {}, that of its line is {}", record.id, id));
+  }
+  if (record.kind == "measurement") verify_measurement(json, problems);
+  if (record.kind == "finding") verify_finding(json, problems);
+  return problems;
+}
+
+namespace {
+
+/// "flash_forward[BLOCK_C=128,...]" back to entry and function constants; nothing where it has more than these.
+std::optional<KernelSource> parse_key(const std::string& key) {
+  const size_t open = key.find('[');
+  if (open == key.npos || key.back() != ']') return std::nullopt;
+  KernelSource source;
+  source.entry = key.substr(0, open);
+  std::string_view rest = std::string_view(key).substr(open + 1, key.size() - open - 2);
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+    const size_t equals = item.find('=');
+    if (equals == item.npos) return std::nullopt;  // a replaced header, whose text no record has
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(item.data() + equals + 1, item.data() + item.size(), value);
+    if (error != std::errc() || end != item.data() + item.size()) return std::nullopt;
+    source.constants[std::string(item.substr(0, equals))] = value;
+  }
+  return source;
+}
+
+/// Kernel sources under the root, FOLDER/kernels/*.{cpu.cpp,cuda.cu}, with their text.
+const std::vector<SourceFile>& kernels() {
+  static const std::vector<SourceFile> files = [] {
+    std::vector<SourceFile> found;
+    std::error_code error;
+    for (const auto& folder : fs::directory_iterator(source_root(), error)) {
+      for (const auto& file : fs::directory_iterator(folder.path() / "kernels", error)) {
+        const std::string name = file.path().filename();
+        if (!name.ends_with(".cpp") && !name.ends_with(".cu")) continue;
+        std::ostringstream text;
+        text << std::ifstream(file.path()).rdbuf();
+        found.push_back({fs::relative(file.path(), source_root(), error).generic_string(), std::move(text).str()});
+      }
+    }
+    return found;
+  }();
+  return files;
+}
+
+}  // namespace
+
+Freshness freshness(const Json& pipeline) {
+  std::optional<KernelSource> source = parse_key(pipeline.at("key"));
+  if (!source || kernels().empty()) return Freshness::unknown;
+  // The record names no file, but the hash is over its path as well: it can only be that of the right one.
+  for (const SourceFile& file : kernels()) {
+    if (file.text.find(source->entry) == file.text.npos) continue;
+    source->path = file.path;
+    try {
+      if (source_sha256(*source) == pipeline.at("source_sha256")) return Freshness::current;
+    } catch (const std::exception&) {
+      // Includes what is not there: not what the record was made of.
+    }
+  }
+  return Freshness::changed;
+}
+
+Verification verify(const Store& store) {
+  Verification result;
+  std::map<std::string, Json> pipelines;                           // of measurements, by their id
+  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash: many measurements share one
+  const std::vector<Record> records = store.list({});
+  std::map<std::string, std::vector<Record>> claims;
+  for (const Record& record : records) {
+    ++result.records;
+    for (std::string& text : verify_record(record)) result.problems.push_back({record.id, std::move(text)});
+    if (record.kind == "measurement") pipelines[record.id] = record.json().value("pipeline", Json());
+    if (record.kind == "finding") claims[record.claim_key].push_back(record);
+  }
+
+  for (auto& [key, findings] : claims) {
+    const auto has = [&](const char* state) {
+      return std::any_of(findings.begin(), findings.end(), [&](const Record& one) { return one.state == state; });
+    };
+    if (has("supported") && has("refuted")) result.contradictions.push_back({key, findings});
+  }
+
+  for (const Record& record : records) {
+    if (record.kind != "finding") continue;
+    bool current = false;
+    std::string changed;
+    for (const Json& id : record.json().value("/data/measurements"_json_pointer, Json::array())) {
+      const auto pipeline = pipelines.find(id.get<std::string>());
+      if (pipeline == pipelines.end() || !pipeline->second.is_object()) continue;
+      const std::string key = pipeline->second.at("key");
+      const auto [place, added] =
+          known.try_emplace({key, pipeline->second.at("source_sha256").get<std::string>()}, Freshness::unknown);
+      if (added) place->second = freshness(pipeline->second);
+      current |= place->second == Freshness::current;
+      if (place->second == Freshness::changed) changed = key;
+    }
+    if (!changed.empty()) {
+      result.stale.push_back(
+          {record.id, fmt::format("{} ({}): {} has other source code today", record.title, record.device, changed)});
+    } else {
+      ++(current ? result.fresh : result.unknown);
+    }
+  }
+  return result;
+}
+
+}  // namespace attn::kb

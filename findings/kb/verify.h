@@ -1,0 +1,40 @@
+// Do the records still say what their figures say, do they agree with each other, and are they of today's kernels?
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "findings/kb/store.h"
+
+namespace attn::kb {
+
+/// What is wrong with one record taken alone: schema, units, id, intervals; of a measurement also its rates; of a
+/// finding also prose (rendered again), verdict, confidence and claim_key (computed again).
+std::vector<std::string> verify_record(const Record& record);
+
+struct Problem {
+  std::string id, text;
+};
+
+/// Findings of one claim, at least one supported and one refuted.
+struct Contradiction {
+  std::string claim_key;
+  std::vector<Record> findings;
+};
+
+struct Verification {
+  int64_t records = 0;
+  std::vector<Problem> problems;
+  std::vector<Contradiction> contradictions;
+  std::vector<Problem> stale;  // findings whose kernels have other source code today
+  int64_t fresh = 0;           // findings of today's kernels
+  int64_t unknown = 0;         // findings whose kernels cannot be told: no measurement here, or no source tree
+};
+
+Verification verify(const Store& store);
+
+/// Whether the source tree (source_root()) has the source that a pipeline of a record was made of.
+enum class Freshness { current, changed, unknown };
+Freshness freshness(const Json& pipeline);
+
+}  // namespace attn::kb

@@ -1,0 +1,106 @@
+// proto1_flash_devices FROM TO: findings about two devices, from records that are there already; nothing is measured.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <filesystem>
+#include <string>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/pipeline.h"
+#include "common/report.h"
+#include "common/sha256.h"
+#include "proto1_flash/transfer.h"
+
+namespace {
+
+using namespace attn;
+
+DeviceRecords read_folder(const std::string& folder) {
+  DeviceRecords records;
+  std::vector<std::string> problems;
+  const auto read = [&](const char* name) {
+    const std::string path = (std::filesystem::path(folder) / name).string();
+    std::vector<Json> lines = read_records(path, problems);
+    if (!problems.empty()) throw BadInput(fmt::format("{}: {}", path, problems.front()));
+    if (lines.empty())
+      throw BadInput(fmt::format("{} has no records; name folders with measurements.jsonl and findings.jsonl", path));
+    return lines;
+  };
+  for (const Json& line : read("measurements.jsonl")) {
+    if (line.value("experiment", "") == "proto1_flash") records.measurements.push_back(measurement_from_json(line));
+  }
+  for (Json& line : read("findings.jsonl")) {
+    if (line.at("data").at("experiment") == "proto1_flash") records.findings.push_back(std::move(line));
+  }
+  return records;
+}
+
+void write_findings(const std::string& from, const std::string& to, const std::string& out) {
+  const DeviceRecords a = read_folder(from), b = read_folder(to);
+  RecordFile file(out);
+  const std::string now = utc_now();
+  const auto write = [&](const Conclusion& conclusion, const std::string& name, const std::string& command) {
+    for (const Hypothesis& hypothesis : transfer_hypotheses()) {
+      if (hypothesis.id != conclusion.hypothesis) continue;
+      const Json run = {{"id", sha256(now + name).substr(0, 12)},
+                        {"ts", now},
+                        {"argv", {"proto1_flash_devices", from, to}},
+                        {"seed", 0},
+                        {"replay", command},
+                        {"profile", "recorded"},
+                        {"device", name},
+                        {"threadgroup_memory_bytes", nullptr},
+                        {"input", nullptr}};
+      Json finding = make_finding("proto1_flash", name, hypothesis, conclusion, false, run,
+                                  {{"host_compiler", host_compiler()}, {"git", git_state(source_root())}});
+      finding["data"]["cases"] = Json::array();
+      finding["id"] = record_id(finding);
+      emit_finding(file, finding);
+      fmt::print("{}", verdict_text(finding));
+    }
+  };
+  const auto direction = [&](const DeviceRecords& x, const DeviceRecords& y, const std::string& x_path,
+                             const std::string& y_path, bool verdicts) {
+    for (const Conclusion& conclusion : transfer_conclusions(x, y)) {
+      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // the same in both directions
+      const std::string name = fmt::format("{} to {}", conclusion.values["from"].get<std::string>(),
+                                           conclusion.values["to"].get<std::string>());
+      write(conclusion, name, fmt::format("proto1_flash_devices {} {}", x_path, y_path));
+    }
+  };
+  direction(a, b, from, to, true);
+  direction(b, a, to, from, false);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("What carries over from one device to another: findings from the records of two, in both directions.");
+  app.footer("Exit status: 0 done; 1 a record could not be written; 2 bad arguments or records.");
+  std::string from, to, out = "findings.jsonl";
+  app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();
+  app.add_option("TO", to, "folder with the other's")->required();
+  app.add_option("--out", out, "file that findings are appended to")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "proto1_flash_devices: {}\n", error.what());
+    return 2;
+  }
+  try {
+    write_findings(from, to, out);
+    return 0;
+  } catch (const BadInput& error) {
+    fmt::print(stderr, "proto1_flash_devices: {}\n", error.what());
+    return 2;
+  } catch (const Json::exception& error) {
+    fmt::print(stderr, "proto1_flash_devices: a record is not as docs/records.md says: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "proto1_flash_devices: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,110 @@
+#include "proto1_flash/transfer.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace attn {
+namespace {
+
+Measurement tile(const std::string& device, int64_t block_r, int64_t block_c, double seconds, int64_t head_dim = 64) {
+  Measurement result;
+  result.device = device;
+  result.id = device + std::to_string(block_r) + "x" + std::to_string(block_c);
+  const auto set = [&](const char* axis, int64_t value) { result.config.set(axis, AxisValue(value)); };
+  for (const char* axis : {"batch", "q_heads", "kv_heads"}) set(axis, 1);
+  for (const char* axis : {"q_len", "kv_len"}) set(axis, 1024);
+  set("head_dim", head_dim);
+  set("causal", 0);
+  set("block_r", block_r);
+  set("block_c", block_c);
+  result.config.set("variant", AxisValue("tuned"));
+  result.config.set("dtype", AxisValue("f32"));
+  result.config.set("layout", AxisValue("bhsd"));
+  result.check = Check{};
+  result.time = {Timing{Scope::device_hot, 10, 10, seconds, seconds * 0.99, seconds * 1.01, 0.01, seconds, "ci"}};
+  return result;
+}
+
+Json finding(const std::string& hypothesis, const std::string& state, const std::string& device) {
+  return {{"id", hypothesis + state + device},
+          {"data", {{"device", device}, {"hypothesis", {{"id", hypothesis}}}, {"verdict", {{"state", state}}}}}};
+}
+
+const Conclusion* find(const std::vector<Conclusion>& conclusions, const std::string& hypothesis) {
+  for (const Conclusion& conclusion : conclusions) {
+    if (conclusion.hypothesis == hypothesis) return &conclusion;
+  }
+  return nullptr;
+}
+
+TEST(TransferTest, TheBestTileOfOneIsLookedUpOnTheOther) {
+  // 256x128 is best on A, but B did not run it; of the rest 128x128 is.
+  const DeviceRecords a{{tile("A", 64, 64, 3), tile("A", 64, 128, 2.5), tile("A", 128, 128, 2), tile("A", 256, 128, 1)},
+                        {}};
+  const DeviceRecords b{
+      {tile("B", 64, 64, 1), tile("B", 64, 128, 1.1), tile("B", 128, 128, 1.5), tile("B", 192, 64, 0.5)}, {}};
+  const std::vector<Conclusion> to_b = transfer_conclusions(a, b), to_a = transfer_conclusions(b, a);
+  ASSERT_EQ(to_b.size(), 1u);
+  EXPECT_DOUBLE_EQ(to_b[0].estimate.value, 1.5);
+  EXPECT_NEAR(to_b[0].estimate.ci_lo, 1.5 * 0.99 / 1.01, 1e-12);
+  EXPECT_NEAR(to_b[0].estimate.ci_hi, 1.5 * 1.01 / 0.99, 1e-12);
+  EXPECT_EQ(to_b[0].values["taken"], "128x128");
+  EXPECT_EQ(to_b[0].values["best"], "64x64");
+  EXPECT_EQ(to_b[0].values["tiles"], 3);
+  EXPECT_EQ(to_b[0].measurements, (std::vector<std::string>{"A128x128", "B128x128", "B64x64"}));
+  ASSERT_EQ(to_a.size(), 1u);
+  EXPECT_DOUBLE_EQ(to_a[0].estimate.value, 1.5);
+  EXPECT_EQ(to_a[0].values["from"], "B");
+}
+
+TEST(TransferTest, ATileThatIsBestOnBothCostsNothing) {
+  const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)}, {}};
+  const std::vector<Conclusion> conclusions = transfer_conclusions(a, a);
+  ASSERT_EQ(conclusions.size(), 1u);
+  EXPECT_EQ(conclusions[0].estimate.value, 1);
+  EXPECT_EQ(conclusions[0].measurements.size(), 2u);
+}
+
+TEST(TransferTest, WhatIsNotComparableIsLeftOut) {
+  const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)}, {}};
+  DeviceRecords b = a;
+  for (Measurement& result : b.measurements) result.config.set("head_dim", AxisValue(int64_t{128}));
+  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "another head_dim";
+  b = a;
+  b.measurements[0].status = "wrong";
+  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "two tiles are no sweep";
+  EXPECT_TRUE(transfer_conclusions({}, {}).empty());
+}
+
+TEST(TransferTest, VerdictsAreThoseOfMostFindings) {
+  DeviceRecords a, b;
+  a.findings = {finding("bf16", "refuted", "A"),      finding("causal", "supported", "A"),
+                finding("causal", "refuted", "A"),    finding("causal", "supported", "A"),
+                finding("bc80", "inconclusive", "A"), finding("ladder", "supported", "A")};
+  b.findings = {finding("bf16", "supported", "B"), finding("causal", "supported", "B"), finding("bc80", "refuted", "B"),
+                finding("scaling", "refuted", "B")};
+  const std::vector<Conclusion> conclusions = transfer_conclusions(a, b);
+  const Conclusion* verdicts = find(conclusions, "verdicts_transfer");
+  ASSERT_NE(verdicts, nullptr);
+  EXPECT_EQ(verdicts->values["judged"], 2);  // bf16 and causal: bc80 is undecided on A, the others are on one only
+  EXPECT_EQ(verdicts->values["same"], 1);
+  EXPECT_EQ(verdicts->estimate.value, 0.5);
+  EXPECT_EQ(verdicts->values["flips"], "bf16 (refuted, then supported)");
+}
+
+TEST(TransferTest, TextsRender) {
+  const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)},
+                        {finding("bf16", "refuted", "A")}};
+  for (const Conclusion& conclusion : transfer_conclusions(a, a)) {
+    for (const Hypothesis& hypothesis : transfer_hypotheses()) {
+      if (hypothesis.id != conclusion.hypothesis) continue;
+      const Json finding =
+          make_finding("proto1_flash", "A to A", hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+      EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

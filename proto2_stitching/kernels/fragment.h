@@ -1,0 +1,27 @@
+// The score function compiled apart: what a kernel of the forms `stitched` and `stitched_nolto` calls, the object of
+// the form `virtual`, and a kernel that tells the host the function's address (`std_function`).
+#define SCORE_IS_FRAGMENT 1
+#include "proto2_stitching/kernels/form.h"
+
+extern "C" SCORE_DEVICE SCORE_RESULT score_fragment(SCORE_PARAMETERS) { return score_in_place(SCORE_ARGUMENTS); }
+
+#if SCORE_FORM == FORM_VIRTUAL
+namespace {
+struct UserScore final : ScoreObject {
+  SCORE_RESULT operator()(SCORE_PARAMETERS) const override { return score_in_place(SCORE_ARGUMENTS); }
+};
+constinit const UserScore user_score;
+}  // namespace
+extern "C" {
+const ScoreObject* score_object = &user_score;
+}
+#endif
+
+#if SCORE_FORM == FORM_STD_FUNCTION
+struct PublishParams {
+  void** address;
+};
+extern "C" void publish(const PublishParams* p, const Threadgroup*) {
+  *p->address = reinterpret_cast<void*>(&score_fragment);
+}
+#endif

@@ -1,0 +1,17 @@
+// The score function on a row of scores, for the oracle. Its text comes with `double` for `float` (math_double.h).
+//
+// Grid: as many threads as keys, or more.
+//
+// Checked: score_oracle[] without spills
+#include "common/kernel/cuda.h"
+#include "proto2_stitching/kernels/oracle.h"
+
+namespace {
+#include "proto2_stitching/kernels/function.h"
+}
+#undef float
+
+extern "C" __global__ void score_oracle(const __grid_constant__ OracleParams p) {
+  const int k = blockIdx.x * blockDim.x + threadIdx.x;
+  if (k < p.keys) p.scores[k] = score(p.scores[k], p.q, k, p.context);
+}

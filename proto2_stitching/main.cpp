@@ -1,0 +1,38 @@
+// proto2_stitching: what does it cost an attention kernel to call a score function that somebody else wrote?
+//
+// The function is a built-in one, or a file of the user's; the kernel is proto1_flash's, with a hook for every form of
+// the call. Each form is checked, timed, and compared in turn with the function's text in place.
+#include <memory>
+
+#include "common/experiment.h"
+#include "proto1_flash/sweep.h"
+#include "proto2_stitching/findings.h"
+#include "proto2_stitching/function.h"
+#include "proto2_stitching/problem.h"
+#include "proto2_stitching/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {
+      .name = "proto2_stitching",
+      .summary = "What a call in the inner loop of attention costs: a score function in every form.",
+      .axes = stitch_axes(),
+      .compared_axes = stitch_compared_axes(),
+      .default_tile = false,
+      .hypotheses = stitch_hypotheses(),
+      .sweep = stitch_sweep,
+      .complete = complete_stitch,
+      .skip_reason = stitch_skip_reason,
+      .make = stitch_problems(),
+      .input_axes = flash_input_axes,
+      .file_option = FileOption{"--score-function",
+                                "a function of your own in place of the built-in ones:\n"
+                                "float score(float s, int q, int k, const ScoreContext& context)",
+                                score_function_axes}};
+  return run_experiment(argc, argv, spec, [](Experiment& lab) {
+    if (!lab.file().empty()) require_compiles(lab.device(), read_function(lab.file()));
+    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
+    lab.compare(stitch_duels(lab.results()));
+    return lab.conclude(stitch_conclusions(lab.results(), lab.comparisons(), lab.device().info().units));
+  });
+}

@@ -1,0 +1,263 @@
+#include "proto2_stitching/problem.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "common/error.h"
+#include "common/sha256.h"
+#include "proto1_flash/kernels/flash.h"
+#include "proto2_stitching/kernels/forms.h"
+
+namespace attn {
+namespace {
+
+constexpr std::array<const char*, 9> forms = {"monolithic", "inline",         "noinline",     "switch", "pointer",
+                                              "stitched",   "stitched_nolto", "std_function", "virtual"};
+static_assert(FORM_MONOLITHIC == 0 && FORM_SWITCH == 3 && FORM_STITCHED == 5 && FORM_VIRTUAL == forms.size() - 1);
+
+int form_number(const std::string& form) {
+  return static_cast<int>(std::find(forms.begin(), forms.end(), form) - forms.begin());
+}
+
+int grain_number(const std::string& grain) {
+  return grain == "tile" ? SCORE_TILE : grain == "row" ? SCORE_ROW : SCORE_ELEMENT;
+}
+
+TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) {
+  return {config.shape.head_dim,
+          config.block_r,
+          config.block_c,
+          kernel.constants.at("VECTOR_WIDTH"),
+          kernel.constants.at("VECTOR_REGISTERS"),
+          static_cast<int>(element_type(config.dtype)),
+          kernel.constants.at("BF16_DOT") != 0};
+}
+
+// SCORE_LANES of kernels/form.h.
+int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
+  const bool row = config.grain == "row";
+  if (device.backend == "cuda") return config.flash.block_c / (row ? 4 : 2);
+  return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
+}
+
+// A std::function and the function that a kernel calls for it.
+template <typename Result, typename... Parameters>
+struct Callable {
+  std::function<Result(Parameters...)> function;
+
+  static Result call(const void* object, Parameters... parameters) {
+    return static_cast<const Callable*>(object)->function(parameters...);
+  }
+};
+
+struct HostCallable {
+  void* call;
+  const void* object;
+};
+
+template <typename Result, typename... Parameters>
+std::shared_ptr<void> wrap(Result (*function)(Parameters...), std::vector<std::byte>& data) {
+  auto callable = std::make_shared<Callable<Result, Parameters...>>();
+  callable->function = function;
+  data = bytes_of(HostCallable{reinterpret_cast<void*>(&Callable<Result, Parameters...>::call), callable.get()});
+  return callable;
+}
+
+using RowFunction = void(float* s, int q, int k, const ScoreContext& context);
+using TileFunction = void(float* s, int keys, int q, int k, const ScoreContext& context);
+
+// Has a kernel tell the address of the function that was compiled with it. The code lives as long as the cache.
+void* published_address(Device& device, PipelineCache& pipelines, KernelSource fragment) {
+  fragment.entry = "publish";
+  void* address = nullptr;
+  CommandEncoder encoder;
+  encoder.dispatch(*pipelines.get(fragment).kernel, {}, 1, 0, &address);
+  device.submit(encoder);
+  return address;
+}
+
+// How often the rows of a register tile come in `keys` rows of scores, as `rows_of_tile` of tuned.cpu.cpp cuts them.
+struct RegisterTiles {
+  int64_t tiles = 0, rows = 0;
+};
+RegisterTiles register_tiles(int64_t keys, const TunedLayout& layout) {
+  RegisterTiles count;
+  for (int64_t key = 0, rows = 0; key < keys; key += rows) {
+    const int64_t left = keys - key;
+    rows =
+        left == layout.main_rows || left >= layout.main_rows + layout.tail_rows ? layout.main_rows : layout.tail_rows;
+    ++count.tiles;
+    count.rows += rows;
+  }
+  return count;
+}
+
+int64_t keys_seen(const AttentionShape& shape, int64_t query) {
+  if (!shape.causal) return shape.kv_len;
+  return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
+}
+
+// Of one head, as tuned.cpu.cpp walks over it.
+int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
+  int64_t calls = 0;
+  const FlashConfig& flash = config.flash;
+  for (int64_t first = 0; first < shape.q_len; first += flash.block_r) {
+    const int64_t queries = std::min(shape.q_len - first, flash.block_r);
+    const int64_t end = keys_seen(shape, first + queries - 1);
+    for (int64_t key = 0; key < end; key += flash.block_c) {
+      for (int64_t panel = 0; panel < queries; panel += layout.panel) {
+        const int64_t seen = keys_seen(shape, first + panel + layout.panel - 1) - key;
+        const RegisterTiles count =
+            register_tiles(std::clamp<int64_t>(seen, 0, std::min(end - key, flash.block_c)), layout);
+        calls += config.grain == "tile"  ? count.tiles
+                 : config.grain == "row" ? count.rows * layout.vectors
+                                         : count.rows * layout.panel;
+      }
+    }
+  }
+  return calls;
+}
+
+// Of one head, as mma_sync.cuda.cu walks over it.
+int64_t cuda_calls(const StitchConfig& config, const AttentionShape& shape) {
+  const FlashConfig& flash = config.flash;
+  const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
+  const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
+  int64_t blocks = 0;  // of keys, over all warps
+  const int64_t rows = flash_round_up(shape.q_len, flash.block_r);
+  for (int64_t first = 0; first < rows; first += layout.warp_rows) {
+    const int64_t last = std::min<int64_t>(first + layout.warp_rows, shape.q_len) - 1;
+    const int64_t seen = keys_seen(shape, std::max<int64_t>(std::min(last, shape.q_len - 1), 0));
+    blocks += (seen + flash.block_c - 1) / flash.block_c;
+  }
+  return blocks * layout.warp_rows / 16 * per_product;
+}
+
+}  // namespace
+
+std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
+
+bool form_runs_on(const std::string& form, const DeviceInfo& device) {
+  return device.backend != "cuda" || (form != "std_function" && form != "virtual");
+}
+
+bool form_is_inlined(const std::string& form) {
+  return form == "monolithic" || form == "inline" || form == "switch" || form == "stitched";
+}
+
+StitchConfig StitchConfig::from(const Case& config, const DeviceInfo& device) {
+  Case flash = config;
+  flash.set("variant", std::string(device.backend == "cuda" ? "mma_sync" : "tuned"));
+  return {config.text("form"), config.text("grain"), config.text("function"), config.integer("work"),
+          FlashConfig::from(flash)};
+}
+
+CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
+  const AttentionShape& shape = config.flash.shape;
+  AttentionShape one_tile = shape;
+  one_tile.q_len = config.flash.block_r;
+  one_tile.kv_len = config.flash.block_c;
+  one_tile.causal = false;
+  const auto of_head = [&](const AttentionShape& of) {
+    if (device.backend == "cuda") return cuda_calls(config, of);
+    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, true).source;
+    return cpu_calls(config, of, tuned_layout(config.flash, kernel));
+  };
+  return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
+}
+
+StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs,
+                             StitchConfig config, const UserFunction& function)
+    : inputs_(std::move(inputs)),
+      config_(std::move(config)),
+      calls_(count_calls(config_, device.info())),
+      function_id_(sha256(function.header())),
+      // On a GPU the assembler decides anew for each kernel which products and sums become one instruction.
+      promises_bits_(device.info().backend == "cpu") {
+  const FlashConfig& flash = config_.flash;
+  if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
+    StitchConfig plain = config_;
+    plain.form = "monolithic";
+    plain.grain = "element";
+    StitchProblem problem(device, pipelines, inputs_, plain, function);
+    CommandEncoder encoder;
+    problem.encode(encoder);
+    device.submit(encoder);
+    inputs_->monolithic.emplace(function_id_, problem.output());
+  }
+  const KernelSource kernel = FlashBackend::of(device.info()).kernel(flash, device.info(), true).source;
+  ScoreHook hook;
+  hook.name = function_id_;
+  hook.reference = double_precision(device, pipelines, function, flash.shape);
+  std::string choice = fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n", form_number(config_.form),
+                                   grain_number(config_.grain));
+  if (config_.grain != "element") {
+    choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config_, device.info(), kernel));
+  }
+  hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
+  hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
+                   {"proto2_stitching/kernels/function.h", function.header()}};
+  hook.data = bytes_of(int{1});  // of `switch` and `pointer`: the function, not what leaves scores as they are
+  KernelSource fragment;
+  fragment.path = "proto2_stitching/kernels/fragment.h";
+  fragment.entry = "score_fragment";
+  fragment.includes = hook.includes;
+  if (config_.form == "std_function") {
+    void* const address = published_address(device, pipelines, fragment);
+    callable_ = config_.grain == "tile"  ? wrap(reinterpret_cast<TileFunction*>(address), hook.data)
+                : config_.grain == "row" ? wrap(reinterpret_cast<RowFunction*>(address), hook.data)
+                                         : wrap(reinterpret_cast<ElementFunction*>(address), hook.data);
+  } else if (config_.form == "stitched" || config_.form == "stitched_nolto" || config_.form == "virtual") {
+    hook.linking = config_.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
+    hook.fragments.push_back(std::move(fragment));
+  }
+  flash_ = std::make_unique<FlashProblem>(device, pipelines, inputs_->flash, flash, std::move(hook));
+}
+
+int64_t StitchProblem::differing_elements() const {
+  const auto known = inputs_->monolithic.find(function_id_);
+  if (known == inputs_->monolithic.end()) return 0;
+  const Tensor now = output();
+  const size_t size = size_bytes(now.dtype);
+  int64_t differing = 0;
+  for (size_t at = 0; at < now.bytes(); at += size) {
+    differing += std::memcmp(now.data.data() + at, known->second.data.data() + at, size) != 0;
+  }
+  return differing;
+}
+
+Check StitchProblem::check() {
+  Check check = flash_->check();
+  if (const int64_t differing = differing_elements(); promises_bits_ && check.ok && differing > 0) {
+    check.ok = false;
+    check.worst = fmt::format("{} elements of o differ in their bits from those of the form monolithic", differing);
+  }
+  return check;
+}
+
+Json StitchProblem::values() const { return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}}; }
+
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problems() {
+  // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
+  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case& config) mutable {
+    const StitchConfig stitch = StitchConfig::from(config, lab.device().info());
+    const FlashConfig& flash = stitch.flash;
+    std::shared_ptr<StitchInputs> shared = last.lock();
+    if (!shared || !flash.same_tensors(shared->flash->config())) {
+      shared = std::make_shared<StitchInputs>();
+      shared->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
+      last = shared;
+    }
+    const UserFunction function = stitch.function == file_function && !lab.file().empty()
+                                      ? read_function(lab.file())
+                                      : built_in_function(stitch.function, stitch.work);
+    return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch, function);
+  };
+}
+
+}  // namespace attn

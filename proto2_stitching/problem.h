@@ -1,0 +1,86 @@
+// One attention problem whose kernel calls a score function in one of its forms: proto1_flash's kernel and tensors,
+// with a hook that says how the function is reached.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/experiment.h"
+#include "proto1_flash/problem.h"
+#include "proto2_stitching/function.h"
+
+namespace attn {
+
+/// Everything a case of proto2_stitching says, typed.
+struct StitchConfig {
+  std::string form;   // see kernels/forms.h
+  std::string grain;  // "element", "row" or "tile": how many scores a call takes
+  std::string function;
+  int64_t work = 0;
+  FlashConfig flash;
+
+  /// Throws BadInput for a case that makes no sense on any device.
+  static StitchConfig from(const Case& config, const DeviceInfo& device);
+};
+
+/// The forms, `monolithic` first; those of the host's own are for the cpu alone.
+std::vector<std::string> score_forms();
+bool form_runs_on(const std::string& form, const DeviceInfo& device);
+/// Whether the optimiser sees the function and the kernel at once, so that no call need be left.
+bool form_is_inlined(const std::string& form);
+
+/// Calls of the score function in one launch, as a simdgroup makes them: by the threads of a warp at once.
+struct CallCount {
+  int64_t calls = 0;
+  int64_t calls_per_tile = 0;  // block_r x block_c pairs, none of them masked
+};
+/// Of `monolithic`: the places where a call would be.
+CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
+
+/// Tensors of one shape and what is known of their outputs; the cases of a comparison share it.
+struct StitchInputs {
+  std::shared_ptr<FlashInputs> flash;
+  std::map<std::string, Tensor> monolithic;  // the output of that form, by the function's id
+};
+
+/// On the host's side of a std::function in the kernel: what it is to call. For tests that count calls.
+using ElementFunction = float(float s, int q, int k, const ScoreContext& context);
+
+class StitchProblem : public Problem {
+ public:
+  StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
+                const UserFunction& function);
+
+  void encode(CommandEncoder& encoder) const override { flash_->encode(encoder); }
+  void poison() override { flash_->poison(); }
+  /// The oracle's check, and on the cpu that every form gives the bits of `monolithic`.
+  Check check() override;
+  Work work() const override { return flash_->work(); }
+  DType dtype() const override { return flash_->dtype(); }
+  const Pipeline& pipeline() const override { return flash_->pipeline(); }
+  size_t threadgroup_bytes() const override { return flash_->threadgroup_bytes(); }
+  void dump(const std::string& path) const override { flash_->dump(path); }
+  Json values() const override;
+
+  Tensor output() const { return flash_->output(); }
+  /// Elements of the last launch's output whose bits differ from those that `monolithic` gave.
+  int64_t differing_elements() const;
+
+ private:
+  std::shared_ptr<StitchInputs> inputs_;
+  StitchConfig config_;
+  CallCount calls_;
+  std::string function_id_;
+  bool promises_bits_;
+  std::shared_ptr<void> callable_;  // the std::function that the kernel calls
+  std::unique_ptr<FlashProblem> flash_;
+};
+
+/// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problems();
+
+}  // namespace attn

@@ -1,0 +1,30 @@
+// What proto2_stitching varies, and why a case is left out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/device.h"
+#include "common/sweep.h"
+
+namespace attn {
+
+std::vector<AxisInfo> stitch_axes();
+/// The axes within which cases are compared; what they share is the shape and the function.
+std::vector<std::string> stitch_compared_axes();
+
+/// `profile` is "quick" (minutes on two cores) or "full".
+Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
+
+/// What follows from other axes where it is not named: the shape and tile as in proto1_flash; the grain, which
+/// `monolithic` does not have; the work, which is 0 for every function but `chain`.
+void complete_stitch(Case& config, const DeviceInfo& device);
+
+/// Why the case cannot run on the device. Throws BadInput for one that no device can run.
+std::optional<std::string> stitch_skip_reason(const Case& config, const DeviceInfo& device);
+
+/// The axes that --score-function fixes. Throws BadInput where the file cannot be read.
+std::vector<Axis> score_function_axes(const std::string& path);
+
+}  // namespace attn

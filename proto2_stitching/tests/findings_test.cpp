@@ -1,0 +1,265 @@
+// Results in, duels and conclusions out: pure functions, on made-up results.
+#include "proto2_stitching/findings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "proto1_flash/tests/devices.h"
+#include "proto2_stitching/problem.h"
+#include "proto2_stitching/sweep.h"
+
+namespace attn {
+namespace {
+
+using test::avx2;
+
+// The quick sweep with times from a model: 1 ms for attention, and for each call that is left 10 ns of two units.
+double seconds_of(const Case& config) {
+  const double work = 1e-6 * static_cast<double>(config.integer("work"));
+  if (form_is_inlined(config.text("form"))) return 1e-3 + work;
+  const StitchConfig stitch = StitchConfig::from(config, avx2());
+  return 1e-3 + work + 10e-9 * static_cast<double>(count_calls(stitch, avx2()).calls) / 2;
+}
+
+std::vector<Measurement> made_up() {
+  std::vector<Measurement> results;
+  const std::vector<Case> cases =
+      expand(stitch_sweep("quick", avx2()), stitch_axes(), [&](Case& c) { complete_stitch(c, avx2()); });
+  for (const Case& config : cases) {
+    Measurement result;
+    result.id = fmt::format("{:016x}", results.size());
+    result.config = config;
+    result.check = Check{};
+    const CallCount count = count_calls(StitchConfig::from(config, avx2()), avx2());
+    result.values = {{"calls", count.calls}, {"calls_per_tile", count.calls_per_tile}};
+    const int left = form_is_inlined(config.text("form")) ? 3 : 5;
+    result.pipeline = {{"instructions", {{"callq", left}, {"addl", 7}}},
+                       {"code_bytes", 6000 + left},
+                       {"registers", nullptr},
+                       {"spill_bytes", nullptr}};
+    const double seconds = seconds_of(config);
+    result.time = {Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"}};
+    results.push_back(result);
+  }
+  return results;
+}
+
+// What the loop would measure, with an interval of 0.2 % to either side.
+std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 0.002) {
+  std::vector<Comparison> comparisons;
+  for (const Duel& duel : duels) {
+    Comparison comparison;
+    comparison.hypothesis = duel.hypothesis;
+    comparison.baseline = duel.baseline;
+    comparison.contender = duel.contender;
+    const double base = seconds_of(duel.baseline), ratio = seconds_of(duel.contender) / base;
+    comparison.ratio = {ratio, ratio - spread, ratio + spread};
+    comparison.aa = {1, 0.999, 1.001};
+    comparison.cv = 0.01;
+    for (const double seconds : {base, base * ratio}) {
+      comparison.time.push_back({Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"});
+    }
+    comparisons.push_back(comparison);
+  }
+  return comparisons;
+}
+
+const Hypothesis& hypothesis(const std::string& id) {
+  static const std::vector<Hypothesis> all = stitch_hypotheses();
+  return *std::find_if(all.begin(), all.end(), [&](const Hypothesis& h) { return h.id == id; });
+}
+
+std::vector<Conclusion> conclusions_of(const std::string& id, const std::vector<Conclusion>& all) {
+  std::vector<Conclusion> found;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(found),
+               [&](const Conclusion& conclusion) { return conclusion.hypothesis == id; });
+  return found;
+}
+
+std::vector<Conclusion> conclusions() {
+  const std::vector<Measurement> results = made_up();
+  return stitch_conclusions(results, compare(stitch_duels(results)), 2);
+}
+
+TEST(StitchDuelsTest, AreAgainstTheTextInPlaceAndVaryNothingElse) {
+  std::set<std::string> seen;
+  const std::vector<Duel> duels = stitch_duels(made_up());
+  for (const Duel& duel : duels) {
+    seen.insert(duel.hypothesis);
+    EXPECT_EQ(duel.baseline.text("form"), "monolithic");
+    EXPECT_NE(duel.contender.text("form"), "monolithic");
+    for (const auto& [axis, value] : duel.baseline.axes()) {
+      if (axis == "form" || axis == "grain") continue;
+      EXPECT_EQ(duel.contender.json()[axis], duel.baseline.json()[axis]) << axis;
+    }
+  }
+  EXPECT_EQ(duels.size(), made_up().size() - 8) << "all but the eight baselines";
+  std::set<std::string> registered;
+  for (const Hypothesis& h : stitch_hypotheses()) registered.insert(h.id);
+  for (const char* computed : {"call_ns", "stitch_or_constants"}) registered.erase(computed);
+  EXPECT_EQ(seen, registered);
+}
+
+TEST(StitchDuelsTest, TheFirstOfEachHypothesisComesBeforeTheSecondOfAny) {
+  std::map<std::string, int> seen;
+  int before = 0;
+  for (const Duel& duel : stitch_duels(made_up())) {
+    const int rank = duel.hypothesis == "break_even" ? 0 : seen[duel.hypothesis]++;
+    EXPECT_GE(rank, before) << duel.hypothesis;
+    before = std::max(before, rank);
+  }
+}
+
+TEST(StitchDuelsTest, WrongAndUntimedResultsTakeNoPart) {
+  std::vector<Measurement> results = made_up();
+  for (Measurement& result : results) {
+    if (result.config.text("form") == "noinline") result.status = "wrong";
+    if (result.config.text("function") == "scale" && result.config.text("form") == "monolithic") result.time.clear();
+  }
+  for (const Duel& duel : stitch_duels(results)) {
+    EXPECT_NE(duel.contender.text("form"), "noinline");
+    EXPECT_NE(duel.contender.text("function"), "scale");
+  }
+  EXPECT_TRUE(stitch_conclusions(results, {}, 2).empty());
+}
+
+TEST(StitchConclusionsTest, EveryHypothesisIsJudgedAndEveryTextRenders) {
+  std::set<std::string> judged, claims;
+  for (const Conclusion& conclusion : conclusions()) {
+    judged.insert(conclusion.hypothesis);
+    const Json finding = make_finding("proto2_stitching", "test", hypothesis(conclusion.hypothesis), conclusion, false,
+                                      {{"id", "r"}}, {{"e", 1}});
+    for (const char* field : {"title", "content"}) {
+      EXPECT_EQ(finding[field].get<std::string>().find_first_of("{}"), std::string::npos) << finding[field];
+    }
+    EXPECT_FALSE(conclusion.measurements.empty()) << conclusion.hypothesis;
+    EXPECT_EQ(std::set(conclusion.tags.begin(), conclusion.tags.end()).size(), conclusion.tags.size());
+    EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
+  }
+  EXPECT_EQ(judged.size(), stitch_hypotheses().size());
+}
+
+TEST(StitchConclusionsTest, OverheadsAreOfThePair) {
+  const std::vector<Conclusion> all = conclusions();
+  for (const Conclusion& conclusion : conclusions_of("stitched", all)) {
+    EXPECT_EQ(judge(hypothesis("stitched"), conclusion).state, State::supported);
+    EXPECT_NEAR(conclusion.values["overhead_pct"].get<double>(), 0, 1e-9);
+    EXPECT_EQ(conclusion.values["contender"]["calls_left"], 3);
+    EXPECT_EQ(conclusion.values["baseline"]["code_bytes"], 6003);
+  }
+  // 10 ns each on two units, on top of 1 ms.
+  for (const Conclusion& conclusion : conclusions_of("noinline", all)) {
+    const double calls = conclusion.values["contender"]["calls"];
+    EXPECT_NEAR(conclusion.estimate.value, (1e-3 + calls * 10e-9 / 2) / 1e-3, 1e-9);
+    EXPECT_EQ(judge(hypothesis("noinline"), conclusion).state, State::supported);
+    EXPECT_NE(conclusion.content.find("calls_left"), std::string::npos);
+  }
+}
+
+TEST(StitchConclusionsTest, ACallCostsWhatTheModelSays) {
+  const std::vector<Conclusion> calls = conclusions_of("call_ns", conclusions());
+  EXPECT_GT(calls.size(), 6u);
+  std::set<std::string> grains;
+  for (const Conclusion& conclusion : calls) {
+    EXPECT_NEAR(conclusion.estimate.value, 10, 1e-6) << conclusion.subject;
+    EXPECT_LT(conclusion.estimate.ci_lo, 10);
+    EXPECT_GT(conclusion.estimate.ci_hi, 10);
+    EXPECT_FALSE(form_is_inlined(conclusion.values["contender"]["form"])) << conclusion.subject;
+    grains.insert(conclusion.values["contender"]["grain"]);
+  }
+  EXPECT_EQ(grains.size(), 3u);
+}
+
+TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsDoWithout) {
+  std::vector<Measurement> results = made_up();
+  for (Measurement& result : results) result.pipeline["instructions"] = nullptr;
+  for (const Conclusion& conclusion : stitch_conclusions(results, compare(stitch_duels(results)), 2)) {
+    EXPECT_EQ(conclusion.content.find("calls_left"), std::string::npos);
+    EXPECT_NO_THROW(
+        render(conclusion.content, {{"values", conclusion.values},
+                                    {"estimate", {{"value", 1.0}, {"ci_lo", 1.0}, {"ci_hi", 1.0}}},
+                                    {"compare", {{"ratio", 1.0}, {"ci_lo", 1.0}, {"ci_hi", 1.0}, {"aa_floor", 0.1}}}}));
+  }
+}
+
+// Ratios by hand for one call whose work is swept.
+Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
+  const std::vector<Measurement> results = made_up();
+  std::vector<Comparison> comparisons;
+  for (Comparison& comparison : compare(stitch_duels(results))) {
+    if (comparison.hypothesis != "break_even" || comparison.contender.text("grain") != "row") continue;
+    for (const auto& [work, ratio] : points) {
+      if (comparison.contender.integer("work") != work) continue;
+      comparison.ratio = ratio;
+      comparisons.push_back(comparison);
+    }
+  }
+  EXPECT_EQ(comparisons.size(), points.size());
+  return conclusions_of("break_even", stitch_conclusions(results, comparisons, 2)).at(0);
+}
+
+TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
+  const Conclusion some = break_even(
+      {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
+  EXPECT_EQ(some.estimate.value, 16);
+  EXPECT_EQ(some.estimate.ci_lo, 16);
+  EXPECT_EQ(some.estimate.ci_hi, 64) << "16 is not sure to be small enough";
+  EXPECT_EQ(judge(hypothesis("break_even"), some).state, State::supported);
+  EXPECT_EQ(some.measurements.size(), 8u);
+  // A lucky point below a bad one does not count.
+  const Conclusion lucky = break_even(
+      {{1, {1.0, 0.99, 1.005}}, {4, {1.05, 1.04, 1.06}}, {16, {1.02, 1.015, 1.03}}, {64, {1.0, 0.999, 1.002}}});
+  EXPECT_EQ(lucky.estimate.value, 64);
+  const Conclusion never =
+      break_even({{1, {1.2, 1.19, 1.21}}, {4, {1.2, 1.19, 1.21}}, {16, {1.2, 1.19, 1.21}}, {64, {1.2, 1.19, 1.21}}});
+  EXPECT_EQ(never.estimate.value, 128);
+  EXPECT_EQ(judge(hypothesis("break_even"), never).state, State::refuted);
+  EXPECT_NE(never.title.find("more than 1 %"), std::string::npos);
+  const Conclusion always = break_even({{1, {1, 1, 1}}, {4, {1, 1, 1}}, {16, {1, 1, 1}}, {64, {1, 1, 1}}});
+  EXPECT_EQ(always.estimate.ci_hi, 1);
+}
+
+TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
+  const std::vector<Measurement> results = made_up();
+  std::vector<Comparison> comparisons = compare(stitch_duels(results));
+  const auto rule = [&] {
+    return conclusions_of("stitch_or_constants", stitch_conclusions(results, comparisons, 2)).at(0);
+  };
+  EXPECT_EQ(rule().values["recommendation"], "link score functions in before the optimiser");
+  EXPECT_EQ(rule().values["functions"], 3);
+  for (Comparison& comparison : comparisons) {
+    if (comparison.hypothesis == "stitched" && comparison.contender.text("function") == "soft_cap") {
+      comparison.ratio = {1.1, 1.09, 1.11};
+    }
+  }
+  EXPECT_EQ(rule().values["recommendation"], "compile a kernel for each score function");
+  EXPECT_EQ(rule().values["contender"]["function"], "soft_cap");
+  EXPECT_EQ(judge(hypothesis("stitch_or_constants"), rule()).state, State::refuted);
+  for (Comparison& comparison : comparisons) comparison.ratio = {1.01, 0.95, 1.07};
+  EXPECT_EQ(rule().values["recommendation"].get<std::string>().substr(0, 9), "undecided");
+}
+
+TEST(CallsLeft, AreThoseOfEveryDevice) {
+  EXPECT_EQ(calls_left({{"instructions", {{"callq", 2}, {"calll", 1}, {"cmpl", 5}}}}), 3);
+  EXPECT_EQ(calls_left({{"instructions", {{"bl", 2}, {"blr", 1}, {"b", 5}}}}), 3);
+  EXPECT_EQ(calls_left({{"instructions", {{"CALL", 4}, {"RET", 1}}}}), 4);
+  EXPECT_EQ(calls_left({{"instructions", {{"addl", 4}}}}), 0);
+  EXPECT_EQ(calls_left({{"instructions", nullptr}}), std::nullopt);
+  EXPECT_EQ(calls_left(nullptr), std::nullopt);
+}
+
+TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
+  std::set<std::string> ids;
+  for (const Hypothesis& h : stitch_hypotheses()) {
+    EXPECT_TRUE(ids.insert(h.id).second);
+    EXPECT_TRUE((std::set<std::string>{"<", "<=", ">", ">="}.contains(h.op)));
+    EXPECT_FALSE(h.origin.empty());
+  }
+  EXPECT_GE(ids.size(), 4u);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,387 @@
+// Every form at every grain against the oracle and against each other, on odd shapes; how often the function is called;
+// and kernels broken on purpose. Built once for each device; ATTN_TEST_DEVICE names it.
+#include "proto2_stitching/problem.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+#include "common/error.h"
+#include "proto2_stitching/kernels/oracle.h"
+
+namespace attn {
+namespace {
+
+constexpr std::string_view test_device = ATTN_TEST_DEVICE;
+constexpr bool on_cuda = test_device.starts_with("cuda");
+
+Device& device() {
+  static const std::unique_ptr<Device> opened = Device::open(test_device);
+  return *opened;
+}
+
+PipelineCache& pipelines() {
+  static PipelineCache cache(device(), "");
+  return cache;
+}
+
+/// Skips itself where the device is not there.
+template <typename Test>
+class OnDevice : public Test {
+ protected:
+  void SetUp() override {
+    try {
+      device();
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+std::vector<std::string> forms() {
+  DeviceInfo info;
+  info.backend = on_cuda ? "cuda" : "cpu";
+  std::vector<std::string> found = score_forms();
+  std::erase_if(found, [&](const std::string& form) { return !form_runs_on(form, info); });
+  return found;
+}
+
+StitchConfig small(const std::string& form, const std::string& grain = "element") {
+  StitchConfig config;
+  config.form = form;
+  config.grain = grain;
+  config.flash.variant = on_cuda ? "mma_sync" : "tuned";
+  config.flash.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 37, .kv_len = 53, .head_dim = 24};
+  config.flash.block_r = on_cuda ? 64 : 32;
+  config.flash.block_c = 32;
+  return config;
+}
+
+std::shared_ptr<StitchInputs> inputs_of(const StitchConfig& config) {
+  auto inputs = std::make_shared<StitchInputs>();
+  inputs->flash = std::make_shared<FlashInputs>(device(), config.flash, 7, "");
+  return inputs;
+}
+
+struct Outcome {
+  Check check;
+  Tensor output;
+  int64_t differing = 0;
+};
+
+Outcome run(const StitchConfig& config, const UserFunction& function, const std::shared_ptr<StitchInputs>& inputs,
+            PipelineCache& cache = pipelines()) {
+  StitchProblem problem(device(), cache, inputs, config, function);
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device().submit(encoder);
+  return {problem.check(), problem.output(), problem.differing_elements()};
+}
+
+UserFunction text(const std::string& body) { return {"mine.cpp", body}; }
+
+/// A function in which every argument tells: the score, both places, the head, the batch and the lengths.
+UserFunction everything() {
+  return text(
+      "float score(float s, int q, int k, const ScoreContext& c) {\n"
+      "  const int place = 7 * q + 3 * k + 11 * c.head + 5 * c.batch + c.q_len - c.kv_len + c.q_heads;\n"
+      "  return (k + q) % 9 == 0 ? -INFINITY : 0.5f * s + 0.125f * static_cast<float>(place % 17);\n"
+      "}\n");
+}
+
+// The same by hand; shares nothing with the function's text.
+double everything_in_double(const AttentionShape& shape, double s, int64_t b, int64_t h, int64_t q, int64_t k) {
+  if ((k + q) % 9 == 0) return -std::numeric_limits<double>::infinity();
+  const int64_t place = 7 * q + 3 * k + 11 * h + 5 * b + shape.q_len - shape.kv_len + shape.q_heads;
+  return 0.5 * s + 0.125 * static_cast<double>(place % 17);
+}
+
+class Forms : public OnDevice<testing::TestWithParam<std::string>> {};
+INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& test) { return test.param; });
+
+// Lengths beside every tile, panel and vector, masks, groups of any size, and 16-bit elements.
+TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
+  for (const std::string grain : {"element", "row", "tile"}) {
+    if (GetParam() == "monolithic" && grain != "element") continue;
+    for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {37, 53}, {100, 65}, {17, 130}}) {
+      for (const bool causal : {false, true}) {
+        StitchConfig config = small(GetParam(), grain);
+        config.flash.shape.q_len = q_len;
+        config.flash.shape.kv_len = kv_len;
+        config.flash.shape.causal = causal;
+        config.flash.dtype = causal ? DType::f32 : DType::bf16;
+        const Outcome outcome = run(config, everything(), inputs_of(config));
+        EXPECT_TRUE(outcome.check.ok) << grain << " " << q_len << "x" << kv_len << ": " << outcome.check.worst;
+        if (!on_cuda) {
+          EXPECT_EQ(outcome.differing, 0) << grain << " " << q_len << "x" << kv_len;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
+  for (const std::string& function : built_in_functions()) {
+    for (const std::string grain : {"element", "row", "tile"}) {
+      if (GetParam() == "monolithic" && grain != "element") continue;
+      const StitchConfig config = small(GetParam(), grain);
+      const Outcome outcome = run(config, built_in_function(function, 5), inputs_of(config));
+      EXPECT_TRUE(outcome.check.ok) << function << " by " << grain << ": " << outcome.check.worst;
+      if (!on_cuda) {
+        EXPECT_EQ(outcome.differing, 0) << function << " by " << grain;
+      }
+    }
+  }
+}
+
+class StitchTest : public OnDevice<testing::Test> {};
+
+// The oracle takes the function's own text in double precision: here it is held against one that does not.
+TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
+  StitchConfig config = small("monolithic");
+  const AttentionShape& shape = config.flash.shape;
+  const ScoreFunction got = double_precision(device(), pipelines(), everything(), shape);
+  for (const int64_t q : {0, 5, 36}) {
+    std::vector<double> scores;
+    for (int64_t k = 0; k < shape.kv_len; ++k) scores.push_back(0.1 * static_cast<double>(k) - 2 + 1e-9);
+    const std::vector<double> before = scores;
+    got(scores, 1, 4, q);
+    for (int64_t k = 0; k < shape.kv_len; ++k) {
+      const auto at = static_cast<size_t>(k);
+      EXPECT_EQ(scores[at], everything_in_double(shape, before[at], 1, 4, q, k)) << q << " " << k;
+    }
+  }
+}
+
+TEST_F(StitchTest, BuiltInFunctionsAreWhatTheyAreCalled) {
+  AttentionShape shape{.batch = 1, .q_heads = 8, .kv_heads = 8, .q_len = 10, .kv_len = 30, .head_dim = 64};
+  const auto at = [&](const std::string& name, double s, int64_t head, int64_t q, size_t k) {
+    std::vector<double> scores(30, s);
+    double_precision(device(), pipelines(), built_in_function(name, 3), shape)(scores, 0, head, q);
+    return scores.at(k);
+  };
+  EXPECT_DOUBLE_EQ(at("scale", 2, 0, 0, 0), 1.5);
+  EXPECT_NEAR(at("soft_cap", 50, 0, 0, 7), 20 * std::tanh(2.5), 1e-9);
+  EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);   // head 1 of 8: slope 1/2; query 0 is key 20
+  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);             // its own key
+  EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);  // head 8: slope 2^-8
+  double chain = 2;
+  for (int i = 0; i < 3; ++i) chain = chain * 0.9375 + 0.03125;
+  EXPECT_DOUBLE_EQ(at("chain", 2, 0, 0, 0), chain);
+}
+
+std::atomic<int64_t> calls_made{0};
+
+// A function that counts how often it is called, which the host's code can read: the cpu's kernels run in this process.
+TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
+  if (on_cuda) GTEST_SKIP() << "counts on the host";
+  const UserFunction counting =
+      text(fmt::format("float score(float s, int, int, const ScoreContext&) {{\n"
+                       "#ifndef float\n"  // the oracle's calls do not count
+                       "  __atomic_fetch_add(reinterpret_cast<long long*>({}ull), 1, 0);\n"
+                       "#endif\n"
+                       "  return s;\n}}\n",
+                       reinterpret_cast<uintptr_t>(&calls_made)));
+  for (const std::string grain : {"element", "row", "tile"}) {
+    for (const auto& [q_len, kv_len, causal] :
+         {std::tuple{37, 53, false}, {100, 65, true}, {40, 129, true}, {50, 20, true}, {1, 1, false}}) {
+      StitchConfig config = small("noinline", grain);
+      config.flash.shape.q_len = q_len;
+      config.flash.shape.kv_len = kv_len;
+      config.flash.shape.causal = causal;
+      const StitchProblem problem(device(), pipelines(), inputs_of(config), config, counting);
+      CommandEncoder encoder;
+      problem.encode(encoder);
+      calls_made = 0;
+      device().submit(encoder);
+      const auto calls = problem.values()["calls"].get<int64_t>();
+      const std::string where = fmt::format("{} {}x{} {}", grain, q_len, kv_len, causal);
+      if (grain == "element") {
+        EXPECT_EQ(calls_made, calls) << where;
+      } else if (grain == "row") {
+        EXPECT_EQ(calls_made, calls * device().info().simd_width) << where;
+      } else {  // register tiles of 4 to 12 keys and one to two vectors
+        EXPECT_GE(calls_made, calls * 4 * device().info().simd_width) << where;
+        EXPECT_LE(calls_made, calls * 12 * 2 * device().info().simd_width) << where;
+      }
+    }
+  }
+}
+
+// What functions may call, in float, as kernels have it.
+TEST_F(StitchTest, MathFunctionsAreAsRightAsTheySay) {
+  const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
+    const UserFunction function =
+        text("float score(float s, int, int, const ScoreContext&) { return " + expression + "; }");
+    const KernelSource source{
+        .path = on_cuda ? "proto2_stitching/kernels/oracle.cuda.cu" : "proto2_stitching/kernels/oracle.cpu.cpp",
+        .entry = "score_oracle",
+        .includes = {{"proto2_stitching/kernels/function.h", function.header()}}};
+    Buffer buffer(device(), inputs.size() * sizeof(double));
+    buffer.upload(inputs.data(), buffer.bytes());
+    OracleParams params{};
+    params.scores = static_cast<double*>(buffer.data());
+    params.keys = static_cast<int>(inputs.size());
+    CommandEncoder encoder;
+    encoder.dispatch(*pipelines().get(source).kernel, {1}, 512, 0, params);
+    device().submit(encoder);
+    std::vector<double> results(inputs.size());
+    buffer.download(results.data(), buffer.bytes());
+    return results;
+  };
+  std::vector<double> inputs, positive;
+  for (int i = -160; i <= 160; ++i) inputs.push_back(static_cast<float>(i * 0.37));
+  for (int i = 1; i <= 200; ++i) positive.push_back(static_cast<float>(i * i * 0.013));
+  const auto expect = [&](const std::string& expression, const std::vector<double>& at, auto want, auto allowed) {
+    const std::vector<double> got = apply(expression, at);
+    for (size_t i = 0; i < at.size(); ++i) {
+      EXPECT_NEAR(got[i], want(at[i]), allowed(at[i], want(at[i]))) << expression << " at " << at[i];
+    }
+  };
+  const auto relative = [](double, double result) { return 3e-7 * std::abs(result); };
+  expect("exp2f(s)", inputs, [](double x) { return std::exp2(x); }, relative);
+  expect(
+      "expf(s)", inputs, [](double x) { return std::exp(x); },
+      [](double x, double result) { return (3 + std::abs(x)) * 1e-7 * result; });
+  expect("tanhf(s)", inputs, [](double x) { return std::tanh(x); }, [](double, double) { return 3e-7; });
+  expect(
+      "logf(s)", positive, [](double x) { return std::log(x); },
+      [](double, double result) { return 3e-7 * (1 + std::abs(result)); });
+  expect("sqrtf(s)", positive, [](double x) { return std::sqrt(x); }, relative);
+  expect("fabsf(s)", inputs, [](double x) { return std::abs(x); }, [](double, double) { return 0.0; });
+  expect("fminf(s, 2.0f)", inputs, [](double x) { return std::min(x, 2.0); }, [](double, double) { return 0.0; });
+  expect("fmaxf(s, 2.0f)", inputs, [](double x) { return std::max(x, 2.0); }, [](double, double) { return 0.0; });
+  EXPECT_EQ(apply("-INFINITY", {1.0}).front(), -std::numeric_limits<double>::infinity());
+  EXPECT_GT(apply("expf(s)", {1000.0}).front(), 1e38);
+  EXPECT_LT(apply("expf(s)", {-1000.0}).front(), 1e-37);
+}
+
+TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {
+  std::map<std::string, int64_t> left;
+  const auto inputs = inputs_of(small("monolithic"));
+  for (const std::string& form : forms()) {
+    const StitchProblem problem(device(), pipelines(), inputs, small(form), built_in_function("scale", 0));
+    const CodeContents code = device().contents(problem.pipeline().binary);
+    if (code.instructions.empty()) GTEST_SKIP() << "the device does not tell";
+    for (const auto& [name, count] : code.instructions) {
+      if (name.starts_with("call") || name == "CALL" || name == "bl" || name == "blr") left[form] += count;
+    }
+    EXPECT_GT(code.bytes, 0);
+  }
+  for (const auto& [form, calls] : left) {
+    if (form_is_inlined(form)) {
+      EXPECT_EQ(calls, left["monolithic"]) << form;
+    } else {
+      EXPECT_GT(calls, left["monolithic"]) << form;
+    }
+  }
+}
+
+TEST_F(StitchTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
+  const auto message_of = [](const std::string& body) {
+    try {
+      require_compiles(device(), text(body));
+    } catch (const BadInput& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  const std::string at_line_3 = on_cuda ? "mine.cpp(3)" : "mine.cpp:3:";
+  EXPECT_NE(message_of("float score(float s, int q, int k, const ScoreContext& c) {\n  // a comment\n"
+                       "  return s + slop;\n}\n")
+                .find(at_line_3),
+            std::string::npos);
+  const std::string missing = message_of("float scor(float s) { return s; }\n");
+  EXPECT_NE(missing.find("float score(float s, int q, int k, const ScoreContext& context)"), std::string::npos);
+  EXPECT_NE(missing.find("'score'"), std::string::npos) << missing;
+  EXPECT_NE(message_of("float score(float s) { return s; }\n").find("mine.cpp"), std::string::npos);
+  EXPECT_NE(message_of("").find("score"), std::string::npos);
+  // Text behind its last line does not end up in the function.
+  EXPECT_NE(message_of("float score(float s, int, int, const ScoreContext&) { return s;").find("mine.cpp"),
+            std::string::npos);
+  EXPECT_EQ(message_of("float score(float s, int, int, const ScoreContext&) { return s; } // no end of line"),
+            "nothing was thrown");
+}
+
+TEST_F(StitchTest, NamesOfFunctionsAreQuoted) {
+  UserFunction function = text("float score(float s, int, int, const ScoreContext&) { return s; }");
+  function.name = "a \"b\" \\ c.cpp";
+  EXPECT_NO_THROW(require_compiles(device(), function));
+}
+
+TEST_F(StitchTest, UnknownFunctionsAreBadInput) {
+  EXPECT_THROW(built_in_function("no_such", 0), BadInput);
+  EXPECT_THROW(read_function("/no/such/file.cpp"), BadInput);
+  try {
+    built_in_function(file_function, 0);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const BadInput& error) {
+    EXPECT_NE(std::string(error.what()).find("--score-function"), std::string::npos) << error.what();
+  }
+}
+
+// ---- what the checks catch: the text of a kernel header with one part replaced
+
+struct Mutation {
+  const char *what, *form, *grain, *from, *to;
+};
+void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+class Mutations : public OnDevice<testing::TestWithParam<Mutation>> {};
+
+std::vector<Mutation> mutations() {
+  if (on_cuda) {
+    return {{"row_of_another_key", "noinline", "row", "k + i / 2 * 8 + i % 2, context);\n#elif",
+             "k + i / 2 * 8, context);\n#elif"},
+            {"tile_of_another_query", "noinline", "tile", "q + i / 2 % 2 * 8", "q"},
+            {"another_entry_of_the_table", "pointer", "row", "score_table[score_choice(context)]", "score_table[0]"}};
+  }
+  return {{"row_of_another_query", "noinline", "row", "s[i] = score(s[i], q + i, k, context)",
+           "s[i] = score(s[i], q, k, context)"},
+          {"tile_of_another_key", "noinline", "tile", "q + i, k + row, context", "q + i, k, context"},
+          {"element_of_another_query", "noinline", "element",
+           "  for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = score_call(s[i], q + i, k, context);\n#endif",
+           "  for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = score_call(s[i], q, k, context);\n#endif"},
+          {"last_lane_left_out", "stitched", "row", "i < SCORE_LANES; ++i) s[i] = score(s[i], q + i",
+           "i < SCORE_LANES - 1; ++i) s[i] = score(s[i], q + i"},
+          {"another_entry_of_the_table", "pointer", "element", "score_table[score_choice(context)]", "score_table[0]"},
+          {"branch_the_other_way", "switch", "tile", "case 1:", "case 0:"}};
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations()),
+                         [](const auto& test) { return std::string(test.param.what); });
+
+TEST_P(Mutations, AreCaught) {
+  const auto& [what, form, grain, from, to] = GetParam();
+  namespace fs = std::filesystem;
+  const StitchConfig config = small(form, grain);
+  const auto inputs = inputs_of(config);
+  ASSERT_TRUE(run(config, everything(), inputs).check.ok);
+  const fs::path root = fs::temp_directory_path() / fmt::format("attn_stitch_mutant_{}", getpid());
+  for (const char* folder : {"common/kernel", "proto1_flash/kernels", "proto2_stitching/kernels"}) {
+    fs::create_directories(root / folder);
+    fs::copy(fs::path(source_root()) / folder, root / folder,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  }
+  const fs::path file = root / "proto2_stitching/kernels/form.h";
+  std::ifstream in(file);
+  std::string header{std::istreambuf_iterator<char>(in), {}};
+  const size_t at = header.find(from);
+  if (at != std::string::npos) std::ofstream(file) << header.replace(at, std::string_view(from).size(), to);
+  setenv("ATTENTION_PROTO_SOURCE", root.c_str(), 1);
+  PipelineCache fresh(device(), "");
+  const bool passes = run(config, everything(), inputs, fresh).check.ok;
+  unsetenv("ATTENTION_PROTO_SOURCE");
+  fs::remove_all(root);
+  ASSERT_NE(at, std::string::npos) << "form.h has no text " << from;
+  EXPECT_FALSE(passes);
+}
+
+}  // namespace
+}  // namespace attn

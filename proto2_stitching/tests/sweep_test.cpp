@@ -1,0 +1,128 @@
+// The sweep: what the profiles span, what follows from what, and skips.
+#include "proto2_stitching/sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "common/error.h"
+#include "proto1_flash/tests/devices.h"
+#include "proto2_stitching/problem.h"
+
+namespace attn {
+namespace {
+
+using test::avx2;
+
+DeviceInfo gpu() {
+  DeviceInfo info;
+  info.spec = "cuda:0";
+  info.backend = "cuda";
+  info.arch = "sm_90a";
+  info.features = {"mma", "tma", "wgmma"};
+  info.units = 132;
+  info.threadgroup_memory_bytes = 227 << 10;
+  info.last_level_cache_bytes = 50 << 20;
+  return info;
+}
+
+std::vector<Case> cases(const std::string& profile, const DeviceInfo& info) {
+  return expand(stitch_sweep(profile, info), stitch_axes(), [&](Case& config) { complete_stitch(config, info); });
+}
+
+TEST(StitchSweepTest, EveryFormAndGrainIsThereWithItsBaseline) {
+  for (const DeviceInfo& info : {avx2(), gpu()}) {
+    for (const char* profile : {"quick", "full"}) {
+      std::set<std::string> forms, grains;
+      for (const auto& group : group(cases(profile, info), stitch_compared_axes())) {
+        int baselines = 0;
+        for (const Case& config : group) {
+          forms.insert(config.text("form"));
+          grains.insert(config.text("grain"));
+          baselines += config.text("form") == "monolithic";
+          EXPECT_FALSE(stitch_skip_reason(config, info)) << config.key();
+        }
+        EXPECT_EQ(baselines, 1) << group.front().key() << " " << profile;
+        EXPECT_GT(group.size(), 1u) << group.front().key();
+      }
+      EXPECT_EQ(forms.size(), info.backend == "cuda" ? 7u : 9u);
+      EXPECT_EQ(grains.size(), 3u);
+    }
+  }
+}
+
+TEST(StitchSweepTest, FullHoldsQuick) {
+  for (const DeviceInfo& info : {avx2(), gpu()}) {
+    std::set<std::string> full;
+    for (const Case& config : cases("full", info)) full.insert(config.key());
+    for (const Case& config : cases("quick", info)) EXPECT_TRUE(full.contains(config.key())) << config.key();
+  }
+}
+
+TEST(StitchSweepTest, AComparisonHasOneTileAndWorkThatTells) {
+  for (const Case& config : cases("full", avx2())) {
+    if (config.text("function") != "chain") {
+      EXPECT_EQ(config.integer("work"), 0) << config.key();
+    } else {
+      EXPECT_GT(config.integer("work"), 0) << config.key();
+    }
+    if (config.text("form") == "monolithic") {
+      EXPECT_EQ(config.text("grain"), "element") << config.key();
+    }
+    EXPECT_GT(config.integer("block_r"), 0);
+  }
+}
+
+TEST(StitchSweepTest, FormsOfTheHostAreSkippedOnAGpu) {
+  Case config = cases("quick", gpu()).front();
+  for (const std::string form : {"std_function", "virtual"}) {
+    config.set("form", form);
+    const auto reason = stitch_skip_reason(config, gpu());
+    ASSERT_TRUE(reason);
+    EXPECT_NE(reason->find(form), std::string::npos) << *reason;
+    EXPECT_FALSE(form_runs_on(form, gpu()));
+    EXPECT_TRUE(form_runs_on(form, avx2()));
+  }
+}
+
+TEST(StitchSweepTest, TilesThatDoNotFitAreSkipped) {
+  DeviceInfo small = avx2();
+  small.threadgroup_memory_bytes = 1024;
+  EXPECT_TRUE(stitch_skip_reason(cases("quick", avx2()).front(), small));
+}
+
+TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {
+  EXPECT_THROW(score_function_axes("/no/such/file"), BadInput);
+  Sweep sweep = stitch_sweep("quick", avx2());
+  for (const Axis& axis : score_function_axes(__FILE__)) override_axis(sweep, axis);
+  const auto all = expand(sweep, stitch_axes(), [&](Case& config) { complete_stitch(config, avx2()); });
+  EXPECT_GT(all.size(), 10u);
+  for (const Case& config : all) {
+    EXPECT_EQ(config.text("function"), file_function);
+    EXPECT_EQ(config.integer("work"), 0);
+  }
+}
+
+TEST(StitchSweepTest, CountsOfAFullTileAreItsPairs) {
+  for (const DeviceInfo& info : {avx2(), gpu()}) {
+    for (const Case& config : cases("quick", info)) {
+      StitchConfig stitch = StitchConfig::from(config, info);
+      stitch.grain = "element";
+      const int64_t pairs = stitch.flash.block_r * stitch.flash.block_c;
+      // On a GPU the 32 threads of a warp make a call at once.
+      const int64_t at_once = info.backend == "cuda" ? 32 : 1;
+      EXPECT_GE(count_calls(stitch, info).calls_per_tile * at_once, pairs) << config.key();
+      EXPECT_LE(count_calls(stitch, info).calls_per_tile * at_once, pairs * 11 / 10) << config.key();
+      const int64_t elements = count_calls(stitch, info).calls;
+      stitch.grain = "row";
+      const int64_t rows = count_calls(stitch, info).calls;
+      stitch.grain = "tile";
+      EXPECT_LT(rows, elements);
+      EXPECT_LT(count_calls(stitch, info).calls, rows);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
