@@ -70,5 +70,5 @@ def rate(record):
 
 
 def environments(findings):
-    """Of each device what its last run said of it."""
-    return {finding["data"]["device"]: finding["data"]["env"] for finding in findings}
+    """Of each device what its last run said of it. Findings from the records of two devices are of none."""
+    return {finding["data"]["device"]: finding["data"]["env"] for finding in findings if finding["data"]["env"].get("device")}

@@ -12,7 +12,7 @@
 namespace attn::kb {
 namespace {
 
-class CliTest : public KbTest {
+class KbCliTest : public KbTest {
  protected:
   std::string records_ = {};
 
@@ -54,7 +54,7 @@ std::string many_records(int count, const std::string& seed) {
   return text;
 }
 
-TEST_F(CliTest, IngestsFilesAndStdinOnce) {
+TEST_F(KbCliTest, IngestsFilesAndStdinOnce) {
   Outcome outcome = run({"ingest", records_});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos) << outcome.out;
@@ -67,7 +67,7 @@ TEST_F(CliTest, IngestsFilesAndStdinOnce) {
   EXPECT_EQ(ids().size(), 3u);
 }
 
-TEST_F(CliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
+TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
   const std::string file =
       write_text("mixed.jsonl", "oops\n" + finding(1.5).dump() + "\n{\"schema\":\"finding/1\"}\n\n");
   const Outcome outcome = run({"ingest", file, "--json"});
@@ -80,7 +80,7 @@ TEST_F(CliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
   EXPECT_EQ(ids().size(), 1u);
 }
 
-TEST_F(CliTest, TwoIngestersAtOnceLoseNothing) {
+TEST_F(KbCliTest, TwoIngestersAtOnceLoseNothing) {
   // From an empty folder, so that both also want to make the knowledge base.
   for (int round = 0; round < 5; ++round) {
     const std::string db = path(fmt::format("both{}.sqlite", round));
@@ -96,7 +96,7 @@ TEST_F(CliTest, TwoIngestersAtOnceLoseNothing) {
   }
 }
 
-TEST_F(CliTest, KilledInMidIngestLeavesTheFileWhole) {
+TEST_F(KbCliTest, KilledInMidIngestLeavesTheFileWhole) {
   ingest();
   const std::string large = write_text("large.jsonl", many_records(20000, "large"));
   int killed = 0;
@@ -118,7 +118,7 @@ TEST_F(CliTest, KilledInMidIngestLeavesTheFileWhole) {
   EXPECT_EQ(lines_of(run({"search", "large", "--json"}).out).size(), 20000u);
 }
 
-TEST_F(CliTest, InterruptedKeepsNothingOfTheFile) {
+TEST_F(KbCliTest, InterruptedKeepsNothingOfTheFile) {
   ingest();
   const std::string pipe = path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -138,7 +138,7 @@ TEST_F(CliTest, InterruptedKeepsNothingOfTheFile) {
   EXPECT_EQ(ids().size(), 3u);
 }
 
-TEST_F(CliTest, SearchesWithFilters) {
+TEST_F(KbCliTest, SearchesWithFilters) {
   ingest();
   ASSERT_EQ(run({"add", "attention_kernels", "notes", "bf16 needs more digits", "evidence", "", "", "", "0.2"}).status,
             0);
@@ -162,7 +162,7 @@ TEST_F(CliTest, SearchesWithFilters) {
   EXPECT_NE(nothing.err, "");
 }
 
-TEST_F(CliTest, EveryCommandSpeaksJson) {
+TEST_F(KbCliTest, EveryCommandSpeaksJson) {
   ingest();
   const std::string id = finding(1.5)["id"];
   const std::string other = write("other.jsonl", {measurement(shape(64), 0.9e-3)});
@@ -198,7 +198,7 @@ TEST_F(CliTest, EveryCommandSpeaksJson) {
   EXPECT_EQ(run({"show", id.substr(0, 8), "--json"}).out, finding(1.5).dump() + "\n");
 }
 
-TEST_F(CliTest, ExportsAndTakesInAgain) {
+TEST_F(KbCliTest, ExportsAndTakesInAgain) {
   Json record = finding(1.5);
   record["unknown"] = "kept";
   record = with_id(record);
@@ -221,7 +221,7 @@ TEST_F(CliTest, ExportsAndTakesInAgain) {
   EXPECT_TRUE(status == 0 || status == 77) << status << "; 77: python3-jsonschema is not installed";
 }
 
-TEST_F(CliTest, FeedsTheStudysKnowledgeBase) {
+TEST_F(KbCliTest, FeedsTheStudysKnowledgeBase) {
   if (std::system("python3 -c 'import sqlite3' 2> /dev/null") != 0) GTEST_SKIP() << "python3 is not installed";
   ingest();
   const std::vector<std::string> hostile = {"it's $(touch harmed) `touch harmed`",
@@ -272,7 +272,7 @@ TEST_F(CliTest, FeedsTheStudysKnowledgeBase) {
   EXPECT_FALSE(rows.step());
 }
 
-TEST_F(CliTest, ItsOwnAddReadsThatExport) {
+TEST_F(KbCliTest, ItsOwnAddReadsThatExport) {
   ingest();
   const std::string script = write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
   const std::string command = fmt::format("cd '{0}' && KB_DB='{0}/copy.sqlite' PATH='{1}':$PATH sh -e add.sh > ids",
@@ -282,7 +282,7 @@ TEST_F(CliTest, ItsOwnAddReadsThatExport) {
       lines_of(run({"--db", path("copy.sqlite"), "list", "--kind", "note", "--min-confidence", "0.8"}).out).size(), 2u);
 }
 
-TEST_F(CliTest, AddsNotesOnce) {
+TEST_F(KbCliTest, AddsNotesOnce) {
   const std::vector<std::string> note = {
       "add",   "attention_kernels", "softmax", "Claim",  "Evidence", "https://example.org",
       "Title", "academic_paper",    "high",    "a, b,,a"};
@@ -302,7 +302,7 @@ TEST_F(CliTest, AddsNotesOnce) {
   EXPECT_EQ(run({"add", "d", "t", "\xff"}).status, 2) << "no UTF-8";
 }
 
-TEST_F(CliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
+TEST_F(KbCliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
   ingest();
   Outcome outcome = run({"verify"});
   EXPECT_EQ(outcome.status, 0) << outcome.out;
@@ -320,7 +320,7 @@ TEST_F(CliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
   EXPECT_EQ(run({"verify", write_text("torn.jsonl", "{")}).status, 1);
 }
 
-TEST_F(CliTest, DedupKeepsTheSurest) {
+TEST_F(KbCliTest, DedupKeepsTheSurest) {
   Json cleaned = finding(1.5);
   cleaned["data"]["run"]["replay"] = "proto1_flash --seed 1 --quiet";
   cleaned = with_id(cleaned);
@@ -336,7 +336,7 @@ TEST_F(CliTest, DedupKeepsTheSurest) {
   EXPECT_NE(run({"dedup"}).out.find("0 records could be removed"), std::string::npos);
 }
 
-TEST_F(CliTest, ComparesFilesDevicesAndCommits) {
+TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
   const std::string a = write("a.jsonl", {measurement(shape(64), 1e-3), measurement(shape(128), 1e-3)});
   const std::string slower = write("b.jsonl", {measurement(shape(64), 1.2e-3), measurement(shape(128), 0.5e-3)});
   Outcome outcome = run({"compare", a, slower});
@@ -363,7 +363,7 @@ TEST_F(CliTest, ComparesFilesDevicesAndCommits) {
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "0000000"}).status, 2);
 }
 
-TEST_F(CliTest, CitesAndShows) {
+TEST_F(KbCliTest, CitesAndShows) {
   ingest();
   const std::string id = finding(1.5)["id"], measured = measurement(shape(64), 1e-3)["id"];
   const Outcome outcome = run({"cite", id.substr(0, 8), measured});
@@ -380,7 +380,7 @@ TEST_F(CliTest, CitesAndShows) {
   EXPECT_EQ(none.out, "");
 }
 
-TEST_F(CliTest, BadInputIsOneLineAndStatusTwo) {
+TEST_F(KbCliTest, BadInputIsOneLineAndStatusTwo) {
   ingest();
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{},
@@ -418,7 +418,7 @@ TEST_F(CliTest, BadInputIsOneLineAndStatusTwo) {
   }
 }
 
-TEST_F(CliTest, HelpNamesEverything) {
+TEST_F(KbCliTest, HelpNamesEverything) {
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.status, 0);
   for (const char* part : {"ingest", "add", "search", "show", "list", "stats", "topics", "verify", "dedup", "export",
@@ -432,7 +432,7 @@ TEST_F(CliTest, HelpNamesEverything) {
   EXPECT_EQ(run({"--version"}).out.find("kb "), 0u);
 }
 
-TEST_F(CliTest, FindsItsDatabase) {
+TEST_F(KbCliTest, FindsItsDatabase) {
   unsetenv("KB_DB");
   ASSERT_EQ(run({"ingest", records_}).status, 0);
   EXPECT_TRUE(std::filesystem::exists(path("data/attention-proto/kb.sqlite")));
@@ -450,7 +450,7 @@ TEST_F(CliTest, FindsItsDatabase) {
   EXPECT_EQ(run({"list"}).status, 2);
 }
 
-TEST_F(CliTest, ReadersDoNotWaitForAnIngester) {
+TEST_F(KbCliTest, ReadersDoNotWaitForAnIngester) {
   ingest();
   const std::string pipe = path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -465,7 +465,7 @@ TEST_F(CliTest, ReadersDoNotWaitForAnIngester) {
   EXPECT_EQ(ids().size(), 503u);
 }
 
-TEST_F(CliTest, AFullDiskIsAnErrorAndLosesNothing) {
+TEST_F(KbCliTest, AFullDiskIsAnErrorAndLosesNothing) {
   ingest();
   const Outcome outcome = run({"export", "--json"});
   ASSERT_EQ(outcome.status, 0);
