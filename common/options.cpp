@@ -119,7 +119,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   app.add_flag("--list", options.list, "print axes, their values in this profile, and hypotheses; run nothing");
   app.add_flag("--dry-run", options.dry_run, "print the cases that would run, and why others would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
-  text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick) or 3600 (full)");
+  text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
   auto* seed_option = text("--seed", seed, "N", "seed of the inputs and of the statistics; default 1");
   auto* input = text("--input", options.input, "FILE", "safetensors file with the inputs (q, k, v): fixes the shape");
   text("--dump-output", options.dump_output, "FILE",

@@ -234,6 +234,7 @@ Measurement Experiment::State::blank(const Case& config) const {
   record.experiment = spec.name;
   record.device = device_name(device->info());
   record.config = config;
+  if (config.has("dtype")) record.dtype = parse_dtype(config.text("dtype"));
   return record;
 }
 
