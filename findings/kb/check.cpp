@@ -158,6 +158,7 @@ void check_pipeline(const Fields& pipeline) {
   pipeline.count("registers", 0, true);
   pipeline.count("spill_bytes", 0, true);
   pipeline.count("threadgroup_bytes");
+  if (pipeline.has("code_bytes")) pipeline.count("code_bytes", 0, true);
   pipeline.number("compile_s", 0);
   pipeline.one_of("cache", {"compiled", "disk", "archive"});
   if (pipeline.has("instructions")) {
@@ -210,6 +211,7 @@ void check_measurement(const Fields& record) {
   });
   record.object("pipeline", true, check_pipeline);
   record.object("clocks", true, check_clocks);
+  if (record.has("values")) record.object("values", true, [](const Fields&) {});
 }
 
 void check_compare(const Fields& compare) {

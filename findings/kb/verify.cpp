@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 
+#include "common/error.h"
 #include "common/pipeline.h"
 #include "findings/kb/check.h"
 
@@ -138,12 +139,11 @@ std::vector<std::string> verify_record(const Record& record) {
 namespace {
 
 /// "flash_forward[BLOCK_C=128,...]" back to entry and function constants; nothing where it has more than these.
-std::optional<KernelSource> parse_key(const std::string& key) {
-  const size_t open = key.find('[');
-  if (open == key.npos || key.back() != ']') return std::nullopt;
-  KernelSource source;
-  source.entry = key.substr(0, open);
-  std::string_view rest = std::string_view(key).substr(open + 1, key.size() - open - 2);
+std::optional<KernelSource> parse_source(std::string_view text) {
+  const size_t open = text.find('[');
+  if (open == text.npos || text.back() != ']') return std::nullopt;
+  KernelSource source{.path = "", .entry = std::string(text.substr(0, open))};
+  std::string_view rest = text.substr(open + 1, text.size() - open - 2);
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(item.size() + 1, rest.size()));
@@ -153,6 +153,28 @@ std::optional<KernelSource> parse_key(const std::string& key) {
     const auto [end, error] = std::from_chars(item.data() + equals + 1, item.data() + item.size(), value);
     if (error != std::errc() || end != item.data() + item.size()) return std::nullopt;
     source.constants[std::string(item.substr(0, equals))] = value;
+  }
+  return source;
+}
+
+/// KernelSource::key() read back, but for the paths, which are not in it: a source, and behind it its fragments.
+std::optional<KernelSource> parse_key(std::string_view key) {
+  std::optional<KernelSource> source;
+  while (!key.empty()) {
+    const size_t end = std::min(key.find(']'), key.size() - 1) + 1;
+    const bool fragment = source && (key[0] == '+' || key[0] == '|');
+    if (source && !fragment) return std::nullopt;
+    if (fragment) {
+      source->linking = key[0] == '+' ? Linking::before_optimizer : Linking::after_code_generation;
+    }
+    const std::optional<KernelSource> part = parse_source(key.substr(fragment, end - fragment));
+    if (!part) return std::nullopt;
+    if (fragment) {
+      source->fragments.push_back(*part);
+    } else {
+      source = part;
+    }
+    key.remove_prefix(end);
   }
   return source;
 }
@@ -176,22 +198,30 @@ const std::vector<SourceFile>& kernels() {
   return files;
 }
 
+/// Whether there are files for the source and its fragments, from the `at`-th on, with which it has this hash. The
+/// record names no files, but the hash is over their paths as well: only the right ones have it.
+bool has_hash(KernelSource& source, size_t at, const std::string& sha256) {
+  if (at > source.fragments.size()) {
+    try {
+      return source_sha256(source) == sha256;
+    } catch (const BadInput&) {
+      return false;  // includes what is not there: not what the record was made of
+    }
+  }
+  KernelSource& part = at == 0 ? source : source.fragments[at - 1];
+  return std::any_of(kernels().begin(), kernels().end(), [&](const SourceFile& file) {
+    if (file.text.find(part.entry + "(") == file.text.npos) return false;
+    part.path = file.path;
+    return has_hash(source, at + 1, sha256);
+  });
+}
+
 }  // namespace
 
 Freshness freshness(const Json& pipeline) {
-  std::optional<KernelSource> source = parse_key(pipeline.at("key"));
+  std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>());
   if (!source || kernels().empty()) return Freshness::unknown;
-  // The record names no file, but the hash is over its path as well: it can only be that of the right one.
-  for (const SourceFile& file : kernels()) {
-    if (file.text.find(source->entry) == file.text.npos) continue;
-    source->path = file.path;
-    try {
-      if (source_sha256(*source) == pipeline.at("source_sha256")) return Freshness::current;
-    } catch (const std::exception&) {
-      // Includes what is not there: not what the record was made of.
-    }
-  }
-  return Freshness::changed;
+  return has_hash(*source, 0, pipeline.at("source_sha256")) ? Freshness::current : Freshness::changed;
 }
 
 Verification verify(const Store& store) {

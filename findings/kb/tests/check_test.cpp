@@ -107,6 +107,8 @@ class SchemaWalk {
 TEST(CheckSchema, AgreesWithTheJsonSchema) {
   Json measured = measurement(shape(64), 1e-3);
   measured["pipeline"]["registers"] = 128;
+  measured["pipeline"]["code_bytes"] = 4096;
+  measured["values"] = {{"calls", 3}};
   measured["clocks"] = {{"core_mhz", 1.0},       {"core_min_mhz", 1.0},           {"memory_mhz", 1.0}, {"power_w", 1.0},
                         {"temperature_c", 60.0}, {"throttle_reasons", {"power"}}, {"readings", 3}};
   EXPECT_GT(SchemaWalk(measured).walk("measurement"), 100);

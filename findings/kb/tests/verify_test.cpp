@@ -122,9 +122,19 @@ TEST(Freshness, OfTheKernelsInThisTree) {
   EXPECT_EQ(freshness(pipeline), Freshness::current);
   pipeline["key"] = "flash_forward[CAUSAL=1,HEAD_DIM=65]";
   EXPECT_EQ(freshness(pipeline), Freshness::changed);
+  source.fragments = {
+      {.path = "proto1_flash/kernels/tiled.cpu.cpp", .entry = "flash_forward", .constants = {{"A", -1}}}};
+  for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
+    source.linking = linking;
+    pipeline = pipeline_of(source);
+    EXPECT_EQ(freshness(pipeline), Freshness::current) << pipeline;
+    pipeline["source_sha256"] = std::string(64, '0');
+    EXPECT_EQ(freshness(pipeline), Freshness::changed);
+  }
   source.includes = {{"common/kernel/score.h", "// nothing"}};
   EXPECT_EQ(freshness(pipeline_of(source)), Freshness::unknown) << "its header is in no record";
-  for (const char* key : {"", "flash_forward", "flash_forward[", "flash_forward[A=]", "flash_forward[A=1x]", "[]"}) {
+  for (const char* key : {"", "flash_forward", "flash_forward[", "flash_forward[A=]", "flash_forward[A=1x]", "[]",
+                          "f[A=1]f[B=1]", "f[A=1]+", "f[A=1]+f", "+f[A=1]", "f[A=1]|f[B=1]]"}) {
     pipeline["key"] = key;
     EXPECT_NE(freshness(pipeline), Freshness::current) << key;
   }
