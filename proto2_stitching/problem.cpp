@@ -1,14 +1,12 @@
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
-#include "common/error.h"
 #include "common/sha256.h"
 #include "proto1_flash/kernels/flash.h"
 #include "proto2_stitching/kernels/forms.h"
@@ -68,6 +66,7 @@ std::shared_ptr<void> wrap(Result (*function)(Parameters...), std::vector<std::b
   return callable;
 }
 
+using ElementFunction = float(float s, int q, int k, const ScoreContext& context);
 using RowFunction = void(float* s, int q, int k, const ScoreContext& context);
 using TileFunction = void(float* s, int keys, int q, int k, const ScoreContext& context);
 

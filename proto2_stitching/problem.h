@@ -47,9 +47,6 @@ struct StitchInputs {
   std::map<std::string, Tensor> monolithic;  // the output of that form, by the function's id
 };
 
-/// On the host's side of a std::function in the kernel: what it is to call. For tests that count calls.
-using ElementFunction = float(float s, int q, int k, const ScoreContext& context);
-
 class StitchProblem : public Problem {
  public:
   StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
