@@ -307,7 +307,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
       if (cold) cold_samplers.push_back(marked(i, cold_sampler(*device, problem, *cold)));
     }
     for (const auto& [key, ceiling] : beside) {
-      hot_samplers.push_back([&ceiling]() -> std::vector<double> { return {ceiling.sample()}; });
+      hot_samplers.emplace_back([&ceiling]() -> std::vector<double> { return {ceiling.sample()}; });
     }
     const Rounds& rounds = host ? host_sweep_rounds : sweep_rounds;
     TimingPolicy hot_policy = policy(rounds, cold ? (1 - cold_share) * share : share);
