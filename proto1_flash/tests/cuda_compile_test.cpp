@@ -11,21 +11,12 @@
 #include "common/error.h"
 #include "proto1_flash/backend.h"
 #include "proto1_flash/sweep.h"
+#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {
 
-DeviceInfo hopper() {
-  DeviceInfo info;
-  info.spec = "cuda:0";
-  info.backend = "cuda";
-  info.arch = "sm_90a";
-  info.features = {"mma", "tma", "wgmma"};
-  info.units = 132;
-  info.threadgroup_memory_bytes = 232448;
-  info.last_level_cache_bytes = 50 << 20;
-  return info;
-}
+using test::hopper;
 
 class FlashCudaCompileTest : public testing::Test {
  protected:

@@ -13,17 +13,7 @@ namespace attn {
 namespace {
 
 using test::avx2;
-
-DeviceInfo gpu() {
-  DeviceInfo info;
-  info.spec = "cuda:0";
-  info.backend = "cuda";
-  info.features = {"mma", "tma", "wgmma"};
-  info.units = 132;
-  info.threadgroup_memory_bytes = 227 << 10;
-  info.last_level_cache_bytes = 50 << 20;
-  return info;
-}
+using test::hopper;
 
 // The quick sweep with times from a model: 1 ns per score and d, less for wide rows, more for Bc = 80 and simple
 // variants, half when causal.
@@ -127,7 +117,7 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
 TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
   std::set<std::string> judged;
   const std::vector<Hypothesis> hypotheses = flash_hypotheses();
-  for (const DeviceInfo& info : {avx2(), gpu()}) {
+  for (const DeviceInfo& info : {avx2(), hopper()}) {
     const std::vector<Measurement> results = made_up(info);
     std::vector<Comparison> comparisons;
     for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));

@@ -14,25 +14,14 @@ namespace attn {
 namespace {
 
 using test::avx2;
-
-DeviceInfo gpu() {
-  DeviceInfo info;
-  info.spec = "cuda:0";
-  info.backend = "cuda";
-  info.arch = "sm_90a";
-  info.features = {"mma", "tma", "wgmma"};
-  info.units = 132;
-  info.threadgroup_memory_bytes = 227 << 10;
-  info.last_level_cache_bytes = 50 << 20;
-  return info;
-}
+using test::hopper;
 
 std::vector<Case> cases(const std::string& profile, const DeviceInfo& info) {
   return expand(stitch_sweep(profile, info), stitch_axes(), [&](Case& config) { complete_stitch(config, info); });
 }
 
 TEST(StitchSweepTest, EveryFormAndGrainIsThereWithItsBaseline) {
-  for (const DeviceInfo& info : {avx2(), gpu()}) {
+  for (const DeviceInfo& info : {avx2(), hopper()}) {
     for (const char* profile : {"quick", "full"}) {
       std::set<std::string> forms, grains;
       for (const auto& group : group(cases(profile, info), stitch_compared_axes())) {
@@ -53,7 +42,7 @@ TEST(StitchSweepTest, EveryFormAndGrainIsThereWithItsBaseline) {
 }
 
 TEST(StitchSweepTest, FullHoldsQuick) {
-  for (const DeviceInfo& info : {avx2(), gpu()}) {
+  for (const DeviceInfo& info : {avx2(), hopper()}) {
     std::set<std::string> full;
     for (const Case& config : cases("full", info)) full.insert(config.key());
     for (const Case& config : cases("quick", info)) EXPECT_TRUE(full.contains(config.key())) << config.key();
@@ -75,13 +64,13 @@ TEST(StitchSweepTest, AComparisonHasOneTileAndWorkThatTells) {
 }
 
 TEST(StitchSweepTest, FormsOfTheHostAreSkippedOnAGpu) {
-  Case config = cases("quick", gpu()).front();
+  Case config = cases("quick", hopper()).front();
   for (const std::string form : {"std_function", "virtual"}) {
     config.set("form", form);
-    const auto reason = stitch_skip_reason(config, gpu());
+    const auto reason = stitch_skip_reason(config, hopper());
     ASSERT_TRUE(reason);
     EXPECT_NE(reason->find(form), std::string::npos) << *reason;
-    EXPECT_FALSE(form_runs_on(form, gpu()));
+    EXPECT_FALSE(form_runs_on(form, hopper()));
     EXPECT_TRUE(form_runs_on(form, avx2()));
   }
 }
@@ -105,7 +94,7 @@ TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {
 }
 
 TEST(StitchSweepTest, CountsOfAFullTileAreItsPairs) {
-  for (const DeviceInfo& info : {avx2(), gpu()}) {
+  for (const DeviceInfo& info : {avx2(), hopper()}) {
     for (const Case& config : cases("quick", info)) {
       StitchConfig stitch = StitchConfig::from(config, info);
       stitch.grain = "element";

@@ -8,7 +8,7 @@
 
 #include "common/cuda/compiler.h"
 #include "common/error.h"
-#include "proto4_constants/tests/devices.h"
+#include "proto1_flash/tests/devices.h"
 #include "proto4_constants/variants.h"
 
 namespace attn {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "common/experiment.h"
-#include "proto4_constants/tests/devices.h"
+#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {
