@@ -229,6 +229,12 @@ double Measurement::gbps() const {
   return timed && work ? work->bytes / timed->median_s / 1e9 : 0;
 }
 
+std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free) {
+  std::map<std::string, Results> groups;
+  for (const Measurement* result : results) groups[result->config.key_without(free)].push_back(result);
+  return groups;
+}
+
 Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
   Json record = {{"schema", "measurement/1"},
                  {"id", ""},

@@ -1,8 +1,10 @@
 // Records: what a run measured and what it learned, one JSON object a line. docs/records.md lists every field.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,10 @@ struct Measurement {
   double tflops() const;
   double gbps() const;
 };
+
+using Results = std::vector<const Measurement*>;
+/// Results that differ in the `free` axes alone, by the key of the others.
+std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free);
 
 /// `ceilings` are the best of the run. Throws std::runtime_error where a rate is above its ceiling by more than 5 %,
 /// such a figure being an error and no result (the copy ceiling holds for cold times only), and for a number that is

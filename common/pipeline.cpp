@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <vector>
 
 #include "common/device.h"
@@ -29,15 +30,55 @@ namespace attn {
 
 namespace fs = std::filesystem;
 
+namespace {
+// Where `name` is, or would be.
+template <typename Entries>
+auto place_of(Entries& entries, std::string_view name) {
+  return std::lower_bound(entries.begin(), entries.end(), name,
+                          [](const auto& entry, std::string_view other) { return entry.first < other; });
+}
+}  // namespace
+
+FunctionConstants::FunctionConstants(std::initializer_list<Entry> entries) {
+  for (const auto& [name, value] : entries) (*this)[name] = value;
+}
+
+int64_t& FunctionConstants::operator[](std::string_view name) {
+  auto place = place_of(entries_, name);
+  if (place == entries_.end() || place->first != name) place = entries_.emplace(place, name, 0);
+  return place->second;
+}
+
+int64_t FunctionConstants::at(std::string_view name) const {
+  const auto place = place_of(entries_, name);
+  if (place == entries_.end() || place->first != name) throw std::out_of_range("no constant " + std::string(name));
+  return place->second;
+}
+
+bool FunctionConstants::contains(std::string_view name) const {
+  const auto place = place_of(entries_, name);
+  return place != entries_.end() && place->first == name;
+}
+
+void FunctionConstants::erase(std::string_view name) {
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.first == name; });
+}
+
+void FunctionConstants::merge(const FunctionConstants& others) {
+  for (const auto& [name, value] : others) {
+    if (!contains(name)) (*this)[name] = value;
+  }
+}
+
 FunctionConstants KernelSource::run_time_values() const {
   FunctionConstants values;
   for (const std::string& name : run_time) {
-    const auto constant = constants.find(name);
-    if (constant == constants.end()) throw BadInput(fmt::format("{} is no constant of {}", name, path));
-    if (constant->second != static_cast<int>(constant->second)) {
-      throw BadInput(fmt::format("{}={} is no int; only those can be set at run time", name, constant->second));
+    if (!constants.contains(name)) throw BadInput(fmt::format("{} is no constant of {}", name, path));
+    const int64_t value = constants.at(name);
+    if (value != static_cast<int>(value)) {
+      throw BadInput(fmt::format("{}={} is no int; only those can be set at run time", name, value));
     }
-    values.insert(*constant);
+    values[name] = value;
   }
   return values;
 }

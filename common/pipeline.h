@@ -8,12 +8,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,8 +25,30 @@ namespace attn {
 class Device;
 class Kernel;
 
-/// Function constants in a fixed order (by name), so that equal sets print, hash and compile equally.
-using FunctionConstants = std::map<std::string, int64_t>;
+/// Function constants by name and in that order, so that equal sets print, hash and compile equally. A map in one piece
+/// of memory: whoever looks for a pipeline walks over the constants of two sources.
+class FunctionConstants {
+ public:
+  using Entry = std::pair<std::string, int64_t>;
+
+  FunctionConstants() = default;
+  FunctionConstants(std::initializer_list<Entry> entries);
+
+  int64_t& operator[](std::string_view name);  // 0 where it is new
+  int64_t at(std::string_view name) const;     // throws std::out_of_range
+  bool contains(std::string_view name) const;
+  void erase(std::string_view name);
+  /// Adds those of `others` whose names are new.
+  void merge(const FunctionConstants& others);
+
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+  bool empty() const { return entries_.empty(); }
+  bool operator==(const FunctionConstants&) const = default;
+
+ private:
+  std::vector<Entry> entries_;
+};
 
 /// When the code of a source's fragments joins the kernel's: as what the optimiser sees of both at once (LLVM IR on the
 /// cpu, NVIDIA's LTO IR on a GPU), or as machine code.

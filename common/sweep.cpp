@@ -188,6 +188,14 @@ std::string Case::key(const std::vector<std::string>& names) const {
   return selected.key();
 }
 
+std::string Case::key_without(const std::set<std::string>& free) const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : axes_) {
+    if (!free.contains(name)) names.push_back(name);
+  }
+  return key(names);
+}
+
 nlohmann::ordered_json Case::json() const {
   auto json = nlohmann::ordered_json::object();
   for (const auto& [axis, value] : axes_) std::visit([&, &name = axis](const auto& v) { json[name] = v; }, value);
@@ -207,6 +215,14 @@ Case Case::from_json(const nlohmann::ordered_json& json) {
     }
   }
   return config;
+}
+
+Axis integers(const std::string& name, const std::vector<int64_t>& values) {
+  return {name, {values.begin(), values.end()}};
+}
+
+Axis texts(const std::string& name, const std::vector<std::string>& values) {
+  return {name, {values.begin(), values.end()}};
 }
 
 Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known) {

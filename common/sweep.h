@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,8 @@ class Case {
   /// "variant=tuned head_dim=64 ..."; with `names`, only these axes. Equal cases have equal keys.
   std::string key() const;
   std::string key(const std::vector<std::string>& names) const;
+  /// All axes but `free`: what two cases must share to differ in nothing else.
+  std::string key_without(const std::set<std::string>& free) const;
   nlohmann::ordered_json json() const;
   static Case from_json(const nlohmann::ordered_json& json);
   bool operator==(const Case&) const = default;
@@ -48,6 +51,8 @@ struct Axis {
   std::string name;
   std::vector<AxisValue> values;
 };
+Axis integers(const std::string& name, const std::vector<int64_t>& values);
+Axis texts(const std::string& name, const std::vector<std::string>& values);
 
 /// The product of its axes.
 using Block = std::vector<Axis>;

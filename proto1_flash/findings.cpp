@@ -11,8 +11,6 @@ namespace attn {
 
 namespace {
 
-using Results = std::vector<const Measurement*>;
-
 double hot_seconds(const Measurement& result) { return result.timing(Scope::device_hot)->median_s; }
 
 // Timed, correct results of the tuned kernel.
@@ -24,21 +22,6 @@ Results tuned(const std::vector<Measurement>& results) {
     }
   }
   return found;
-}
-
-// All axes of the case but `free`: what two cases must share to differ in nothing else.
-std::string key_without(const Case& config, const std::set<std::string>& free) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : config.axes()) {
-    if (!free.contains(name)) names.push_back(name);
-  }
-  return config.key(names);
-}
-
-std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free) {
-  std::map<std::string, Results> groups;
-  for (const Measurement* result : results) groups[key_without(result->config, free)].push_back(result);
-  return groups;
 }
 
 const Measurement* fastest(const Results& results) {
@@ -117,7 +100,7 @@ std::string subject_of(const Case& config, const std::set<std::string>& free) {
   std::set<std::string> left_out = tile_axes;
   left_out.insert(free.begin(), free.end());
   left_out.insert("variant");
-  return key_without(config, left_out);
+  return config.key_without(left_out);
 }
 
 Json facts(const Case& config) {
@@ -226,7 +209,7 @@ void conclude_ceiling(const Results& results, std::vector<Conclusion>& conclusio
     Conclusion conclusion;
     const bool causal = result->config.integer("causal") != 0;
     conclusion.hypothesis = std::string(dtype == DType::f32 ? "ceiling" : "ceiling_16_bit") + (causal ? "_causal" : "");
-    conclusion.subject = key_without(result->config, {"block_r", "block_c", "variant", "q_len", "kv_len"});
+    conclusion.subject = result->config.key_without({"block_r", "block_c", "variant", "q_len", "kv_len"});
     conclusion.title =
         "The tuned kernel reaches {values.pct:.1f} % of the {values.dtype} ceiling at head_dim {values.head_dim}" +
         std::string(causal ? ", causal" : "");

@@ -86,7 +86,7 @@ FlashKernel flash_kernel(const FlashConfig& config, const DeviceInfo& device, co
     kernel.source.includes["common/kernel/score.h"] = hook->text;
     kernel.source.fragments = hook->fragments;
     kernel.source.linking = hook->linking;
-    kernel.source.constants.insert(hook->constants.begin(), hook->constants.end());
+    kernel.source.constants.merge(hook->constants);
   }
   return kernel;
 }

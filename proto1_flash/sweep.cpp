@@ -16,18 +16,6 @@ namespace {
 
 constexpr int64_t longest = int64_t{1} << 24;
 
-Axis integers(const std::string& name, const std::vector<int64_t>& values) {
-  Axis axis{name, {}};
-  for (const int64_t value : values) axis.values.emplace_back(value);
-  return axis;
-}
-
-Axis texts(const std::string& name, const std::vector<std::string>& values) {
-  Axis axis{name, {}};
-  for (const std::string& value : values) axis.values.emplace_back(value);
-  return axis;
-}
-
 /// Makes blocks: of the axes named, and the common values of those that are not.
 class Blocks {
  public:

@@ -16,15 +16,6 @@ namespace {
 constexpr double worth_it = 1.01;  // the rule: a form that costs no more than this is taken
 const std::set<std::string> call_axes = {"form", "grain"};
 
-// All axes of the case but `free`: what two cases must share to differ in nothing else.
-std::string key_without(const Case& config, const std::set<std::string>& free) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : config.axes()) {
-    if (!free.contains(name)) names.push_back(name);
-  }
-  return config.key(names);
-}
-
 bool is_timed(const Measurement& result) { return result.status == "ok" && result.timing(Scope::device_hot); }
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
@@ -62,7 +53,7 @@ Conclusion about(const Comparison& comparison, const std::vector<Measurement>& r
   Conclusion conclusion;
   const Case& contender = comparison.contender;
   conclusion.subject =
-      contender.key({"form", "grain"}) + " " + key_without(contender, {"form", "grain", "block_r", "block_c"});
+      contender.key({"form", "grain"}) + " " + contender.key_without({"form", "grain", "block_r", "block_c"});
   conclusion.tags = {"stitching", contender.text("form"), "by_" + contender.text("grain"), contender.text("function"),
                      "d" + std::to_string(contender.integer("head_dim"))};
   conclusion.estimate = comparison.ratio;
@@ -146,7 +137,7 @@ Conclusion conclude_break_even(const std::map<int64_t, const Comparison*>& by_wo
   Conclusion conclusion = about(largest, results);
   conclusion.hypothesis = "break_even";
   conclusion.subject = largest.contender.key({"form", "grain"}) + " " +
-                       key_without(largest.contender, {"form", "grain", "work", "block_r", "block_c"});
+                       largest.contender.key_without({"form", "grain", "work", "block_r", "block_c"});
   conclusion.estimate = {from(&Estimate::value), from(&Estimate::ci_lo), from(&Estimate::ci_hi)};
   conclusion.aa_floor = 0;
   conclusion.measurements.clear();
@@ -253,12 +244,12 @@ std::vector<Hypothesis> stitch_hypotheses() {
 std::vector<Duel> stitch_duels(const std::vector<Measurement>& results) {
   std::map<std::string, const Measurement*> baselines;
   for (const Measurement& result : results) {
-    if (is_timed(result) && is_baseline(result.config)) baselines[key_without(result.config, call_axes)] = &result;
+    if (is_timed(result) && is_baseline(result.config)) baselines[result.config.key_without(call_axes)] = &result;
   }
   std::map<std::string, int> seen;
   std::vector<std::pair<int, Duel>> ranked;
   for (const Measurement& result : results) {
-    const auto baseline = baselines.find(key_without(result.config, call_axes));
+    const auto baseline = baselines.find(result.config.key_without(call_axes));
     if (!is_timed(result) || is_baseline(result.config) || baseline == baselines.end()) continue;
     const std::string hypothesis = hypothesis_of(result.config);
     // A sweep over work is one answer: a part of it is none.
@@ -281,7 +272,7 @@ std::vector<Conclusion> stitch_conclusions(const std::vector<Measurement>& resul
   for (const Comparison& comparison : comparisons) {
     const Case& contender = comparison.contender;
     if (comparison.hypothesis == "break_even") {
-      sweeps[key_without(contender, {"work"})][contender.integer("work")] = &comparison;
+      sweeps[contender.key_without({"work"})][contender.integer("work")] = &comparison;
       continue;
     }
     conclusions.push_back(conclude_overhead(comparison, results));

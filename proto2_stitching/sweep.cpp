@@ -10,13 +10,6 @@
 namespace attn {
 namespace {
 
-Axis texts(const std::string& name, const std::vector<std::string>& values) {
-  return {name, {values.begin(), values.end()}};
-}
-Axis integers(const std::string& name, const std::vector<int64_t>& values) {
-  return {name, {values.begin(), values.end()}};
-}
-
 std::vector<std::string> forms_of(const DeviceInfo& device) {
   std::vector<std::string> forms = score_forms();
   std::erase_if(forms, [&](const std::string& form) { return !form_runs_on(form, device); });

@@ -12,8 +12,6 @@
 namespace attn {
 namespace {
 
-using Results = std::vector<const Measurement*>;
-
 constexpr double rule_ms = 50;  // per variant: below, constants are compiled when they are needed; above, ahead
 
 std::string task_of(const Measurement& result) { return result.config.text("task"); }
@@ -25,20 +23,6 @@ Results timed(const std::vector<Measurement>& results) {
     if (result.status == "ok" && result.main_timing()) found.push_back(&result);
   }
   return found;
-}
-
-std::string key_without(const Case& config, const std::set<std::string>& free) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : config.axes()) {
-    if (!free.contains(name)) names.push_back(name);
-  }
-  return config.key(names);
-}
-
-std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free) {
-  std::map<std::string, Results> groups;
-  for (const Measurement* result : results) groups[key_without(result->config, free)].push_back(result);
-  return groups;
 }
 
 // Where results differ in `axis` alone: the one that has `baseline` there against the one that has `contender`.
@@ -147,7 +131,7 @@ Conclusion conclude_comparison(const Comparison& comparison, const std::vector<M
   conclusion.values = {{"baseline", baseline.json()}, {"contender", contender.json()}};
   if (comparison.hypothesis == "run_time") {
     conclusion.subject = "read=" + contender.text("run_time") + " " +
-                         key_without(baseline, {"task", "variants", "workers", "pch", "run_time"});
+                         baseline.key_without({"task", "variants", "workers", "pch", "run_time"});
   } else {
     conclusion.subject = subject_of(comparison.hypothesis == "workers" ? contender : baseline);
     conclusion.subject += fmt::format(" variants={}", baseline.integer("variants"));

@@ -16,18 +16,6 @@ constexpr int64_t most_workers = 16;
 // Tasks that get many variants, and on more than one thread where that is asked for.
 bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
 
-Axis integers(const std::string& name, const std::vector<int64_t>& values) {
-  Axis axis{name, {}};
-  for (const int64_t value : values) axis.values.emplace_back(value);
-  return axis;
-}
-
-Axis texts(const std::string& name, const std::vector<std::string>& values) {
-  Axis axis{name, {}};
-  for (const std::string& value : values) axis.values.emplace_back(value);
-  return axis;
-}
-
 // 1, 2, 4 .. up to the host's cores.
 std::vector<int64_t> worker_counts() {
   const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, most_workers);

@@ -267,7 +267,8 @@ std::string CudaCompiler::link(const KernelSource& source, const std::vector<Tra
   if (!linker_) throw DeviceMissing("no nvJitLink on this machine (libnvJitLink.so, a part of the CUDA toolkit)");
   const bool optimized = source.linking == Linking::before_optimizer;
   const std::string arch = "-arch=" + arch_;
-  std::vector<const char*> options = {arch.c_str(), "-Xptxas=-v", "-verbose"};
+  // Its cache keeps code without the assembler's report, and would hide what linking costs.
+  std::vector<const char*> options = {arch.c_str(), "-Xptxas=-v", "-verbose", "-no-cache"};
   if (optimized) options.insert(options.end(), {"-lto", "-ftz=1", "-lineinfo"});
   NvJitLink::Handle handle = nullptr;
   if (linker_->create(&handle, static_cast<uint32_t>(options.size()), options.data()) != NvJitLink::success) {

@@ -1,9 +1,6 @@
 // The program as a user meets it: what it writes, what it refuses, and what survives being killed.
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <csignal>
@@ -15,62 +12,18 @@
 
 #include "common/reference.h"
 #include "common/tensor.h"
+#include "common/tests/program.h"
 
 namespace attn {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+using test::Outcome;
 
-struct Outcome {
-  int status = -1;  // exit status, or 128 + signal
-  std::string out, err;
-};
-
-class CliTest : public testing::Test {
+class CliTest : public test::ProgramTest {
  protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/attn-cli-XXXXXX";
-    folder_ = mkdtemp(pattern);
-    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  fs::path path(const std::string& name) const { return folder_ / name; }
-  static std::string text_of(const fs::path& file) {
-    std::ifstream stream(file);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
-  std::vector<Json> records(const std::string& name) const {
-    std::vector<Json> all;
-    std::ifstream stream(path(name));
-    for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line));
-    return all;
-  }
-
-  pid_t start(const std::vector<std::string>& arguments, const std::string& name = "run") const {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    if (chdir(folder_.c_str()) != 0) _exit(127);
-    for (const auto& [descriptor, suffix] : {std::pair{1, ".out"}, {2, ".err"}}) {
-      const int file = open((name + suffix).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-      if (file < 0 || dup2(file, descriptor) < 0) _exit(127);
-    }
-    std::vector<std::string> all = {ATTN_BINARY_DIR "/proto1_flash"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    std::vector<char*> raw;
-    for (std::string& argument : all) raw.push_back(argument.data());
-    raw.push_back(nullptr);
-    execv(raw[0], raw.data());
-    _exit(127);
-  }
-  Outcome finish(pid_t child, const std::string& name = "run") const {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(path(name + ".out")),
-            text_of(path(name + ".err"))};
-  }
-  Outcome run(const std::vector<std::string>& arguments) const { return finish(start(arguments)); }
+  CliTest() : ProgramTest("proto1_flash") {}
 
   // Some twenty quick cases, in groups of several tiles.
   static std::vector<std::string> small_sweep(const std::string& device = "cpu:threads=2") {
@@ -85,8 +38,6 @@ class CliTest : public testing::Test {
             "--axis",   "head_dim=40",   "--axis", "causal=1",      "--axis",   "dtype=f32", "--axis", "out_dtype=f32",
             "--axis",   "layout=bhsd",   "--axis", "batch=1",       "--budget", "1"};
   }
-
-  fs::path folder_;
 };
 
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
@@ -114,11 +65,7 @@ TEST_F(CliTest, SweepWritesRecordsThatTheSchemaAccepts) {
     EXPECT_TRUE(record["check"]["ok"]);
     EXPECT_GT(record["rate"]["tflops"], 0);
   }
-  const std::string command = fmt::format("{}/findings/validate {} {}", ATTN_SOURCE_DIR,
-                                          path("measurements.jsonl").string(), path("findings.jsonl").string());
-  const int status = WEXITSTATUS(std::system(command.c_str()));
-  if (status == 77) GTEST_SKIP() << "python3-jsonschema is not installed";
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
 TEST_F(CliTest, KilledInMidSweepThenResumed) {

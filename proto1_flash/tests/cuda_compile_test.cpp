@@ -7,31 +7,20 @@
 #include <set>
 #include <string>
 
-#include "common/cuda/compiler.h"
-#include "common/error.h"
+#include "common/tests/cuda_compiler.h"
 #include "proto1_flash/backend.h"
 #include "proto1_flash/sweep.h"
-#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {
 
 using test::hopper;
 
-class FlashCudaCompileTest : public testing::Test {
+class FlashCudaCompileTest : public test::CudaCompilerTest {
  protected:
-  void SetUp() override {
-    try {
-      compiler_.emplace("sm_90a");
-    } catch (const DeviceMissing& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
   Binary compile(const FlashConfig& config) {
     return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), false).source);
   }
-
-  std::optional<CudaCompiler> compiler_;
 };
 
 TEST_F(FlashCudaCompileTest, KernelsOfTheSweepDoNotSpill) {

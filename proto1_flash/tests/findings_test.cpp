@@ -6,8 +6,8 @@
 
 #include <set>
 
+#include "common/tests/devices.h"
 #include "proto1_flash/sweep.h"
-#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {

@@ -15,22 +15,15 @@
 #include <string_view>
 
 #include "common/error.h"
+#include "common/tests/tested_device.h"
 
 namespace attn {
 namespace {
 
-constexpr std::string_view test_device = ATTN_TEST_DEVICE;
-constexpr bool on_cuda = test_device.starts_with("cuda");
-
-Device& device() {
-  static const std::unique_ptr<Device> opened = Device::open(test_device);
-  return *opened;
-}
-
-PipelineCache& pipelines() {
-  static PipelineCache cache(device(), "");
-  return cache;
-}
+using test::device;
+using test::on_cuda;
+using test::OnDevice;
+using test::pipelines;
 
 FlashConfig small(const std::string& variant) {
   FlashConfig config;
@@ -73,19 +66,6 @@ void expect_correct(const FlashConfig& config, const std::optional<ScoreHook>& h
   EXPECT_TRUE(check.ok) << describe(config) << ": " << check.worst;
   EXPECT_GT(check.rows_checked, 0);
 }
-
-/// Skips itself where the device is not there.
-template <typename Test>
-class OnDevice : public Test {
- protected:
-  void SetUp() override {
-    try {
-      device();
-    } catch (const DeviceMissing& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-};
 
 std::vector<std::string> variants() {
   if (on_cuda) return {"naive", "mma_sync", "wgmma"};

@@ -10,8 +10,8 @@
 
 #include "common/error.h"
 #include "common/tensor.h"
+#include "common/tests/devices.h"
 #include "proto1_flash/problem.h"
-#include "proto1_flash/tests/devices.h"
 
 namespace attn {
 namespace {

@@ -1,66 +1,36 @@
 // The program as a user meets it, with a score function of their own.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/tests/program.h"
 
 namespace attn {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+using test::Outcome;
 
-struct Outcome {
-  int status = -1;
-  std::string out, err;
-};
-
-class StitchCliTest : public testing::Test {
+class StitchCliTest : public test::ProgramTest {
  protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/attn-stitch-XXXXXX";
-    folder_ = mkdtemp(pattern);
-    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  static std::string text_of(const fs::path& file) {
-    std::ifstream stream(file);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
-  std::vector<Json> records(const std::string& name) const {
-    std::vector<Json> all;
-    std::ifstream stream(folder_ / name);
-    for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line));
-    return all;
-  }
-  Outcome run(const std::string& arguments) const {
-    const std::string command = fmt::format("cd {0} && {1}/proto2_stitching {2} > run.out 2> run.err", folder_.string(),
-                                            ATTN_BINARY_DIR, arguments);
-    const int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), text_of(folder_ / "run.out"), text_of(folder_ / "run.err")};
-  }
+  StitchCliTest() : ProgramTest("proto2_stitching") {}
 
   static constexpr const char* small = "--device cpu:threads=2 --axis q_len=64 --axis head_dim=32 --axis q_heads=2 ";
-  fs::path folder_;
 };
 
 TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
-  write("window.cpp",
-        "// Keys at most 20 away.\n"
-        "constexpr int reach = 20;\n"
-        "static bool near(int distance) { return distance <= reach && distance >= -reach; }\n"
-        "float score(float s, int q, int k, const ScoreContext& c) {\n"
-        "  return near(q + c.kv_len - c.q_len - k) ? s : -INFINITY;\n"
-        "}\n");
-  const Outcome outcome = run(std::string(small) + "--score-function window.cpp --budget 8");
+  write_text("window.cpp",
+             "// Keys at most 20 away.\n"
+             "constexpr int reach = 20;\n"
+             "static bool near(int distance) { return distance <= reach && distance >= -reach; }\n"
+             "float score(float s, int q, int k, const ScoreContext& c) {\n"
+             "  return near(q + c.kv_len - c.q_len - k) ? s : -INFINITY;\n"
+             "}\n");
+  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 8");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> forms;
@@ -75,23 +45,19 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
   }
   EXPECT_EQ(forms.size(), 9u);
   ASSERT_FALSE(records("findings.jsonl").empty());
-  const std::string command =
-      fmt::format("{}/findings/validate {} {}", ATTN_SOURCE_DIR, (folder_ / "measurements.jsonl").string(),
-                  (folder_ / "findings.jsonl").string());
-  const int status = WEXITSTATUS(std::system(command.c_str()));
-  EXPECT_TRUE(status == 0 || status == 77) << "the schema does not accept the records";  // 77: no python3-jsonschema
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
   const std::string finding = records("findings.jsonl").front()["id"];
-  const Outcome replay = run("--replay " + finding);
+  const Outcome replay = run_line("--replay " + finding);
   EXPECT_EQ(replay.status, 0) << replay.err;
-  write("window.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");
-  EXPECT_EQ(run("--replay " + finding).status, 2);
+  write_text("window.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");
+  EXPECT_EQ(run_line("--replay " + finding).status, 2);
 }
 
 TEST_F(StitchCliTest, AFunctionThatDoesNotCompileIsStatus2WithItsOwnLines) {
-  write("broken.cpp",
-        "// one\n// two\nfloat score(float s, int q, int k, const ScoreContext& c) {\n  return s + missing;\n}\n");
-  const Outcome outcome = run(std::string(small) + "--score-function broken.cpp");
+  write_text("broken.cpp",
+             "// one\n// two\nfloat score(float s, int q, int k, const ScoreContext& c) {\n  return s + missing;\n}\n");
+  const Outcome outcome = run_line(std::string(small) + "--score-function broken.cpp");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("broken.cpp:4:14: error: use of undeclared identifier 'missing'"), std::string::npos)
       << outcome.err;
@@ -100,8 +66,8 @@ TEST_F(StitchCliTest, AFunctionThatDoesNotCompileIsStatus2WithItsOwnLines) {
 }
 
 TEST_F(StitchCliTest, BadInputIsStatus2) {
-  write("other.cpp", "float other(float s) { return s; }\n");
-  write("ok.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");
+  write_text("other.cpp", "float other(float s) { return s; }\n");
+  write_text("ok.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");
   for (const auto& [arguments, says] : std::vector<std::pair<std::string, std::string>>{
            {"--score-function nowhere.cpp", "nowhere.cpp"},
            {"--score-function other.cpp", "float score(float s, int q, int k, const ScoreContext& context)"},
@@ -113,7 +79,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
            {"--axis work=-1", "work"},
            {"--axis variant=naive", "unknown axis 'variant'"},
            {"--axis kv_heads=3", "does not divide"}}) {
-    const Outcome outcome = run(small + arguments);
+    const Outcome outcome = run_line(small + arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.err;
     EXPECT_NE(outcome.err.find(says), std::string::npos) << arguments << ": " << outcome.err;
   }
@@ -123,19 +89,19 @@ TEST_F(StitchCliTest, ResumedRunsMeasureNothingTwice) {
   const std::string arguments = std::string(small) +
                                 "--axis function=scale --axis form=monolithic,stitched,noinline "
                                 "--axis grain=element,tile --budget 3 --resume";
-  ASSERT_EQ(run(arguments).status, 0);
+  ASSERT_EQ(run_line(arguments).status, 0);
   const size_t before = records("measurements.jsonl").size();
   EXPECT_EQ(before, 5u);
-  ASSERT_EQ(run(arguments).status, 0);
+  ASSERT_EQ(run_line(arguments).status, 0);
   EXPECT_EQ(records("measurements.jsonl").size(), before);
 }
 
 TEST_F(StitchCliTest, ListAndHelpNameForms) {
-  const Outcome list = run("--list");
+  const Outcome list = run_line("--list");
   EXPECT_EQ(list.status, 0);
   EXPECT_NE(list.out.find("stitched_nolto"), std::string::npos);
   EXPECT_NE(list.out.find("break_even"), std::string::npos);
-  EXPECT_NE(run("--help").out.find("--score-function"), std::string::npos);
+  EXPECT_NE(run_line("--help").out.find("--score-function"), std::string::npos);
 }
 
 }  // namespace

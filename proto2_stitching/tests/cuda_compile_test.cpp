@@ -6,46 +6,18 @@
 #include <optional>
 #include <string>
 
-#include "common/cuda/compiler.h"
 #include "common/error.h"
+#include "common/tests/cuda_compiler.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
 namespace {
 
-/// Compiles and remembers; runs nothing.
-class CompilingDevice : public Device {
- public:
-  CompilingDevice() : compiler_("sm_90a") {
-    info_.spec = "cuda:0";
-    info_.backend = "cuda";
-    info_.arch = "sm_90a";
-    info_.features = {"mma", "tma", "wgmma"};
-    info_.units = 132;
-    info_.threadgroup_memory_bytes = 232448;
-    info_.last_level_cache_bytes = 50 << 20;
-  }
-  void* allocate(size_t bytes) override { return std::malloc(bytes); }
-  void release(void* pointer) noexcept override { std::free(pointer); }
-  void upload(void*, const void*, size_t) override {}
-  void download(void*, const void*, size_t) override {}
-  Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
-  std::string compiler_identity() const override { return compiler_.identity(); }
-  std::unique_ptr<Kernel> load(const Binary&, const std::string&) override { return std::make_unique<Kernel>(); }
-  std::vector<double> submit(const CommandEncoder&) override { return {}; }
+using StitchCudaCompileTest = test::CudaCompilerTest;
 
- private:
-  CudaCompiler compiler_;
-};
-
-TEST(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
-  std::optional<CompilingDevice> device;
-  try {
-    device.emplace();
-  } catch (const DeviceMissing& error) {
-    GTEST_SKIP() << error.what();
-  }
-  PipelineCache pipelines(*device, "");
+TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
+  test::CompilingDevice device(*compiler_);
+  PipelineCache pipelines(device, "");
   StitchConfig config;
   config.flash.variant = "mma_sync";
   config.flash.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 128, .kv_len = 128, .head_dim = 64};
@@ -53,15 +25,15 @@ TEST(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   config.flash.block_r = 128;
   config.flash.block_c = 64;
   auto inputs = std::make_shared<StitchInputs>();
-  inputs->flash = std::make_shared<FlashInputs>(*device, config.flash, 7, "");
+  inputs->flash = std::make_shared<FlashInputs>(device, config.flash, 7, "");
   std::map<std::string, std::string> codes;
   for (const std::string& form : score_forms()) {
-    if (!form_runs_on(form, device->info())) continue;
+    if (!form_runs_on(form, device.info())) continue;
     for (const std::string grain : {"element", "row", "tile"}) {
       if (form == "monolithic" && grain != "element") continue;
       config.form = form;
       config.grain = grain;
-      const StitchProblem problem(*device, pipelines, inputs, config, built_in_function("alibi", 0));
+      const StitchProblem problem(device, pipelines, inputs, config, built_in_function("alibi", 0));
       const Binary& binary = problem.pipeline().binary;
       EXPECT_GT(binary.registers, 0) << form << " by " << grain;
       EXPECT_GE(binary.spill_bytes, 0) << form << " by " << grain;
@@ -76,21 +48,16 @@ TEST(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
 
-TEST(StitchCudaCompileTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
-  std::optional<CompilingDevice> device;
+TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
+  test::CompilingDevice device(*compiler_);
   try {
-    device.emplace();
-  } catch (const DeviceMissing& error) {
-    GTEST_SKIP() << error.what();
-  }
-  try {
-    require_compiles(*device,
+    require_compiles(device,
                      {"mine.cpp", "float score(float s, int, int, const ScoreContext&) {\n\n  return slop;\n}\n"});
     ADD_FAILURE() << "it compiles";
   } catch (const BadInput& error) {
     EXPECT_NE(std::string(error.what()).find("mine.cpp(3): error"), std::string::npos) << error.what();
   }
-  EXPECT_NO_THROW(require_compiles(*device, built_in_function("soft_cap", 0)));
+  EXPECT_NO_THROW(require_compiles(device, built_in_function("soft_cap", 0)));
 }
 
 }  // namespace

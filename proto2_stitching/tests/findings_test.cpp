@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <set>
 
-#include "proto1_flash/tests/devices.h"
+#include "common/tests/devices.h"
 #include "proto2_stitching/problem.h"
 #include "proto2_stitching/sweep.h"
 

@@ -12,36 +12,16 @@
 #include <string_view>
 
 #include "common/error.h"
+#include "common/tests/tested_device.h"
 #include "proto2_stitching/kernels/oracle.h"
 
 namespace attn {
 namespace {
 
-constexpr std::string_view test_device = ATTN_TEST_DEVICE;
-constexpr bool on_cuda = test_device.starts_with("cuda");
-
-Device& device() {
-  static const std::unique_ptr<Device> opened = Device::open(test_device);
-  return *opened;
-}
-
-PipelineCache& pipelines() {
-  static PipelineCache cache(device(), "");
-  return cache;
-}
-
-/// Skips itself where the device is not there.
-template <typename Test>
-class OnDevice : public Test {
- protected:
-  void SetUp() override {
-    try {
-      device();
-    } catch (const DeviceMissing& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-};
+using test::device;
+using test::on_cuda;
+using test::OnDevice;
+using test::pipelines;
 
 std::vector<std::string> forms() {
   DeviceInfo info;
@@ -299,7 +279,7 @@ TEST_F(StitchTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
             std::string::npos);
   const std::string missing = message_of("float scor(float s) { return s; }\n");
   EXPECT_NE(missing.find("float score(float s, int q, int k, const ScoreContext& context)"), std::string::npos);
-  EXPECT_NE(missing.find("'score'"), std::string::npos) << missing;
+  EXPECT_NE(missing.find(on_cuda ? "\"score\"" : "'score'"), std::string::npos) << missing;
   EXPECT_NE(message_of("float score(float s) { return s; }\n").find("mine.cpp"), std::string::npos);
   EXPECT_NE(message_of("").find("score"), std::string::npos);
   // Text behind its last line does not end up in the function.

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "common/error.h"
-#include "proto1_flash/tests/devices.h"
+#include "common/tests/devices.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {

@@ -1,64 +1,35 @@
 // The program as a user meets it: a short run of every task, its records, and what it refuses.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <vector>
+#include <utility>
+
+#include "common/tests/program.h"
 
 namespace attn {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+using test::Outcome;
 
-class ConstantsCliTest : public testing::Test {
+class ConstantsCliTest : public test::ProgramTest {
  protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/attn-cli-XXXXXX";
-    folder_ = mkdtemp(pattern);
-    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  /// Exit status; the output of both streams is in `out`.
-  int run(const std::string& arguments, std::string& out) const {
-    const std::string log = folder_ / "log";
-    const int status = std::system(
-        fmt::format("cd {} && {}/proto4_constants {} > {} 2>&1", folder_.string(), ATTN_BINARY_DIR, arguments, log)
-            .c_str());
-    std::ifstream stream(log);
-    out = {std::istreambuf_iterator<char>(stream), {}};
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  }
-  std::vector<Json> records(const std::string& name) const {
-    std::vector<Json> all;
-    std::ifstream stream(folder_ / name);
-    for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line));
-    return all;
-  }
-
-  fs::path folder_;
+  ConstantsCliTest() : ProgramTest("proto4_constants") {}
 };
 
 TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
-  std::string out;
   const std::string host =
       "--axis task=compile,memory,disk,archive,archive_create,archive_load,start_compile,start_disk,start_archive "
       "--axis kernel=naive --axis variants=2 --axis workers=1 ";
-  ASSERT_EQ(run("--device cpu:threads=2 --budget 0.1 " + host, out), 0) << out;
-  ASSERT_EQ(
-      run("--device cpu:threads=2 --budget 3 --axis task=run --axis kernel=tiled_vector --axis q_len=33 "
-          "--axis q_heads=2 --axis head_dim=24 --axis block_r=16 --axis block_c=16 --axis causal=1 --axis alibi=1",
-          out),
-      0)
-      << out;
+  Outcome outcome = run_line("--device cpu:threads=2 --budget 0.1 " + host);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  outcome = run_line(
+      "--device cpu:threads=2 --budget 3 --axis task=run --axis kernel=tiled_vector --axis q_len=33 "
+      "--axis q_heads=2 --axis head_dim=24 --axis block_r=16 --axis block_c=16 --axis causal=1 --axis alibi=1");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::set<std::string> tasks, claims;
   for (const Json& record : records("measurements.jsonl")) {
     EXPECT_TRUE(record["status"] == "ok" || record["reason"] == "budget spent") << record;
@@ -69,40 +40,40 @@ TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
   }
   EXPECT_EQ(tasks.size(), 10u);
   for (const Json& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
-  EXPECT_TRUE(claims.contains("run_time")) << out;
-  const std::string command =
-      fmt::format("{0}/findings/validate {1}/measurements.jsonl {1}/findings.jsonl", ATTN_SOURCE_DIR, folder_.string());
-  const int status = WEXITSTATUS(std::system(command.c_str()));
-  if (status == 77) GTEST_SKIP() << "python3-jsonschema is not installed";
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(claims.contains("run_time")) << outcome.out;
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
 TEST_F(ConstantsCliTest, ACaseIsResumedAndReplayed) {
-  std::string out;
   const std::string one =
       "--device cpu:threads=2 --budget 1 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
       "--axis workers=1 ";
-  ASSERT_EQ(run(one, out), 0) << out;
-  ASSERT_EQ(records("measurements.jsonl").size(), 1u) << out;
+  Outcome outcome = run_line(one);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  ASSERT_EQ(records("measurements.jsonl").size(), 1u) << outcome.out;
   const Json first = records("measurements.jsonl")[0];
   EXPECT_EQ(first["time"][0]["scope"], "host");
   EXPECT_EQ(first["values"]["variants"], 1);
-  ASSERT_EQ(run(one + "--resume", out), 0) << out;
-  EXPECT_NE(out.find("cases recorded 1, left 0"), std::string::npos) << out;
-  ASSERT_EQ(run("--budget 1 --replay " + first["id"].get<std::string>(), out), 0) << out;
-  EXPECT_NE(out.find("of the recorded median"), std::string::npos) << out;
+  outcome = run_line(one + "--resume");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE((outcome.out + outcome.err).find("cases recorded 1, left 0"), std::string::npos) << outcome.err;
+  outcome = run_line("--budget 1 --replay " + first["id"].get<std::string>());
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("of the recorded median"), std::string::npos) << outcome.out;
 }
 
 TEST_F(ConstantsCliTest, RefusesInOneLine) {
-  for (const std::string arguments :
-       {"--axis task=link", "--axis variants=0", "--axis run_time=dtype", "--device cpu:threads=0", "--axis pch=2"}) {
-    std::string out;
-    EXPECT_EQ(run(arguments, out), 2) << out;
-    EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 1) << out;
+  for (const auto& [arguments, status] : {std::pair<std::string, int>{"--axis task=link", 2},
+                                          {"--axis variants=0", 2},
+                                          {"--axis run_time=dtype", 2},
+                                          {"--device cpu:threads=0", 2},
+                                          {"--axis pch=2", 2},
+                                          {"--first-result cpu", 1}}) {
+    const Outcome outcome = run_line(arguments);
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
   }
-  std::string out;
-  EXPECT_EQ(run("--first-result cpu", out), 1);
-  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 1) << out;
 }
 
 }  // namespace

@@ -6,9 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "common/cuda/compiler.h"
 #include "common/error.h"
-#include "proto1_flash/tests/devices.h"
+#include "common/tests/cuda_compiler.h"
 #include "proto4_constants/variants.h"
 
 namespace attn {
@@ -16,17 +15,7 @@ namespace {
 
 using test::hopper;
 
-class ConstantsCudaCompileTest : public testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      compiler_.emplace("sm_90a");
-    } catch (const DeviceMissing& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-  std::optional<CudaCompiler> compiler_;
-};
+using ConstantsCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(ConstantsCudaCompileTest, WhatCanBeReadAtRunTime) {
   for (const char* kernel : {"naive", "mma_sync", "wgmma"}) {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "common/experiment.h"
-#include "proto1_flash/tests/devices.h"
+#include "common/tests/devices.h"
 
 namespace attn {
 namespace {

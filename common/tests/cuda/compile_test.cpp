@@ -13,6 +13,7 @@
 #include "common/cuda/compiler.h"
 #include "common/error.h"
 #include "common/pipeline.h"
+#include "common/tests/cuda_compiler.h"
 
 namespace attn {
 namespace {
@@ -21,15 +22,8 @@ namespace fs = std::filesystem;
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-class CudaCompileTest : public testing::Test {
+class CudaCompileTest : public test::CudaCompilerTest {
  protected:
-  void SetUp() override {
-    try {
-      compiler_.emplace("sm_90a");
-    } catch (const DeviceMissing& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
   std::string error_of(const KernelSource& source) {
     try {
       compiler_->compile(source);
@@ -39,8 +33,6 @@ class CudaCompileTest : public testing::Test {
     ADD_FAILURE() << "it compiles";
     return {};
   }
-
-  std::optional<CudaCompiler> compiler_;
 };
 
 /// A kernel that stores an expression; its own lines begin with line 1.

@@ -1,6 +1,6 @@
 // The cuda device: what only it does. any_device_test.cpp has what every device must do. Tests that go wrong on purpose
-// have Fault in their names, so that a run under compute-sanitizer can leave them out, and with them those that it
-// slows down too much: --gtest_filter='-*Fault*:*Ceilings*:*Flush*'.
+// have Fault in their names, those that need a device at its usual speed Timing, so that compute-sanitizer can leave
+// both out: --gtest_filter='-*Fault*:*Timing*'.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -63,6 +63,8 @@ class CudaTest : public test::OpenDeviceTest {
     return content_of<unsigned>(count)[0];
   }
 };
+
+using CudaTimingTest = CudaTest;
 
 TEST(CudaOpenTest, RefusesBadSpecs) {
   for (const char* spec : {"cuda:", "cuda:-1", "cuda:x", "cuda:0x", "cuda:0,1", "cuda: 0", "cuda:99999999999"}) {
@@ -166,7 +168,7 @@ TEST_F(CudaTest, FaultyCubinIsAnError) {
   EXPECT_THROW(device_->load(Binary(), "run"), CompileError);
 }
 
-TEST_F(CudaTest, TimesWhatLiesBetweenTimestamps) {
+TEST_F(CudaTimingTest, TimesWhatLiesBetweenTimestamps) {
   const auto kernel = load(spin());
   CommandEncoder encoder;
   encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not counted
@@ -185,7 +187,7 @@ TEST_F(CudaTest, TimesWhatLiesBetweenTimestamps) {
 }
 
 // What a timestamp and a launch cost, which no short kernel can get below.
-TEST_F(CudaTest, AnEmptyLaunchTakesMicroseconds) {
+TEST_F(CudaTimingTest, AnEmptyLaunchTakesMicroseconds) {
   const auto kernel = load(spin());
   const auto median_us = [&](int launches) {
     CommandEncoder encoder;
@@ -392,7 +394,7 @@ TEST_F(CudaTest, TensorMapsSayWhatTheyDoNotTake) {
 
 // ---- ceilings
 
-TEST_F(CudaTest, CeilingsArePlausible) {
+TEST_F(CudaTimingTest, CeilingsArePlausible) {
   const test::TemporaryFolder folder;
   PipelineCache pipelines(*device_, folder.path());
   const Ceilings ceilings = measure_ceilings(*device_, pipelines, 2);
@@ -416,7 +418,7 @@ TEST_F(CudaTest, CeilingsArePlausible) {
   }
 }
 
-TEST_F(CudaTest, FlushingTheCacheShows) {
+TEST_F(CudaTimingTest, FlushingTheCacheShows) {
   const test::TemporaryFolder folder;
   PipelineCache pipelines(*device_, folder.path());
   const CacheFlush flush(*device_);

@@ -152,10 +152,8 @@ TEST(Case, RoundTripsThroughJson) {
   }
 }
 
-std::vector<AxisValue> integers(const std::vector<int64_t>& values) { return {values.begin(), values.end()}; }
-
 TEST(Expand, IsTheProductInOrder) {
-  const Sweep sweep{{{{"q_len", integers({1, 2})}, {"causal", integers({0, 1})}}}};
+  const Sweep sweep{{{integers("q_len", {1, 2}), integers("causal", {0, 1})}}};
   std::vector<std::string> keys;
   for (const Case& config : expand(sweep, known, {})) keys.push_back(config.key());
   EXPECT_EQ(keys,
@@ -164,7 +162,7 @@ TEST(Expand, IsTheProductInOrder) {
 
 TEST(Expand, CompletesBeforeItDropsDuplicates) {
   // The second block says kv_len, the first leaves it to follow q_len: q_len=2 is the same case in both.
-  const Sweep sweep{{{{"q_len", integers({1, 2})}}, {{"kv_len", integers({2})}, {"q_len", integers({2, 3})}}}};
+  const Sweep sweep{{{integers("q_len", {1, 2})}, {integers("kv_len", {2}), integers("q_len", {2, 3})}}};
   std::vector<std::string> keys;
   for (const Case& config : expand(sweep, known, [](Case& c) {
          c.set("batch", AxisValue(int64_t{1}));
@@ -179,13 +177,13 @@ TEST(Expand, CompletesBeforeItDropsDuplicates) {
 TEST(Expand, RefusesWhatNoExperimentMeans) {
   EXPECT_TRUE(expand({}, known, {}).empty());
   EXPECT_TRUE(expand({{{{"q_len", {}}}}}, known, {}).empty());
-  EXPECT_THROW(expand({{{{"qlen", integers({1})}}}}, known, {}), std::logic_error);
+  EXPECT_THROW(expand({{{integers("qlen", {1})}}}, known, {}), std::logic_error);
   const std::vector<AxisValue> many = parse_axis("q_len=1:10000:1", known).values;
   EXPECT_THROW(expand({{{{"q_len", many}, {"kv_len", many}}}}, known, {}), BadInput);
 }
 
 TEST(OverrideAxis, ReplacesOrAddsInEveryBlock) {
-  Sweep sweep{{{{"q_len", integers({1, 2, 3})}, {"causal", integers({0})}}, {{"causal", integers({1})}}}};
+  Sweep sweep{{{integers("q_len", {1, 2, 3}), integers("causal", {0})}, {integers("causal", {1})}}};
   override_axis(sweep, parse_axis("q_len=7,8", known));
   std::vector<std::string> keys;
   for (const Case& config : expand(sweep, known, {})) keys.push_back(config.key());
@@ -194,9 +192,9 @@ TEST(OverrideAxis, ReplacesOrAddsInEveryBlock) {
 }
 
 std::vector<Case> some_cases() {
-  const Sweep sweep{{{{"q_len", integers({1, 2, 3, 4, 5})},
+  const Sweep sweep{{{integers("q_len", {1, 2, 3, 4, 5}),
                       {"variant", {AxisValue("naive"), AxisValue("tuned")}},
-                      {"head_dim", integers({64, 128})}}}};
+                      integers("head_dim", {64, 128})}}};
   return expand(sweep, known, {});
 }
 

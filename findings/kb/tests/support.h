@@ -1,11 +1,8 @@
 // What the tests of kb share: sound records, a folder of their own, and the program run as a user runs it.
 #pragma once
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,14 +11,12 @@
 #include <vector>
 
 #include "common/finding.h"
+#include "common/tests/program.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {
 
-struct Outcome {
-  int status = -1;  // exit status, or 128 + signal
-  std::string out, err;
-};
+using test::Outcome;
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -125,62 +120,18 @@ inline Json with_id(Json record) {
   return record;
 }
 
-class KbTest : public testing::Test {
+class KbTest : public test::ProgramTest {
  protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/attn-kb-XXXXXX";
-    folder_ = mkdtemp(pattern);
+  KbTest() : ProgramTest("kb") {
     unsetenv("KB_DB");
-    setenv("XDG_DATA_HOME", (folder_ / "data").c_str(), 1);
+    setenv("XDG_DATA_HOME", path("data").c_str(), 1);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::filesystem::path path(const std::string& name) const { return folder_ / name; }
-  static std::string text_of(const std::filesystem::path& file) {
-    std::ifstream stream(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
   std::string write(const std::string& name, const std::vector<Json>& records) const {
-    std::ofstream file(path(name));
-    for (const Json& record : records) file << record.dump() << "\n";
-    return path(name);
+    std::string text;
+    for (const Json& record : records) text += record.dump() + "\n";
+    return write_text(name, text);
   }
-  std::string write_text(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
-  }
-
-  /// In the test's folder; stdin is the file `in`, stdout and stderr go to NAME.out and NAME.err.
-  pid_t start(const std::vector<std::string>& arguments, const std::string& name = "run",
-              const std::string& in = "/dev/null") const {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    if (chdir(folder_.c_str()) != 0) _exit(127);
-    const int input = open(in.c_str(), O_RDONLY);
-    if (input < 0 || dup2(input, 0) < 0) _exit(127);
-    for (const auto& [descriptor, suffix] : {std::pair{1, ".out"}, {2, ".err"}}) {
-      const int file = open((name + suffix).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-      if (file < 0 || dup2(file, descriptor) < 0) _exit(127);
-    }
-    std::vector<std::string> all = {ATTN_BINARY_DIR "/kb"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    std::vector<char*> raw;
-    for (std::string& argument : all) raw.push_back(argument.data());
-    raw.push_back(nullptr);
-    execv(raw[0], raw.data());
-    _exit(127);
-  }
-  Outcome finish(pid_t child, const std::string& name = "run") const {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(path(name + ".out")),
-            text_of(path(name + ".err"))};
-  }
-  Outcome run(const std::vector<std::string>& arguments, const std::string& in = "/dev/null") const {
-    return finish(start(arguments, "run", in));
-  }
-
-  std::filesystem::path folder_;
 };
 
 }  // namespace attn::kb
