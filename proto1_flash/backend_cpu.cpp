@@ -14,12 +14,22 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device) {
   return config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
+// Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart:
+// then the rows of a register tile would drive each other out of the few places that the first cache has for them.
+bool copies_k(const FlashConfig& config, const DeviceInfo& device) {
+  constexpr int64_t cache_way_bytes = 4096;  // of 64 sets of 64 bytes, as first caches that are indexed by pages have
+  const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device);
+  const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
+  const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
+  return converts || row_bytes % cache_way_bytes == 0;
+}
+
 size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device) {
   const AttentionShape& shape = config.shape;
   if (config.variant == "naive") return static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float);
   if (config.variant == "tuned") {
     const TunedLayout layout(shape.head_dim, config.block_r, config.block_c, device.simd_width, device.vector_registers,
-                             static_cast<int>(element_type(config.dtype)), uses_bf16_dot(config, device));
+                             uses_bf16_dot(config, device), copies_k(config, device));
     return static_cast<size_t>(layout.words) * sizeof(float);
   }
   return static_cast<size_t>(TiledLayout(shape.head_dim, config.block_r, config.block_c).words) * sizeof(float);
@@ -43,6 +53,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device) {
     source.constants["VECTOR_WIDTH"] = device.simd_width;
     source.constants["VECTOR_REGISTERS"] = device.vector_registers;
     source.constants["BF16_DOT"] = uses_bf16_dot(config, device);
+    source.constants["COPY_K"] = copies_k(config, device);
   } else {
     source.path = "proto1_flash/kernels/tiled.cpu.cpp";
     // The widest vector, up to the device's, that divides a row.

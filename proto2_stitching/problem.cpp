@@ -32,8 +32,8 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
           config.block_c,
           kernel.constants.at("VECTOR_WIDTH"),
           kernel.constants.at("VECTOR_REGISTERS"),
-          static_cast<int>(element_type(config.dtype)),
-          kernel.constants.at("BF16_DOT") != 0};
+          kernel.constants.at("BF16_DOT") != 0,
+          kernel.constants.at("COPY_K") != 0};
 }
 
 // SCORE_LANES of kernels/form.h.

@@ -19,26 +19,23 @@ struct TiledLayout {
         words(sum + block_r) {}
 };
 
-/// Of the `tuned` variant on the cpu; in_type is an ElementType, and bf16_dot says that the kernel multiplies pairs of
-/// bf16. Every region starts on a cache line.
+/// Of the `tuned` variant on the cpu. bf16_dot says that the kernel multiplies pairs of bf16, copy_k that it works on a
+/// copy of a block of K. Every region starts on a cache line.
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 
   // The register tile, `vectors` of queries by `main_rows` of keys or columns, fills the registers but for the
   // operands. Both tiles have the 8 accumulators that keep two multiply-add units with a latency of 4 busy.
   long long vectors, panel, main_rows, tail_rows = 4;
-  // Rows of K as they are in memory where they can be broadcast from there, else a converted copy.
-  bool stage_k;
   // An odd number of cache lines, so that consecutive rows fall into different cache sets.
   long long row_words;
   long long q_panels, o_panels, maximum, sum, scores, k_block, v_block, words;
 
   constexpr TunedLayout(long long head_dim, long long block_r, long long block_c, long long vector_width,
-                        long long registers, int in_type, bool bf16_dot)
+                        long long registers, bool bf16_dot, bool copy_k)
       : vectors(0),
         panel(0),
         main_rows(0),
-        stage_k(in_type != 0 && !bf16_dot),
         row_words(0),
         q_panels(0),
         o_panels(0),
@@ -59,7 +56,7 @@ struct TunedLayout {
     sum = maximum + flash_round_up(block_r, line);
     scores = sum + flash_round_up(block_r, line);
     k_block = scores + flash_round_up(rows * panel, line);
-    v_block = k_block + (stage_k ? rows : tail_rows) * row_words;
+    v_block = k_block + (copy_k ? rows : tail_rows) * row_words;
     words = v_block + (bf16_dot ? (block_c + 1) / 2 : block_c) * row_words;
   }
 };

@@ -13,7 +13,7 @@
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
-//   k_block [BLOCK_C + 3][row_words]               floats; where K needs no conversion, only its last rows
+//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K, only the last rows
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
 // A score hook may take scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
@@ -31,7 +31,7 @@
 
 namespace {
 
-constexpr TunedLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, VECTOR_WIDTH, VECTOR_REGISTERS, IN_TYPE, BF16_DOT);
+constexpr TunedLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, VECTOR_WIDTH, VECTOR_REGISTERS, BF16_DOT, COPY_K);
 constexpr int VECTORS = layout.vectors;
 constexpr int PANEL = layout.panel;
 constexpr int MAIN_ROWS = layout.main_rows;
@@ -195,6 +195,12 @@ struct Tile {
     return batch * strides.batch + kv_head * strides.head + key * strides.row;
   }
 
+  // K where it is, and the words from one of its rows to the next.
+  INLINE const float* k_rows(int key) const {
+    return reinterpret_cast<const float*>(static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES);
+  }
+  INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES / 4; }
+
   // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
   INLINE void begin() {
     const long long base = batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row;
@@ -242,7 +248,7 @@ struct Tile {
     }
   }
 
-  // Rows of K as they are, fewer than a tile, to k_block.
+  // Rows of K as they are to k_block.
   INLINE void copy_rows(const float* rows, long step, int count) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < DEPTH; d += 4) {
@@ -257,9 +263,8 @@ struct Tile {
     const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
     const float* q = q_panels + panel * DEPTH * PANEL;
     const int first = first_query + panel * PANEL;
-    const char* k_rows = static_cast<const char*>(p.k) + row_of(p.k_strides, first_key) * ELEMENT_BYTES;
-    const float* k = layout.stage_k ? k_block : reinterpret_cast<const float*>(k_rows);
-    const long k_step = layout.stage_k ? ROW_WORDS : p.k_strides.row * ELEMENT_BYTES / 4;
+    const float* k = COPY_K ? k_block : k_rows(first_key);
+    const long k_words = COPY_K ? ROW_WORDS : k_step();
     const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
     Ints visible[VECTORS];  // how many of the keys each lane may see, or fewer than 0
@@ -273,10 +278,10 @@ struct Tile {
     const int seen_by_all = keys_seen(first, first_key, keys);
     for (int key = 0, rows = 0; key < keys; key += rows) {
       rows = rows_of_tile(keys - key);
-      const float* from = k + key * k_step;
-      long step = k_step;
-      if (!layout.stage_k && key + rows > block_keys) {  // beyond the block may be beyond the tensor
-        copy_rows(from, k_step, block_keys - key);
+      const float* from = k + key * k_words;
+      long step = k_words;
+      if (!COPY_K && key + rows > block_keys) {  // beyond the block may be beyond the tensor
+        copy_rows(from, step, block_keys - key);
         from = k_block;
         step = ROW_WORDS;
       }
@@ -402,7 +407,13 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const int end = tile.keys_seen(last, 0, params->kv_len);
   for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
     const int block_keys = Tile::min(end - first_key, BLOCK_C);
-    if constexpr (layout.stage_k) tile.stage(params->k, params->k_strides, first_key, block_keys, tile.k_block);
+    if constexpr (COPY_K) {
+      if constexpr (BF16_DOT) {
+        tile.copy_rows(tile.k_rows(first_key), tile.k_step(), block_keys);
+      } else {
+        tile.stage(params->k, params->k_strides, first_key, block_keys, tile.k_block);
+      }
+    }
     if constexpr (BF16_DOT) {
       tile.stage_pairs(first_key, block_keys);
     } else {
