@@ -55,10 +55,10 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu): one GoogleTest binary, its tests known to ctest. A test that
-# skips itself is reported as skipped, not as passed. Tests of a GPU run one at a time.
+# attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu [ALONE]): one GoogleTest binary, its tests known to ctest. A test
+# that skips itself is reported as skipped, not as passed. Of a binary that is ALONE one test runs at a time, and no other.
 function(attn_add_test name)
-  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ATTN_TESTS)
     return()
   endif()
@@ -69,10 +69,11 @@ function(attn_add_test name)
                                              ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
                                              ATTN_SANITIZE="${ATTN_SANITIZE}")
   if(ARG_LABEL STREQUAL gpu)
-    set(alone TEST_PREFIX gpu. PROPERTIES RESOURCE_LOCK gpu)
+    set(prefix TEST_PREFIX gpu.)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 ${alone}
-                       PROPERTIES LABELS ${ARG_LABEL} SKIP_REGULAR_EXPRESSION "SKIPPED" TIMEOUT 600)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 ${prefix}
+                       PROPERTIES LABELS ${ARG_LABEL} SKIP_REGULAR_EXPRESSION "SKIPPED" TIMEOUT 600
+                                  RUN_SERIAL ${ARG_ALONE})
 endfunction()
 
 # attn_add_experiment(FOLDER): the experiment in FOLDER. All its sources but main.cpp make a library, so that tests and

@@ -12,10 +12,12 @@
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192), BLOCK_C (multiple of 16, at most
 // 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential).
 // Grid: at most one threadgroup per multiprocessor; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+//
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,STAGES=2]
 #include "common/kernel/base2.h"
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,STAGES=2]
-// without spills Checked:
-// flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,STAGES=2]
 #include "common/kernel/hopper.h"
 #include "common/kernel/score.h"
 #include "proto1_flash/kernels/hopper.h"

@@ -230,7 +230,9 @@ std::vector<CheckedPipeline> checked_pipelines(const fs::path& root, const fs::p
       const size_t equals = constant.find('=');
       source.constants[constant.substr(0, equals)] = std::stoll(constant.substr(equals + 1));
     }
-    checked.push_back({std::move(source), line.substr(close + 1) == " without spills"});
+    const std::string rest = close == std::string::npos ? line : line.substr(close + 1);
+    EXPECT_TRUE(rest.empty() || rest == " without spills") << file << ": " << line;
+    checked.push_back({std::move(source), !rest.empty()});
   }
   return checked;
 }
