@@ -58,12 +58,6 @@ std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
 
-const Series& Experiment::series(const Measurement& result) const {
-  static const Series none;
-  const auto place = state_->series.find(result.id);
-  return place == state_->series.end() ? none : place->second;
-}
-
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   std::vector<Trial> trials;
   for (const Case& config : cases) {

@@ -114,8 +114,6 @@ class Experiment {
   int conclude(const std::vector<Conclusion>& conclusions);
 
   const std::vector<Measurement>& results() const;  // this run's, and those resumed from
-  /// The sample series behind a result of this run, for fits; empty for a resumed one.
-  const Series& series(const Measurement& result) const;
   const std::vector<Comparison>& comparisons() const;
 
  private:

@@ -219,15 +219,13 @@ Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed) {
   return bootstrap_median(ratios, seed);
 }
 
-Estimate scaling_exponent(std::span<const ScalingPoint> points, uint64_t seed) {
-  std::vector<Resampler> resamplers;
+Estimate scaling_exponent(std::span<const ScalingPoint> points) {
   std::vector<double> weights;  // the slope is a weighted sum of log(time)
   double mean = 0;
-  for (const ScalingPoint& point : points) {
-    if (!(point.x > 0)) throw std::invalid_argument("scaling_exponent: x must be positive");
-    resamplers.emplace_back(point.series);
-    weights.push_back(std::log(point.x));
-    mean += weights.back() / points.size();
+  for (const auto& [x, time] : points) {
+    if (!(x > 0) || !(time.ci_lo > 0)) throw std::invalid_argument("scaling_exponent: takes x and times above 0");
+    weights.push_back(std::log(x));
+    mean += weights.back() / static_cast<double>(points.size());
   }
   double squares = 0;
   for (double& weight : weights) {
@@ -237,15 +235,16 @@ Estimate scaling_exponent(std::span<const ScalingPoint> points, uint64_t seed) {
   const bool differ = std::any_of(points.begin(), points.end(), [&](const auto& p) { return p.x != points[0].x; });
   if (!differ) throw std::invalid_argument("scaling_exponent: needs two points with different x");
 
-  const auto slope = [&](auto median_of) {
-    double sum = 0;
-    for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * std::log(median_of(resamplers[i]));
-    return sum / squares;
-  };
-  const double value = slope([](Resampler& series) { return series.median(); });
-  return bootstrap(value, seed, [&](std::mt19937_64& random) {
-    return slope([&](Resampler& series) { return series.draw(random); });
-  });
+  double slope = 0, below = 0, above = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double weight = weights[i] / squares;
+    const Estimate& time = points[i].time;
+    slope += weight * std::log(time.value);
+    const double down = weight * std::log(time.value / time.ci_lo), up = weight * std::log(time.ci_hi / time.value);
+    below += weight > 0 ? down * down : up * up;
+    above += weight > 0 ? up * up : down * down;
+  }
+  return {slope, slope - std::sqrt(below), slope + std::sqrt(above)};
 }
 
 }  // namespace attn

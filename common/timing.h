@@ -30,6 +30,10 @@ struct TimingPolicy {
   int min_rounds = 3;
 };
 
+struct Estimate {
+  double value = 0, ci_lo = 0, ci_hi = 0;
+};
+
 struct Timing {
   Scope scope = Scope::device_hot;
   int n = 0, rounds = 0;
@@ -37,6 +41,8 @@ struct Timing {
   double cv = 0;                                  // standard deviation / mean of all samples
   double min_s = 0;
   std::string stop;  // why sampling ended: "ci", "budget", "max" or "interrupted"
+
+  Estimate median() const { return {median_s, ci_lo_s, ci_hi_s}; }
 };
 
 /// Takes one sample and returns the seconds of each scope it observes, always in the same order.
@@ -55,10 +61,6 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
 
-struct Estimate {
-  double value = 0, ci_lo = 0, ci_hi = 0;
-};
-
 double median(std::vector<double> values);
 /// Median of all samples with a 95 % interval from 2000 bootstrap resamples of rounds; of a single round, its extremes.
 /// Throws std::invalid_argument without samples.
@@ -70,12 +72,13 @@ Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t s
 /// have the same rounds; a round that is shorter in one is cut.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
-/// Exponent b of time = a * x^b by least squares in log-log space over the medians; the interval resamples rounds.
-/// Needs at least two points with different x; throws std::invalid_argument otherwise.
+/// Exponent b of time = a * x^b by least squares in log-log space. Its interval follows from those of the times, which
+/// are independent: their parts in it add up as squares. Needs at least two points with different x; throws
+/// std::invalid_argument otherwise, and for an x or a time that is not above 0.
 struct ScalingPoint {
   double x;
-  Series series;
+  Estimate time;
 };
-Estimate scaling_exponent(std::span<const ScalingPoint> points, uint64_t seed);
+Estimate scaling_exponent(std::span<const ScalingPoint> points);
 
 }  // namespace attn

@@ -232,13 +232,12 @@ void conclude_ceiling(const Results& results, std::vector<Conclusion>& conclusio
 }
 
 // time = a * length^b over the lengths that one shape was measured with.
-void conclude_scaling(const Results& results, const std::function<const Series&(const Measurement&)>& series_of,
-                      std::vector<Conclusion>& conclusions) {
+void conclude_scaling(const Results& results, std::vector<Conclusion>& conclusions) {
   for (const auto& [key, group] : grouped(results, {"q_len", "kv_len", "block_r", "block_c"})) {
     std::map<int64_t, const Measurement*> by_length;  // the fastest tile of each
     for (const Measurement* result : group) {
       const int64_t length = result->config.integer("q_len");
-      if (length != result->config.integer("kv_len") || series_of(*result).empty()) continue;
+      if (length != result->config.integer("kv_len")) continue;
       const Measurement*& chosen = by_length[length];
       if (!chosen || hot_seconds(*result) < hot_seconds(*chosen)) chosen = result;
     }
@@ -246,7 +245,7 @@ void conclude_scaling(const Results& results, const std::function<const Series&(
     std::vector<ScalingPoint> points;
     Conclusion conclusion;
     for (const auto& [length, result] : by_length) {
-      points.push_back({static_cast<double>(length), series_of(*result)});
+      points.push_back({static_cast<double>(length), result->main_timing()->median()});
       conclusion.measurements.push_back(result->id);
       conclusion.cv = std::max(conclusion.cv, result->timing(Scope::device_hot)->cv);
     }
@@ -259,7 +258,7 @@ void conclude_scaling(const Results& results, const std::function<const Series&(
         "{values.head_dim}, causal {values.causal}, the time grows with the length to the power "
         "{estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).";
     conclusion.tags = {"flash_attention", "d" + std::to_string(first.integer("head_dim")), "scaling"};
-    conclusion.estimate = scaling_exponent(points, 1);
+    conclusion.estimate = scaling_exponent(points);
     conclusion.values = {{"head_dim", first.integer("head_dim")},
                          {"causal", first.integer("causal")},
                          {"shortest", by_length.begin()->first},
@@ -328,13 +327,12 @@ std::vector<Duel> flash_duels(const std::vector<Measurement>& results) {
 }
 
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
-                                          const std::vector<Comparison>& comparisons,
-                                          const std::function<const Series&(const Measurement&)>& series_of) {
+                                          const std::vector<Comparison>& comparisons) {
   std::vector<Conclusion> conclusions;
   for (const Comparison& comparison : comparisons) conclusions.push_back(conclude_comparison(comparison, results));
   const Results all = tuned(results);
   conclude_ceiling(all, conclusions);
-  conclude_scaling(all, series_of, conclusions);
+  conclude_scaling(all, conclusions);
   return conclusions;
 }
 

@@ -1,7 +1,6 @@
 // What proto1_flash claims, and how its measurements answer: pure functions of results.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "common/experiment.h"
@@ -16,9 +15,7 @@ std::vector<Hypothesis> flash_hypotheses();
 /// Being measured anew, a pair is not biased by having been picked.
 std::vector<Duel> flash_duels(const std::vector<Measurement>& results);
 
-/// `series_of` gives the samples behind a result, for fits; an empty series leaves the result out.
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
-                                          const std::vector<Comparison>& comparisons,
-                                          const std::function<const Series&(const Measurement&)>& series_of);
+                                          const std::vector<Comparison>& comparisons);
 
 }  // namespace attn

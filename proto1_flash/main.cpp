@@ -25,8 +25,6 @@ int main(int argc, char** argv) {
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
     lab.compare(flash_duels(lab.results()));
-    return lab.conclude(
-        flash_conclusions(lab.results(), lab.comparisons(),
-                          [&](const Measurement& result) -> const Series& { return lab.series(result); }));
+    return lab.conclude(flash_conclusions(lab.results(), lab.comparisons()));
   });
 }

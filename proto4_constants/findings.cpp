@@ -218,18 +218,17 @@ void conclude_cost(const Results& results, std::vector<Conclusion>& conclusions)
   }
 }
 
-void conclude_scaling(const Results& results, const std::function<const Series&(const Measurement&)>& series_of,
-                      std::vector<Conclusion>& conclusions) {
+void conclude_scaling(const Results& results, std::vector<Conclusion>& conclusions) {
   for (const auto& [key, group] : grouped(of_task(results, "compile"), {"variants"})) {
     std::map<int64_t, const Measurement*> by_count;
     for (const Measurement* result : group) {
-      if (!series_of(*result).empty()) by_count[variants_of(*result)] = result;
+      by_count[variants_of(*result)] = result;
     }
     if (by_count.size() < 3) continue;
     std::vector<ScalingPoint> points;
     Conclusion conclusion;
     for (const auto& [count, result] : by_count) {
-      points.push_back({static_cast<double>(count), series_of(*result)});
+      points.push_back({static_cast<double>(count), result->main_timing()->median()});
       conclusion.measurements.push_back(result->id);
       conclusion.cv = std::max(conclusion.cv, result->main_timing()->cv);
     }
@@ -242,7 +241,7 @@ void conclude_scaling(const Results& results, const std::function<const Series&(
         "workers) the time grows with their number to the power {estimate.value:.3f} (95 % interval "
         "{estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).";
     conclusion.tags = {"function_constants", "scaling", config.text("kernel")};
-    conclusion.estimate = scaling_exponent(points, 1);
+    conclusion.estimate = scaling_exponent(points);
     conclusion.values = {{"kernel", config.text("kernel")},
                          {"workers", config.integer("workers")},
                          {"fewest", by_count.begin()->first},
@@ -372,12 +371,11 @@ std::vector<Duel> constants_duels(const std::vector<Measurement>& results) {
 }
 
 std::vector<Conclusion> constants_conclusions(const std::vector<Measurement>& results,
-                                              const std::vector<Comparison>& comparisons,
-                                              const std::function<const Series&(const Measurement&)>& series_of) {
+                                              const std::vector<Comparison>& comparisons) {
   std::vector<Conclusion> conclusions;
   const Results all = timed(results);
   conclude_cost(all, conclusions);
-  conclude_scaling(all, series_of, conclusions);
+  conclude_scaling(all, conclusions);
   conclude_hits(all, conclusions);
   for (const Comparison& comparison : comparisons) conclusions.push_back(conclude_comparison(comparison, results));
   conclude_startup(all, conclusions);

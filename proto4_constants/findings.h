@@ -2,7 +2,6 @@
 // effects.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "common/experiment.h"
@@ -15,9 +14,7 @@ std::vector<Hypothesis> constants_hypotheses();
 /// processes with a cache against without, and constants read at run time against compiled ones.
 std::vector<Duel> constants_duels(const std::vector<Measurement>& results);
 
-/// `series_of` gives the samples behind a result, for the exponent of time over the number of variants.
 std::vector<Conclusion> constants_conclusions(const std::vector<Measurement>& results,
-                                              const std::vector<Comparison>& comparisons,
-                                              const std::function<const Series&(const Measurement&)>& series_of);
+                                              const std::vector<Comparison>& comparisons);
 
 }  // namespace attn

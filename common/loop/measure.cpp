@@ -351,7 +351,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
     trial.record.clocks = clocks.json();
     if (host) trial.record.values = trial.problem->values();
     guarded(trial.record, [&] { check_again(trial); });
-    store(std::move(trial.record), hot.series.front(), launches[i]);
+    store(std::move(trial.record), launches[i]);
   }
 }
 

@@ -238,7 +238,7 @@ Measurement Experiment::State::blank(const Case& config) const {
   return record;
 }
 
-void Experiment::State::store(Measurement record, Series hot, int launches_per_sample) {
+void Experiment::State::store(Measurement record, int launches_per_sample) {
   const auto to_record = [&] { return to_json(record, ceilings.value_or(Ceilings{})); };
   Json json;
   // A rate may be above a ceiling that was measured in bad moments; if it stays there, this is an error.
@@ -263,7 +263,6 @@ void Experiment::State::store(Measurement record, Series hot, int launches_per_s
   print_json(json);
   progress.finish(label(record.config) + ": " + summary(record));
   if (cases_left > 0) --cases_left;
-  if (!hot.empty()) series[record.id] = std::move(hot);
   results.push_back(std::move(record));
   if (device->lost()) throw Restart{};
 }

@@ -68,7 +68,7 @@ struct Experiment::State {
   std::string current_source(const std::string& key, const Case& config);
   Measurement blank(const Case& config) const;
   /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
-  void store(Measurement record, Series hot = {}, int launches_per_sample = 1);
+  void store(Measurement record, int launches_per_sample = 1);
   void store_skipped(Measurement record, std::string reason);
   void print_json(const Json& json) const;
   /// What tells a case from the others of this run, for progress.
@@ -131,7 +131,6 @@ struct Experiment::State {
   std::map<std::string, std::string> source_hashes;   // by pipeline key
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
-  std::map<std::string, Series> series;  // by measurement id
   std::vector<Comparison> comparisons;
 };
 

@@ -55,11 +55,6 @@ Comparison compare(const Duel& duel, double ratio) {
   return comparison;
 }
 
-const Series& no_series(const Measurement&) {
-  static const Series none;
-  return none;
-}
-
 const Duel& find(const std::vector<Duel>& duels, const std::string& hypothesis, int64_t head_dim) {
   for (const Duel& duel : duels) {
     if (duel.hypothesis == hypothesis && duel.baseline.integer("head_dim") == head_dim) return duel;
@@ -111,7 +106,7 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
   for (const Duel& duel : flash_duels(results)) EXPECT_LT(duel.baseline.integer("block_r"), 128) << duel.hypothesis;
   for (Measurement& result : results) result.time.clear();
   EXPECT_TRUE(flash_duels(results).empty());
-  EXPECT_TRUE(flash_conclusions(results, {}, no_series).empty());
+  EXPECT_TRUE(flash_conclusions(results, {}).empty());
 }
 
 TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
@@ -122,7 +117,7 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
     std::vector<Comparison> comparisons;
     for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));
     std::set<std::string> claims;
-    for (const Conclusion& conclusion : flash_conclusions(results, comparisons, no_series)) {
+    for (const Conclusion& conclusion : flash_conclusions(results, comparisons)) {
       const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
                                            [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
       ASSERT_NE(hypothesis, hypotheses.end()) << conclusion.hypothesis;
@@ -136,13 +131,13 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
       EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
     }
   }
-  EXPECT_EQ(judged.size(), hypotheses.size() - 1);  // scaling needs samples
+  EXPECT_EQ(judged.size(), hypotheses.size());
 }
 
 TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
   const std::vector<Measurement> results = made_up();
   bool found = false;
-  for (const Conclusion& conclusion : flash_conclusions(results, {}, no_series)) {
+  for (const Conclusion& conclusion : flash_conclusions(results, {})) {
     if (conclusion.hypothesis != "ceiling" || conclusion.values["head_dim"] != 128) continue;
     if (conclusion.values["layout"] != "bhsd") continue;
     found = true;
@@ -158,15 +153,8 @@ TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
 }
 
 TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
-  std::vector<Measurement> results = made_up();
-  std::map<std::string, Series> samples;
-  for (const Measurement& result : results) {
-    const double seconds = result.timing(Scope::device_hot)->median_s;
-    samples[result.id] = Series(8, Round(1, seconds));
-  }
-  const auto series = [&](const Measurement& result) -> const Series& { return samples.at(result.id); };
   int found = 0;
-  for (const Conclusion& conclusion : flash_conclusions(results, {}, series)) {
+  for (const Conclusion& conclusion : flash_conclusions(made_up(), {})) {
     if (conclusion.hypothesis != "scaling") continue;
     ++found;
     EXPECT_NEAR(conclusion.estimate.value, 2, 0.05) << conclusion.subject;

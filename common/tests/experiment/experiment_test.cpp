@@ -632,21 +632,6 @@ TEST_F(ExperimentTest, AnIndependentRunThatAgreesRaisesConfidence) {
   EXPECT_NE(findings()[0]["data"]["run"]["id"], findings()[1]["data"]["run"]["id"]);
 }
 
-TEST_F(ExperimentTest, SeriesBelongToTheirResults) {
-  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16,32"},
-                [](Experiment& lab) {
-                  for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
-                  for (const Measurement& result : lab.results()) {
-                    const Series& series = lab.series(result);
-                    EXPECT_EQ(static_cast<int>(series.size()), result.timing(Scope::device_hot)->rounds);
-                  }
-                  EXPECT_TRUE(lab.series(Measurement{}).empty());
-                  return lab.conclude({});
-                })
-                .status,
-            0);
-}
-
 // ---- budget, interruption, resume
 
 TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
