@@ -313,6 +313,61 @@ def compile_costs(page, measurements):
         page.add("Compile cost", device, f"{len(pipelines)} pipelines, by variant.", figure, pipelines.values())
 
 
+def costs_over_variants(page, measurements):
+    """How long many variants take to get, by where they come from."""
+    found = collections.defaultdict(lambda: collections.defaultdict(dict))
+    for record in measurements:
+        time = rec.time_of(record)
+        if record["status"] == "ok" and time and record["case"].get("variants", 0) > 0:
+            found[record["experiment"], record["device"]][rec.case_key(record["case"], ("variants",))][
+                record["case"]["variants"]] = record
+    for (experiment, device), lines in found.items():
+        lines = {key: cells for key, cells in lines.items() if len(cells) > 1}
+        if not lines:
+            continue
+        axes = varying([next(iter(cells.values()))["case"] for cells in lines.values()], ("variants",))
+        figure, used = go.Figure(), []
+        for cells in lines.values():
+            own = [cells[count] for count in sorted(cells)]
+            values = [tuple(1e3 * rec.time_of(cell)[key] for key in ("median_s", "ci_lo_s", "ci_hi_s")) for cell in own]
+            figure.add_scatter(x=[cell["case"]["variants"] for cell in own], y=[value[0] for value in values],
+                               mode="lines+markers", name=short(label(own[0]["case"], axes)), error_y=interval(values),
+                               customdata=[cell["id"] for cell in own])
+            used += own
+        figure.update_xaxes(title="variants", type="log")
+        figure.update_yaxes(title="milliseconds for all of them", type="log")
+        page.add("Cost against variants", f"{device}: {experiment}", "Bars are 95 % intervals.", figure, used)
+
+
+def overheads_over_work(page, measurements):
+    """What calling a function costs, by how much it does."""
+    found = collections.defaultdict(lambda: collections.defaultdict(dict))
+    for record in measurements:
+        if record["status"] == "ok" and record["case"].get("function") == "chain" and rec.time_of(record):
+            shape = rec.case_key(record["case"], ("form", "grain", "work"))
+            found[record["experiment"], record["device"], shape][record["case"]["form"], record["case"]["grain"]][
+                record["case"]["work"]] = record
+    for (experiment, device, shape), lines in found.items():
+        baseline = lines.pop(("monolithic", "element"), {})
+        figure, used = go.Figure(), []
+        for (form, grain), cells in lines.items():
+            own = [cells[work] for work in sorted(cells) if work in baseline]
+            times = [(rec.time_of(cell), rec.time_of(baseline[cell["case"]["work"]])) for cell in own]
+            values = [(a["median_s"] / b["median_s"], a["ci_lo_s"] / b["ci_hi_s"], a["ci_hi_s"] / b["ci_lo_s"])
+                      for a, b in times]
+            figure.add_scatter(x=[cell["case"]["work"] for cell in own], y=[value[0] for value in values],
+                               mode="lines+markers", name=f"{form} by {grain}", error_y=interval(values),
+                               customdata=[cell["id"] for cell in own])
+            used += own
+        if not used:
+            continue
+        figure.add_hline(y=1.01, line_dash="dash", line_color="#888", annotation_text="1 %")
+        figure.update_xaxes(title="multiply-adds of the function", type="log")
+        figure.update_yaxes(title="time / time with the text in place")
+        page.add("Overhead against work", f"{device}: {experiment}",
+                 f"{text(shape)}. Both intervals at their worst; comparisons above are tighter.", figure, used)
+
+
 def side_by_side(page, findings):
     devices = list(dict.fromkeys(finding["data"]["device"] for finding in findings))
     for experiment in dict.fromkeys(finding["data"]["experiment"] for finding in findings):
@@ -526,7 +581,9 @@ def build(findings, measurements):
     rooflines(page, measurements, environments)
     ladders(page, measurements)
     crossovers(page, measurements)
+    overheads_over_work(page, measurements)
     compile_costs(page, measurements)
+    costs_over_variants(page, measurements)
     return page, environments
 
 
