@@ -43,7 +43,6 @@ class FunctionConstants {
 
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }
-  bool empty() const { return entries_.empty(); }
   bool operator==(const FunctionConstants&) const = default;
 
  private:

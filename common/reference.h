@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/tensor.h"
@@ -30,7 +31,7 @@ using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch
 /// The same from a function of one pair: double(score, batch, head, q, k).
 template <typename Function>
 ScoreFunction each_score(Function function) {
-  return [function](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+  return [function = std::move(function)](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k) {
       scores[k] = function(scores[k], batch, head, q, static_cast<int64_t>(k));
     }

@@ -201,7 +201,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
   hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
                    {"proto2_stitching/kernels/function.h", function.header()}};
-  hook.data = bytes_of(int{1});  // of `switch` and `pointer`: the function, not what leaves scores as they are
+  hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
   KernelSource fragment;
   fragment.path = "proto2_stitching/kernels/fragment.h";
   fragment.entry = "score_fragment";

@@ -200,7 +200,7 @@ void check_measurement(const Fields& record) {
   });
   check_timings(record, "time");
   record.object("rate", true, [&](const Fields& rate) {
-    if (!ok) rate.problems().push_back("rate: must be null where the status is not ok");
+    if (!ok) rate.problems().emplace_back("rate: must be null where the status is not ok");
     rate.number("tflops", 0);
     rate.number("gbps", 0);
     rate.number("pct_matrix_ceiling", 0, infinity, true);
