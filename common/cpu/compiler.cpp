@@ -209,9 +209,8 @@ void collect_errors(llvm::LLVMContext& context, std::string& errors) {
 std::string pack(const std::vector<std::string>& objects) {
   if (objects.size() == 1) return objects.front();
   std::vector<llvm::NewArchiveMember> members;
-  for (const std::string& object : objects) {
-    members.emplace_back(llvm::MemoryBufferRef(object, fmt::format("{}.o", members.size())));
-  }
+  // The member keeps a reference to its name.
+  for (const std::string& object : objects) members.emplace_back(llvm::MemoryBufferRef(object, "object.o"));
   auto archive =
       llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU, true, false);
   if (!archive) throw CompileError("LLVM cannot write archives: " + llvm::toString(archive.takeError()));
