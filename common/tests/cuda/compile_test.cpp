@@ -15,6 +15,9 @@
 #include "common/pipeline.h"
 #include "common/tests/cuda_compiler.h"
 
+// nvJitLink keeps memory of a link that failed, also when it is destroyed.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink"; }  // NOLINT: LeakSanitizer's name
+
 namespace attn {
 namespace {
 
