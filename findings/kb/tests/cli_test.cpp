@@ -274,7 +274,7 @@ TEST_F(KbCliTest, FeedsTheStudysKnowledgeBase) {
 
 TEST_F(KbCliTest, ItsOwnAddReadsThatExport) {
   ingest();
-  const std::string script = write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
+  write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
   const std::string command = fmt::format("cd '{0}' && KB_DB='{0}/copy.sqlite' PATH='{1}':$PATH sh -e add.sh > ids",
                                           folder_.string(), ATTN_BINARY_DIR);
   ASSERT_EQ(std::system(command.c_str()), 0);
