@@ -6,9 +6,12 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "common/error.h"
 #include "common/loop/state.h"
@@ -57,6 +60,17 @@ const std::string& Experiment::file() const { return state_->options.file; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
+
+std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole) {
+  std::map<std::string, int> seen;
+  std::vector<std::pair<int, Duel>> ranked;
+  for (const Duel& duel : duels)
+    ranked.emplace_back(whole.contains(duel.hypothesis) ? 0 : seen[duel.hypothesis]++, duel);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Duel> ordered;
+  for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
+  return ordered;
+}
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   std::vector<Trial> trials;

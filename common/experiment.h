@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,10 @@ struct Duel {
   std::string hypothesis;
   Case baseline, contender;
 };
+
+/// The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
+/// All duels of a hypothesis that is among `whole` come with the first: a part of them would be no answer.
+std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole = {});
 
 class Experiment {
  public:

@@ -80,17 +80,6 @@ void keep_longest(const std::string& hypothesis, std::vector<Duel>& duels) {
   });
 }
 
-// The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
-std::vector<Duel> in_turn(const std::vector<Duel>& duels) {
-  std::map<std::string, int> seen;
-  std::vector<std::pair<int, Duel>> ranked;
-  for (const Duel& duel : duels) ranked.emplace_back(seen[duel.hypothesis]++, duel);
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Duel> ordered;
-  for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
-  return ordered;
-}
-
 std::string tile_text(const Case& config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }

@@ -246,22 +246,13 @@ std::vector<Duel> stitch_duels(const std::vector<Measurement>& results) {
   for (const Measurement& result : results) {
     if (is_timed(result) && is_baseline(result.config)) baselines[result.config.key_without(call_axes)] = &result;
   }
-  std::map<std::string, int> seen;
-  std::vector<std::pair<int, Duel>> ranked;
+  std::vector<Duel> duels;
   for (const Measurement& result : results) {
     const auto baseline = baselines.find(result.config.key_without(call_axes));
     if (!is_timed(result) || is_baseline(result.config) || baseline == baselines.end()) continue;
-    const std::string hypothesis = hypothesis_of(result.config);
-    // A sweep over work is one answer: a part of it is none.
-    const int rank = hypothesis == "break_even" ? 0 : seen[hypothesis]++;
-    ranked.push_back({rank, {hypothesis, baseline->second->config, result.config}});
+    duels.push_back({hypothesis_of(result.config), baseline->second->config, result.config});
   }
-  // The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out
-  // altogether.
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Duel> duels;
-  for (auto& [rank, duel] : ranked) duels.push_back(std::move(duel));
-  return duels;
+  return in_turn(duels, {"break_even"});
 }
 
 std::vector<Conclusion> stitch_conclusions(const std::vector<Measurement>& results,

@@ -149,11 +149,15 @@ bool form_is_inlined(const std::string& form) {
   return form == "monolithic" || form == "inline" || form == "switch" || form == "stitched";
 }
 
-StitchConfig StitchConfig::from(const Case& config, const DeviceInfo& device) {
+Case flash_case(const Case& config, const DeviceInfo& device) {
   Case flash = config;
   flash.set("variant", std::string(device.backend == "cuda" ? "mma_sync" : "tuned"));
+  return flash;
+}
+
+StitchConfig StitchConfig::from(const Case& config, const DeviceInfo& device) {
   return {config.text("form"), config.text("grain"), config.text("function"), config.integer("work"),
-          FlashConfig::from(flash)};
+          FlashConfig::from(flash_case(config, device))};
 }
 
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {

@@ -33,6 +33,9 @@ bool form_runs_on(const std::string& form, const DeviceInfo& device);
 /// Whether the optimiser sees the function and the kernel at once, so that no call need be left.
 bool form_is_inlined(const std::string& form);
 
+/// The case as proto1_flash knows it: its variant is the kernel that takes calls at every grain.
+Case flash_case(const Case& config, const DeviceInfo& device);
+
 /// Calls of the score function in one launch, as a simdgroup makes them: by the threads of a warp at once.
 struct CallCount {
   int64_t calls = 0;

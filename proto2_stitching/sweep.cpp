@@ -16,13 +16,6 @@ std::vector<std::string> forms_of(const DeviceInfo& device) {
   return forms;
 }
 
-// The case that proto1_flash knows: its variant is the kernel that takes calls at every grain.
-Case flash_case(const Case& config, const DeviceInfo& device) {
-  Case flash = config;
-  flash.set("variant", std::string(device.backend == "cuda" ? "mma_sync" : "tuned"));
-  return flash;
-}
-
 }  // namespace
 
 std::vector<AxisInfo> stitch_axes() {
