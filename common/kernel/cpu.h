@@ -62,7 +62,7 @@ INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
   }
 }
 
-/// One element; the same rounding (to nearest, ties to even) as load_floats and the oracle's tensors.
+/// One element.
 template <int TYPE>
 INLINE float load_float(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {
@@ -74,26 +74,23 @@ INLINE float load_float(const void* tensor, long long index) {
   }
 }
 
-template <int TYPE>
-INLINE void store_float(void* tensor, long long index, float value) {
-  if constexpr (TYPE == F32) {
-    static_cast<float*>(tensor)[index] = value;
-  } else if constexpr (TYPE == F16) {
-    static_cast<_Float16*>(tensor)[index] = static_cast<_Float16>(value);
-  } else {
-    const unsigned bits = __builtin_bit_cast(unsigned, value);
-    const bool nan = value != value;
-    const unsigned rounded = nan ? bits | 0x400000u : bits + 0x7FFFu + ((bits >> 16) & 1u);
-    static_cast<unsigned short*>(tensor)[index] = static_cast<unsigned short>(rounded >> 16);
-  }
-}
-
-/// N elements at `index`, rounded as store_float does.
+/// N elements at `index`, rounded to nearest, ties to even.
 template <int TYPE, int N>
 INLINE void store_floats(void* tensor, long long index, Vector<float, N> values) {
   if constexpr (TYPE == F32) {
     store(static_cast<float*>(tensor) + index, values);
+  } else if constexpr (TYPE == F16) {
+    store(static_cast<_Float16*>(tensor) + index, __builtin_convertvector(values, Vector<_Float16, N>));
   } else {
-    UNROLL for (int i = 0; i < N; ++i) store_float<TYPE>(tensor, index + i, values[i]);
+    const auto bits = reinterpret_cast<Vector<unsigned, N>>(values);
+    const auto rounded =
+        values == values ? bits + (0x7FFFu + ((bits >> 16) & 1u)) : bits | 0x400000u;  // a NaN stays one
+    store(static_cast<unsigned short*>(tensor) + index,
+          __builtin_convertvector(rounded >> 16, Vector<unsigned short, N>));
   }
+}
+
+template <int TYPE>
+INLINE void store_float(void* tensor, long long index, float value) {
+  store_floats<TYPE, 1>(tensor, index, Vector<float, 1>{value});
 }

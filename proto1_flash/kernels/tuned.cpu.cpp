@@ -84,12 +84,17 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
           load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
     }
   }
+  // Rows in groups of three, whose addresses one pointer and multiples of row_step make: pointers for all would not fit
+  // the registers.
+  const float* group[(ROWS + 2) / 3];
+  UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
   for (int i = 0; i < depth; ++i) {
     Floats b[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + i * PANEL + v * VECTOR_WIDTH);
+    UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + v * VECTOR_WIDTH);
+    panel += PANEL;
     UNROLL for (int r = 0; r < ROWS; ++r) {
-      const float* word = a + r * row_step + i * step;
+      const float* word = group[r / 3] + r % 3 * row_step;
       UNROLL for (int v = 0; v < VECTORS; ++v) {
 #ifdef __AVX512BF16__
         if constexpr (BF16_DOT) {
@@ -100,6 +105,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
         acc[r][v] += *word * b[v];
       }
     }
+    UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] += step;
   }
   UNROLL for (int r = 0; r < ROWS; ++r) {
     UNROLL for (int v = 0; v < VECTORS; ++v) store(rows + r * PANEL + v * VECTOR_WIDTH, acc[r][v]);
