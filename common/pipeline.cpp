@@ -111,7 +111,8 @@ std::string KernelSource::prologue() const {
     const bool is_int = value == static_cast<int>(value);
     // The smallest cannot be written: C++ reads it as the negative of a literal that is too large.
     const std::string number = value == INT64_MIN ? fmt::format("{} - 1", INT64_MIN + 1) : fmt::to_string(value);
-    text += fmt::format("constexpr {} {} = {};\n", is_int ? "int" : "long long", name, number);
+    text +=
+        fmt::format("constexpr {0} {1} = {2};\n#define {1}_VALUE ({2})\n", is_int ? "int" : "long long", name, number);
   }
   return text + fmt::format("#line 1 \"{}\"\n", path);
 }

@@ -1,8 +1,9 @@
 // From kernel source and function constants to machine code: what is compiled, under which name, and where it is kept.
 //
 // A function constant is a compile-time integer that a kernel declares nowhere: it becomes a `constexpr` line of a
-// prologue placed before the source (the term is Metal's). A kernel has no defaults, so that a misspelt constant does
-// not compile, and a constant that the kernel does not use does not compile either.
+// prologue placed before the source (the term is Metal's), and, as NAME_VALUE, a symbol of the preprocessor. A kernel has
+// no defaults, so that a misspelt constant does not compile, and a constant that the kernel does not use does not compile
+// either.
 #pragma once
 
 #include <atomic>
@@ -76,7 +77,8 @@ struct KernelSource {
   /// +ENTRY[...] for a fragment that the optimiser sees, |ENTRY[...] for one that is linked as machine code. Equal for
   /// sources that differ in values of `run_time` alone: flash_forward[BLOCK_C=run_time,...].
   std::string key() const;
-  /// The constexpr lines that stand before the source, ending with a #line directive for the source itself.
+  /// The constexpr lines that stand before the source, each with its #define NAME_VALUE, ending with a #line directive
+  /// for the source itself.
   std::string prologue() const;
 
   bool operator==(const KernelSource&) const = default;

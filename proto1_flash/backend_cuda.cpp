@@ -19,6 +19,7 @@ constexpr float log2_e = std::numbers::log2e_v<float>;
 // Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = 512;  // beside the scores
+constexpr size_t reserved_bytes = 1024;     // of a multiprocessor's memory, for each threadgroup
 
 // The kernel behind a variant: `tuned` is the best that the device and the element type allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
@@ -41,7 +42,21 @@ int64_t wgmma_registers(const FlashConfig& config) {
   const int64_t panels = (config.shape.head_dim + 63) / 64;
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 6 * panels + 26;
 }
-int64_t wgmma_register_limit(const FlashConfig& config) { return config.block_r == 192 ? 160 : 240; }
+// Threadgroups that the kernel's registers let a multiprocessor run at the same time.
+size_t wgmma_threadgroups(const FlashConfig& config) {
+  return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
+}
+int64_t wgmma_register_limit(const FlashConfig& config) {
+  return config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
+}
+
+// Whether consumers take turns at multiplying. It pays where the outputs leave registers for it and rows are long
+// (docs/kernels.md).
+bool wgmma_ping_pong(const FlashConfig& config) {
+  const AttentionShape& shape = config.shape;
+  const bool is_short = shape.head_dim <= 64 && shape.kv_len <= 512;
+  return config.block_r > 64 && shape.head_dim <= 128 && !is_short;
+}
 
 TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, int64_t rows, const TensorStrides& s,
                     int64_t box_rows) {
@@ -95,7 +110,12 @@ class CudaFlash : public FlashBackend {
     if (name == "wgmma") {
       const WgmmaLayout layout = wgmma_layout(config, device);
       kernel.source.constants["STAGES"] = layout.stages;
-      kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), device.units))};
+      kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
+      const size_t all_bytes = device.threadgroup_memory_bytes + reserved_bytes;
+      const uint64_t of_unit =
+          std::min(wgmma_threadgroups(config), all_bytes / (static_cast<size_t>(layout.bytes) + reserved_bytes));
+      const uint64_t at_once = device.units * std::max<uint64_t>(of_unit, 1);
+      kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
       kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
       kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
     } else {

@@ -87,12 +87,6 @@ template <int PENDING>
 DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-/// Keeps the compiler from moving uses of a result before the wait for it.
-template <int COUNT>
-DEVICE void pin(float (&values)[COUNT]) {
-  UNROLL for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-
 /// Descriptor of an operand in shared memory. Sums run along the columns of a panel (K major): `panel_bytes` is not
 /// used, 16 columns further is 32 bytes further. Sums run along its rows (MN major): `panel_bytes` lie between panels,
 /// 16 rows further is 2048 bytes further.
@@ -110,6 +104,13 @@ struct Mma;
 #define D8(i)                                                                                                 \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
+
+/// Keeps the compiler from moving uses of a result before the wait for it.
+template <int COUNT>
+DEVICE void pin(float (&d)[COUNT]) {
+  UNROLL for (int i = 0; i < COUNT; i += 8) asm volatile("" : D8(i)::"memory");
+}
+
 #define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
@@ -152,22 +153,59 @@ struct Mma;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                             \
     }                                                                                                           \
   };
-#define MMA_OF_TYPE(TYPE, NAME)                                                               \
-  MMA(TYPE, NAME, 16, P8, 8, 9, 10, 11, 12, 13, D8(0))                                        \
-  MMA(TYPE, NAME, 32, P16, 16, 17, 18, 19, 20, 21, D16(0))                                    \
-  MMA(TYPE, NAME, 48, P24, 24, 25, 26, 27, 28, 29, D16(0), D8(16))                            \
-  MMA(TYPE, NAME, 64, P32, 32, 33, 34, 35, 36, 37, D32(0))                                    \
-  MMA(TYPE, NAME, 80, P40, 40, 41, 42, 43, 44, 45, D32(0), D8(32))                            \
-  MMA(TYPE, NAME, 96, P48, 48, 49, 50, 51, 52, 53, D32(0), D16(32))                           \
-  MMA(TYPE, NAME, 112, P56, 56, 57, 58, 59, 60, 61, D32(0), D16(32), D8(48))                  \
-  MMA(TYPE, NAME, 128, P64, 64, 65, 66, 67, 68, 69, D64(0))                                   \
-  MMA(TYPE, NAME, 144, P72, 72, 73, 74, 75, 76, 77, D64(0), D8(64))                           \
-  MMA(TYPE, NAME, 160, P80, 80, 81, 82, 83, 84, 85, D64(0), D16(64))                          \
-  MMA(TYPE, NAME, 176, P88, 88, 89, 90, 91, 92, 93, D64(0), D16(64), D8(80))                  \
-  MMA(TYPE, NAME, 192, P96, 96, 97, 98, 99, 100, 101, D64(0), D32(64))                        \
-  MMA(TYPE, NAME, 208, P104, 104, 105, 106, 107, 108, 109, D64(0), D32(64), D8(96))           \
-  MMA(TYPE, NAME, 224, P112, 112, 113, 114, 115, 116, 117, D64(0), D32(64), D16(96))          \
-  MMA(TYPE, NAME, 240, P120, 120, 121, 122, 123, 124, 125, D64(0), D32(64), D16(96), D8(112)) \
-  MMA(TYPE, NAME, 256, P128, 128, 129, 130, 131, 132, 133, D64(0), D64(64))
-MMA_OF_TYPE(F16, "f16")
-MMA_OF_TYPE(BF16, "bf16")
+#define MMA_OF_TYPES(...)      \
+  MMA(F16, "f16", __VA_ARGS__) \
+  MMA(BF16, "bf16", __VA_ARGS__)
+
+// The front end takes a millisecond and a half over each width: a kernel says before it includes this which it needs.
+#ifndef MMA_WIDTH
+#define MMA_WIDTH(n) true
+#endif
+#if MMA_WIDTH(16)
+MMA_OF_TYPES(16, P8, 8, 9, 10, 11, 12, 13, D8(0))
+#endif
+#if MMA_WIDTH(32)
+MMA_OF_TYPES(32, P16, 16, 17, 18, 19, 20, 21, D16(0))
+#endif
+#if MMA_WIDTH(48)
+MMA_OF_TYPES(48, P24, 24, 25, 26, 27, 28, 29, D16(0), D8(16))
+#endif
+#if MMA_WIDTH(64)
+MMA_OF_TYPES(64, P32, 32, 33, 34, 35, 36, 37, D32(0))
+#endif
+#if MMA_WIDTH(80)
+MMA_OF_TYPES(80, P40, 40, 41, 42, 43, 44, 45, D32(0), D8(32))
+#endif
+#if MMA_WIDTH(96)
+MMA_OF_TYPES(96, P48, 48, 49, 50, 51, 52, 53, D32(0), D16(32))
+#endif
+#if MMA_WIDTH(112)
+MMA_OF_TYPES(112, P56, 56, 57, 58, 59, 60, 61, D32(0), D16(32), D8(48))
+#endif
+#if MMA_WIDTH(128)
+MMA_OF_TYPES(128, P64, 64, 65, 66, 67, 68, 69, D64(0))
+#endif
+#if MMA_WIDTH(144)
+MMA_OF_TYPES(144, P72, 72, 73, 74, 75, 76, 77, D64(0), D8(64))
+#endif
+#if MMA_WIDTH(160)
+MMA_OF_TYPES(160, P80, 80, 81, 82, 83, 84, 85, D64(0), D16(64))
+#endif
+#if MMA_WIDTH(176)
+MMA_OF_TYPES(176, P88, 88, 89, 90, 91, 92, 93, D64(0), D16(64), D8(80))
+#endif
+#if MMA_WIDTH(192)
+MMA_OF_TYPES(192, P96, 96, 97, 98, 99, 100, 101, D64(0), D32(64))
+#endif
+#if MMA_WIDTH(208)
+MMA_OF_TYPES(208, P104, 104, 105, 106, 107, 108, 109, D64(0), D32(64), D8(96))
+#endif
+#if MMA_WIDTH(224)
+MMA_OF_TYPES(224, P112, 112, 113, 114, 115, 116, 117, D64(0), D32(64), D16(96))
+#endif
+#if MMA_WIDTH(240)
+MMA_OF_TYPES(240, P120, 120, 121, 122, 123, 124, 125, D64(0), D32(64), D16(96), D8(112))
+#endif
+#if MMA_WIDTH(256)
+MMA_OF_TYPES(256, P128, 128, 129, 130, 131, 132, 133, D64(0), D64(64))
+#endif

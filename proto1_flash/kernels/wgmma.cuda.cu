@@ -1,22 +1,24 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
-// A persistent threadgroup per multiprocessor: one producer warpgroup, of which one thread issues the tensor copies,
-// and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass through STAGES buffers of
-// BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for the next block while it does
-// the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and with two consumers one multiplies
-// while the other does the softmax (ping-pong, section 3.1). Blocks are walked from the last key to the first, so that
-// those that need a mask come first.
+// A persistent threadgroup per multiprocessor, or two of one consumer each: one producer warpgroup, of which one thread
+// issues the tensor copies, and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V
+// pass through STAGES buffers of BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for
+// the next block while it does the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and with two
+// consumers one multiplies while the other does the softmax (ping-pong, section 3.1). Blocks are walked from the last
+// key to the first, so that those that need a mask come first.
 //
 // Tiles are handed out by an atomic counter: long ones first within a section of heads whose K and V stay in L2.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192), BLOCK_C (multiple of 16, at most
-// 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential).
-// Grid: at most one threadgroup per multiprocessor; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
+// PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the same time; (1 +
+// CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,STAGES=2]
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,PING_PONG=0,STAGES=2]
+#define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/score.h"
@@ -31,7 +33,12 @@ constexpr int PANELS = layout.panels;
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
-constexpr bool PING_PONG = CONSUMERS > 1 && DIM <= 128;
+static_assert(!PING_PONG || CONSUMERS > 1);
+// Two texts for the loop, the same but for where it begins. With the first block's softmax before it head_dim 64 is 3 %
+// faster and 128 half a percent; with all of them in it 80 and 96 are 6 to 8 % faster, and less is to compile.
+constexpr bool FIRST_APART = DIM == 64 || DIM == 128;
+// Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
+constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -156,7 +163,8 @@ DEVICE void produce(const WgmmaParams& p) {
     if (tile.blocks == no_more_tiles) break;
     int key = (tile.blocks - 1) * BLOCK_C;
     copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
-    UNROLL for (int c = 0; c < CONSUMERS; ++c) {
+#pragma unroll 1  // for less to compile
+    for (int c = 0; c < CONSUMERS; ++c) {
       bars.q_empty[c].wait(q_parity ^ 1);
       bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
       copy_panels(memory + c * PANELS * Q_PANEL_BYTES, Q_PANEL_BYTES, p.q, bars.q_full[c], tile.first_query + c * 64,
@@ -321,10 +329,12 @@ struct Consumer {
 #pragma unroll 1
     for (int block = tile.blocks; block > own; --block) {  // what only other consumers use is handed back
       bars.k_full[kv.index].wait(kv.parity);
+      bars.v_full[kv.index].wait(kv.parity);
+      // No product keeps the warps together here: one left behind would miss a phase, and wait for ever.
+      if constexpr (!PING_PONG) named_sync(1 + index, WARPGROUP);
       wait_turn();
       pass_turn();
       release(bars.k_empty[kv.index]);
-      bars.v_full[kv.index].wait(kv.parity);
       release(bars.v_empty[kv.index]);
       kv.advance();
     }
@@ -335,35 +345,23 @@ struct Consumer {
     mma_wait<0>();
     pin(s);
     pass_turn();
-    release(bars.k_empty[kv.index]);
-    if (block == 0) release(bars.q_empty[index]);
-    if (!FOLD || block >= visible) finish_scores(tile, block);
-    softmax();
-    pack_weights();
     Ring<STAGES> previous = kv;
-    kv.advance();
+    if constexpr (FIRST_APART) {
+      weigh<true>(tile, block, visible, kv, previous);
 #pragma unroll 1
-    for (--block; block >= 0; --block) {
-      bars.k_full[kv.index].wait(kv.parity);
-      wait_turn();
-      multiply_scores(kv.index);
-      if constexpr (DIM > 128) rescale();
-      bars.v_full[previous.index].wait(previous.parity);
-      multiply_outputs(previous.index);
-      pass_turn();
-      mma_wait<1>();
-      pin(s);
-      release(bars.k_empty[kv.index]);
-      if (block == 0) release(bars.q_empty[index]);
-      if (!FOLD || block >= visible) finish_scores(tile, block);
-      softmax();
-      mma_wait<0>();
-      pin(o);
-      release(bars.v_empty[previous.index]);
-      if constexpr (DIM <= 128) rescale();
-      pack_weights();
-      previous = kv;
-      kv.advance();
+      while (--block >= 0) {
+        multiply(kv, previous);
+        weigh<false>(tile, block, visible, kv, previous);
+      }
+    } else {
+      bool first = true;
+#pragma unroll 1
+      while (true) {
+        weigh<false>(tile, block, visible, kv, previous, first);
+        first = false;
+        if (--block < 0) break;
+        multiply(kv, previous);
+      }
     }
     if constexpr (DIM > 128) rescale();
     bars.v_full[previous.index].wait(previous.parity);
@@ -371,6 +369,43 @@ struct Consumer {
     mma_wait<0>();
     pin(o);
     release(bars.v_empty[previous.index]);
+  }
+
+  // S = Q K^T of the next block and O += P V of the one before, issued in turn.
+  DEVICE void multiply(const Ring<STAGES>& kv, const Ring<STAGES>& previous) {
+    Barriers& bars = barriers();
+    bars.k_full[kv.index].wait(kv.parity);
+    wait_turn();
+    multiply_scores(kv.index);
+    if constexpr (DIM > 128) rescale();
+    bars.v_full[previous.index].wait(previous.parity);
+    multiply_outputs(previous.index);
+    pass_turn();
+  }
+
+  // The weights of a block, from its scores, while O += P V of the one before is under way. ALONE, or `first`, there is
+  // none before.
+  template <bool ALONE>
+  DEVICE void weigh(const Tile& tile, int block, int visible, Ring<STAGES>& kv, Ring<STAGES>& previous,
+                    bool first = ALONE) {
+    Barriers& bars = barriers();
+    if constexpr (!ALONE) {
+      mma_wait<1>();
+      pin(s);
+    }
+    release(bars.k_empty[kv.index]);
+    if (block == 0) release(bars.q_empty[index]);
+    if (!FOLD || block >= visible) finish_scores(tile, block);
+    softmax();
+    if constexpr (!ALONE) {
+      mma_wait<0>();
+      pin(o);
+      if (!first) release(bars.v_empty[previous.index]);
+      if constexpr (DIM <= 128) rescale();
+    }
+    pack_weights();
+    previous = kv;
+    kv.advance();
   }
 
   // O / sum to memory, and the log-sum-exp.
@@ -381,8 +416,9 @@ struct Consumer {
       const bool seen = shift[r] > no_shift;
       const float inverse = seen ? 1.0f / total : 0.0f;
       const int query = tile.first_query + index * 64 + row + r * 8;
-      UNROLL for (int i = 0; i < DIM / 2; ++i) {
-        if (i / 2 % 2 == r) o[i] *= inverse;
+      UNROLL for (int i = 2 * r; i < DIM / 2; i += 4) {
+        o[i] *= inverse;
+        o[i + 1] *= inverse;
       }
       const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
       if (a.lse && thread % 4 == 0 && query < a.q_len) {
@@ -416,7 +452,7 @@ struct Consumer {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREADGROUPS)
     flash_forward(const __grid_constant__ WgmmaParams p) {
   Barriers& bars = barriers();
   if (threadIdx.x == 0) {
@@ -436,13 +472,14 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
-  // What the threadgroup is launched with, 168 or 128 a thread, dealt out anew: more than that would wait for ever.
+  // What the threadgroup is launched with, 128 (two threadgroups, or three consumers), 168 or 255 a thread, dealt out
+  // anew: more than that would wait for ever.
   if (warpgroup == 0) {
     give_registers<CONSUMERS == 3 ? 32 : 24>();
     if (threadIdx.x == 0) produce(p);
     if (threadIdx.x == 32) schedule(p);
   } else {
-    take_registers<CONSUMERS == 3 ? 160 : 240>();
+    take_registers<CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240>();
     Consumer(p, uniform(warpgroup - 1)).run();
   }
 }

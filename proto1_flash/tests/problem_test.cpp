@@ -158,6 +158,25 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::isfinite(lse[40 + 32]));
 }
 
+// Tiles of which only the first rows have anything to compute, over many blocks of keys: whoever works on the others
+// has to keep up.
+TEST_P(Variants, RowsBeyondTheEnd) {
+  for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
+    for (const int64_t rows : {128, 192}) {
+      FlashConfig config = small(GetParam());
+      const int64_t heads = on_cuda ? 64 : 1;
+      config.shape = {.batch = on_cuda ? 4 : 1,
+                      .q_heads = heads,
+                      .kv_heads = heads,
+                      .q_len = 40,
+                      .kv_len = on_cuda ? 3001 : 301,
+                      .head_dim = head_dim};
+      config.block_r = rows;
+      if (runs(config)) expect_correct(config);
+    }
+  }
+}
+
 TEST_P(Variants, CustomScale) {
   FlashConfig config = small(GetParam());
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -57,7 +57,8 @@ TEST(KernelSourceTest, HasAReadableKey) {
 TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
   const KernelSource source{"a/b.cpu.cpp", "run", {{"N", 2}, {"M", -1}, {"LARGE", 1LL << 31}}, {}};
   EXPECT_EQ(source.prologue(),
-            "constexpr long long LARGE = 2147483648;\nconstexpr int M = -1;\nconstexpr int N = 2;\n"
+            "constexpr long long LARGE = 2147483648;\n#define LARGE_VALUE (2147483648)\n"
+            "constexpr int M = -1;\n#define M_VALUE (-1)\nconstexpr int N = 2;\n#define N_VALUE (2)\n"
             "#line 1 \"a/b.cpu.cpp\"\n");
 }
 
