@@ -220,6 +220,38 @@ void conclude_ceiling(const Results& results, std::vector<Conclusion>& conclusio
   }
 }
 
+// How far the best tile of a shape is ahead of the next. The two were not measured in turn: the interval reaches from
+// the closest to the farthest that theirs allow.
+void conclude_best_tile(const Results& results, std::vector<Conclusion>& conclusions) {
+  for (const auto& [key, group] : grouped(results, tile_axes)) {
+    if (group.size() < 2) continue;
+    Results tiles = group;
+    std::partial_sort(tiles.begin(), tiles.begin() + 2, tiles.end(),
+                      [](const auto* a, const auto* b) { return hot_seconds(*a) < hot_seconds(*b); });
+    const Measurement &best = *tiles[0], &next = *tiles[1];
+    const Estimate fast = best.timing(Scope::device_hot)->median(), slow = next.timing(Scope::device_hot)->median();
+    Conclusion conclusion;
+    conclusion.hypothesis = "best_tile";
+    conclusion.subject = subject_of(best.config, {});
+    conclusion.title = "{values.baseline.tile} is the best flash attention tile at head_dim {values.baseline.head_dim}";
+    conclusion.content =
+        "Of {values.tiles} tiles (Br x Bc) at head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries "
+        "{values.baseline.tile} is the fastest, at {values.tflops:.4f} TFLOPS; the next, {values.contender.tile}, "
+        "takes "
+        "{estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of its time.";
+    conclusion.tags = {"flash_attention", "d" + std::to_string(best.config.integer("head_dim")), "best_tile",
+                       best.config.text("dtype")};
+    conclusion.estimate = {slow.value / fast.value, slow.ci_lo / fast.ci_hi, slow.ci_hi / fast.ci_lo};
+    conclusion.cv = std::max(best.timing(Scope::device_hot)->cv, next.timing(Scope::device_hot)->cv);
+    conclusion.values = {{"baseline", facts(best.config)},
+                         {"contender", facts(next.config)},
+                         {"tiles", tiles.size()},
+                         {"tflops", best.tflops()}};
+    conclusion.measurements = {best.id, next.id};
+    conclusions.push_back(std::move(conclusion));
+  }
+}
+
 // time = a * length^b over the lengths that one shape was measured with.
 void conclude_scaling(const Results& results, std::vector<Conclusion>& conclusions) {
   for (const auto& [key, group] : grouped(results, {"q_len", "kv_len", "block_r", "block_c"})) {
@@ -265,6 +297,9 @@ std::vector<Hypothesis> flash_hypotheses() {
       {"worst_tile", "The choice of tile matters: the worst takes at least 1.25 times the best.",
        "time of the worst tile / time of the best", ">=", 1.25,
        "expectation before the first run; " + study + " compared tiles by hand"},
+      {"best_tile", "One tile is the best: the next takes at least 2 % longer.",
+       "time of the next best tile / time of the best", ">=", 1.02,
+       "expectation: tiles nearer than 2 % change places from run to run"},
       {"bc80", "Bc = 80 is slower than the best power of two.", "time with Bc=80 / time with the best power of two",
        ">", 1.0, "rule of thumb: 80 divides neither cache nor vector sizes evenly"},
       {"wider_heads", "Twice the head_dim takes less than twice the time.", "time at 2D / time at D", "<", 2.0,
@@ -320,6 +355,7 @@ std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& result
   std::vector<Conclusion> conclusions;
   for (const Comparison& comparison : comparisons) conclusions.push_back(conclude_comparison(comparison, results));
   const Results all = tuned(results);
+  conclude_best_tile(all, conclusions);
   conclude_ceiling(all, conclusions);
   conclude_scaling(all, conclusions);
   return conclusions;

@@ -163,6 +163,28 @@ TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
   EXPECT_EQ(found, 6);  // three head dims, causal or not
 }
 
+TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsHeldAgainstTheNext) {
+  int found = 0, unclear = 0;
+  for (const Conclusion& conclusion : flash_conclusions(made_up(), {})) {
+    if (conclusion.hypothesis != "best_tile") continue;
+    ++found;
+    EXPECT_EQ(conclusion.subject.find("block_"), std::string::npos) << conclusion.subject;
+    ASSERT_EQ(conclusion.measurements.size(), 2u);
+    EXPECT_GE(conclusion.estimate.value, 1) << conclusion.subject;
+    EXPECT_NEAR(conclusion.estimate.ci_lo, conclusion.estimate.value * 0.99 / 1.01, 1e-9);
+    EXPECT_NEAR(conclusion.estimate.ci_hi, conclusion.estimate.value * 1.01 / 0.99, 1e-9);
+    for (const Hypothesis& hypothesis : flash_hypotheses()) {
+      if (hypothesis.id == "best_tile") unclear += judge(hypothesis, conclusion).state == State::inconclusive;
+    }
+    // The widest rows are the fastest in the model, and Bc = 80 is never.
+    EXPECT_NE(conclusion.values["baseline"]["block_c"].get<int64_t>(), 80);
+    EXPECT_GE(conclusion.values["baseline"]["block_r"].get<int64_t>(),
+              conclusion.values["contender"]["block_r"].get<int64_t>());
+  }
+  EXPECT_GE(found, 3);
+  EXPECT_GT(unclear, 0);  // tiles that differ in Bc alone are equal in the model
+}
+
 TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   std::set<std::string> ids;
   for (const Hypothesis& hypothesis : flash_hypotheses()) {
