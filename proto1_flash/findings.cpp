@@ -233,7 +233,9 @@ void conclude_best_tile(const Results& results, std::vector<Conclusion>& conclus
     Conclusion conclusion;
     conclusion.hypothesis = "best_tile";
     conclusion.subject = subject_of(best.config, {});
-    conclusion.title = "{values.baseline.tile} is the best flash attention tile at head_dim {values.baseline.head_dim}";
+    conclusion.title =
+        "{values.baseline.tile} is the fastest of {values.tiles} flash attention tiles at head_dim "
+        "{values.baseline.head_dim}";
     conclusion.content =
         "Of {values.tiles} tiles (Br x Bc) at head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries "
         "{values.baseline.tile} is the fastest, at {values.tflops:.4f} TFLOPS; the next, {values.contender.tile}, "
