@@ -24,10 +24,9 @@ Results tuned(const std::vector<Measurement>& results) {
   return found;
 }
 
-const Measurement* fastest(const Results& results) {
-  return *std::min_element(results.begin(), results.end(),
-                           [](const auto* a, const auto* b) { return hot_seconds(*a) < hot_seconds(*b); });
-}
+bool faster(const Measurement* a, const Measurement* b) { return hot_seconds(*a) < hot_seconds(*b); }
+
+const Measurement* fastest(const Results& results) { return *std::min_element(results.begin(), results.end(), faster); }
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
 constexpr size_t whole_tile_sweep = 6;  // tiles of one shape from which "best" and "worst" mean something
@@ -38,8 +37,7 @@ bool power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 void duel_tiles(const Results& tiles, std::vector<Duel>& duels) {
   const Measurement* best = fastest(tiles);
   if (tiles.size() >= whole_tile_sweep) {
-    const Measurement* worst = *std::max_element(
-        tiles.begin(), tiles.end(), [](const auto* a, const auto* b) { return hot_seconds(*a) < hot_seconds(*b); });
+    const Measurement* worst = *std::max_element(tiles.begin(), tiles.end(), faster);
     duels.push_back({"worst_tile", best->config, worst->config});
   }
   Results eighty, powers;
@@ -226,8 +224,7 @@ void conclude_best_tile(const Results& results, std::vector<Conclusion>& conclus
   for (const auto& [key, group] : grouped(results, tile_axes)) {
     if (group.size() < 2) continue;
     Results tiles = group;
-    std::partial_sort(tiles.begin(), tiles.begin() + 2, tiles.end(),
-                      [](const auto* a, const auto* b) { return hot_seconds(*a) < hot_seconds(*b); });
+    std::partial_sort(tiles.begin(), tiles.begin() + 2, tiles.end(), faster);
     const Measurement &best = *tiles[0], &next = *tiles[1];
     const Estimate fast = best.timing(Scope::device_hot)->median(), slow = next.timing(Scope::device_hot)->median();
     Conclusion conclusion;
@@ -262,7 +259,7 @@ void conclude_scaling(const Results& results, std::vector<Conclusion>& conclusio
       const int64_t length = result->config.integer("q_len");
       if (length != result->config.integer("kv_len")) continue;
       const Measurement*& chosen = by_length[length];
-      if (!chosen || hot_seconds(*result) < hot_seconds(*chosen)) chosen = result;
+      if (!chosen || faster(result, chosen)) chosen = result;
     }
     if (by_length.size() < 3) continue;
     std::vector<ScalingPoint> points;

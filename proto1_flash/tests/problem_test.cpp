@@ -52,11 +52,11 @@ std::string describe(const FlashConfig& c) {
 
 // Launches the configuration on fresh tensors and checks it.
 Check run(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}, Device& on = device(),
-          PipelineCache& cache = pipelines()) {
+          PipelineCache& cache = pipelines(), int launches = 1) {
   FlashProblem problem(on, cache, std::make_shared<FlashInputs>(on, config, 7, ""), config, hook);
   problem.poison();
   CommandEncoder encoder;
-  problem.encode(encoder);
+  for (int launch = 0; launch < launches; ++launch) problem.encode(encoder);
   on.submit(encoder);
   return problem.check();
 }
@@ -169,12 +169,7 @@ TEST_P(Variants, RowsBeyondTheEnd) {
       config.shape.kv_len = on_cuda && head_dim > 64 ? 1501 : 501;
       config.block_r = rows;
       if (!runs(config)) continue;
-      FlashProblem problem(device(), pipelines(), std::make_shared<FlashInputs>(device(), config, 7, ""), config);
-      problem.poison();
-      CommandEncoder encoder;
-      for (int launch = 0; launch < (on_cuda ? 50 : 1); ++launch) problem.encode(encoder);
-      device().submit(encoder);
-      const Check check = problem.check();
+      const Check check = run(config, {}, device(), pipelines(), on_cuda ? 50 : 1);
       EXPECT_TRUE(check.ok) << describe(config) << ": " << check.worst;
     }
   }
