@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,14 +148,19 @@ struct Arithmetic {
   FunctionConstants constants;
 };
 
-/// The fastest way to multiply numbers of the dtype and accumulate in f32 that the device is known to have.
-Arithmetic arithmetic_of(const DeviceInfo& info, DType dtype) {
-  const double fma_flops = kernels_of(info).fma_flops;
-  if (dtype != DType::f32 && info.has("mma")) {
-    return {"ceiling_mma", 2.0 * ceiling_m * ceiling_n * ceiling_k, {{"IN_TYPE", dtype == DType::bf16 ? BF16 : F16}}};
+Arithmetic multiply_adds(const DeviceInfo& info) { return {"ceiling_fma", kernels_of(info).fma_flops, {}}; }
+
+/// Instructions that multiply several numbers of the dtype at once (f32 as tf32) and accumulate in f32, if the device
+/// is known to have them.
+std::optional<Arithmetic> products(const DeviceInfo& info, DType dtype) {
+  if (info.has("mma")) {
+    const double columns = static_cast<double>(ceiling_row_bytes) / static_cast<double>(size_bytes(dtype));
+    return Arithmetic{"ceiling_mma", 2.0 * ceiling_m * ceiling_n * columns, {{"IN_TYPE", element_type(dtype)}}};
   }
-  if (dtype == DType::bf16 && info.has("avx512bf16")) return {"ceiling_bf16", 2 * fma_flops, {}};
-  return {"ceiling_fma", fma_flops, {}};
+  if (dtype == DType::bf16 && info.has("avx512bf16")) {
+    return Arithmetic{"ceiling_bf16", 2 * kernels_of(info).fma_flops, {}};
+  }
+  return std::nullopt;
 }
 
 Buffer arithmetic_result(Device& device) {
@@ -186,18 +192,18 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Arithme
 
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s) {
   const DeviceInfo& info = device.info();
-  const bool dot_products = info.has("avx512bf16"), matrix_units = info.has("mma");
-  const double share = budget_s / (matrix_units ? 4 : dot_products ? 3 : 2);
-  const auto rate = [&](DType dtype) {
-    return arithmetic_tflops(device, pipelines, arithmetic_of(info, dtype), share);
+  const auto tf32 = products(info, DType::f32), f16 = products(info, DType::f16), bf16 = products(info, DType::bf16);
+  const double share = budget_s / (2 + tf32.has_value() + f16.has_value() + bf16.has_value());
+  const auto rate = [&](const std::optional<Arithmetic>& arithmetic) {
+    return arithmetic ? arithmetic_tflops(device, pipelines, *arithmetic, share) : 0;
   };
   Ceilings ceilings;
   ceilings.copy_gbps = copy_gbps(device, pipelines, share);
-  ceilings.f32_tflops = rate(DType::f32);
-  ceilings.f16_tflops = matrix_units ? rate(DType::f16) : ceilings.f32_tflops;
-  ceilings.bf16_tflops = matrix_units || dot_products ? rate(DType::bf16) : ceilings.f32_tflops;
+  ceilings.f32_tflops = rate(multiply_adds(info));
   // Some cores run dot products more slowly than multiply-adds.
-  ceilings.bf16_tflops = std::max(ceilings.bf16_tflops, ceilings.f32_tflops);
+  ceilings.f16_tflops = std::max(rate(f16), ceilings.f32_tflops);
+  ceilings.bf16_tflops = std::max(rate(bf16), ceilings.f32_tflops);
+  ceilings.tf32_tflops = rate(tf32);
   return ceilings;
 }
 
@@ -205,9 +211,11 @@ MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dty
                              double launch_s)
     : device_(device), result_(arithmetic_result(device)) {
   const double tflops = measured.matrix_tflops(dtype);
-  const Arithmetic arithmetic = arithmetic_of(device.info(), tflops > measured.f32_tflops ? dtype : DType::f32);
+  const bool by_products = tflops > measured.f32_tflops;
+  const Arithmetic arithmetic = by_products ? products(device.info(), dtype).value() : multiply_adds(device.info());
   const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
-  const double iteration_flops = arithmetic.group_flops * parts(device.info());
+  const double repeats = by_products && dtype == DType::f32 ? Ceilings::tf32_of_f32 : 1;
+  const double iteration_flops = arithmetic.group_flops / repeats * parts(device.info());
   const long long iterations = std::max(1ll, std::llround(tflops * 1e12 * launch_s / iteration_flops));
   encoder_ = encode_arithmetic(device, kernel, result_, iterations);
   flops_ = iteration_flops * static_cast<double>(iterations);
@@ -219,7 +227,8 @@ Ceilings max(const Ceilings& a, const Ceilings& b) {
   return {.copy_gbps = std::max(a.copy_gbps, b.copy_gbps),
           .f32_tflops = std::max(a.f32_tflops, b.f32_tflops),
           .f16_tflops = std::max(a.f16_tflops, b.f16_tflops),
-          .bf16_tflops = std::max(a.bf16_tflops, b.bf16_tflops)};
+          .bf16_tflops = std::max(a.bf16_tflops, b.bf16_tflops),
+          .tf32_tflops = std::max(a.tf32_tflops, b.tf32_tflops)};
 }
 
 CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_level_cache_bytes) {}

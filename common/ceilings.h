@@ -15,6 +15,7 @@ namespace attn {
 ///   bf16    cpu: dot-product instructions where it has them (avx512bf16), else as f32.
 ///           cuda: the matrix units, by wgmma or mma.sync, on random data.
 ///   f16     cpu: as f32, since kernels widen f16 to f32, which is the best accumulation a cpu has. cuda: as bf16.
+///   tf32    cuda: as bf16. The cpu has none: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
 /// The arithmetic of a ceiling as one more subject of interleaved rounds: what the device reaches in the same moments.

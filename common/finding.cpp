@@ -197,7 +197,7 @@ class FileLock {
 double Ceilings::matrix_tflops(DType dtype) const {
   switch (dtype) {
     case DType::f32:
-      return f32_tflops;
+      return std::max(f32_tflops, tf32_tflops / tf32_of_f32);
     case DType::f16:
       return f16_tflops;
     case DType::bf16:
@@ -207,8 +207,11 @@ double Ceilings::matrix_tflops(DType dtype) const {
 }
 
 Json Ceilings::json() const {
-  return {
-      {"copy_gbps", copy_gbps}, {"f32_tflops", f32_tflops}, {"f16_tflops", f16_tflops}, {"bf16_tflops", bf16_tflops}};
+  return {{"copy_gbps", copy_gbps},
+          {"f32_tflops", f32_tflops},
+          {"f16_tflops", f16_tflops},
+          {"bf16_tflops", bf16_tflops},
+          {"tf32_tflops", tf32_tflops}};
 }
 
 const Timing* Measurement::timing(Scope scope) const {

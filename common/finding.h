@@ -27,6 +27,11 @@ struct Work {
 struct Ceilings {
   double copy_gbps = 0;  // bytes read plus bytes written
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
+  double tf32_tflops = 0;  // 0 where the device has no such products
+
+  /// Products of tf32 that make one as exact as f32 (Ootomo and Yokota 2022).
+  static constexpr double tf32_of_f32 = 3;
+  /// Of products as exact as the dtype; of f32 the faster of multiply-adds and products of tf32.
   double matrix_tflops(DType dtype) const;
   Json json() const;
 };

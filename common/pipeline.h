@@ -1,9 +1,9 @@
 // From kernel source and function constants to machine code: what is compiled, under which name, and where it is kept.
 //
 // A function constant is a compile-time integer that a kernel declares nowhere: it becomes a `constexpr` line of a
-// prologue placed before the source (the term is Metal's), and, as NAME_VALUE, a symbol of the preprocessor. A kernel has
-// no defaults, so that a misspelt constant does not compile, and a constant that the kernel does not use does not compile
-// either.
+// prologue placed before the source (the term is Metal's), and, as NAME_VALUE, a symbol of the preprocessor. A kernel
+// has no defaults, so that a misspelt constant does not compile, and a constant that the kernel does not use does not
+// compile either.
 #pragma once
 
 #include <atomic>

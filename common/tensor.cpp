@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "common/error.h"
+#include "common/kernel/types.h"
 #include "common/parallel.h"
 
 namespace attn {
@@ -118,6 +119,10 @@ constexpr std::array<std::string_view, 2> layout_names = {"bhsd", "bshd"};
 std::string_view name(DType dtype) { return dtype_names.at(static_cast<size_t>(dtype)); }
 
 size_t size_bytes(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+int64_t element_type(DType dtype) {
+  return dtype == DType::f32 ? ElementType::F32 : dtype == DType::f16 ? ElementType::F16 : ElementType::BF16;
+}
 
 DType parse_dtype(std::string_view text) {
   const auto found = std::find(dtype_names.begin(), dtype_names.end(), text);

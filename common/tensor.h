@@ -14,6 +14,8 @@ namespace attn {
 enum class DType { f32, f16, bf16 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
+/// An ElementType, as the function constants IN_TYPE and OUT_TYPE take it.
+int64_t element_type(DType dtype);
 /// "f32", "f16" or "bf16"; throws BadInput.
 DType parse_dtype(std::string_view text);
 

@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include "common/error.h"
-#include "common/kernel/types.h"
 
 namespace attn {
 
 const FlashBackend& FlashBackend::of(const DeviceInfo& device) {
   return device.backend == "cuda" ? cuda_flash() : cpu_flash();
 }
-
-int64_t element_type(DType dtype) { return dtype == DType::f32 ? F32 : dtype == DType::f16 ? F16 : BF16; }
 
 FlashConfig FlashConfig::from(const Case& config) {
   FlashConfig flash;

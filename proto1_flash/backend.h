@@ -63,7 +63,4 @@ class FlashBackend {
 const FlashBackend& cpu_flash();   // backend_cpu.cpp
 const FlashBackend& cuda_flash();  // backend_cuda.cpp
 
-/// An ElementType, as the function constants IN_TYPE and OUT_TYPE take it.
-int64_t element_type(DType dtype);
-
 }  // namespace attn

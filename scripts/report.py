@@ -142,6 +142,12 @@ def best_of(cells):
     return max(cells, key=lambda cell: rec.rate(cell)[0])
 
 
+def arithmetic_ceiling(ceilings, dtype):
+    """TFLOPS, as Ceilings::matrix_tflops has it: three products of tf32 are as exact as one of f32."""
+    rate = ceilings.get(f"{dtype}_tflops") or 0
+    return max(rate, (ceilings.get("tf32_tflops") or 0) / 3) if dtype == "f32" else rate
+
+
 def rates_over_length(page, measurements, environments):
     lines = collections.defaultdict(dict)
     for (experiment, device, key), cells in groups(measurements, (*LENGTH, *TILE)).items():
@@ -166,9 +172,8 @@ def rates_over_length(page, measurements, environments):
             used += cells
         ceilings = environments.get(device, {}).get("ceilings", {})
         for dtype in dict.fromkeys(cell["dtype"] for cell in used):
-            if ceilings.get(f"{dtype}_tflops"):
-                figure.add_hline(y=ceilings[f"{dtype}_tflops"], line_dash="dash", line_color="#888",
-                                 annotation_text=f"{dtype} ceiling")
+            if top := arithmetic_ceiling(ceilings, dtype):
+                figure.add_hline(y=top, line_dash="dash", line_color="#888", annotation_text=f"{dtype} ceiling")
         length_axis(figure, "q_len = kv_len", used)
         figure.update_yaxes(title="TFLOPS", rangemode="tozero")
         page.add("Rate against length", f"{device}: {experiment}",
@@ -190,7 +195,7 @@ def rooflines(page, measurements, environments):
         figure = go.Figure()
         low, high = min(intensity.values()) / 2, max(intensity.values()) * 2
         for dtype in dict.fromkeys(cell["dtype"] for cell in cells):
-            top = ceilings.get(f"{dtype}_tflops")
+            top = arithmetic_ceiling(ceilings, dtype)
             if not top:
                 continue
             ridge = top * 1e3 / ceilings["copy_gbps"]
@@ -403,7 +408,7 @@ def device_table(findings, environments):
         runs = [finding["data"]["run"]["ts"] for finding in findings if finding["data"]["device"] == device]
         rows.append([device, info.get("arch", ""), info.get("toolchain", ""), *(
             f"{ceilings[key]:.4g}" if ceilings.get(key) else "" for key in
-            ("copy_gbps", "f32_tflops", "f16_tflops", "bf16_tflops")),
+            ("copy_gbps", "f32_tflops", "f16_tflops", "bf16_tflops", "tf32_tflops")),
             f"{info.get('threadgroup_memory_bytes', 0) >> 10} KiB", max(runs, default=""),
             git.get("commit", "")[:12] + (" (changed)" if git.get("dirty") else "")])
     return rows
@@ -541,7 +546,7 @@ def page_html(page, findings, measurements, environments, sources, problems):
         parts.append("<p class=refuted>Left out: " + html.escape("; ".join(problems[:20])) + "</p>")
     parts.append("<h2 id=devices-section>Devices and ceilings</h2>")
     parts.append(table_html("devices", ["device", "arch", "toolchain", "#copy GB/s", "#f32 TFLOPS", "#f16 TFLOPS",
-                                        "#bf16 TFLOPS", "#threadgroup memory", "last run", "commit"],
+                                        "#bf16 TFLOPS", "#tf32 TFLOPS", "#threadgroup memory", "last run", "commit"],
                             [(None, row) for row in device_table(findings, environments)]))
     parts.append("<h2 id=findings-section>Hypotheses and verdicts</h2>")
     parts.append(table_html("findings", ["verdict", "hypothesis", "device", "+finding", "#figure", "95 % interval",

@@ -17,5 +17,6 @@ struct ArithmeticParams {
 };
 
 /// Of the kernels in the cuda dialect: threads of a threadgroup (of a copy: many that do little each come closest to
-/// what the memory gives), and the product of M x K and K x N that it does in an iteration of ceiling_mma.
-constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_k = 64;
+/// what the memory gives), and the product that it does in an iteration of ceiling_mma, of M rows of so many bytes and
+/// N columns.
+constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_row_bytes = 128;

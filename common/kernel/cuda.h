@@ -73,7 +73,8 @@ DEVICE void transpose_quad(unsigned (&words)[4]) {
     UNROLL for (int i = 0; i < 4; ++i) {
       if (i & step) continue;
       const unsigned got = __shfl_xor_sync(~0u, odd ? words[i] : words[i + step], step);
-      (odd ? words[i] : words[i + step]) = got;
+      words[i] = odd ? got : words[i];
+      words[i + step] = odd ? words[i + step] : got;
     }
   }
 }

@@ -87,6 +87,7 @@ template <int PENDING>
 DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+
 /// Descriptor of an operand in shared memory. Sums run along the columns of a panel (K major): `panel_bytes` is not
 /// used, 16 columns further is 32 bytes further. Sums run along its rows (MN major): `panel_bytes` lie between panels,
 /// 16 rows further is 2048 bytes further.

@@ -2,8 +2,8 @@
 // another text in its place (KernelSource::includes["common/kernel/score.h"]) to add ALiBi, a soft cap, a window ...
 // without a second kernel. A hook that returns -INFINITY masks the pair.
 //
-// A hook defines `score`. Or it defines SCORE_GRAIN and gets many scores at once, in place, where the kernel says that it
-// gives them (`tuned` on the cpu, `mma_sync` on the GPU):
+// A hook defines `score`. Or it defines SCORE_GRAIN and gets many scores at once, in place, where the kernel says that
+// it gives them (`tuned` on the cpu, `mma_sync` on the GPU):
 //   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
 //               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
 //               k + i / 2 * 8 + i % 2

@@ -2,11 +2,12 @@
 // matrix units read them.
 //
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
-// latency over the warps that take turns), IN_TYPE (F16 or BF16, of the matrices). Launch: ceiling_threads threads per
-// threadgroup (ceiling_copy: copy_threads), no threadgroup memory.
+// latency over the warps that take turns), IN_TYPE (of the matrices; F32 stands for tf32). Launch: ceiling_threads
+// threads per threadgroup (ceiling_copy: copy_threads), no threadgroup memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
 // Checked: ceiling_fma[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=0] without spills
+// Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=0,NON_TEMPORAL=0] without spills
 // Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=1,NON_TEMPORAL=0] without spills
 // Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=0] without spills
 #include "common/kernel/ceiling.h"
@@ -17,12 +18,13 @@ namespace {
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-// Two numbers of type IN_TYPE, random in sign and mantissa, from 0.5 to 1: what arithmetic costs in power, and so in
-// clock, depends on its data.
-inline u32 random_pair(u32 seed) {
+// Two numbers of 16 bits or one of 32, random in sign and mantissa, from 0.5 to 1: what arithmetic costs in power, and
+// so in clock, depends on its data.
+inline u32 random_word(u32 seed) {
   seed = (seed ^ (seed >> 16)) * 0x7feb352du;
   seed = (seed ^ (seed >> 15)) * 0x846ca68bu;
   seed ^= seed >> 16;
+  if constexpr (IN_TYPE == F32) return (seed & 0x807fffffu) | 0x3f000000u;
   return IN_TYPE == BF16 ? (seed & 0x807f807fu) | 0x3f003f00u : (seed & 0x83ff83ffu) | 0x38003800u;
 }
 
@@ -57,12 +59,12 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
   p.result[blockIdx.x * ceiling_threads + threadIdx.x] = total;
 }
 
-// 2 * ceiling_m * ceiling_n * ceiling_k flops an iteration.
+// 2 * ceiling_m * ceiling_n flops an iteration for each column of a row.
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
 
-// A matrix in shared memory whose rows are 64 elements, 128 bytes, and swizzled over as many.
+// A matrix in shared memory whose rows are 128 bytes, and swizzled over as many.
 inline u64 descriptor(const void* matrix) {
   const u64 address = __cvta_generic_to_shared(matrix);
   return (address & 0x3ffff) >> 4 | 1ull << 16 | u64{8 * 128} >> 4 << 32 | 1ull << 62;
@@ -72,28 +74,28 @@ inline u64 descriptor(const void* matrix) {
 #define ROW(i) "s" #i "_0, s" #i "_1, s" #i "_2, s" #i "_3, s" #i "_4, s" #i "_5, s" #i "_6, s" #i "_7"
 #define ROWS(a, b, c, d) ROW(a) ", " ROW(b) ", " ROW(c) ", " ROW(d)
 #define SUMS "{" ROWS(0, 1, 2, 3) ", " ROWS(4, 5, 6, 7) ", " ROWS(8, 9, 10, 11) ", " ROWS(12, 13, 14, 15) "}"
-#define WGMMA(type)                                                                                                  \
-  asm volatile(                                                                                                      \
-      "{ .reg .pred add; setp.ne.b32 add, %2, 0;\n"                                                                  \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " " SUMS ", %0, %1, add, 1, 1, 0, 0; }" ::"l"(a), \
+#define WGMMA(k, type, transposed)                                                                             \
+  asm volatile(                                                                                                \
+      "{ .reg .pred add; setp.ne.b32 add, %2, 0;\n"                                                            \
+      "wgmma.mma_async.sync.aligned.m64n256" k ".f32." type "." type " " SUMS ", %0, %1, add, 1, 1" transposed \
+      "; }" ::"l"(a),                                                                                          \
       "l"(b), "r"(add))
 
-// Sums += A times B transposed, over 16 of the 64 columns of either.
+// Sums += A times B transposed, over 32 bytes of the rows of either.
 inline void multiply(u64 a, u64 b, int add) {
-  if constexpr (IN_TYPE == BF16) {
-    WGMMA("bf16");
-  } else {
-    WGMMA("f16");
-  }
+  if constexpr (IN_TYPE == F32) WGMMA("k8", "tf32", "");
+  if constexpr (IN_TYPE == F16) WGMMA("k16", "f16", ", 0, 0");
+  if constexpr (IN_TYPE == BF16) WGMMA("k16", "bf16", ", 0, 0");
 }
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const ArithmeticParams p) {
-  static_assert(ceiling_m == 64 && ceiling_n == 256 && ceiling_k == 64 && ceiling_threads == 128);
-  __shared__ alignas(1024) u32 a[ceiling_m * ceiling_k / 2], b[ceiling_n * ceiling_k / 2];
-  for (int i = threadIdx.x; i < ceiling_m * ceiling_k / 2; i += ceiling_threads) a[i] = random_pair(i);
-  for (int i = threadIdx.x; i < ceiling_n * ceiling_k / 2; i += ceiling_threads) b[i] = random_pair(~i);
+  static_assert(ceiling_m == 64 && ceiling_n == 256 && ceiling_row_bytes == 128 && ceiling_threads == 128);
+  constexpr int a_words = ceiling_m * ceiling_row_bytes / 4, b_words = ceiling_n * ceiling_row_bytes / 4;
+  __shared__ alignas(1024) u32 a[a_words], b[b_words];
+  for (int i = threadIdx.x; i < a_words; i += ceiling_threads) a[i] = random_word(i);
+  for (int i = threadIdx.x; i < b_words; i += ceiling_threads) b[i] = random_word(~i);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
   asm volatile(
@@ -112,37 +114,21 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const 
   p.result[blockIdx.x * ceiling_threads + threadIdx.x] = sum;
 }
 
-#elif __CUDA_ARCH__ >= 800  // of bf16; the host does not ask for it where it is missing
+#elif __CUDA_ARCH__ >= 800  // the host does not ask for it where it is missing
 
-namespace {
-
-// sums += A times B, 16 x 16 times 16 x 8, by a warp.
-inline void multiply(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#define MMA(type)                                                           \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type       \
-               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "                  \
-               "{%8, %9}, {%0, %1, %2, %3};"                                \
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-  if constexpr (IN_TYPE == BF16) {
-    MMA("bf16");
-  } else {
-    MMA("f16");
-  }
-}
-
-}  // namespace
+#include "common/kernel/ampere.h"
 
 extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const ArithmeticParams p) {
-  constexpr int chains = 8, products = ceiling_m * ceiling_n * ceiling_k / (16 * 8 * 16) / (ceiling_threads / 32);
+  constexpr int products = ceiling_m * ceiling_n * ceiling_row_bytes / (16 * 8 * 32) / (ceiling_threads / 32);
+  constexpr int chains = 8;
   float sums[chains][4] = {};
   u32 a[4], b[2];
-  for (int i = 0; i < 4; ++i) a[i] = random_pair(threadIdx.x * 8 + i);
-  for (int i = 0; i < 2; ++i) b[i] = random_pair(threadIdx.x * 8 + 4 + i);
+  for (int i = 0; i < 4; ++i) a[i] = random_word(threadIdx.x * 8 + i);
+  for (int i = 0; i < 2; ++i) b[i] = random_word(threadIdx.x * 8 + 4 + i);
 #pragma unroll 1
   for (long long n = 0; n < p.iterations; ++n) {
 #pragma unroll
-    for (int i = 0; i < products; ++i) multiply(sums[i % chains], a, b);
+    for (int i = 0; i < products; ++i) multiply_add<IN_TYPE>(sums[i % chains], a, b[0], b[1]);
   }
   float total = 0;
   for (const auto& sum : sums) total += sum[0] + sum[1] + sum[2] + sum[3];

@@ -347,17 +347,17 @@ struct Consumer {
     pass_turn();
     Ring<STAGES> previous = kv;
     if constexpr (FIRST_APART) {
-      weigh<true>(tile, block, visible, kv, previous);
+      weigh(tile, block, visible, kv, previous, true);
 #pragma unroll 1
       while (--block >= 0) {
         multiply(kv, previous);
-        weigh<false>(tile, block, visible, kv, previous);
+        weigh(tile, block, visible, kv, previous, false);
       }
     } else {
       bool first = true;
 #pragma unroll 1
       while (true) {
-        weigh<false>(tile, block, visible, kv, previous, first);
+        weigh(tile, block, visible, kv, previous, first);
         first = false;
         if (--block < 0) break;
         multiply(kv, previous);
@@ -383,13 +383,11 @@ struct Consumer {
     pass_turn();
   }
 
-  // The weights of a block, from its scores, while O += P V of the one before is under way. ALONE, or `first`, there is
-  // none before.
-  template <bool ALONE>
-  DEVICE void weigh(const Tile& tile, int block, int visible, Ring<STAGES>& kv, Ring<STAGES>& previous,
-                    bool first = ALONE) {
+  // The weights of a block, from its scores, while O += P V of the one before is under way. Of the first there is none.
+  DEVICE void weigh(const Tile& tile, int block, int visible, Ring<STAGES>& kv, Ring<STAGES>& previous, bool first) {
     Barriers& bars = barriers();
-    if constexpr (!ALONE) {
+    const bool alone = FIRST_APART && first;  // known to the compiler
+    if (!alone) {
       mma_wait<1>();
       pin(s);
     }
@@ -397,7 +395,7 @@ struct Consumer {
     if (block == 0) release(bars.q_empty[index]);
     if (!FOLD || block >= visible) finish_scores(tile, block);
     softmax();
-    if constexpr (!ALONE) {
+    if (!alone) {
       mma_wait<0>();
       pin(o);
       if (!first) release(bars.v_empty[previous.index]);

@@ -400,14 +400,16 @@ TEST_F(CudaTimingTest, CeilingsArePlausible) {
   const Ceilings ceilings = measure_ceilings(*device_, pipelines, 2);
   const Clocks clocks = device_->clocks();
   fmt::print(
-      "copy {:.0f} GB/s, f32 {:.1f}, f16 {:.0f}, bf16 {:.0f} TFLOP/s at {:.0f} MHz, {:.0f} W, throttled by [{}]\n",
-      ceilings.copy_gbps, ceilings.f32_tflops, ceilings.f16_tflops, ceilings.bf16_tflops, clocks.core_mhz,
-      clocks.power_w, fmt::join(clocks.throttle_reasons, ", "));
+      "copy {:.0f} GB/s, f32 {:.1f}, tf32 {:.0f}, f16 {:.0f}, bf16 {:.0f} TFLOP/s at {:.0f} MHz, {:.0f} W, throttled "
+      "by [{}]\n",
+      ceilings.copy_gbps, ceilings.f32_tflops, ceilings.tf32_tflops, ceilings.f16_tflops, ceilings.bf16_tflops,
+      clocks.core_mhz, clocks.power_w, fmt::join(clocks.throttle_reasons, ", "));
   EXPECT_GT(ceilings.copy_gbps, 50);
   EXPECT_GT(ceilings.f32_tflops, 1);
   if (device_->info().has("mma")) {
     EXPECT_GT(ceilings.bf16_tflops, 1.5 * ceilings.f32_tflops);
     EXPECT_NEAR(ceilings.f16_tflops / ceilings.bf16_tflops, 1, 0.2);
+    EXPECT_NEAR(ceilings.tf32_tflops / ceilings.bf16_tflops, 0.5, 0.15);
   }
   if (device_->info().arch == "sm_90a") {  // 2 * 128 multiply-adds and 4096 flops a clock and unit
     const double most = device_->info().units * 2.0e9 * 1e-12;

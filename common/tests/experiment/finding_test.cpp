@@ -42,7 +42,7 @@ std::string contents(const std::string& path) {
 
 void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-const Ceilings ceilings{.copy_gbps = 10, .f32_tflops = 2, .f16_tflops = 3, .bf16_tflops = 4};
+const Ceilings ceilings{.copy_gbps = 10, .f32_tflops = 2, .f16_tflops = 3, .bf16_tflops = 4, .tf32_tflops = 0};
 
 Timing timing(Scope scope, double median_s) {
   return {scope, 50, 10, median_s, 0.99 * median_s, 1.01 * median_s, 0.02, 0.9 * median_s, "ci"};
@@ -183,9 +183,11 @@ TEST(Measurement, NoFigureThatIsNone) {
 
 TEST(Ceilings, ByDtype) {
   EXPECT_EQ(ceilings.matrix_tflops(DType::f32), 2);
+  EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5) << "three for one";
   EXPECT_EQ(ceilings.matrix_tflops(DType::f16), 3);
   EXPECT_EQ(ceilings.matrix_tflops(DType::bf16), 4);
-  EXPECT_EQ(ceilings.json().dump(), R"({"copy_gbps":10.0,"f32_tflops":2.0,"f16_tflops":3.0,"bf16_tflops":4.0})");
+  EXPECT_EQ(ceilings.json().dump(),
+            R"({"copy_gbps":10.0,"f32_tflops":2.0,"f16_tflops":3.0,"bf16_tflops":4.0,"tf32_tflops":0.0})");
 }
 
 Hypothesis hypothesis(const std::string& op, double threshold) {
