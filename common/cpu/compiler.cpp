@@ -150,14 +150,13 @@ std::unique_ptr<llvm::Module> front_end(const KernelSource& source, const std::v
 }
 
 std::unique_ptr<llvm::TargetMachine> make_target(const std::string& triple, const std::string& arch,
-                                                 const std::vector<std::string>& features) {
+                                                 const std::vector<std::string>& switches) {
   std::string error;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
   if (!target) throw DeviceMissing("cpu: LLVM cannot compile for " + triple + ": " + error);
-  std::string list;
-  for (const std::string& feature : features) list += (list.empty() ? "+" : ",+") + feature;
-  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
-      triple, arch, list, {}, llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(triple, arch, llvm::join(switches, ","), {},
+                                                                          llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                                                          llvm::CodeGenOptLevel::Default));
 }
 
 // What a kernel needs of LLVM's O1, in that order, in two thirds of its time and for the same speed. Kernels say
@@ -296,7 +295,13 @@ struct CpuCompiler::Jit {
   std::atomic<unsigned> loaded{0};
 };
 
-CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
+// Those at rest. A target keeps what it has worked out of the host's features, a twentieth of a variant's time.
+struct CpuCompiler::Targets {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<llvm::TargetMachine>> idle;
+};
+
+CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()), targets_(std::make_unique<Targets>()) {
   static std::once_flag once;
   std::call_once(once, [] {
     llvm::InitializeNativeTarget();
@@ -310,22 +315,29 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
   });
   triple_ = llvm::sys::getProcessTriple();
   arch_ = llvm::sys::getHostCPUName().str();
+  const std::unique_ptr<llvm::TargetMachine> usual = make_target(triple_, arch_, {});
   for (const auto& feature : host_features()) {
-    if (feature.second) features_.push_back(feature.first().str());
+    const std::string name = feature.first().str();
+    if (feature.second) features_.push_back(name);
+    // A virtual machine may have less than its processor. To name all of them takes the front end 1 ms a variant.
+    const std::string wanted = (feature.second ? "+" : "-") + name;
+    if (!usual->getMCSubtargetInfo()->checkFeatures(wanted)) switches_.push_back(wanted);
   }
   std::sort(features_.begin(), features_.end());
+  std::sort(switches_.begin(), switches_.end());
 
   arguments_ = {"-triple", triple_, "-target-cpu", arch_, "-x", "c++", "-std=c++20", "-O3",
                 "-disable-llvm-passes",  // optimize() runs them, so that they can be timed and linked before
-                "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast", "-fno-rtti",
+                "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
+                "-fno-rtti",
                 "-fuse-line-directives",  // errors have the kernel's lines, not those of prologue and kernel together
                 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
                 "-Wall", "-Wextra", "-Werror=unused-const-variable"};
   const bool avx512 = std::binary_search(features_.begin(), features_.end(), "avx512f");
   if (avx512) arguments_.emplace_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
-  for (const std::string& feature : features_) {
+  for (const std::string& feature : switches_) {
     arguments_.emplace_back("-target-feature");
-    arguments_.push_back("+" + feature);
+    arguments_.push_back(feature);
   }
   for (const std::string& argument : sanitizer_arguments()) arguments_.push_back(argument);
 
@@ -339,6 +351,22 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()) {
 }
 
 CpuCompiler::~CpuCompiler() = default;
+
+std::shared_ptr<llvm::TargetMachine> CpuCompiler::target() const {
+  std::unique_ptr<llvm::TargetMachine> target;
+  {
+    const std::lock_guard lock(targets_->mutex);
+    if (!targets_->idle.empty()) {
+      target = std::move(targets_->idle.back());
+      targets_->idle.pop_back();
+    }
+  }
+  if (!target) target = make_target(triple_, arch_, switches_);
+  return {target.release(), [this](llvm::TargetMachine* used) {
+            const std::lock_guard lock(targets_->mutex);
+            targets_->idle.emplace_back(used);
+          }};
+}
 
 std::string CpuCompiler::toolchain() const { return "clang " CLANG_VERSION_STRING; }
 
@@ -373,7 +401,7 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
     }
     modules.resize(1);
   }
-  const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
+  const std::shared_ptr<llvm::TargetMachine> target = this->target();
   std::vector<std::string> objects;
   for (const auto& module : modules) {
     module->setDataLayout(target->createDataLayout());
@@ -406,7 +434,7 @@ std::unique_ptr<llvm::Module> CpuCompiler::parse(const KernelSource& source, llv
 }
 
 CodeContents CpuCompiler::contents(const std::string& code) const {
-  const std::unique_ptr<llvm::TargetMachine> target = make_target(triple_, arch_, features_);
+  const std::shared_ptr<llvm::TargetMachine> target = this->target();
   const llvm::MCInstrInfo& names = *target->getMCInstrInfo();
   const llvm::Triple triple(triple_);
   llvm::MCContext context(triple, target->getMCAsmInfo(), target->getMCRegisterInfo(), target->getMCSubtargetInfo());

@@ -14,6 +14,7 @@
 namespace llvm {
 class LLVMContext;
 class Module;
+class TargetMachine;
 }  // namespace llvm
 
 namespace attn {
@@ -48,13 +49,18 @@ class CpuCompiler {
 
  private:
   struct Jit;
+  struct Targets;
   /// Source to unoptimised IR; throws CompileError also where its entry is missing.
   std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
   bool is_new(const std::string& warnings) const;
+  /// For this thread alone, until the pointer goes.
+  std::shared_ptr<llvm::TargetMachine> target() const;
 
   std::unique_ptr<Jit> jit_;
+  std::unique_ptr<Targets> targets_;
   std::string triple_, arch_;
   std::vector<std::string> features_;
+  std::vector<std::string> switches_;   // "+avx2", "-avx512f", ...: where the host is not as LLVM knows its arch
   std::vector<std::string> arguments_;  // of the front end, the same for every kernel
   mutable std::mutex warned_mutex_;
   mutable std::set<std::string> warned_;
