@@ -58,6 +58,11 @@ bool wgmma_ping_pong(const FlashConfig& config) {
   return config.block_r > 64 && shape.head_dim <= 128 && !is_short;
 }
 
+// Whether Q stays in registers: where it fits beside outputs, scores and weights. With fewer columns it does not pay.
+bool wgmma_q_registers(const FlashConfig& config) {
+  return round_up(config.shape.head_dim, 16) == 128 && config.block_r <= 128 && config.block_c <= 128;
+}
+
 TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, int64_t rows, const TensorStrides& s,
                     int64_t box_rows) {
   const auto bytes = [](long long elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
@@ -70,14 +75,23 @@ TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, 
                           .swizzle = Swizzle::bytes_128});
 }
 
-// How many heads' keys and values stay in the last-level cache together while their tiles are worked on. A quarter of
-// it measured best (docs/kernels.md).
-int heads_of_section(const FlashConfig& config, const DeviceInfo& device) {
+/// How many heads' tiles are handed out together: see WgmmaParams.
+struct Sections {
+  int each, last;
+};
+
+// An eighth of the last-level cache for the keys and values of a section, and three tiles for every multiprocessor in
+// the last one (docs/kernels.md).
+Sections sections(const FlashConfig& config, const DeviceInfo& device) {
   const AttentionShape& shape = config.shape;
+  const int64_t heads = shape.batch * shape.q_heads;
   const double kv_bytes_per_q_head = 2.0 * static_cast<double>(shape.kv_len * shape.head_dim) * sizeof(uint16_t) *
                                      static_cast<double>(shape.kv_heads) / static_cast<double>(shape.q_heads);
-  const double heads = static_cast<double>(device.last_level_cache_bytes) / 4 / std::max(kv_bytes_per_q_head, 1.0);
-  return static_cast<int>(std::clamp(heads, 1.0, static_cast<double>(shape.batch * shape.q_heads)));
+  const double cached = static_cast<double>(device.last_level_cache_bytes) / 8 / std::max(kv_bytes_per_q_head, 1.0);
+  const auto each = static_cast<int64_t>(std::clamp(cached, 1.0, static_cast<double>(heads)));
+  const int64_t rows = (shape.q_len + config.block_r - 1) / config.block_r;
+  const int64_t even = (3 * static_cast<int64_t>(device.units) + rows - 1) / rows;
+  return {static_cast<int>(each), static_cast<int>(std::clamp(even, each, heads))};
 }
 
 class CudaFlash : public FlashBackend {
@@ -111,6 +125,7 @@ class CudaFlash : public FlashBackend {
       const WgmmaLayout layout = wgmma_layout(config, device);
       kernel.source.constants["STAGES"] = layout.stages;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
+      kernel.source.constants["Q_REGISTERS"] = wgmma_q_registers(config);
       const size_t all_bytes = device.threadgroup_memory_bytes + reserved_bytes;
       const uint64_t of_unit =
           std::min(wgmma_threadgroups(config), all_bytes / (static_cast<size_t>(layout.bytes) + reserved_bytes));
@@ -172,7 +187,9 @@ class CudaFlash : public FlashBackend {
     wgmma.k = panel_map(params.k, config, shape.kv_heads, shape.kv_len, params.k_strides, config.block_c);
     wgmma.v = panel_map(params.v, config, shape.kv_heads, shape.kv_len, params.v_strides, config.block_c);
     wgmma.scale_log2 = params.scale * log2_e;
-    wgmma.heads_of_section = heads_of_section(config, device.info());
+    const Sections heads = sections(config, device.info());
+    wgmma.heads_of_section = heads.each;
+    wgmma.heads_of_last = heads.last;
     const unsigned zeros[2] = {};
     const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
     counters->upload(zeros, sizeof zeros);
@@ -199,10 +216,10 @@ class CudaFlash : public FlashBackend {
     if (dim <= 64) return {{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
     if (dim <= 128 && shape.causal && shape.kv_len <= 512) return {{192, 64}, {128, 128}, {64, 64}, {64, 16}};
     if (dim <= 128) return {{128, 128}, {128, 80}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim > 192) return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
     // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
     const auto cost = [&](int64_t keys) { return (shape.kv_len + keys - 1) / keys * (keys + 12); };
-    const int64_t best = cost(64) < cost(80) ? 64 : 80;
-    return {{128, best}, {128, 64}, {64, 80}, {64, 64}, {64, 16}};
+    return {{128, cost(64) < cost(112) ? 64 : 112}, {128, 64}, {64, 112}, {64, 64}, {64, 16}};
   }
 
   // Rows so many that every multiprocessor has a tile, down to the fewest that there are.

@@ -11,14 +11,16 @@
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192), BLOCK_C (multiple of 16, at most
 // 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
-// PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the same time; (1 +
-// CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// PING_PONG (more than one consumer, who take turns), Q_REGISTERS (Q stays in registers: its product with K then reads
+// a third less of shared memory). Grid: at most as many threadgroups as run at the same time; (1 + CONSUMERS) * 128
+// threads; WgmmaLayout's threadgroup memory.
 //
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=80,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,PING_PONG=0,STAGES=2]
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,Q_REGISTERS=0,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,Q_REGISTERS=1,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,Q_REGISTERS=0,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,PING_PONG=0,Q_REGISTERS=0,STAGES=2]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/score.h"
@@ -86,16 +88,26 @@ DEVICE int key_end(const AttentionParams& a, int query) {
   return CAUSAL ? min(max(causal_end(query, a.q_len, a.kv_len), 0), a.kv_len) : a.kv_len;
 }
 
-/// Tile of that number in the order of the schedule.
+/// Tile of that number, counted from the end of the schedule.
 DEVICE Tile find_tile(const WgmmaParams& p, int number) {
   const AttentionParams& a = p.attention;
   const int rows = tiles_of_head(a);
-  const int section = number / (p.heads_of_section * rows);
-  const int heads = min(p.heads_of_section, a.batch * a.q_heads - section * p.heads_of_section);
-  const int rest = number - section * p.heads_of_section * rows;
-  // The longest tiles of all heads first, or one head after the other.
-  const int row = CAUSAL ? rows - 1 - rest / heads : rest % rows;
-  const int pair = section * p.heads_of_section + (CAUSAL ? rest % heads : rest / rows);
+  int pair, row;
+  if constexpr (CAUSAL) {  // the longest tiles of a section first, the shortest last
+    int first = 0, heads = p.heads_of_last, rest = number;
+    if (number >= heads * rows) {
+      rest = number - heads * rows;
+      const int section = rest / (p.heads_of_section * rows);
+      first = heads + section * p.heads_of_section;
+      heads = min(p.heads_of_section, a.batch * a.q_heads - first);
+      rest -= section * p.heads_of_section * rows;
+    }
+    row = rest / heads;
+    pair = first + rest % heads;
+  } else {
+    row = number % rows;
+    pair = number / rows;
+  }
   Tile tile;
   tile.batch = pair / a.q_heads;
   tile.head = pair % a.q_heads;
@@ -119,7 +131,7 @@ DEVICE void schedule(const WgmmaParams& p) {
   const int tiles = tiles_of_head(p.attention) * p.attention.batch * p.attention.q_heads;
   unsigned parity = 0;
   for (int number = blockIdx.x; number < tiles; number = gridDim.x + atomicAdd(p.schedule, 1)) {
-    bars.tile = find_tile(p, number);
+    bars.tile = find_tile(p, tiles - 1 - number);
     bars.tile_full.arrive();
     bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
     parity ^= 1;
@@ -197,6 +209,7 @@ struct Consumer {
   float o[DIM / 2];
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
+  unsigned q[Q_REGISTERS ? DIM / 4 : 1];  // as the products take them
   float shift[2], sum[2], alpha[2];  // of the two rows
   bool grew;                         // whether outputs are to be multiplied by alpha
 
@@ -204,14 +217,33 @@ struct Consumer {
 
   DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
 
+  // This consumer's rows of Q to registers; their buffer is then free.
+  DEVICE void load_queries() {
+    const int lane = thread % 32, lane_row = thread / 32 * 16 + lane % 16;
+    const unsigned address = shared_address(memory + index * PANELS * Q_PANEL_BYTES) + lane_row * PANEL_ROW_BYTES;
+    UNROLL for (int step = 0; step < DIM / 16; ++step) {
+      const int place = (step % 4 * 2 + lane / 16) ^ (lane_row % 8);  // of these 16 bytes, swizzled
+      unsigned blocks[4];
+      load_blocks(blocks, address + step / 4 * Q_PANEL_BYTES + place * 16);
+      UNROLL for (int i = 0; i < 4; ++i) q[4 * step + i] = blocks[i];
+    }
+    named_sync(1 + CONSUMERS + index, WARPGROUP);  // all four warps have read
+    release(barriers().q_empty[index]);
+  }
+
   // S = Q K^T, issued.
   DEVICE void multiply_scores(int stage) {
-    const unsigned long long q = operand(memory + index * PANELS * Q_PANEL_BYTES);
-    const unsigned long long k = operand(memory + layout.k + stage * KV_BYTES);
+    const unsigned long long q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
+    const unsigned long long k_block = operand(memory + layout.k + stage * KV_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < DIM / 16; ++step) {
       const int panel = step / 4, bytes = step % 4 * 32;
-      Mma_S::shared(s, q + (panel * Q_PANEL_BYTES + bytes) / 16, k + (panel * KV_PANEL_BYTES + bytes) / 16, step > 0);
+      const unsigned long long k = k_block + (panel * KV_PANEL_BYTES + bytes) / 16;
+      if constexpr (Q_REGISTERS) {
+        Mma_S::template registers<false>(s, q + 4 * step, k, step > 0);
+      } else {
+        Mma_S::shared(s, q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k, step > 0);
+      }
     }
     mma_commit();
   }
@@ -221,7 +253,7 @@ struct Consumer {
     const unsigned long long v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
-      Mma_O::registers(o, weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, 1);
+      Mma_O::template registers<true>(o, weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, 1);
     }
     mma_commit();
   }
@@ -253,18 +285,13 @@ struct Consumer {
   // 2^slack.
   DEVICE void softmax() {
     constexpr float slack = 8;
-    float largest[2];
-    UNROLL for (int r = 0; r < 2; ++r) {
-      largest[r] = s[2 * r];
-      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-        if (i / 2 % 2 == r) largest[r] = fmaxf(largest[r], s[i]);
-      }
-      largest[r] = maximum_of_quad(largest[r]);
-    }
-    grew = __any_sync(~0u, scaled(largest[0]) > shift[0] + slack || scaled(largest[1]) > shift[1] + slack);
-    if (grew) {
+    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two of a row, since all else waits for them
+    UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    const float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
+    grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
+    if (grew) {  // only now is the maximum of the whole row of interest, not this thread's alone
       UNROLL for (int r = 0; r < 2; ++r) {
-        const float larger = fmaxf(scaled(largest[r]), shift[r]);
+        const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
         alpha[r] = exp2_approx(shift[r] - larger);
         shift[r] = larger;
         sum[r] *= alpha[r];
@@ -319,6 +346,7 @@ struct Consumer {
       UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] = 0;
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
+      if constexpr (Q_REGISTERS) load_queries();
       attend(tile, own, visible, kv);
       store(tile);
     }
@@ -392,16 +420,16 @@ struct Consumer {
       pin(s);
     }
     release(bars.k_empty[kv.index]);
-    if (block == 0) release(bars.q_empty[index]);
+    if (!Q_REGISTERS && block == 0) release(bars.q_empty[index]);
     if (!FOLD || block >= visible) finish_scores(tile, block);
     softmax();
     if (!alone) {
       mma_wait<0>();
       pin(o);
       if (!first) release(bars.v_empty[previous.index]);
-      if constexpr (DIM <= 128) rescale();
     }
-    pack_weights();
+    pack_weights();  // before the branch of rescale, so that the compiler puts it among the exponentials
+    if (DIM <= 128 && !alone) rescale();
     previous = kv;
     kv.advance();
   }
