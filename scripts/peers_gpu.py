@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Forward attention on a GPU, 16-bit inputs: proto1_flash against cuDNN through PyTorch, in one process.
+"""Forward attention on a GPU, 16-bit inputs: proto1_flash against cuDNN and FlashAttention-3, in one process.
 
     scripts/peers_gpu.py [--device cuda:0] [--seconds 0.3] [--out peers_gpu.json] [--page]
 
-Ours and the peer take turns on the same values, each launch after a flush of twice the last-level cache and timed by
+All take turns on the same values, each launch after the same pause and a flush of twice the last-level cache, timed by
 events on the device; ratios are taken turn by turn. Needs PyTorch with CUDA, and the library proto1_flash_c that
-scripts/gpu builds. --page writes the table into docs/peers.md.
+scripts/gpu builds. FlashAttention-3 takes part where its Python module is found: flash_attn_interface, or
+fa3_fwd_interface of the package fa3-fwd. --page writes the table into docs/peers.md.
 """
 
 import argparse
 import ctypes
+import importlib
+import importlib.metadata
 import json
 import pathlib
 import statistics
@@ -30,6 +33,18 @@ TOKENS, WIDTH = 16384, 2048
 # Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth (common/compare.h).
 ATOL, RTOL = 1e-2, 2e-2
 ROUNDS_AT_LEAST = 15
+PAUSE_CYCLES = 400_000  # the host is then ahead of the device, and its own time is not measured
+
+
+def flash_attention_3():
+    """Its function and what it is called, or neither."""
+    for module, package in ("flash_attn_interface", "flash-attn-3"), ("fa3_fwd_interface", "fa3-fwd"):
+        try:
+            function = importlib.import_module(module).flash_attn_func
+            return function, f"{package} {importlib.metadata.version(package)}"
+        except (ImportError, importlib.metadata.PackageNotFoundError):
+            pass
+    return None, None
 
 
 class Ours:
@@ -54,6 +69,8 @@ class Ours:
                                                      *self.room())).decode()
 
     def seconds(self):
+        torch.cuda._sleep(PAUSE_CYCLES)
+        torch.cuda.synchronize()
         return self.checked(self.lib.flash_peer_launch(self.handle, *self.room()))
 
     def output(self, shape):
@@ -62,31 +79,51 @@ class Ours:
         return o
 
 
-class CuDnn:
-    """torch.nn.functional.scaled_dot_product_attention, held to the cuDNN backend."""
+class Peer:
+    """Of PyTorch's: run() gives [batch, heads, length, head_dim]."""
 
-    def __init__(self, q, k, v, causal):
-        self.tensors, self.causal = (q, k, v), causal
+    def __init__(self):
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         self.flush = torch.empty(2 * cache, dtype=torch.uint8, device="cuda")
 
-    def run(self):
-        q, k, v = self.tensors
-        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=q.shape[1] != k.shape[1])
-
     def seconds(self):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-            q, k, v = self.tensors
-            grouped = q.shape[1] != k.shape[1]
-            torch.cuda._sleep(200_000)  # the host is then ahead of the device, and its own time is not measured
-            self.flush.fill_(1)
-            start.record()
-            F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
-            end.record()
+        torch.cuda._sleep(PAUSE_CYCLES)
+        self.flush.fill_(1)
+        start.record()
+        self.run()
+        end.record()
         end.synchronize()
         return start.elapsed_time(end) * 1e-3
+
+
+class CuDnn(Peer):
+    """torch.nn.functional.scaled_dot_product_attention, held to the cuDNN backend."""
+
+    def __init__(self, q, k, v, causal):
+        super().__init__()
+        self.tensors, self.causal = (q, k, v), causal
+
+    def run(self):
+        q, k, v = self.tensors
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=q.shape[1] != k.shape[1])
+
+    def seconds(self):
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            return super().seconds()
+
+
+class FlashAttention3(Peer):
+    """In its own layout, [batch, length, heads, head_dim]."""
+
+    def __init__(self, function, q, k, v, causal):
+        super().__init__()
+        self.function, self.causal = function, causal
+        self.tensors = tuple(x.transpose(1, 2).contiguous() for x in (q, k, v))
+
+    def run(self):
+        o = self.function(*self.tensors, causal=self.causal)
+        return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
 
 
 def save(path, tensors):
@@ -104,42 +141,55 @@ def save(path, tensors):
             file.write(memoryview(tensor.contiguous().cpu().view(torch.int16).numpy()))
 
 
-def measure(ours, dim, q_heads, kv_heads, batch, length, causal, seconds, folder):
+def measure(ours, fa3, dim, q_heads, kv_heads, batch, length, causal, seconds, folder):
     torch.manual_seed(length + dim)
     q, k, v = (torch.randn(batch, heads, length, dim, device="cuda", dtype=torch.bfloat16)
                for heads in (q_heads, kv_heads, kv_heads))
     save(folder / "qkv.safetensors", {"q": q, "k": k, "v": v})
     tile = ours.load(f"variant=tuned causal={int(causal)} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
-    peer = CuDnn(q, k, v, causal)
-    want = peer.run().float().cpu()
-    ours.seconds()
+    sides = {"ours": ours, "cudnn": CuDnn(q, k, v, causal)}
+    if fa3:
+        sides["fa3"] = FlashAttention3(fa3, q, k, v, causal)
+    for _ in range(3):
+        for side in sides.values():
+            side.seconds()
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+        want = sides["cudnn"].run().float().cpu()
     got = ours.output(want.shape)
     agree = bool(((got - want).abs() <= ATOL + RTOL * want.abs()).all())  # a NaN is not
 
-    for _ in range(3):
-        ours.seconds(), peer.seconds()
     turns, spent = [], 0.0
     while len(turns) < ROUNDS_AT_LEAST or (spent < seconds and len(turns) < 200):
-        turns.append((ours.seconds(), peer.seconds()))
-        spent += sum(turns[-1])
+        order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
+        turns.append({name: sides[name].seconds() for name in order})
+        spent += sum(turns[-1].values())
     flops = 4 * dim * q_heads * batch * (length * (length + 1) // 2 if causal else length * length)
-    tflops = [flops / statistics.median(times) * 1e-12 for times in zip(*turns)]
-    return {"head_dim": dim, "q_heads": q_heads, "kv_heads": kv_heads, "batch": batch, "length": length,
-            "causal": causal, "tile": tile, "ours_tflops": tflops[0], "cudnn_tflops": tflops[1],
-            "ratio": statistics.median(theirs / mine for mine, theirs in turns), "turns": len(turns), "agree": agree}
+    row = {"head_dim": dim, "q_heads": q_heads, "kv_heads": kv_heads, "batch": batch, "length": length,
+           "causal": causal, "tile": tile, "turns": len(turns), "agree": agree}
+    for name in sides:
+        row[name + "_tflops"] = flops / statistics.median(turn[name] for turn in turns) * 1e-12
+        if name != "ours":
+            row[name + "_ratio"] = statistics.median(turn[name] / turn["ours"] for turn in turns)
+    return row
 
 
 def table(rows, about):
-    lines = [f"Measured on {about['device']} with cuDNN {about['cudnn']} through PyTorch {about['torch']}, bf16, by "
-             "`scripts/peers_gpu.py`. TFLOPS, ours / cuDNN, and the median of the ratios turn by turn; causal counts "
-             "the unmasked half.\n\n",
-             "| head_dim | heads | mask | " + "length | batch | tile | ours | cuDNN | ours / cuDNN |\n",
-             "|---|---|---|---|---|---|---|---|---|\n"]
+    peers = {"cudnn": f"cuDNN {about['cudnn']} through PyTorch {about['torch']}"}
+    if about.get("fa3"):
+        peers["fa3"] = f"FlashAttention-3 ({about['fa3']})"
+    names = {"cudnn": "cuDNN", "fa3": "FA-3"}
+    lines = [f"Measured on {about['device']} with {' and '.join(peers.values())}, bf16, by `scripts/peers_gpu.py`. "
+             "TFLOPS, and the medians of the ratios turn by turn; causal counts the unmasked half.\n\n",
+             "| head_dim | heads | mask | length | batch | tile | ours | " +
+             " | ".join(f"{names[p]} | ours / {names[p]}" for p in peers) + " |\n",
+             "|---" * (7 + 2 * len(peers)) + "|\n"]
     for row in rows:
         heads = f"{row['q_heads']}" if row["q_heads"] == row["kv_heads"] else f"{row['q_heads']}/{row['kv_heads']}"
-        lines.append(f"| {row['head_dim']} | {heads} | {'causal' if row['causal'] else 'full'} | {row['length']} | "
-                     f"{row['batch']} | {row['tile']} | {row['ours_tflops']:.0f} | {row['cudnn_tflops']:.0f} | "
-                     f"{row['ratio']:.3f}{'' if row['agree'] else ' (results differ)'} |\n")
+        cells = [row["head_dim"], heads, "causal" if row["causal"] else "full", row["length"], row["batch"],
+                 row["tile"], f"{row['ours_tflops']:.0f}{'' if row['agree'] else ' (results differ)'}"]
+        for peer in peers:
+            cells += [f"{row[peer + '_tflops']:.0f}", f"{row[peer + '_ratio']:.3f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |\n")
     return "".join(lines)
 
 
@@ -159,8 +209,10 @@ def main():
         sys.exit("peers_gpu: PyTorch is not installed")
     else:
         version = torch.backends.cudnn.version()
+        fa3, fa3_name = flash_attention_3()
         result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
-                            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}, "rows": []}
+                            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", "fa3": fa3_name},
+                  "rows": []}
         ours = Ours(options.library, options.device)
         shapes = [(dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, causal)
                   for dim in (64, 128, 256) for causal in (False, True)
@@ -169,11 +221,12 @@ def main():
                    for length in (2048, 4096, 8192, 16384, 32768)]
         with tempfile.TemporaryDirectory() as folder:
             for shape in shapes:
-                row = measure(ours, *shape, options.seconds, pathlib.Path(folder))
+                row = measure(ours, fa3, *shape, options.seconds, pathlib.Path(folder))
                 result["rows"].append(row)
+                ratios = ", ".join(f"{peer} {row[peer + '_tflops']:.1f} ({row[peer + '_ratio']:.3f})"
+                                   for peer in ("cudnn", "fa3") if peer + "_ratio" in row)
                 print(f"D={row['head_dim']} heads={row['q_heads']}/{row['kv_heads']} N={row['length']} "
-                      f"causal={int(row['causal'])} {row['tile']}: {row['ours_tflops']:.1f} / "
-                      f"{row['cudnn_tflops']:.1f} TFLOPS, ratio {row['ratio']:.3f}"
+                      f"causal={int(row['causal'])} {row['tile']}: {row['ours_tflops']:.1f} TFLOPS; {ratios}"
                       f"{'' if row['agree'] else ' RESULTS DIFFER'}", flush=True)
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
