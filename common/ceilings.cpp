@@ -71,11 +71,13 @@ CeilingKernels kernels_of(const DeviceInfo& info) {
 }
 
 /// `changed`: constants that differ from the file's usual ones.
-const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, const std::string& entry,
+const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());
   changed.merge(kernels.constants);
-  return *pipelines.get({.path = kernels.path, .entry = entry, .constants = std::move(changed), .includes = {}}).kernel;
+  return *pipelines
+              .get({.path = kernels.path, .entry = std::move(entry), .constants = std::move(changed), .includes = {}})
+              .kernel;
 }
 
 template <typename Parameters>

@@ -236,8 +236,7 @@ void conclude_best_tile(const Results& results, std::vector<Conclusion>& conclus
     conclusion.content =
         "Of {values.tiles} tiles (Br x Bc) at head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries "
         "{values.baseline.tile} is the fastest, at {values.tflops:.4f} TFLOPS; the next, {values.contender.tile}, "
-        "takes "
-        "{estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of its time.";
+        "takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of its time.";
     conclusion.tags = {"flash_attention", "d" + std::to_string(best.config.integer("head_dim")), "best_tile",
                        best.config.text("dtype")};
     conclusion.estimate = {slow.value / fast.value, slow.ci_lo / fast.ci_hi, slow.ci_hi / fast.ci_lo};
