@@ -214,7 +214,8 @@ class CudaFlash : public FlashBackend {
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
     }
     if (dim <= 64) return {{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim <= 128 && shape.causal && shape.kv_len <= 512) return {{192, 64}, {128, 128}, {64, 64}, {64, 16}};
+    const bool is_short = shape.causal && shape.kv_len <= 512, is_long = dim > 112 && shape.kv_len >= 4096;
+    if (dim <= 128 && (is_short || is_long)) return {{192, 64}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
     if (dim <= 128) return {{128, 128}, {128, 80}, {64, 128}, {64, 64}, {64, 16}};
     if (dim > 192) return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
     // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
