@@ -27,7 +27,11 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   return config.dtype != DType::f32 && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
+
+// Tiles of a head.
+int64_t row_tiles(const FlashConfig& config) { return divide_up(config.shape.q_len, config.block_r); }
 
 // Two buffers for K and V each; one where two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
@@ -58,9 +62,11 @@ bool wgmma_ping_pong(const FlashConfig& config) {
   return config.block_r > 64 && shape.head_dim <= 128 && !is_short;
 }
 
-// Whether Q stays in registers: where it fits beside outputs, scores and weights. With fewer columns it does not pay.
+// Whether Q stays in registers beside the rest, two of its elements in each: where it fits. With fewer columns it does
+// not pay; with three consumers there is room only beside blocks too small to be of use.
 bool wgmma_q_registers(const FlashConfig& config) {
-  return round_up(config.shape.head_dim, 16) == 128 && config.block_r <= 128 && config.block_c <= 128;
+  const int64_t dim = round_up(config.shape.head_dim, 16);
+  return dim == 128 && config.block_r <= 128 && wgmma_registers(config) + dim / 4 <= wgmma_register_limit(config);
 }
 
 TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, int64_t rows, const TensorStrides& s,
@@ -89,8 +95,7 @@ Sections sections(const FlashConfig& config, const DeviceInfo& device) {
                                      static_cast<double>(shape.kv_heads) / static_cast<double>(shape.q_heads);
   const double cached = static_cast<double>(device.last_level_cache_bytes) / 8 / std::max(kv_bytes_per_q_head, 1.0);
   const auto each = static_cast<int64_t>(std::clamp(cached, 1.0, static_cast<double>(heads)));
-  const int64_t rows = (shape.q_len + config.block_r - 1) / config.block_r;
-  const int64_t even = (3 * static_cast<int64_t>(device.units) + rows - 1) / rows;
+  const int64_t even = divide_up(3 * static_cast<int64_t>(device.units), row_tiles(config));
   return {static_cast<int>(each), static_cast<int>(std::clamp(even, each, heads))};
 }
 
@@ -108,8 +113,7 @@ class CudaFlash : public FlashBackend {
                                {"CAUSAL", shape.causal},
                                {"IN_TYPE", element_type(config.dtype)},
                                {"OUT_TYPE", element_type(config.out_dtype)}};
-    const int64_t rows = name == "naive" ? 1 : config.block_r;
-    const int64_t tiles = (shape.q_len + rows - 1) / rows;
+    const int64_t tiles = name == "naive" ? shape.q_len : row_tiles(config);
     kernel.grid = {static_cast<uint32_t>(tiles), static_cast<uint32_t>(shape.q_heads),
                    static_cast<uint32_t>(shape.batch)};
     if (name == "naive") {
@@ -214,20 +218,18 @@ class CudaFlash : public FlashBackend {
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
     }
     if (dim <= 64) return {{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    const bool is_short = shape.causal && shape.kv_len <= 512, is_long = dim > 112 && shape.kv_len >= 4096;
-    if (dim <= 128 && (is_short || is_long)) return {{192, 64}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 128 && shape.causal && shape.kv_len <= 512) return {{192, 64}, {128, 128}, {64, 64}, {64, 16}};
     if (dim <= 128) return {{128, 128}, {128, 80}, {64, 128}, {64, 64}, {64, 16}};
     if (dim > 192) return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
     // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
-    const auto cost = [&](int64_t keys) { return (shape.kv_len + keys - 1) / keys * (keys + 12); };
-    return {{128, cost(64) < cost(112) ? 64 : 112}, {128, 64}, {64, 112}, {64, 64}, {64, 16}};
+    const auto cost = [&](int64_t keys) { return divide_up(shape.kv_len, keys) * (keys + 12); };
+    return {{128, cost(64) < cost(112) ? 64 : 112}, {128, 64}, {64, 80}, {64, 64}, {64, 16}};
   }
 
   // Rows so many that every multiprocessor has a tile, down to the fewest that there are.
   static bool enough_tiles(const FlashConfig& config, const DeviceInfo& device) {
     const AttentionShape& shape = config.shape;
-    const int64_t tiles = (shape.q_len + config.block_r - 1) / config.block_r * shape.q_heads * shape.batch;
-    return config.block_r <= 64 || tiles >= device.units;
+    return config.block_r <= 64 || row_tiles(config) * shape.q_heads * shape.batch >= device.units;
   }
 };
 

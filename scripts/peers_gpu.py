@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Forward attention on a GPU, 16-bit inputs: proto1_flash against cuDNN and FlashAttention-3, in one process.
 
-    scripts/peers_gpu.py [--device cuda:0] [--seconds 0.3] [--out peers_gpu.json] [--page]
+    scripts/peers_gpu.py [--device cuda:0] [--seconds 0.2] [--out peers_gpu.json] [--page]
 
 All take turns on the same values, each launch after the same pause and a flush of twice the last-level cache, timed by
 events on the device; ratios are taken turn by turn. Needs PyTorch with CUDA, and the library proto1_flash_c that
@@ -42,7 +42,7 @@ def flash_attention_3():
         try:
             function = importlib.import_module(module).flash_attn_func
             return function, f"{package} {importlib.metadata.version(package)}"
-        except (ImportError, importlib.metadata.PackageNotFoundError):
+        except (ImportError, AttributeError):  # not there, or another module of that name
             pass
     return None, None
 
