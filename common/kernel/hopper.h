@@ -132,8 +132,8 @@ DEVICE void pin(float (&d)[COUNT]) {
 #define P120 P112 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define P128 P120 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
-// `shared`: A and B are K major in shared memory. `registers`: A's fragment in registers, B is MN or K major. With `add`
-// 0 the result is overwritten. I1 to I7 are the numbers of the operands after the results.
+// `shared`: A and B are K major in shared memory. `registers`: A's fragment in registers, B is MN or K major. With
+// `add` 0 the result is overwritten. I1 to I7 are the numbers of the operands after the results.
 #define MMA(TYPE, NAME, N, P, I1, I2, I3, I4, I5, I6, I7, ...)                                                  \
   template <>                                                                                                   \
   struct Mma<TYPE, N> {                                                                                         \

@@ -8,8 +8,8 @@
 struct WgmmaParams {
   TensorMap q, k, v;
   AttentionParams attention;
-  float scale_log2;      // scale * log2(e)
-  unsigned* schedule;    // two counters, 0 before and after every launch
+  float scale_log2;    // scale * log2(e)
+  unsigned* schedule;  // two counters, 0 before and after every launch
   // Causal: (batch, head) pairs whose tiles are handed out together, so that their K and V stay in L2; and those of the
   // last section, which is long enough for all multiprocessors to end at the same time.
   int heads_of_section, heads_of_last;

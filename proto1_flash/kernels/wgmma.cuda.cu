@@ -51,7 +51,8 @@ DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
 /// One tile of the output: BLOCK_R query rows of one head.
 struct Tile {
-  int batch, head, kv_head, first_query;
+  int batch, head, kv_head;
+  int first_query;         // a multiple of 64, negative where the first consumers have no rows
   int blocks;              // of keys that some row sees, at least one
   int own[CONSUMERS];      // those of them that a consumer's rows see, at least one
   int visible[CONSUMERS];  // those that need no mask
@@ -88,6 +89,10 @@ DEVICE int key_end(const AttentionParams& a, int query) {
   return CAUSAL ? min(max(causal_end(query, a.q_len, a.kv_len), 0), a.kv_len) : a.kv_len;
 }
 
+DEVICE bool row_exists(const AttentionParams& a, int query) {
+  return static_cast<unsigned>(query) < static_cast<unsigned>(a.q_len);
+}
+
 /// Tile of that number, counted from the end of the schedule.
 DEVICE Tile find_tile(const WgmmaParams& p, int number) {
   const AttentionParams& a = p.attention;
@@ -112,11 +117,13 @@ DEVICE Tile find_tile(const WgmmaParams& p, int number) {
   tile.batch = pair / a.q_heads;
   tile.head = pair % a.q_heads;
   tile.kv_head = tile.head / (a.q_heads / a.kv_heads);
-  tile.first_query = row * BLOCK_R;
+  // Causal rows are cut into tiles from the last on: consumers without rows are then those of the shortest tile.
+  const int before = CAUSAL ? rows * BLOCK_R - (a.q_len + 63) / 64 * 64 : 0;
+  tile.first_query = row * BLOCK_R - before;
   tile.blocks = 1;
   UNROLL for (int c = 0; c < CONSUMERS; ++c) {
     const int first = tile.first_query + c * 64, last = min(first + 64, a.q_len) - 1;
-    const int end = first < a.q_len ? key_end(a, last) : 0;
+    const int end = row_exists(a, first) ? key_end(a, last) : 0;
     tile.own[c] = max((end + BLOCK_C - 1) / BLOCK_C, 1);
     tile.visible[c] = key_end(a, first) / BLOCK_C;
     tile.blocks = max(tile.blocks, tile.own[c]);
@@ -210,8 +217,8 @@ struct Consumer {
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
   unsigned q[Q_REGISTERS ? DIM / 4 : 1];  // as the products take them
-  float shift[2], sum[2], alpha[2];  // of the two rows
-  bool grew;                         // whether outputs are to be multiplied by alpha
+  float shift[2], sum[2], alpha[2];       // of the two rows
+  bool grew;                              // whether outputs are to be multiplied by alpha
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
@@ -447,12 +454,12 @@ struct Consumer {
         o[i + 1] *= inverse;
       }
       const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
-      if (a.lse && thread % 4 == 0 && query < a.q_len) {
+      if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
         a.lse[at] = seen ? shift[r] * ln_2 + logf(total) : -infinity();
       }
       const long long base = tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row;
       if constexpr (OUT_TYPE == F32) {
-        if (query >= a.q_len) continue;
+        if (!row_exists(a, query)) continue;
         UNROLL for (int j = 0; j < HEAD_DIM / 8; ++j) {
           *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8 + column) =
               make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
@@ -466,7 +473,7 @@ struct Consumer {
           }
           transpose_quad(words);
           const int d = (j + thread % 4) * 8;
-          if (query < a.q_len && d < HEAD_DIM) {
+          if (row_exists(a, query) && d < HEAD_DIM) {
             *reinterpret_cast<uint4*>(static_cast<unsigned short*>(a.o) + base + d) =
                 make_uint4(words[0], words[1], words[2], words[3]);
           }

@@ -331,7 +331,7 @@ std::vector<Mutation> mutations() {
         {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
         {"wgmma", "wrong_head_of_group", wgmma_file, "tile.head / (a.q_heads / a.kv_heads)", "tile.head % a.kv_heads"},
         {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + logf", "logf"},
-        {"wgmma", "stray_row", wgmma_file, "query < a.q_len && d < HEAD_DIM", "d < HEAD_DIM"},
+        {"wgmma", "stray_row", wgmma_file, "row_exists(a, query) && d < HEAD_DIM", "d < HEAD_DIM"},
         {"wgmma", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
          "const bool odd = !(threadIdx.x & step);"},
         {"mma_sync", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
