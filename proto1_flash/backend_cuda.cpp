@@ -33,11 +33,12 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 // Tiles of a head.
 int64_t row_tiles(const FlashConfig& config) { return divide_up(config.shape.q_len, config.block_r); }
 
-// Two buffers for K and V each; one where two do not fit.
+// Three buffers for K and V each, or as many as fit: short rows gain from the third.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
-  const WgmmaLayout two(config.shape.head_dim, config.block_r, config.block_c, 2);
-  if (static_cast<size_t>(two.bytes) <= device.threadgroup_memory_bytes) return two;
-  return {config.shape.head_dim, config.block_r, config.block_c, 1};
+  for (int64_t stages = 3;; --stages) {
+    const WgmmaLayout layout(config.shape.head_dim, config.block_r, config.block_c, stages);
+    if (stages == 1 || static_cast<size_t>(layout.bytes) <= device.threadgroup_memory_bytes) return layout;
+  }
 }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), addresses of panels, and the rest.
@@ -51,22 +52,14 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  return config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
+  return config.block_r == 256 ? 112 : config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
 }
 
-// Whether consumers take turns at multiplying. It pays where the outputs leave registers for it and rows are long
-// (docs/kernels.md).
+// Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
+// little without a mask, if the outputs leave registers for it (docs/kernels.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
-  const bool is_short = shape.head_dim <= 64 && shape.kv_len <= 512;
-  return config.block_r > 64 && shape.head_dim <= 128 && !is_short;
-}
-
-// Whether Q stays in registers beside the rest, two of its elements in each: where it fits. With fewer columns it does
-// not pay; with three consumers there is room only beside blocks too small to be of use.
-bool wgmma_q_registers(const FlashConfig& config) {
-  const int64_t dim = round_up(config.shape.head_dim, 16);
-  return dim == 128 && config.block_r <= 128 && wgmma_registers(config) + dim / 4 <= wgmma_register_limit(config);
+  return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
 }
 
 TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, int64_t rows, const TensorStrides& s,
@@ -129,7 +122,6 @@ class CudaFlash : public FlashBackend {
       const WgmmaLayout layout = wgmma_layout(config, device);
       kernel.source.constants["STAGES"] = layout.stages;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
-      kernel.source.constants["Q_REGISTERS"] = wgmma_q_registers(config);
       const size_t all_bytes = device.threadgroup_memory_bytes + reserved_bytes;
       const uint64_t of_unit =
           std::min(wgmma_threadgroups(config), all_bytes / (static_cast<size_t>(layout.bytes) + reserved_bytes));
@@ -154,8 +146,9 @@ class CudaFlash : public FlashBackend {
       return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
                          device.threadgroup_memory_bytes);
     }
-    if (config.block_r % 64 != 0 || config.block_r > 192) {
-      return fmt::format("block_r={}: {} works on 64, 128 or 192 rows", config.block_r, name);
+    const int64_t most_rows = name == "wgmma" ? 256 : 192;
+    if (config.block_r % 64 != 0 || config.block_r > most_rows) {
+      return fmt::format("block_r={}: {} works on multiples of 64 rows up to {}", config.block_r, name, most_rows);
     }
     if (name == "mma_sync") return std::nullopt;
     if (!device.has("wgmma")) return fmt::format("wgmma needs sm_90a, {} has {}", device.spec, device.arch);
@@ -217,9 +210,9 @@ class CudaFlash : public FlashBackend {
       }
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
     }
-    if (dim <= 64) return {{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim <= 128 && shape.causal && shape.kv_len <= 512) return {{192, 64}, {128, 128}, {64, 64}, {64, 16}};
-    if (dim <= 128) return {{128, 128}, {128, 80}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 64) return {{256, 64}, {192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 80) return {{192, 80}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 128) return {{192, 64}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
     if (dim > 192) return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
     // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
     const auto cost = [&](int64_t keys) { return divide_up(shape.kv_len, keys) * (keys + 12); };

@@ -132,9 +132,9 @@ DEVICE void pin(float (&d)[COUNT]) {
 #define P120 P112 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define P128 P120 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
-// `shared`: A and B are K major in shared memory. `registers`: A's fragment in registers, B is MN or K major. With
-// `add` 0 the result is overwritten. I1 to I7 are the numbers of the operands after the results.
-#define MMA(TYPE, NAME, N, P, I1, I2, I3, I4, I5, I6, I7, ...)                                                  \
+// `shared`: A and B are K major in shared memory; without `add` the result is overwritten. `registers`: A's fragment in
+// registers, B is MN major. I1 to I5 are the numbers of the operands after the results.
+#define MMA(TYPE, NAME, N, P, I1, I2, I3, I4, I5, ...)                                                          \
   template <>                                                                                                   \
   struct Mma<TYPE, N> {                                                                                         \
     static DEVICE void shared(float (&d)[N / 2], unsigned long long a, unsigned long long b, int add) {         \
@@ -145,14 +145,11 @@ DEVICE void pin(float (&d)[COUNT]) {
                    : __VA_ARGS__                                                                                \
                    : "l"(a), "l"(b), "r"(add));                                                                 \
     }                                                                                                           \
-    template <bool MN_MAJOR>                                                                                    \
-    static DEVICE void registers(float (&d)[N / 2], const unsigned* a, unsigned long long b, int add) {         \
-      asm volatile("{.reg .pred add; setp.ne.b32 add, %" #I6                                                    \
-                   ", 0;\n"                                                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" P "}, {%" #I1 ", %" #I2 \
-                   ", %" #I3 ", %" #I4 "}, %" #I5 ", add, 1, 1, %" #I7 ";}"                                     \
+    static DEVICE void registers(float (&d)[N / 2], const unsigned* a, unsigned long long b) {                  \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" P "}, {%" #I1 ", %" #I2 \
+                   ", %" #I3 ", %" #I4 "}, %" #I5 ", 1, 1, 1, 1;"                                               \
                    : __VA_ARGS__                                                                                \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(MN_MAJOR));              \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                       \
     }                                                                                                           \
   };
 #define MMA_OF_TYPES(...)      \
@@ -164,50 +161,50 @@ DEVICE void pin(float (&d)[COUNT]) {
 #define MMA_WIDTH(n) true
 #endif
 #if MMA_WIDTH(16)
-MMA_OF_TYPES(16, P8, 8, 9, 10, 11, 12, 13, 14, D8(0))
+MMA_OF_TYPES(16, P8, 8, 9, 10, 11, 12, D8(0))
 #endif
 #if MMA_WIDTH(32)
-MMA_OF_TYPES(32, P16, 16, 17, 18, 19, 20, 21, 22, D16(0))
+MMA_OF_TYPES(32, P16, 16, 17, 18, 19, 20, D16(0))
 #endif
 #if MMA_WIDTH(48)
-MMA_OF_TYPES(48, P24, 24, 25, 26, 27, 28, 29, 30, D16(0), D8(16))
+MMA_OF_TYPES(48, P24, 24, 25, 26, 27, 28, D16(0), D8(16))
 #endif
 #if MMA_WIDTH(64)
-MMA_OF_TYPES(64, P32, 32, 33, 34, 35, 36, 37, 38, D32(0))
+MMA_OF_TYPES(64, P32, 32, 33, 34, 35, 36, D32(0))
 #endif
 #if MMA_WIDTH(80)
-MMA_OF_TYPES(80, P40, 40, 41, 42, 43, 44, 45, 46, D32(0), D8(32))
+MMA_OF_TYPES(80, P40, 40, 41, 42, 43, 44, D32(0), D8(32))
 #endif
 #if MMA_WIDTH(96)
-MMA_OF_TYPES(96, P48, 48, 49, 50, 51, 52, 53, 54, D32(0), D16(32))
+MMA_OF_TYPES(96, P48, 48, 49, 50, 51, 52, D32(0), D16(32))
 #endif
 #if MMA_WIDTH(112)
-MMA_OF_TYPES(112, P56, 56, 57, 58, 59, 60, 61, 62, D32(0), D16(32), D8(48))
+MMA_OF_TYPES(112, P56, 56, 57, 58, 59, 60, D32(0), D16(32), D8(48))
 #endif
 #if MMA_WIDTH(128)
-MMA_OF_TYPES(128, P64, 64, 65, 66, 67, 68, 69, 70, D64(0))
+MMA_OF_TYPES(128, P64, 64, 65, 66, 67, 68, D64(0))
 #endif
 #if MMA_WIDTH(144)
-MMA_OF_TYPES(144, P72, 72, 73, 74, 75, 76, 77, 78, D64(0), D8(64))
+MMA_OF_TYPES(144, P72, 72, 73, 74, 75, 76, D64(0), D8(64))
 #endif
 #if MMA_WIDTH(160)
-MMA_OF_TYPES(160, P80, 80, 81, 82, 83, 84, 85, 86, D64(0), D16(64))
+MMA_OF_TYPES(160, P80, 80, 81, 82, 83, 84, D64(0), D16(64))
 #endif
 #if MMA_WIDTH(176)
-MMA_OF_TYPES(176, P88, 88, 89, 90, 91, 92, 93, 94, D64(0), D16(64), D8(80))
+MMA_OF_TYPES(176, P88, 88, 89, 90, 91, 92, D64(0), D16(64), D8(80))
 #endif
 #if MMA_WIDTH(192)
-MMA_OF_TYPES(192, P96, 96, 97, 98, 99, 100, 101, 102, D64(0), D32(64))
+MMA_OF_TYPES(192, P96, 96, 97, 98, 99, 100, D64(0), D32(64))
 #endif
 #if MMA_WIDTH(208)
-MMA_OF_TYPES(208, P104, 104, 105, 106, 107, 108, 109, 110, D64(0), D32(64), D8(96))
+MMA_OF_TYPES(208, P104, 104, 105, 106, 107, 108, D64(0), D32(64), D8(96))
 #endif
 #if MMA_WIDTH(224)
-MMA_OF_TYPES(224, P112, 112, 113, 114, 115, 116, 117, 118, D64(0), D32(64), D16(96))
+MMA_OF_TYPES(224, P112, 112, 113, 114, 115, 116, D64(0), D32(64), D16(96))
 #endif
 #if MMA_WIDTH(240)
-MMA_OF_TYPES(240, P120, 120, 121, 122, 123, 124, 125, 126, D64(0), D32(64), D16(96), D8(112))
+MMA_OF_TYPES(240, P120, 120, 121, 122, 123, 124, D64(0), D32(64), D16(96), D8(112))
 #endif
 #if MMA_WIDTH(256)
-MMA_OF_TYPES(256, P128, 128, 129, 130, 131, 132, 133, 134, D64(0), D64(64))
+MMA_OF_TYPES(256, P128, 128, 129, 130, 131, 132, D64(0), D64(64))
 #endif

@@ -18,6 +18,8 @@ struct WgmmaParams {
 /// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned
 /// to 1024 bytes by its size, then the barriers.
 struct WgmmaLayout {
+  static constexpr long long barrier_bytes = 512;
+
   long long stages, panels, q_bytes, kv_bytes, k, v, barriers, bytes;
 
   constexpr WgmmaLayout(long long head_dim, long long block_r, long long block_c, long long stage_count)
@@ -28,5 +30,5 @@ struct WgmmaLayout {
         k(q_bytes),
         v(k + stages * kv_bytes),
         barriers(v + stages * kv_bytes),
-        bytes(barriers + 256) {}
+        bytes(barriers + barrier_bytes) {}
 };

@@ -9,18 +9,16 @@
 //
 // Tiles are handed out by an atomic counter: long ones first within a section of heads whose K and V stay in L2.
 //
-// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192), BLOCK_C (multiple of 16, at most
-// 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
-// PING_PONG (more than one consumer, who take turns), Q_REGISTERS (Q stays in registers: its product with K then reads
-// a third less of shared memory). Grid: at most as many threadgroups as run at the same time; (1 + CONSUMERS) * 128
-// threads; WgmmaLayout's threadgroup memory.
+// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
+// most 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the
+// exponential), PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the
+// same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,Q_REGISTERS=0,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,Q_REGISTERS=1,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,Q_REGISTERS=0,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,PING_PONG=0,Q_REGISTERS=0,STAGES=2]
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=256,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,STAGES=3] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,STAGES=3] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,PING_PONG=0,STAGES=2]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
-#include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/score.h"
@@ -65,7 +63,7 @@ struct Barriers {
   Barrier tile_full, tile_empty;
   Tile tile;  // from the scheduler to the others
 };
-static_assert(sizeof(Barriers) <= 256);
+static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
@@ -216,27 +214,12 @@ struct Consumer {
   float o[DIM / 2];
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
-  unsigned q[Q_REGISTERS ? DIM / 4 : 1];  // as the products take them
-  float shift[2], sum[2], alpha[2];       // of the two rows
-  bool grew;                              // whether outputs are to be multiplied by alpha
+  float shift[2], sum[2], alpha[2];  // of the two rows
+  bool grew;                         // whether outputs are to be multiplied by alpha
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
   DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
-
-  // This consumer's rows of Q to registers; their buffer is then free.
-  DEVICE void load_queries() {
-    const int lane = thread % 32, lane_row = thread / 32 * 16 + lane % 16;
-    const unsigned address = shared_address(memory + index * PANELS * Q_PANEL_BYTES) + lane_row * PANEL_ROW_BYTES;
-    UNROLL for (int step = 0; step < DIM / 16; ++step) {
-      const int place = (step % 4 * 2 + lane / 16) ^ (lane_row % 8);  // of these 16 bytes, swizzled
-      unsigned blocks[4];
-      load_blocks(blocks, address + step / 4 * Q_PANEL_BYTES + place * 16);
-      UNROLL for (int i = 0; i < 4; ++i) q[4 * step + i] = blocks[i];
-    }
-    named_sync(1 + CONSUMERS + index, WARPGROUP);  // all four warps have read
-    release(barriers().q_empty[index]);
-  }
 
   // S = Q K^T, issued.
   DEVICE void multiply_scores(int stage) {
@@ -245,12 +228,8 @@ struct Consumer {
     mma_fence();
     UNROLL for (int step = 0; step < DIM / 16; ++step) {
       const int panel = step / 4, bytes = step % 4 * 32;
-      const unsigned long long k = k_block + (panel * KV_PANEL_BYTES + bytes) / 16;
-      if constexpr (Q_REGISTERS) {
-        Mma_S::template registers<false>(s, q + 4 * step, k, step > 0);
-      } else {
-        Mma_S::shared(s, q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k, step > 0);
-      }
+      Mma_S::shared(s, q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
+                    step > 0);
     }
     mma_commit();
   }
@@ -260,7 +239,7 @@ struct Consumer {
     const unsigned long long v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
-      Mma_O::template registers<true>(o, weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, 1);
+      Mma_O::registers(o, weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16);
     }
     mma_commit();
   }
@@ -353,7 +332,6 @@ struct Consumer {
       UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] = 0;
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
-      if constexpr (Q_REGISTERS) load_queries();
       attend(tile, own, visible, kv);
       store(tile);
     }
@@ -427,7 +405,7 @@ struct Consumer {
       pin(s);
     }
     release(bars.k_empty[kv.index]);
-    if (!Q_REGISTERS && block == 0) release(bars.q_empty[index]);
+    if (block == 0) release(bars.q_empty[index]);
     if (!FOLD || block >= visible) finish_scores(tile, block);
     softmax();
     if (!alone) {
@@ -505,14 +483,14 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
-  // What the threadgroup is launched with, 128 (two threadgroups, or three consumers), 168 or 255 a thread, dealt out
-  // anew: more than that would wait for ever.
+  // What the threadgroup is launched with, 96, 128 (three consumers, or two threadgroups), 168 or 255 a thread, dealt
+  // out anew: more than that would wait for ever.
   if (warpgroup == 0) {
-    give_registers<CONSUMERS == 3 ? 32 : 24>();
+    give_registers<CONSUMERS >= 3 ? 32 : 24>();
     if (threadIdx.x == 0) produce(p);
     if (threadIdx.x == 32) schedule(p);
   } else {
-    take_registers<CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240>();
+    take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240>();
     Consumer(p, uniform(warpgroup - 1)).run();
   }
 }
