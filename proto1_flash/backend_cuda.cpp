@@ -210,13 +210,16 @@ class CudaFlash : public FlashBackend {
       }
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
     }
-    if (dim <= 64) return {{256, 64}, {192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim <= 80) return {{192, 80}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim <= 128) return {{192, 64}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim > 192) return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
     // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
     const auto cost = [&](int64_t keys) { return divide_up(shape.kv_len, keys) * (keys + 12); };
-    return {{128, cost(64) < cost(112) ? 64 : 112}, {128, 64}, {64, 80}, {64, 64}, {64, 16}};
+    if (dim <= 64) {
+      const bool is_short = shape.kv_len <= 2048;
+      return {is_short ? std::pair{256, 64} : std::pair{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    }
+    if (dim <= 80) return {{192, cost(64) < cost(80) ? 64 : 80}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 128) return {{192, 64}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
+    if (dim <= 192) return {{128, cost(64) < cost(112) ? 64 : 112}, {128, 64}, {64, 80}, {64, 64}, {64, 16}};
+    return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
   }
 
   // Rows so many that every multiprocessor has a tile, down to the fewest that there are.

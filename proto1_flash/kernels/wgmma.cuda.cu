@@ -1,10 +1,10 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
 // A persistent threadgroup per multiprocessor, or two of one consumer each: one producer warpgroup, of which one thread
-// issues the tensor copies, and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V
-// pass through STAGES buffers of BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for
-// the next block while it does the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and with two
-// consumers one multiplies while the other does the softmax (ping-pong, section 3.1). Blocks are walked from the last
+// issues the tensor copies, and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass
+// through STAGES buffers of BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for the
+// next block while it does the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and where they
+// take turns, one multiplies while another does the softmax (ping-pong, section 3.1). Blocks are walked from the last
 // key to the first, so that those that need a mask come first.
 //
 // Tiles are handed out by an atomic counter: long ones first within a section of heads whose K and V stay in L2.
@@ -34,8 +34,8 @@ constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(!PING_PONG || CONSUMERS > 1);
-// Two texts for the loop, the same but for where it begins. With the first block's softmax before it head_dim 64 is 3 %
-// faster and 128 half a percent; with all of them in it 80 and 96 are 6 to 8 % faster, and less is to compile.
+// Two texts for the loop, the same but for where it begins. With the first block's softmax before it head_dim 64 and 128
+// are 2 to 4 % faster; with all of them in it 80 and 96 are 1 to 5 % faster, and less is to compile.
 constexpr bool FIRST_APART = DIM == 64 || DIM == 128;
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
