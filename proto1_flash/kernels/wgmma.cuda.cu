@@ -34,8 +34,8 @@ constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(!PING_PONG || CONSUMERS > 1);
-// Two texts for the loop, the same but for where it begins. With the first block's softmax before it head_dim 64 and 128
-// are 2 to 4 % faster; with all of them in it 80 and 96 are 1 to 5 % faster, and less is to compile.
+// Two texts for the loop, the same but for where it begins. With the first block's softmax before it head_dim 64 and
+// 128 are 2 to 4 % faster; with all of them in it 80 and 96 are 1 to 5 % faster, and less is to compile.
 constexpr bool FIRST_APART = DIM == 64 || DIM == 128;
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
