@@ -33,14 +33,6 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 // Tiles of a head.
 int64_t row_tiles(const FlashConfig& config) { return divide_up(config.shape.q_len, config.block_r); }
 
-// Three buffers for K and V each, or as many as fit: short rows gain from the third.
-WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
-  for (int64_t stages = 3;; --stages) {
-    const WgmmaLayout layout(config.shape.head_dim, config.block_r, config.block_c, stages);
-    if (stages == 1 || static_cast<size_t>(layout.bytes) <= device.threadgroup_memory_bytes) return layout;
-  }
-}
-
 // Registers of a consumer's thread: outputs, scores and weights (two a register), addresses of panels, and the rest.
 // tests/cuda_compile_test.cpp holds it against the compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
@@ -51,6 +43,23 @@ int64_t wgmma_registers(const FlashConfig& config) {
 size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
+
+// Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
+// second threadgroup, which counts for more; one where two do not fit.
+WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
+  const auto with = [&](int64_t stages) {
+    return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages);
+  };
+  const size_t all_bytes = device.threadgroup_memory_bytes + reserved_bytes;
+  for (size_t threadgroups = wgmma_threadgroups(config); threadgroups > 0; --threadgroups) {
+    for (const int64_t stages : {3, 2}) {
+      const WgmmaLayout layout = with(stages);
+      if (threadgroups * (static_cast<size_t>(layout.bytes) + reserved_bytes) <= all_bytes) return layout;
+    }
+  }
+  return with(1);
+}
+
 int64_t wgmma_register_limit(const FlashConfig& config) {
   return config.block_r == 256 ? 112 : config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
 }
