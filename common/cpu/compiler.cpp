@@ -318,6 +318,7 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()), targets_(std::make_u
   const std::unique_ptr<llvm::TargetMachine> usual = make_target(triple_, arch_, {});
   for (const auto& feature : host_features()) {
     const std::string name = feature.first().str();
+    if (name.starts_with("avx10.")) continue;  // a level of what the other names say; clang warns of it beside avx512f
     if (feature.second) features_.push_back(name);
     // A virtual machine may have less than its processor. To name all of them takes the front end 1 ms a variant.
     const std::string wanted = (feature.second ? "+" : "-") + name;
