@@ -159,6 +159,7 @@ std::optional<Arithmetic> products(const DeviceInfo& info, DType dtype) {
     const double columns = static_cast<double>(ceiling_row_bytes) / static_cast<double>(size_bytes(dtype));
     return Arithmetic{"ceiling_mma", 2.0 * ceiling_m * ceiling_n * columns, {{"IN_TYPE", element_type(dtype)}}};
   }
+  if (dtype == DType::bf16 && info.has("amx-bf16")) return Arithmetic{"ceiling_amx", ceiling_amx_flops, {}};
   if (dtype == DType::bf16 && info.has("avx512bf16")) {
     return Arithmetic{"ceiling_bf16", 2 * kernels_of(info).fma_flops, {}};
   }

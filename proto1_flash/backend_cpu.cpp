@@ -3,10 +3,17 @@
 
 #include "common/kernel/types.h"
 #include "proto1_flash/backend.h"
+#include "proto1_flash/kernels/amx.h"
 #include "proto1_flash/kernels/flash.h"
 
 namespace attn {
 namespace {
+
+// The kernel behind `tuned`: bf16 goes to the tile registers of x86 cores that have them, unless a score hook is
+// wanted.
+bool uses_amx(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
+  return config.variant == "tuned" && config.dtype == DType::bf16 && device.has("amx-bf16") && !hooked;
+}
 
 // Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one
 // every two (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
@@ -24,9 +31,12 @@ bool copies_k(const FlashConfig& config, const DeviceInfo& device) {
   return converts || row_bytes % cache_way_bytes == 0;
 }
 
-size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device) {
+size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
   const AttentionShape& shape = config.shape;
   if (config.variant == "naive") return static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float);
+  if (uses_amx(config, device, hooked)) {
+    return static_cast<size_t>(AmxLayout(shape.head_dim, config.block_r, config.block_c).bytes);
+  }
   if (config.variant == "tuned") {
     const TunedLayout layout(shape.head_dim, config.block_r, config.block_c, device.simd_width, device.vector_registers,
                              uses_bf16_dot(config, device), copies_k(config, device));
@@ -35,7 +45,7 @@ size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device) {
   return static_cast<size_t>(TiledLayout(shape.head_dim, config.block_r, config.block_c).words) * sizeof(float);
 }
 
-KernelSource source_of(const FlashConfig& config, const DeviceInfo& device) {
+KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
   KernelSource source;
   source.entry = "flash_forward";
   source.constants = {{"HEAD_DIM", config.shape.head_dim},
@@ -48,7 +58,9 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device) {
   }
   source.constants["BLOCK_R"] = config.block_r;
   source.constants["BLOCK_C"] = config.block_c;
-  if (config.variant == "tuned") {
+  if (uses_amx(config, device, hooked)) {
+    source.path = "proto1_flash/kernels/amx.cpu.cpp";
+  } else if (config.variant == "tuned") {
     source.path = "proto1_flash/kernels/tuned.cpu.cpp";
     source.constants["VECTOR_WIDTH"] = device.simd_width;
     source.constants["VECTOR_REGISTERS"] = device.vector_registers;
@@ -67,14 +79,14 @@ class CpuFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "tiled_scalar", "tiled_vector", "tuned"}; }
 
-  FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool /*hooked*/) const override {
+  FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
     const AttentionShape& shape = config.shape;
     const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
-    return {.source = source_of(config, device),
+    return {.source = source_of(config, device, hooked),
             .grid = {static_cast<uint32_t>((shape.q_len + rows - 1) / rows), static_cast<uint32_t>(shape.q_heads),
                      static_cast<uint32_t>(shape.batch)},
             .threads = 1,
-            .threadgroup_bytes = threadgroup_bytes(config, device)};
+            .threadgroup_bytes = threadgroup_bytes(config, device, hooked)};
   }
 
   std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const override {
@@ -91,7 +103,7 @@ class CpuFlash : public FlashBackend {
     for (const auto& [rows, keys] : tiles) {
       if (choose_r) config.block_r = rows;
       if (choose_c) config.block_c = keys;
-      const bool fits = threadgroup_bytes(config, device) <= device.threadgroup_memory_bytes;
+      const bool fits = threadgroup_bytes(config, device, false) <= device.threadgroup_memory_bytes;
       const bool useful = rows < 2 * shape.q_len;
       const bool balanced =
           shape.batch * shape.q_heads * ((shape.q_len + rows - 1) / rows) >= 4 * int64_t{device.units};

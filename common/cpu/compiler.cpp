@@ -51,6 +51,10 @@
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 #include <spdlog/spdlog.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -87,14 +91,29 @@ std::vector<std::string> sanitizer_arguments() {
   return {"-fsanitize=" + llvm::join(names, ",")};
 }
 
+// Linux hands out the tile registers of AMX to processes that ask for them, for all of their threads.
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
 llvm::StringMap<bool> host_features() {
 #if LLVM_VERSION_MAJOR >= 19
-  return llvm::sys::getHostCPUFeatures();
+  llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
 #else
   llvm::StringMap<bool> features;
   llvm::sys::getHostCPUFeatures(features);
-  return features;
 #endif
+  if (features.lookup("amx-tile") && !may_use_tiles()) {
+    for (auto& feature : features) {
+      if (feature.first().starts_with("amx-")) feature.second = false;
+    }
+  }
+  return features;
 }
 
 class Stopwatch {

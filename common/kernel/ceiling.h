@@ -20,3 +20,6 @@ struct ArithmeticParams {
 /// what the memory gives), and the product that it does in an iteration of ceiling_mma, of M rows of so many bytes and
 /// N columns.
 constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_row_bytes = 128;
+
+/// Of a threadgroup in an iteration of ceiling_amx: four products of 16 x 32 by 32 x 16.
+constexpr double ceiling_amx_flops = 4 * 2.0 * 16 * 32 * 16;
