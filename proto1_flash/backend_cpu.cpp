@@ -96,17 +96,18 @@ class CpuFlash : public FlashBackend {
   // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
   // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
   void choose_tile(FlashConfig& config, const DeviceInfo& device) const override {
-    constexpr std::pair<int64_t, int64_t> tiles[] = {{256, 128}, {128, 128}, {64, 128}, {128, 64},
-                                                     {64, 64},   {32, 64},   {16, 64}};
+    const int64_t keys = uses_amx(config, device, false) ? 256 : 128;
+    const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
+                                                 {64, 64},    {32, 64},    {16, 64}};
     const bool choose_r = config.block_r == 0, choose_c = config.block_c == 0;
     const AttentionShape& shape = config.shape;
-    for (const auto& [rows, keys] : tiles) {
-      if (choose_r) config.block_r = rows;
-      if (choose_c) config.block_c = keys;
+    for (const auto& [block_r, block_c] : tiles) {
+      if (choose_r) config.block_r = block_r;
+      if (choose_c) config.block_c = block_c;
       const bool fits = threadgroup_bytes(config, device, false) <= device.threadgroup_memory_bytes;
-      const bool useful = rows < 2 * shape.q_len;
+      const bool useful = block_r < 2 * shape.q_len;
       const bool balanced =
-          shape.batch * shape.q_heads * ((shape.q_len + rows - 1) / rows) >= 4 * int64_t{device.units};
+          shape.batch * shape.q_heads * ((shape.q_len + block_r - 1) / block_r) >= 4 * int64_t{device.units};
       if (fits && useful && balanced) return;
     }
   }

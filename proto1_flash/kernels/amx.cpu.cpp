@@ -31,6 +31,9 @@ namespace {
 constexpr AmxLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
 constexpr int PAIR = AmxLayout::pair;
 constexpr int DIM = layout.dim, KEYS = layout.keys, ROWS = layout.rows;
+// From row to row, in elements.
+constexpr int Q_STEP = layout.q_step / 2, O_STEP = layout.o_step / 4, S_STEP = layout.scores_step / 4;
+constexpr int W_STEP = layout.weights_step / 2, K_STEP = layout.k_step / 4, V_STEP = layout.v_step / 4;
 constexpr int LANES = 16;
 constexpr int TILE_BYTES = 64;                                    // of a row
 constexpr int CHUNK = HEAD_DIM % LANES == 0 ? LANES : LANES / 2;  // columns that are loaded at once
@@ -100,6 +103,20 @@ INLINE void transpose(Words (&rows)[LANES]) {
 
 INLINE int min(int a, int b) { return a < b ? a : b; }
 
+template <typename V>
+INLINE V larger(V a, V b) {
+  return a > b ? a : b;
+}
+
+// (__builtin_reduce_max minds NaNs, and takes three instructions for one.)
+INLINE float largest_lane(Floats x) {
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)));
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)));
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)));
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)));
+  return x[0];
+}
+
 struct Tile {
   const AttentionParams& p;
   unsigned short* q;
@@ -152,10 +169,10 @@ struct Tile {
     for (int row = 0; row < ROWS; ++row) {
       for (int d = 0; d < DIM; d += CHUNK) {
         const bool there = row < queries && d < HEAD_DIM;
-        store(q + row * DIM + d, there ? (load<Shorts>(from + row * p.q_strides.row + d) ^ flip) & keep : Shorts{});
+        store(q + row * Q_STEP + d, there ? (load<Shorts>(from + row * p.q_strides.row + d) ^ flip) & keep : Shorts{});
       }
     }
-    for (int i = 0; i < ROWS * DIM; i += LANES) store(o + i, Floats{});
+    for (int i = 0; i < ROWS * O_STEP; i += LANES) store(o + i, Floats{});
     for (int i = 0; i < ROWS; ++i) {
       maximum[i] = masked_score;
       store(sums + i * LANES, Floats{});
@@ -178,7 +195,7 @@ struct Tile {
           rows[r] = key + r < keys ? words_of(row_of(p.k, p.k_strides, first_key + key + r), word) : Words{};
         }
         transpose(rows);
-        UNROLL for (int r = 0; r < LANES; ++r) store(k + (word + r) * KEYS + key, rows[r]);
+        UNROLL for (int r = 0; r < LANES; ++r) store(k + (word + r) * K_STEP + key, rows[r]);
       }
     }
   }
@@ -192,7 +209,7 @@ struct Tile {
         if (d < HEAD_DIM && key < keys) low = __builtin_convertvector(load<Shorts>(row + d), Wide);
         if (d < HEAD_DIM && key + 1 < keys)
           high = __builtin_convertvector(load<Shorts>(row + p.v_strides.row + d), Wide);
-        store(v + key / 2 * DIM + d, low | high << 16);
+        store(v + key / 2 * V_STEP + d, low | high << 16);
       }
     }
   }
@@ -203,20 +220,23 @@ struct Tile {
     if (needed == 0) return;
     const int keys = (needed + PAIR - 1) / PAIR * PAIR;
     for (int key = 0; key < keys; key += PAIR) {
-      multiply_tiles(scores + key, KEYS * 4, q + first * DIM, DIM * 2, k + key, KEYS * 4, DIM / PAIR, false);
+      multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
+    // All maxima first: weights that wait for theirs would keep the next row's from being found.
     for (int r = 0; r < PAIR; ++r) {
-      weigh(first + r, scores + r * KEYS, weights + r * KEYS, keys_seen(first_query + first + r, first_key, block_keys),
-            keys);
+      const int visible = keys_seen(first_query + first + r, first_key, block_keys);
+      raise_maximum(first + r, scores + r * S_STEP, visible, keys);
     }
+    for (int r = 0; r < PAIR; ++r) weigh(first + r, scores + r * S_STEP, weights + r * W_STEP, keys);
     for (int column = 0; column < DIM; column += PAIR) {
-      multiply_tiles(o + first * DIM + column, DIM * 4, weights, KEYS * 2, v + column, DIM * 4, keys / PAIR, true);
+      multiply_tiles(o + first * O_STEP + column, O_STEP * 4, weights, W_STEP * 2, v + column, V_STEP * 4, keys / PAIR,
+                     true);
     }
   }
 
-  // A row's scores to weights exp2(factor * (s - maximum)), of which it sees the first `visible` of `keys`. Older
-  // outputs and sums shrink where the maximum has grown.
-  INLINE void weigh(int row, float* s, unsigned short* weight, int visible, int keys) {
+  // Masks the scores of a row that sees the first `visible` of `keys`. Where they raise its maximum, older outputs and
+  // sums shrink.
+  INLINE void raise_maximum(int row, float* s, int visible, int keys) {
     for (int key = visible / LANES * LANES; key < keys; key += LANES) {
       Ints lanes = {};
       UNROLL for (int i = 0; i < LANES; ++i) lanes[i] = i;
@@ -224,20 +244,20 @@ struct Tile {
     }
     Floats largest[2] = {load<Floats>(s), load<Floats>(s + LANES)};
     for (int key = PAIR; key < keys; key += PAIR) {
-      UNROLL for (int i = 0; i < 2; ++i) {
-        const Floats other = load<Floats>(s + key + i * LANES);
-        largest[i] = largest[i] > other ? largest[i] : other;
-      }
+      UNROLL for (int i = 0; i < 2; ++i) { largest[i] = larger(largest[i], load<Floats>(s + key + i * LANES)); }
     }
-    const float found = __builtin_reduce_max(largest[0] > largest[1] ? largest[0] : largest[1]);
-    Floats sum = load<Floats>(sums + row * LANES);
-    if (found > maximum[row]) {
-      const Floats alpha = exp2(Floats{} + (maximum[row] - found) * factor);
-      maximum[row] = found;
-      sum *= alpha;
-      for (int d = 0; d < DIM; d += LANES) store(o + row * DIM + d, load<Floats>(o + row * DIM + d) * alpha);
-    }
+    const float found = largest_lane(larger(largest[0], largest[1]));
+    if (found <= maximum[row]) return;
+    const Floats alpha = exp2(Floats{} + (maximum[row] - found) * factor);
+    maximum[row] = found;
+    store(sums + row * LANES, load<Floats>(sums + row * LANES) * alpha);
+    for (int d = 0; d < DIM; d += LANES) store(o + row * O_STEP + d, load<Floats>(o + row * O_STEP + d) * alpha);
+  }
+
+  // A row's scores to weights exp2(factor * (s - maximum)), and their sum.
+  INLINE void weigh(int row, const float* s, unsigned short* weight, int keys) {
     const float shift = maximum[row] * factor;
+    Floats sum = load<Floats>(sums + row * LANES);
     for (int key = 0; key < keys; key += PAIR) {
       const Floats low = exp2<3>(load<Floats>(s + key) * factor - shift);
       const Floats high = exp2<3>(load<Floats>(s + key + LANES) * factor - shift);
@@ -257,7 +277,7 @@ struct Tile {
       const float inverse = seen ? 1.0f / total : 0;
       for (int d = 0; d < HEAD_DIM; d += CHUNK) {
         store_floats<OUT_TYPE, CHUNK>(p.o, base + row * p.o_strides.row + d,
-                                      load<Vector<float, CHUNK>>(o + row * DIM + d) * inverse);
+                                      load<Vector<float, CHUNK>>(o + row * O_STEP + d) * inverse);
       }
       if (p.lse) {
         p.lse[(static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + row] =

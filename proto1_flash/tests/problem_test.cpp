@@ -316,6 +316,7 @@ void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.wha
 class Mutations : public OnDevice<testing::TestWithParam<Mutation>> {};
 
 constexpr const char* tuned_file = "proto1_flash/kernels/tuned.cpu.cpp";
+constexpr const char* amx_file = "proto1_flash/kernels/amx.cpu.cpp";  // of `tuned` for bf16, where the host has it
 constexpr const char* tiled_file = "proto1_flash/kernels/tiled.cpu.cpp";
 constexpr const char* naive_file = "proto1_flash/kernels/naive.cpu.cpp";
 constexpr const char* wgmma_file = "proto1_flash/kernels/wgmma.cuda.cu";
@@ -355,6 +356,20 @@ std::vector<Mutation> mutations() {
       Mutation{"tuned", "transposed_output", tuned_file, "load<Quad>(o + (d + i) * PANEL)",
                "load<Quad>(o + (HEAD_DIM - 1 - d - i) * PANEL)"},
       Mutation{"tuned", "coarse_exponential", "common/kernel/softmax.h", "5.55073374e-2f", "5.6e-2f"},
+      Mutation{"tuned", "amx_missing_rescale_of_outputs", amx_file, "load<Floats>(o + row * O_STEP + d) * alpha",
+               "load<Floats>(o + row * O_STEP + d)"},
+      Mutation{"tuned", "amx_missing_rescale_of_sums", amx_file, "load<Floats>(sums + row * LANES) * alpha",
+               "load<Floats>(sums + row * LANES)"},
+      Mutation{"tuned", "amx_skipped_tail_of_keys", amx_file, "first_key < end; first_key += BLOCK_C",
+               "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+      Mutation{"tuned", "amx_skipped_tail_of_queries", amx_file, "row < tile.queries; row += PAIR",
+               "row + PAIR < tile.queries; row += PAIR"},
+      Mutation{"tuned", "amx_wrong_head_of_group", amx_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+      Mutation{"tuned", "amx_wrong_transpose", amx_file, "8, 24, 9, 25,", "24, 8, 9, 25,"},
+      Mutation{"tuned", "amx_log_sum_exp_without_maximum", amx_file, "maximum[row] * factor + __builtin_log2f(total)",
+               "__builtin_log2f(total)"},
+      Mutation{"tuned", "amx_stray_row", amx_file, "row < queries; ++row) {\n      float total",
+               "row < queries + 1; ++row) {\n      float total"},
       Mutation{"tiled_vector", "missing_rescale", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
       Mutation{"tiled_scalar", "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
                "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
@@ -368,6 +383,12 @@ TEST_P(Mutations, AreCaught) {
   const Mutation& mutation = GetParam();
   FlashConfig config = small(mutation.variant);
   config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .head_dim = 24, .causal = true};
+  if (std::string_view(mutation.file) == amx_file) {
+    if (!device().info().has("amx-bf16")) GTEST_SKIP() << "this host has no AMX";
+    config.dtype = DType::bf16;
+    config.block_r = 48;  // the last rows are more than fit two tiles
+    config.shape.scale = 2;
+  }
   if (on_cuda) {
     config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
     config.out_dtype = DType::bf16;
