@@ -12,7 +12,8 @@ namespace {
 // The kernel behind `tuned`: bf16 goes to the tile registers of x86 cores that have them, unless a score hook is
 // wanted.
 bool uses_amx(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
-  return config.variant == "tuned" && config.dtype == DType::bf16 && device.has("amx-bf16") && !hooked;
+  const bool here = device.has("amx-bf16") && device.has("avx512bf16");
+  return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
 // Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one

@@ -333,9 +333,15 @@ CpuCompiler::CpuCompiler() : jit_(std::make_unique<Jit>()), targets_(std::make_u
     }
   });
   triple_ = llvm::sys::getProcessTriple();
+  const llvm::StringMap<bool> host = host_features();
   arch_ = llvm::sys::getHostCPUName().str();
-  const std::unique_ptr<llvm::TargetMachine> usual = make_target(triple_, arch_, {});
-  for (const auto& feature : host_features()) {
+  std::unique_ptr<llvm::TargetMachine> usual = make_target(triple_, arch_, {});
+  if (host.lookup("amx-tile") && !usual->getMCSubtargetInfo()->checkFeatures("+amx-tile")) {
+    // A virtual machine may hide its processor's model, and LLVM takes it for an older one.
+    arch_ = host.lookup("prefetchi") ? "graniterapids" : "sapphirerapids";
+    usual = make_target(triple_, arch_, {});
+  }
+  for (const auto& feature : host) {
     const std::string name = feature.first().str();
     if (name.starts_with("avx10.")) continue;  // a level of what the other names say; clang warns of it beside avx512f
     if (feature.second) features_.push_back(name);

@@ -19,11 +19,12 @@
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
 //
-// There is no score hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
+// It takes no score hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
 #include "proto1_flash/kernels/amx.h"
 
 #include "common/kernel/attention.h"
 #include "common/kernel/cpu.h"
+#include "common/kernel/score.h"
 #include "common/kernel/softmax.h"
 
 namespace {
@@ -290,7 +291,7 @@ struct Tile {
 }  // namespace
 
 extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
-  static_assert(IN_TYPE == BF16);
+  static_assert(IN_TYPE == BF16 && SCORE_IS_IDENTITY);
   static const TileShapes shapes;
   __builtin_ia32_tile_loadconfig(&shapes);
   Tile tile(*params, *group);

@@ -144,25 +144,31 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
               : std::vector<std::string>{"naive", "tiled_scalar", "tiled_vector", "tuned"};
+  // Where a host has AMX, bf16 is another kernel.
+  const std::vector<DType> dtypes =
+      on_cuda ? std::vector{parse_dtype(test_dtype)} : std::vector{DType::f32, DType::bf16};
   PipelineCache cache(*device_, "");
+  const auto expect_same = [&](const Variant& variant, const std::string& kernel, const std::string& value) {
+    const auto inputs = std::make_shared<FlashInputs>(*device_, variant.config, 5, "");
+    FlashProblem problem(*device_, cache, inputs, variant.config, variant.hook(),
+                         run_time_constants(value, kernel, device_->info()));
+    problem.poison();
+    CommandEncoder encoder;
+    problem.encode(encoder);
+    device_->submit(encoder);
+    const Check check = problem.check();
+    EXPECT_TRUE(check.ok) << problem.pipeline().binary.key << ": " << check.worst;
+  };
   for (const std::string& kernel : kernels) {
     std::vector<std::string> values = run_time_axes(kernel, device_->info());
     values.emplace_back("all");
-    const std::vector<Variant> grid = variant_grid(kernel, parse_dtype(test_dtype), device_->info());
-    for (size_t i = 0; i < 3; ++i) {
-      for (const bool alibi : {false, true}) {
-        Variant variant = grid[i];
-        variant.alibi = alibi;
-        for (const std::string& value : values) {
-          const auto inputs = std::make_shared<FlashInputs>(*device_, variant.config, 5, "");
-          FlashProblem problem(*device_, cache, inputs, variant.config, variant.hook(),
-                               run_time_constants(value, kernel, device_->info()));
-          problem.poison();
-          CommandEncoder encoder;
-          problem.encode(encoder);
-          device_->submit(encoder);
-          const Check check = problem.check();
-          EXPECT_TRUE(check.ok) << problem.pipeline().binary.key << ": " << check.worst;
+    for (const DType dtype : dtypes) {
+      const std::vector<Variant> grid = variant_grid(kernel, dtype, device_->info());
+      for (size_t i = 0; i < 3; ++i) {
+        for (const bool alibi : {false, true}) {
+          Variant variant = grid[i];
+          variant.alibi = alibi;
+          for (const std::string& value : values) expect_same(variant, kernel, value);
         }
       }
     }
