@@ -4,6 +4,7 @@
 // NON_TEMPORAL (copy past the caches). Launch: one threadgroup per part of the work, no threadgroup memory.
 #include "common/kernel/ceiling.h"
 
+#include "common/kernel/amx.h"
 #include "common/kernel/cpu.h"
 
 namespace {
@@ -72,14 +73,11 @@ extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* 
 #endif
 
 #ifdef __AMX_BF16__
-// ceiling_amx_flops an iteration, in four tiles of sums. The operands are zeros: the units take no less time for them.
+// ceiling_amx_flops an iteration, in four tiles of sums. The operands are zeros: from registers alone, others take as
+// long.
 extern "C" void ceiling_amx(const ArithmeticParams* params, const Threadgroup* group) {
-  struct alignas(64) {
-    unsigned char palette = 1, start_row = 0, reserved[14] = {};
-    unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } const shapes;
-  __builtin_ia32_tile_loadconfig(&shapes);  // which leaves zeros in all tiles
+  static const TileShapes shapes;
+  __builtin_ia32_tile_loadconfig(&shapes);
   for (long long n = 0; n < params->iterations; ++n) {
     __builtin_ia32_tdpbf16ps(0, 4, 6);
     __builtin_ia32_tdpbf16ps(1, 4, 7);

@@ -10,8 +10,8 @@
 // V, two keys' values next to each other. Both are staged once a block, for all rows of the tile. The softmax runs
 // along rows.
 //
-// Threadgroup memory; AmxLayout has the offsets. DIM and KEYS are multiples of 32, zero beyond head_dim and the last
-// key:
+// Threadgroup memory; AmxLayout has offsets, distances of rows, and ROWS, DIM and KEYS, which are multiples of 32; what
+// is beyond the last query, head_dim and the last key is zero:
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
 //   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the sums are still to be added up
@@ -20,18 +20,19 @@
 //   v       pairs of bf16 [KEYS / 2][DIM]
 //
 // It takes no score hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
-#include "proto1_flash/kernels/amx.h"
+#include "common/kernel/amx.h"
 
 #include "common/kernel/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/kernel/score.h"
 #include "common/kernel/softmax.h"
+#include "proto1_flash/kernels/amx.h"
 
 namespace {
 
 constexpr AmxLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
 constexpr int PAIR = AmxLayout::pair;
-constexpr int DIM = layout.dim, KEYS = layout.keys, ROWS = layout.rows;
+constexpr int DIM = layout.dim, ROWS = layout.rows;
 // From row to row, in elements.
 constexpr int Q_STEP = layout.q_step / 2, O_STEP = layout.o_step / 4, S_STEP = layout.scores_step / 4;
 constexpr int W_STEP = layout.weights_step / 2, K_STEP = layout.k_step / 4, V_STEP = layout.v_step / 4;
@@ -43,13 +44,6 @@ using Floats = Vector<float, LANES>;
 using Ints = Vector<int, LANES>;
 using Words = Vector<unsigned, LANES>;
 using Shorts = Vector<unsigned short, CHUNK>;
-
-// Eight tiles of 16 rows of 64 bytes.
-struct alignas(64) TileShapes {
-  unsigned char palette = 1, start_row = 0, reserved[14] = {};
-  unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 /// c[32][32] = a[32][32 * steps] * b, or more of it with `add`; distances between rows in bytes. b has the words of 32
 /// columns, in 16 rows for each step.
@@ -103,6 +97,7 @@ INLINE void transpose(Words (&rows)[LANES]) {
 }
 
 INLINE int min(int a, int b) { return a < b ? a : b; }
+INLINE int whole_pairs(int n) { return (n + PAIR - 1) / PAIR * PAIR; }
 
 template <typename V>
 INLINE V larger(V a, V b) {
@@ -189,7 +184,7 @@ struct Tile {
   }
 
   INLINE void stage_keys(int first_key, int keys) {
-    for (int key = 0; key < KEYS; key += LANES) {
+    for (int key = 0; key < whole_pairs(keys); key += LANES) {
       for (int word = 0; word < DIM / 2; word += LANES) {
         Words rows[LANES];
         UNROLL for (int r = 0; r < LANES; ++r) {
@@ -203,13 +198,14 @@ struct Tile {
 
   INLINE void stage_values(int first_key, int keys) {
     using Wide = Vector<unsigned, CHUNK>;
-    for (int key = 0; key < KEYS; key += 2) {
+    for (int key = 0; key < whole_pairs(keys); key += 2) {
       const unsigned short* row = row_of(p.v, p.v_strides, first_key + key);
       for (int d = 0; d < DIM; d += CHUNK) {
         Wide low = {}, high = {};
         if (d < HEAD_DIM && key < keys) low = __builtin_convertvector(load<Shorts>(row + d), Wide);
-        if (d < HEAD_DIM && key + 1 < keys)
+        if (d < HEAD_DIM && key + 1 < keys) {
           high = __builtin_convertvector(load<Shorts>(row + p.v_strides.row + d), Wide);
+        }
         store(v + key / 2 * V_STEP + d, low | high << 16);
       }
     }
@@ -219,7 +215,7 @@ struct Tile {
   INLINE void attend(int first, int first_key, int block_keys) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     if (needed == 0) return;
-    const int keys = (needed + PAIR - 1) / PAIR * PAIR;
+    const int keys = whole_pairs(needed);
     for (int key = 0; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
