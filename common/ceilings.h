@@ -12,9 +12,8 @@ namespace attn {
 ///   copy    GB/s, read plus written, of buffers far larger than the last-level cache, with and without non-temporal
 ///           loads and stores, the better of both. (On the cpu at most 128 MiB each, in parts.)
 ///   f32     TFLOP/s of fused multiply-adds in registers.
-///   bf16    cpu: products of tile registers (amx-bf16) or dot-product instructions (avx512bf16) where it has them,
-///   else
-///           as f32.
+///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16) where it has them, else, or where that
+///           is more, as f32.
 ///           cuda: the matrix units, by wgmma or mma.sync, on random data.
 ///   f16     cpu: as f32, since kernels widen f16 to f32, which is the best accumulation a cpu has. cuda: as bf16.
 ///   tf32    cuda: as bf16. The cpu has none: 0.
