@@ -1141,7 +1141,8 @@ TEST(Ceilings, OfTheCpu) {
   EXPECT_GT(ceilings.f32_tflops, 1e-4);
   EXPECT_LT(ceilings.f32_tflops, 1);
   EXPECT_GE(ceilings.bf16_tflops, ceilings.f32_tflops);
-  EXPECT_LT(ceilings.bf16_tflops, (device->info().has("amx-bf16") ? 32 : 4) * ceilings.f32_tflops);
+  // Sanitizers slow multiply-adds down, and not the tile registers of AMX, 16 times as fast.
+  EXPECT_LT(ceilings.bf16_tflops, device->info().has("amx-bf16") ? 16 : 4 * ceilings.f32_tflops);
   EXPECT_EQ(ceilings.f16_tflops, ceilings.f32_tflops);
 }
 
