@@ -43,6 +43,14 @@ int64_t wgmma_registers(const FlashConfig& config) {
 size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
+int64_t wgmma_register_limit(const FlashConfig& config) {
+  return config.block_r == 256 ? 112 : config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
+}
+
+// Threadgroups whose memory fits a multiprocessor at the same time.
+size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
+  return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
+}
 
 // Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
 // second threadgroup, which counts for more; one where two do not fit.
@@ -50,18 +58,12 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
   const auto with = [&](int64_t stages) {
     return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages);
   };
-  const size_t all_bytes = device.threadgroup_memory_bytes + reserved_bytes;
   for (size_t threadgroups = wgmma_threadgroups(config); threadgroups > 0; --threadgroups) {
     for (const int64_t stages : {3, 2}) {
-      const WgmmaLayout layout = with(stages);
-      if (threadgroups * (static_cast<size_t>(layout.bytes) + reserved_bytes) <= all_bytes) return layout;
+      if (that_fit(with(stages), device) >= threadgroups) return with(stages);
     }
   }
   return with(1);
-}
-
-int64_t wgmma_register_limit(const FlashConfig& config) {
-  return config.block_r == 256 ? 112 : config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
 }
 
 // Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
@@ -131,9 +133,7 @@ class CudaFlash : public FlashBackend {
       const WgmmaLayout layout = wgmma_layout(config, device);
       kernel.source.constants["STAGES"] = layout.stages;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
-      const size_t all_bytes = device.threadgroup_memory_bytes + reserved_bytes;
-      const uint64_t of_unit =
-          std::min(wgmma_threadgroups(config), all_bytes / (static_cast<size_t>(layout.bytes) + reserved_bytes));
+      const uint64_t of_unit = std::min(wgmma_threadgroups(config), that_fit(layout, device));
       const uint64_t at_once = device.units * std::max<uint64_t>(of_unit, 1);
       kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
       kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
