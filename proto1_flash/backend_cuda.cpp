@@ -2,9 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <numbers>
-#include <utility>
+#include <vector>
 
 #include "common/cuda/tensor_map.h"
 #include "common/kernel/types.h"
@@ -64,6 +65,12 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
     }
   }
   return with(1);
+}
+
+// Threadgroups that a multiprocessor runs at the same time.
+int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device) {
+  return static_cast<int64_t>(
+      std::clamp<size_t>(that_fit(wgmma_layout(config, device), device), 1, wgmma_threadgroups(config)));
 }
 
 // Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
@@ -133,8 +140,7 @@ class CudaFlash : public FlashBackend {
       const WgmmaLayout layout = wgmma_layout(config, device);
       kernel.source.constants["STAGES"] = layout.stages;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
-      const uint64_t of_unit = std::min(wgmma_threadgroups(config), that_fit(layout, device));
-      const uint64_t at_once = device.units * std::max<uint64_t>(of_unit, 1);
+      const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device));
       kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
       kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
       kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
@@ -169,13 +175,23 @@ class CudaFlash : public FlashBackend {
   }
 
   void choose_tile(FlashConfig& config, const DeviceInfo& device) const override {
-    const bool choose_r = config.block_r == 0, choose_c = config.block_c == 0;
-    for (const auto& [rows, keys] : tiles(config, device)) {
-      if (choose_r) config.block_r = rows;
-      if (choose_c) config.block_c = keys;
-      if (skip_reason(config, device)) continue;
-      const FlashKernel found = kernel(config, device, false);
-      if (found.threadgroup_bytes <= device.threadgroup_memory_bytes && enough_tiles(config, device)) return;
+    const FlashConfig given = config;
+    std::vector<Tile> candidates = tiles(given, device);
+    const auto differs = [&](const Tile& tile) {
+      return (given.block_r != 0 && given.block_r != tile.rows) || (given.block_c != 0 && given.block_c != tile.keys);
+    };
+    if (!std::ranges::all_of(candidates, differs)) std::erase_if(candidates, differs);
+    double least = std::numeric_limits<double>::infinity();  // also of what does not run: the last is then left
+    for (const Tile& tile : candidates) {
+      FlashConfig candidate = given;
+      if (given.block_r == 0) candidate.block_r = tile.rows;
+      if (given.block_c == 0) candidate.block_c = tile.keys;
+      const double time = runs(candidate, device) ? expected_time(candidate, device, tile.cost)
+                                                  : std::numeric_limits<double>::infinity();
+      if (time <= least) {
+        least = time;
+        config = candidate;
+      }
     }
   }
 
@@ -206,35 +222,57 @@ class CudaFlash : public FlashBackend {
   }
 
  private:
-  using Tiles = std::vector<std::pair<int64_t, int64_t>>;
+  /// Of a tile, and what a key costs the multiprocessor that works on it, or on the two that it runs at the same time.
+  struct Tile {
+    int64_t rows, keys;
+    double cost;
+  };
 
-  // Best first, as measured on an H200 (docs/kernels.md).
-  static Tiles tiles(const FlashConfig& config, const DeviceInfo& device) {
-    const AttentionShape& shape = config.shape;
-    const int64_t dim = shape.head_dim;
+  bool runs(const FlashConfig& config, const DeviceInfo& device) const {
+    return !skip_reason(config, device) &&
+           kernel(config, device, false).threadgroup_bytes <= device.threadgroup_memory_bytes;
+  }
+
+  // Costs of `wgmma` are nanoseconds on an H200 (docs/kernels.md); of `mma_sync` only the order is known. The last ones
+  // are for devices with less memory.
+  static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
+    const int64_t dim = config.shape.head_dim;
     if (kernel_of(config, device) == "mma_sync") {
       if (config.dtype == DType::f32) {
         const int64_t keys = dim <= 64 ? 32 : dim <= 128 ? 64 : dim <= 192 ? 32 : 16;
-        return {{128, keys}, {64, 32}, {64, 16}};
+        return {{128, keys, 20}, {64, 32, 11}, {64, 16, 12}};
       }
-      return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64}, {64, dim <= 64 ? 64 : 32}, {64, 16}};
+      return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64, 20}, {64, dim <= 64 ? 64 : 32, 11}, {64, 16, 12}};
     }
-    // As few keys as possible beyond the last, and few blocks: one costs about as much as 12 more keys.
-    const auto cost = [&](int64_t keys) { return divide_up(shape.kv_len, keys) * (keys + 12); };
-    if (dim <= 64) {
-      const bool is_short = shape.kv_len <= 2048;
-      return {is_short ? std::pair{256, 64} : std::pair{192, 128}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    }
-    if (dim <= 80) return {{192, cost(64) < cost(80) ? 64 : 80}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim <= 128) return {{192, 64}, {128, 128}, {64, 128}, {64, 64}, {64, 16}};
-    if (dim <= 192) return {{128, cost(64) < cost(112) ? 64 : 112}, {128, 64}, {64, 80}, {64, 64}, {64, 16}};
-    return {{128, 64}, {64, 80}, {64, 64}, {64, 16}};
+    if (dim <= 64)
+      return {{256, 64, 14.0}, {192, 128, 10.0}, {128, 128, 8.2}, {64, 128, 7.9}, {64, 64, 9.0}, {64, 16, 20}};
+    if (dim <= 80)
+      return {{192, 64, 12.6}, {192, 80, 12.4}, {128, 128, 8.8}, {64, 128, 6.8}, {64, 64, 14.0}, {64, 16, 30}};
+    if (dim <= 112) return {{192, 64, 13.7}, {128, 128, 9.6}, {64, 128, 6.9}, {64, 64, 14.6}, {64, 16, 30}};
+    if (dim <= 128) return {{192, 64, 15.1}, {128, 128, 10.4}, {64, 128, 7.5}, {64, 64, 12.1}, {64, 16, 25}};
+    if (dim <= 192) return {{128, 64, 15.3}, {128, 112, 15.0}, {64, 64, 11.0}, {64, 16, 20}};
+    return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
   }
 
-  // Rows so many that every multiprocessor has a tile, down to the fewest that there are.
-  static bool enough_tiles(const FlashConfig& config, const DeviceInfo& device) {
+  // Relative time of a launch. A tile takes as long as its keys and its ends; multiprocessors take tiles in turn, and
+  // of causal ones, of which the long ones come first, equal shares.
+  static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key) {
     const AttentionShape& shape = config.shape;
-    return config.block_r <= 64 || row_tiles(config) * shape.q_heads * shape.batch >= device.units;
+    const bool persistent = kernel_of(config, device) == "wgmma";
+    const int64_t of_unit = persistent ? wgmma_at_once(config, device) : 1;
+    const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
+    const int64_t tiles = row_tiles(config) * shape.q_heads * shape.batch;
+    const double ends = 100 + 1.5 * static_cast<double>(config.block_c);
+    const double longest = static_cast<double>(round_up(shape.kv_len, config.block_c)) + ends;
+    const double alone = of_unit == 1 ? 1 : 0.8;  // the first of two tiles, while its neighbour idles
+    if (persistent && !shape.causal) {
+      const int64_t rest = tiles % at_once;
+      const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;
+      return cost_of_key * longest * (static_cast<double>(tiles / at_once) + last);
+    }
+    const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
+    const double share = static_cast<double>(tiles) / static_cast<double>(at_once);
+    return cost_of_key * std::max(alone * longest, share * (shape.unmasked_pairs() / rows + ends));
   }
 };
 

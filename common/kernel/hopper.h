@@ -53,8 +53,6 @@ DEVICE void named_arrive(int id, int threads) {
 
 // ---- tensor copies
 
-DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-
 /// One box of a four-dimensional tensor to shared memory; the first coordinate counts elements of the innermost
 /// dimension. Its bytes arrive at `full`.
 DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3) {

@@ -425,7 +425,7 @@ struct Consumer {
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
       const bool seen = shift[r] > no_shift;
-      const float inverse = seen ? 1.0f / total : 0.0f;
+      const float inverse = seen ? __fdividef(1.0f, total) : 0.0f;
       const int query = tile.first_query + index * 64 + row + r * 8;
       UNROLL for (int i = 2 * r; i < DIM / 2; i += 4) {
         o[i] *= inverse;
@@ -433,7 +433,7 @@ struct Consumer {
       }
       const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
       if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
-        a.lse[at] = seen ? shift[r] * ln_2 + logf(total) : -infinity();
+        a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
       }
       const long long base = tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row;
       if constexpr (OUT_TYPE == F32) {
