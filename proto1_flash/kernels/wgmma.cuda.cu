@@ -425,7 +425,7 @@ struct Consumer {
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
       const bool seen = shift[r] > no_shift;
-      const float inverse = seen ? __fdividef(1.0f, total) : 0.0f;
+      const float inverse = seen ? 1.0f / total : 0.0f;
       const int query = tile.first_query + index * 64 + row + r * 8;
       UNROLL for (int i = 2 * r; i < DIM / 2; i += 4) {
         o[i] *= inverse;

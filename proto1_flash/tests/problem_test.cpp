@@ -322,8 +322,8 @@ constexpr const char* naive_file = "proto1_flash/kernels/naive.cpu.cpp";
 constexpr const char* wgmma_file = "proto1_flash/kernels/wgmma.cuda.cu";
 constexpr const char* shared_file = "common/kernel/attention.h";
 
-std::vector<Mutation> mutations() {
-  if (on_cuda) {
+std::vector<Mutation> mutations(bool of_cuda) {
+  if (of_cuda) {
     return {
         {"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
         {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
@@ -331,7 +331,7 @@ std::vector<Mutation> mutations() {
         {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
         {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
         {"wgmma", "wrong_head_of_group", wgmma_file, "tile.head / (a.q_heads / a.kv_heads)", "tile.head % a.kv_heads"},
-        {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + logf", "logf"},
+        {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
         {"wgmma", "stray_row", wgmma_file, "row_exists(a, query) && d < HEAD_DIM", "d < HEAD_DIM"},
         {"wgmma", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
          "const bool odd = !(threadIdx.x & step);"},
@@ -376,7 +376,7 @@ std::vector<Mutation> mutations() {
       Mutation{"naive", "keys_of_another_batch", naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"}};
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations()),
+INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations(on_cuda)),
                          [](const auto& test) { return std::string(test.param.variant) + "_" + test.param.what; });
 
 TEST_P(Mutations, AreCaught) {
@@ -404,6 +404,17 @@ TEST_P(Mutations, AreCaught) {
     EXPECT_EXIT(_exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
   } else {
     EXPECT_FALSE(passes(device()));
+  }
+}
+
+class MutationsTest : public OnDevice<testing::Test> {};
+
+// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+TEST_F(MutationsTest, TextsAreInTheSources) {
+  for (const bool of_cuda : {false, true}) {
+    for (const Mutation& mutation : mutations(of_cuda)) {
+      EXPECT_NO_THROW(MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
+    }
   }
 }
 
