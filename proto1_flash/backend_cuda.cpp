@@ -266,9 +266,9 @@ class CudaFlash : public FlashBackend {
     const double longest = static_cast<double>(round_up(shape.kv_len, config.block_c)) + ends;
     const double alone = of_unit == 1 ? 1 : 0.8;  // the first of two tiles, while its neighbour idles
     if (persistent && !shape.causal) {
-      const int64_t rest = tiles % at_once;
+      const int64_t turns = tiles / at_once, rest = tiles % at_once;
       const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;
-      return cost_of_key * longest * (static_cast<double>(tiles / at_once) + last);
+      return cost_of_key * longest * (static_cast<double>(turns) + last);
     }
     const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
     const double share = static_cast<double>(tiles) / static_cast<double>(at_once);
