@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "proto1_flash/sweep.h"
+
 namespace attn {
 
 namespace {
@@ -33,12 +35,28 @@ constexpr size_t whole_tile_sweep = 6;  // tiles of one shape from which "best" 
 
 bool power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
-// For one shape with many tiles: best against worst, and Bc = 80 against the best power of two.
-void duel_tiles(const Results& tiles, std::vector<Duel>& duels) {
+// The case with the tile that it would get if it named none.
+Case with_default_tile(const Case& config, const DeviceInfo& device) {
+  Case chosen;
+  for (const auto& [axis, value] : config.axes()) {
+    if (!tile_axes.contains(axis)) chosen.set(axis, value);
+  }
+  complete_flash(chosen, device);
+  return chosen;
+}
+
+// For one shape with many tiles: best against worst, the default against the best other, and Bc = 80 against the best
+// power of two.
+void duel_tiles(const Results& tiles, const DeviceInfo& device, std::vector<Duel>& duels) {
   const Measurement* best = fastest(tiles);
   if (tiles.size() >= whole_tile_sweep) {
     const Measurement* worst = *std::max_element(tiles.begin(), tiles.end(), faster);
     duels.push_back({"worst_tile", best->config, worst->config});
+    const Case chosen = with_default_tile(best->config, device);
+    Results others = tiles;
+    if (std::erase_if(others, [&](const Measurement* tile) { return tile->config == chosen; }) > 0) {
+      duels.push_back({"default_tile", fastest(others)->config, chosen});
+    }
   }
   Results eighty, powers;
   for (const Measurement* tile : tiles) {
@@ -110,6 +128,13 @@ const std::map<std::string, Wording>& wordings() {
         "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the tile {values.contender.tile} "
         "(Br x Bc) takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of "
         "the best tile, {values.baseline.tile}."}},
+      {"default_tile",
+       {{},
+        "The default tile takes {compare.ratio:.3f} of the time of the best other at head_dim "
+        "{values.baseline.head_dim}",
+        "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the default tile, "
+        "{values.contender.tile} (Br x Bc), takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to "
+        "{compare.ci_hi:.3f}) of the time of the best other that was tried, {values.baseline.tile}."}},
       {"bc80",
        {{},
         "Bc = 80 takes {compare.ratio:.3f} of the best power of two at head_dim {values.baseline.head_dim}",
@@ -298,6 +323,9 @@ std::vector<Hypothesis> flash_hypotheses() {
       {"best_tile", "One tile is the best: the next takes at least 2 % longer.",
        "time of the next best tile / time of the best", ">=", 1.02,
        "expectation: tiles nearer than 2 % change places from run to run"},
+      {"default_tile", "The default tile takes at most 1.05 of the time of the best other.",
+       "time of the default tile / time of the best other", "<=", 1.05,
+       "expectation: the rules that choose it, made on other machines, carry over to this one"},
       {"bc80", "Bc = 80 is slower than the best power of two.", "time with Bc=80 / time with the best power of two",
        ">", 1.0, "rule of thumb: 80 divides neither cache nor vector sizes evenly"},
       {"wider_heads", "Twice the head_dim takes less than twice the time.", "time at 2D / time at D", "<", 2.0,
@@ -329,10 +357,10 @@ std::vector<Hypothesis> flash_hypotheses() {
   };
 }
 
-std::vector<Duel> flash_duels(const std::vector<Measurement>& results) {
+std::vector<Duel> flash_duels(const std::vector<Measurement>& results, const DeviceInfo& device) {
   const Results all = tuned(results);
   std::vector<Duel> duels;
-  for (const auto& [key, tiles] : grouped(all, tile_axes)) duel_tiles(tiles, duels);
+  for (const auto& [key, tiles] : grouped(all, tile_axes)) duel_tiles(tiles, device, duels);
   for (const int64_t dim : {64, 128}) duel_axis("wider_heads", all, "head_dim", dim, 2 * dim, duels);
   duel_axis("bf16", all, "dtype", std::string("f32"), std::string("bf16"), duels);
   duel_axis("causal", all, "causal", int64_t{0}, int64_t{1}, duels);

@@ -12,8 +12,8 @@ namespace attn {
 std::vector<Hypothesis> flash_hypotheses();
 
 /// The pairs that the hypotheses want measured against each other, by what the sweep shows (best and worst tile, say).
-/// Being measured anew, a pair is not biased by having been picked.
-std::vector<Duel> flash_duels(const std::vector<Measurement>& results);
+/// Being measured anew, a pair is not biased by having been picked. The device says which tile is the default.
+std::vector<Duel> flash_duels(const std::vector<Measurement>& results, const DeviceInfo& device);
 
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
                                           const std::vector<Comparison>& comparisons);

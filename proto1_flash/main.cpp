@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
                                .input_axes = flash_input_axes};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    lab.compare(flash_duels(lab.results()));
+    lab.compare(flash_duels(lab.results(), lab.device().info()));
     return lab.conclude(flash_conclusions(lab.results(), lab.comparisons()));
   });
 }

@@ -63,7 +63,7 @@ const Duel& find(const std::vector<Duel>& duels, const std::string& hypothesis, 
 }
 
 TEST(FlashDuelsTest, PickBestAndWorstTile) {
-  const std::vector<Duel> duels = flash_duels(made_up());
+  const std::vector<Duel> duels = flash_duels(made_up(), avx2());
   for (const int64_t dim : {64, 128, 256}) {
     const Duel& duel = find(duels, "worst_tile", dim);
     EXPECT_EQ(duel.baseline.integer("block_r"), dim == 256 ? 128 : 256) << dim;  // the default tile is one of them
@@ -74,12 +74,28 @@ TEST(FlashDuelsTest, PickBestAndWorstTile) {
   }
 }
 
+TEST(FlashDuelsTest, TheDefaultTileIsHeldAgainstTheBestOther) {
+  for (const DeviceInfo& info : {avx2(), hopper()}) {
+    const std::vector<Measurement> results = made_up(info);
+    const std::vector<Duel> duels = flash_duels(results, info);
+    const Duel& duel = find(duels, "default_tile", 64);
+    Case unnamed;
+    for (const auto& [axis, value] : duel.contender.axes()) {
+      if (axis != "block_r" && axis != "block_c") unnamed.set(axis, value);
+    }
+    complete_flash(unnamed, info);
+    EXPECT_EQ(duel.contender, unnamed);
+    EXPECT_NE(duel.baseline, duel.contender);
+    EXPECT_EQ(duel.baseline.key_without({"block_r", "block_c"}), duel.contender.key_without({"block_r", "block_c"}));
+  }
+}
+
 TEST(FlashDuelsTest, VaryOneAxisAtATime) {
   const std::map<std::string, std::set<std::string>> varied = {
       {"bf16", {"dtype"}}, {"causal", {"causal"}}, {"layout", {"layout"}}, {"wider_heads", {"head_dim"}},
-      {"worst_tile", {}},  {"bc80", {}},           {"ladder", {"variant"}}};
+      {"worst_tile", {}},  {"default_tile", {}},   {"bc80", {}},           {"ladder", {"variant"}}};
   std::set<std::string> seen;
-  for (const Duel& duel : flash_duels(made_up())) {
+  for (const Duel& duel : flash_duels(made_up(), avx2())) {
     seen.insert(duel.hypothesis);
     for (const auto& [axis, value] : duel.baseline.axes()) {
       if (axis == "block_r" || axis == "block_c") continue;
@@ -91,7 +107,7 @@ TEST(FlashDuelsTest, VaryOneAxisAtATime) {
 }
 
 TEST(FlashDuelsTest, TheFirstOfEachHypothesisComesFirst) {
-  const std::vector<Duel> duels = flash_duels(made_up());
+  const std::vector<Duel> duels = flash_duels(made_up(), avx2());
   std::set<std::string> all, first;
   for (const Duel& duel : duels) all.insert(duel.hypothesis);
   for (size_t i = 0; i < all.size(); ++i) first.insert(duels[i].hypothesis);
@@ -103,9 +119,10 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
   for (Measurement& result : results) {
     if (result.config.integer("block_r") >= 128) result.status = "wrong";
   }
-  for (const Duel& duel : flash_duels(results)) EXPECT_LT(duel.baseline.integer("block_r"), 128) << duel.hypothesis;
+  for (const Duel& duel : flash_duels(results, avx2()))
+    EXPECT_LT(duel.baseline.integer("block_r"), 128) << duel.hypothesis;
   for (Measurement& result : results) result.time.clear();
-  EXPECT_TRUE(flash_duels(results).empty());
+  EXPECT_TRUE(flash_duels(results, avx2()).empty());
   EXPECT_TRUE(flash_conclusions(results, {}).empty());
 }
 
@@ -115,7 +132,7 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     const std::vector<Measurement> results = made_up(info);
     std::vector<Comparison> comparisons;
-    for (const Duel& duel : flash_duels(results)) comparisons.push_back(compare(duel, 1.5));
+    for (const Duel& duel : flash_duels(results, info)) comparisons.push_back(compare(duel, 1.5));
     std::set<std::string> claims;
     for (const Conclusion& conclusion : flash_conclusions(results, comparisons)) {
       const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
