@@ -100,7 +100,7 @@ std::string hopper_tile(Case config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// The fastest tile of an H200 at each of these shapes, by at least 4 %.
+// The fastest tile of an H200 at each of these shapes, by at least 4 %; with 32 heads, 8 of keys and values.
 TEST(FlashSweepTest, DefaultTileOfHopperKeepsEveryUnitBusy) {
   struct Row {
     int64_t head_dim, batch, heads, length, causal;
