@@ -54,17 +54,21 @@ size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
 }
 
 // Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
-// second threadgroup, which counts for more; one where two do not fit.
+// second threadgroup or outputs of 16 bits their panels, which count for more (docs/kernels.md); one where two do not
+// fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
-  const auto with = [&](int64_t stages) {
-    return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages);
+  const auto with = [&](int64_t stages, int64_t out_panels) {
+    return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages, out_panels);
   };
+  const int64_t panels = config.out_dtype == DType::f32 ? 0 : with(1, 0).panels;
   for (size_t threadgroups = wgmma_threadgroups(config); threadgroups > 0; --threadgroups) {
-    for (const int64_t stages : {3, 2}) {
-      if (that_fit(with(stages), device) >= threadgroups) return with(stages);
+    for (int64_t out_panels = panels; out_panels >= 0; --out_panels) {
+      for (const int64_t stages : {3, 2}) {
+        if (that_fit(with(stages, out_panels), device) >= threadgroups) return with(stages, out_panels);
+      }
     }
   }
-  return with(1);
+  return with(1, 0);
 }
 
 // Threadgroups that a multiprocessor runs at the same time.
@@ -80,11 +84,11 @@ bool wgmma_ping_pong(const FlashConfig& config) {
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
 }
 
-TensorMap panel_map(const void* base, const FlashConfig& config, int64_t heads, int64_t rows, const TensorStrides& s,
-                    int64_t box_rows) {
+TensorMap panel_map(const void* base, DType dtype, const FlashConfig& config, int64_t heads, int64_t rows,
+                    const TensorStrides& s, int64_t box_rows) {
   const auto bytes = [](long long elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
   return make_tensor_map({.base = base,
-                          .element = config.dtype == DType::bf16 ? BF16 : F16,
+                          .element = static_cast<ElementType>(element_type(dtype)),
                           .dims = {static_cast<uint64_t>(config.shape.head_dim), static_cast<uint64_t>(rows),
                                    static_cast<uint64_t>(heads), static_cast<uint64_t>(config.shape.batch)},
                           .strides_bytes = {bytes(s.row), bytes(s.head), bytes(s.batch)},
@@ -139,6 +143,7 @@ class CudaFlash : public FlashBackend {
     if (name == "wgmma") {
       const WgmmaLayout layout = wgmma_layout(config, device);
       kernel.source.constants["STAGES"] = layout.stages;
+      kernel.source.constants["OUT_PANELS"] = layout.out_panels;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
       const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device));
       kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
@@ -205,9 +210,13 @@ class CudaFlash : public FlashBackend {
     const AttentionShape& shape = config.shape;
     WgmmaParams wgmma{};
     wgmma.attention = params;
-    wgmma.q = panel_map(params.q, config, shape.q_heads, shape.q_len, params.q_strides, 64);
-    wgmma.k = panel_map(params.k, config, shape.kv_heads, shape.kv_len, params.k_strides, config.block_c);
-    wgmma.v = panel_map(params.v, config, shape.kv_heads, shape.kv_len, params.v_strides, config.block_c);
+    const DType in = config.dtype;
+    wgmma.q = panel_map(params.q, in, config, shape.q_heads, shape.q_len, params.q_strides, 64);
+    wgmma.k = panel_map(params.k, in, config, shape.kv_heads, shape.kv_len, params.k_strides, config.block_c);
+    wgmma.v = panel_map(params.v, in, config, shape.kv_heads, shape.kv_len, params.v_strides, config.block_c);
+    if (kernel.source.constants.at("OUT_PANELS") > 0) {
+      wgmma.o = panel_map(params.o, config.out_dtype, config, shape.q_heads, shape.q_len, params.o_strides, 64);
+    }
     wgmma.scale_log2 = params.scale * log2_e;
     const Sections heads = sections(config, device.info());
     wgmma.heads_of_section = heads.each;
@@ -245,11 +254,12 @@ class CudaFlash : public FlashBackend {
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64, 20}, {64, dim <= 64 ? 64 : 32, 11}, {64, 16, 12}};
     }
     if (dim <= 64)
-      return {{256, 64, 14.0}, {192, 128, 10.0}, {128, 128, 8.2}, {64, 128, 7.9}, {64, 64, 9.0}, {64, 16, 20}};
+      return {{256, 64, 14.3}, {192, 128, 10.0}, {128, 128, 8.2}, {64, 128, 7.9}, {64, 64, 9.0}, {64, 16, 20}};
     if (dim <= 80)
       return {{192, 64, 12.6}, {192, 80, 12.4}, {128, 128, 8.8}, {64, 128, 6.8}, {64, 64, 14.0}, {64, 16, 30}};
     if (dim <= 112) return {{192, 64, 13.7}, {128, 128, 9.6}, {64, 128, 6.9}, {64, 64, 14.6}, {64, 16, 30}};
-    if (dim <= 128) return {{192, 64, 15.1}, {128, 128, 10.4}, {64, 128, 7.5}, {64, 64, 12.1}, {64, 16, 25}};
+    if (dim <= 128) return {{192, 64, 15.1}, {128, 128, 10.1}, {64, 128, 8.0}, {64, 64, 12.1}, {64, 16, 25}};
+    if (dim <= 160) return {{128, 64, 13.8}, {128, 112, 13.4}, {64, 64, 9.8}, {64, 16, 20}};
     if (dim <= 192) return {{128, 64, 15.3}, {128, 112, 15.0}, {64, 64, 11.0}, {64, 16, 20}};
     return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
   }
@@ -262,9 +272,9 @@ class CudaFlash : public FlashBackend {
     const int64_t of_unit = persistent ? wgmma_at_once(config, device) : 1;
     const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
     const int64_t tiles = row_tiles(config) * shape.q_heads * shape.batch;
-    const double ends = 100 + 1.5 * static_cast<double>(config.block_c);
+    const double ends = 75 + 1.5 * static_cast<double>(config.block_c);
     const double longest = static_cast<double>(round_up(shape.kv_len, config.block_c)) + ends;
-    const double alone = of_unit == 1 ? 1 : 0.8;  // the first of two tiles, while its neighbour idles
+    const double alone = of_unit == 1 ? 1 : 0.75;  // the first of two tiles, while its neighbour idles
     if (persistent && !shape.causal) {
       const int64_t turns = tiles / at_once, rest = tiles % at_once;
       const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;

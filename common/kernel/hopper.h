@@ -63,6 +63,26 @@ DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, 
       : "memory");
 }
 
+/// One box of shared memory to a four-dimensional tensor: of this thread's writes and of others', once each of them has
+/// called fence_stores and a barrier lies between. What is outside the tensor is not written.
+DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until the shared memory of all boxes that this thread has committed may be written again.
+DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+/// Four 8 x 8 matrices of 16-bit elements to shared memory: lane l has two elements, columns 2 (l % 4) and the next of
+/// row l / 4, of each of them in a word; its address is where row l % 8 of matrix l / 8 begins.
+DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+
 // ---- registers of a warpgroup
 
 template <int COUNT>

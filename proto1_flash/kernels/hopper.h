@@ -4,9 +4,10 @@
 #include "common/kernel/attention.h"
 #include "common/kernel/tensor_map.h"
 
-/// Maps in [head_dim][row][head][batch]: a box is 64 columns by 64 rows of Q, or by BLOCK_C rows of K or V.
+/// Maps in [head_dim][row][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V. O's is
+/// for OUT_PANELS > 0.
 struct WgmmaParams {
-  TensorMap q, k, v;
+  TensorMap q, k, v, o;
   AttentionParams attention;
   float scale_log2;    // scale * log2(e)
   unsigned* schedule;  // two counters, 0 before and after every launch
@@ -15,20 +16,23 @@ struct WgmmaParams {
   int heads_of_section, heads_of_last;
 };
 
-/// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned
-/// to 1024 bytes by its size, then the barriers.
+/// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned to 1024 bytes by its
+/// size, then the barriers. `out_panels` of every consumer are for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 
-  long long stages, panels, q_bytes, kv_bytes, k, v, barriers, bytes;
+  long long stages, panels, out_panels, q_bytes, kv_bytes, k, v, o, barriers, bytes;
 
-  constexpr WgmmaLayout(long long head_dim, long long block_r, long long block_c, long long stage_count)
+  constexpr WgmmaLayout(long long head_dim, long long block_r, long long block_c, long long stage_count,
+                        long long panels_of_output)
       : stages(stage_count),
         panels((head_dim + 63) / 64),
+        out_panels(panels_of_output),
         q_bytes(panels * block_r * 128),
         kv_bytes(panels * block_c * 128),
         k(q_bytes),
         v(k + stages * kv_bytes),
-        barriers(v + stages * kv_bytes),
+        o(v + stages * kv_bytes),
+        barriers(o + out_panels * block_r * 128),
         bytes(barriers + barrier_bytes) {}
 };

@@ -10,14 +10,15 @@
 // Tiles are handed out by an atomic counter: long ones first within a section of heads whose K and V stay in L2.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
-// most 256), STAGES, CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the
-// exponential), PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the
-// same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
+// store them), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
+// PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the same time; (1 +
+// CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=256,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2,PING_PONG=1,STAGES=3] without spills
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,STAGES=3] without spills
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=2,PING_PONG=0,STAGES=2] without spills
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=0,PING_PONG=0,STAGES=2]
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=256,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_PANELS=1,OUT_TYPE=2,PING_PONG=1,STAGES=3] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=3] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
@@ -26,7 +27,7 @@
 
 namespace {
 
-constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES);
+constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS);
 constexpr int CONSUMERS = BLOCK_R / 64;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
@@ -40,6 +41,7 @@ constexpr bool FIRST_APART = DIM == 64 || DIM == 128;
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
@@ -310,6 +312,12 @@ struct Consumer {
     if (thread == 0) empty.arrive();
   }
 
+  // Among this consumer's threads; warps are whole again behind it.
+  DEVICE void sync_consumer() {
+    __syncwarp();
+    named_sync(1 + CONSUMERS + index, WARPGROUP);
+  }
+
   DEVICE void run() {
     Barriers& bars = barriers();
     if constexpr (PING_PONG) {
@@ -335,6 +343,7 @@ struct Consumer {
       attend(tile, own, visible, kv);
       store(tile);
     }
+    if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
   }
 
   DEVICE void attend(const Tile& tile, int own, int visible, Ring<STAGES>& kv) {
@@ -344,7 +353,7 @@ struct Consumer {
       bars.k_full[kv.index].wait(kv.parity);
       bars.v_full[kv.index].wait(kv.parity);
       // No product keeps the warps together here: one left behind would miss a phase, and wait for ever.
-      if constexpr (!PING_PONG) named_sync(1 + index, WARPGROUP);
+      if constexpr (!PING_PONG) sync_consumer();
       wait_turn();
       pass_turn();
       release(bars.k_empty[kv.index]);
@@ -431,32 +440,53 @@ struct Consumer {
         o[i] *= inverse;
         o[i + 1] *= inverse;
       }
+      if (!row_exists(a, query)) continue;
       const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
-      if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
-        a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
-      }
-      const long long base = tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row;
-      if constexpr (OUT_TYPE == F32) {
-        if (!row_exists(a, query)) continue;
+      if (a.lse && thread % 4 == 0) a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
+      if constexpr (OUT_PANELS == 0) {
+        const long long base =
+            tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row + column;
         UNROLL for (int j = 0; j < HEAD_DIM / 8; ++j) {
-          *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8 + column) =
-              make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
-        }
-      } else {
-        UNROLL for (int j = 0; j < HEAD_DIM / 8; j += 4) {
-          unsigned words[4];
-          UNROLL for (int i = 0; i < 4; ++i) {
-            const bool there = j + i < DIM / 8;
-            words[i] = pack<OUT_TYPE>(there ? o[4 * (j + i) + 2 * r] : 0, there ? o[4 * (j + i) + 2 * r + 1] : 0);
-          }
-          transpose_quad(words);
-          const int d = (j + thread % 4) * 8;
-          if (row_exists(a, query) && d < HEAD_DIM) {
-            *reinterpret_cast<uint4*>(static_cast<unsigned short*>(a.o) + base + d) =
-                make_uint4(words[0], words[1], words[2], words[3]);
+          const float* d = o + 4 * j + 2 * r;
+          if constexpr (OUT_TYPE == F32) {
+            *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8) = make_float2(d[0], d[1]);
+          } else {
+            *reinterpret_cast<unsigned*>(static_cast<unsigned short*>(a.o) + base + j * 8) = pack<OUT_TYPE>(d[0], d[1]);
           }
         }
       }
+    }
+    if constexpr (OUT_PANELS > 0) copy_output(tile);
+  }
+
+  // O to memory by tensor copies, OUT_PANELS panels at a time.
+  DEVICE void copy_output(const Tile& tile) {
+    constexpr int panel_bytes = 64 * PANEL_ROW_BYTES;
+    unsigned char* const panels = memory + layout.o + index * OUT_PANELS * panel_bytes;
+    const int query = tile.first_query + index * 64;
+    // A lane addresses a row of 16 bytes: of rows 0 to 15 of the warp, and of one of two groups of 8 columns. Their
+    // places within a panel's row are permuted as the copies expect it (Swizzle::bytes_128).
+    const int lane = thread % 32;
+    const unsigned to =
+        shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
+    UNROLL for (int first = 0; first < PANELS; first += OUT_PANELS) {
+      if (thread == 0) wait_stores_read();  // of the panels before
+      sync_consumer();
+      const int end = min(first + OUT_PANELS, PANELS);
+      UNROLL for (int j = first * 8; j < min(end * 8, DIM / 8); j += 2) {
+        const float* d = o + 4 * j;
+        store_matrices((to ^ j % 8 * 16) + (j / 8 - first) * panel_bytes, pack<OUT_TYPE>(d[0], d[1]),
+                       pack<OUT_TYPE>(d[2], d[3]), pack<OUT_TYPE>(d[4], d[5]), pack<OUT_TYPE>(d[6], d[7]));
+      }
+      fence_stores();
+      sync_consumer();
+      if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
+        UNROLL for (int panel = first; panel < end; ++panel) {
+          store_box(p.o, panels + (panel - first) * panel_bytes, panel * PANEL_COLUMNS, query, tile.head, tile.batch);
+        }
+        commit_stores();
+      }
+      __syncwarp();
     }
   }
 };
