@@ -83,6 +83,10 @@ class Device {
   /// From now on, whether compile() keeps what it made of headers that read no function constant, for the next kernel.
   /// The code is the same. Off at first; not while another thread is in compile().
   virtual void precompile_headers(bool /*wanted*/) {}
+
+  /// Whether Binary::times is to tell all phases apart even where that takes a file in the temporary folder (NVRTC, whose
+  /// optimiser then is not counted as front end). Without effect on devices where it takes none.
+  virtual void trace_phases(bool /*wanted*/) {}
   /// All that decides the code beside the source: compiler version, options, arch. Part of the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;

@@ -218,6 +218,7 @@ class VariantsProblem : public Problem {
     cache_.reset();  // unloads what the sample before has loaded
     cache_.emplace(device_, folder);
     device_.precompile_headers(pch_);
+    device_.trace_phases(task_ == "compile");
     PeakMemory peak;
     peak.reset();
     const Stopwatch stopwatch;
@@ -229,6 +230,7 @@ class VariantsProblem : public Problem {
       note("peak_grown_bytes", static_cast<double>(peak.grown_bytes()));
     }
     device_.precompile_headers(false);
+    device_.trace_phases(false);
     CompileTimes times;
     double load_s = 0, binary_bytes = 0;
     for (const KernelSource& source : sources_) {

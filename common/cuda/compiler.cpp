@@ -13,6 +13,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -71,6 +73,31 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
+// A folder that goes with its scope, with room for some files. Where there is none the path is empty.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error || std::filesystem::space(parent, error).available < room || error) return;
+    path_ = parent / "attn-XXXXXX";
+    if (!mkdtemp(path_.data())) path_.clear();
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  static constexpr uintmax_t room = 64 << 20;  // NVRTC ends the process when it cannot write its trace
+
+  std::string path_;
+};
+
 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing. As an error, the
 // warning would also hit what headers declare for others.
 constexpr std::string_view unused_warning = "#177-D: ";
@@ -119,6 +146,22 @@ void read_report(const std::string& log, const std::string& entry, Binary& binar
   const size_t used = log.find("Used ", std::min(log.find(compiling), log.size()));
   const std::string line = used == std::string::npos ? "" : log.substr(used, log.find('\n', used) - used);
   binary.threadgroup_bytes = static_cast<int64_t>(std::max(0.0, number_before(line, "", " bytes smem")));
+}
+
+// The phases that a trace tells (--fdevice-time-trace; events as of Chromium's trace viewer, in microseconds). What is
+// not among them, NVRTC's own work, is left to the front end by compile(). Nothing where it does not tell them.
+std::optional<CompileTimes> read_trace(const std::string& path) {
+  CompileTimes times;
+  const nlohmann::json trace = nlohmann::json::parse(std::ifstream(path), nullptr, false);
+  if (!trace.is_object() || !trace.contains("traceEvents")) return std::nullopt;
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (!event.is_object() || !event.contains("name") || !event.contains("dur")) continue;
+    const double seconds = event["dur"].get<double>() * 1e-6;
+    const nlohmann::json& name = event["name"];
+    if (name == "NVVM Optimizer") times.optimizer_s += seconds;
+    if (name == "NVVM CodeGen" || name == "Total PTXAS Time") times.code_generation_s += seconds;
+  }
+  return times.optimizer_s > 0 && times.code_generation_s > 0 ? std::optional(times) : std::nullopt;
 }
 
 struct Section {
@@ -209,7 +252,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--device-as-default-execution-space",  // what both dialects share has no __device__
               "--no-source-include",                  // source_sha256() follows only what is handed over
               "--ptxas-options=-v"};
-  has_precompiled_headers_ = major > 12 || (major == 12 && minor >= 8);
+  has_precompiled_headers_ = has_phase_trace_ = major > 12 || (major == 12 && minor >= 8);
   // Its own cache, which keeps code without the assembler's report.
   if (major > 12 || (major == 12 && minor >= 9)) options_.emplace_back("--no-cache");
   try {
@@ -231,6 +274,7 @@ std::string CudaCompiler::identity() const {
 /// What NVRTC made of one source.
 struct CudaCompiler::Translated {
   std::string path, code, log;
+  std::optional<CompileTimes> times;  // as far as NVRTC told
 };
 
 CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
@@ -248,6 +292,12 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
     text = constant_free_includes(files, source.constants) + text;
     options.push_back("--pch");
   }
+  std::optional<TemporaryFolder> folder;
+  if (trace_phases_) folder.emplace();
+  const bool traced = folder && !folder->path().empty();
+  const std::string trace = traced ? folder->path() + "/trace" : "";  // NVRTC appends .json
+  const std::string trace_option = "--fdevice-time-trace=" + trace;
+  if (traced) options.push_back(trace_option.c_str());
   Program program(*nvrtc_, text, source.path, texts, names);
   const bool compiled = program.compile(options);
   const std::string log = program.log();
@@ -259,7 +309,8 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
     }
   }
   const bool for_linker = std::find(more_options.begin(), more_options.end(), "-dlto") != more_options.end();
-  return {source.path, for_linker ? program.lto_ir() : program.cubin(), log};
+  return {source.path, for_linker ? program.lto_ir() : program.cubin(), log,
+          traced ? read_trace(trace + ".json") : std::nullopt};
 }
 
 std::string CudaCompiler::link(const KernelSource& source, const std::vector<Translated>& parts,
@@ -325,32 +376,15 @@ Binary CudaCompiler::compile(const KernelSource& source) const {
   warn(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
-  // NVRTC tells the assembler's time; front end and optimiser are the rest.
+  // Without a trace, and of what is linked, only the assembler's time is known. The front end is the rest.
   const double total_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   binary.times.code_generation_s = std::max(0.0, number_before(log, "Compile time", " ms")) / 1e3;
-  binary.times.front_end_s = std::max(0.0, total_s - binary.times.code_generation_s);
+  if (parts.size() == 1) binary.times = parts.front().times.value_or(binary.times);
+  binary.times.front_end_s = std::max(0.0, total_s - binary.times.optimizer_s - binary.times.code_generation_s);
   return binary;
 }
 
 namespace {
-
-// A file that goes with its scope.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& content) : path_(std::filesystem::temp_directory_path() / "attn-XXXXXX") {
-    const int descriptor = mkstemp(path_.data());
-    if (descriptor >= 0) close(descriptor);
-    std::ofstream(path_, std::ios::binary) << content;
-  }
-  ~TemporaryFile() { unlink(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // What a program prints; nothing where it is not there.
 std::string output_of(const std::string& command) {
@@ -370,8 +404,10 @@ CodeContents cuda_contents(const Binary& binary) {
   for (const auto& [name, content] : sections_of(binary.code)) {
     if (name.starts_with(".text")) found.bytes += static_cast<int64_t>(content.size());
   }
-  const TemporaryFile file(binary.code);
-  std::istringstream lines(output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + file.path()));
+  const TemporaryFolder folder;
+  const std::string cubin = folder.path() + "/cubin";
+  if (!folder.path().empty()) std::ofstream(cubin, std::ios::binary) << binary.code;
+  std::istringstream lines(output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + cubin));
   for (std::string line; std::getline(lines, line);) {
     //         /*0090*/              @!P0 LDG.E.64 R4, desc[UR4][R2.64] ;
     const size_t comment = line.find_first_not_of(" \t");

@@ -26,6 +26,10 @@ class CudaCompiler {
   bool has_precompiled_headers() const { return has_precompiled_headers_; }
   void precompile_headers(bool wanted) { precompile_headers_ = wanted && has_precompiled_headers_; }
 
+  /// Whether NVRTC tells its phases apart (12.8 or later); see Device.
+  bool has_phase_trace() const { return has_phase_trace_; }
+  void trace_phases(bool wanted) { trace_phases_ = wanted && has_phase_trace_; }
+
   /// Throws CompileError, BadInput for a source that is not there, DeviceMissing for one with fragments where there is
   /// no nvJitLink.
   Binary compile(const KernelSource& source) const;
@@ -41,6 +45,7 @@ class CudaCompiler {
   std::string arch_, toolchain_;
   std::vector<std::string> options_;  // the same for every kernel
   bool has_precompiled_headers_ = false, precompile_headers_ = false;
+  bool has_phase_trace_ = false, trace_phases_ = false;
 };
 
 /// Bytes of a cubin's code, and how often each instruction stands in it ("HGMMA": 16), without its modifiers: of the

@@ -138,6 +138,7 @@ class CudaDevice : public Device {
 
   Binary compile(const KernelSource& source) override { return compiler_->compile(source); }
   void precompile_headers(bool wanted) override { compiler_->precompile_headers(wanted); }
+  void trace_phases(bool wanted) override { compiler_->trace_phases(wanted); }
   std::string compiler_identity() const override { return compiler_->identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
     return std::make_unique<CudaKernel>(*this, binary, entry);

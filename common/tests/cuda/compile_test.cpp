@@ -134,6 +134,29 @@ TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
   EXPECT_THROW(compiler_->compile(source), BadInput);
 }
 
+TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
+  if (!compiler_->has_phase_trace()) GTEST_SKIP() << "NVRTC is too old";
+  const Binary plain = compiler_->compile(stores("1"));
+  EXPECT_EQ(plain.times.optimizer_s, 0);
+  compiler_->trace_phases(true);
+  const Binary traced = compiler_->compile(stores("1"));
+  EXPECT_GT(traced.times.front_end_s, 0);
+  EXPECT_GT(traced.times.optimizer_s, 0);
+  EXPECT_GT(traced.times.code_generation_s, 0);
+  EXPECT_EQ(traced.code_sha256, plain.code_sha256);
+  EXPECT_EQ(traced.key, plain.key);
+}
+
+// NVRTC would end the process.
+TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
+  compiler_->trace_phases(true);
+  ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
+  const Binary binary = compiler_->compile(stores("1"));
+  unsetenv("TMPDIR");
+  EXPECT_EQ(binary.times.optimizer_s, 0);
+  EXPECT_GT(binary.times.code_generation_s, 0);
+}
+
 // The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
 TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   KernelSource source = stores("1");
