@@ -95,6 +95,12 @@ struct CompileTimes {
   double optimizer_s = 0;
   double code_generation_s = 0;
   double total_s() const { return front_end_s + optimizer_s + code_generation_s; }
+  CompileTimes& operator+=(const CompileTimes& other) {
+    front_end_s += other.front_end_s;
+    optimizer_s += other.optimizer_s;
+    code_generation_s += other.code_generation_s;
+    return *this;
+  }
 };
 
 /// Machine code and what is known of it.
