@@ -16,7 +16,9 @@
 #include "common/tests/cuda_compiler.h"
 
 // nvJitLink keeps memory of a link that failed, also when it is destroyed.
-extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink"; }  // NOLINT: LeakSanitizer's name
+extern "C" const char* __lsan_default_suppressions() {  // NOLINT: LeakSanitizer's name
+  return "leak:libnvJitLink\nleak:libnvrtc";            // which leaks with a trace
+}
 
 namespace attn {
 namespace {
