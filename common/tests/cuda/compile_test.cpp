@@ -15,10 +15,8 @@
 #include "common/pipeline.h"
 #include "common/tests/cuda_compiler.h"
 
-// nvJitLink keeps memory of a link that failed, also when it is destroyed.
-extern "C" const char* __lsan_default_suppressions() {  // NOLINT: LeakSanitizer's name
-  return "leak:libnvJitLink\nleak:libnvrtc";            // which leaks with a trace
-}
+// nvJitLink keeps memory of a link that failed, also when it is destroyed, and NVRTC of a compilation that it traced.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink\nleak:libnvrtc"; }  // NOLINT: its name
 
 namespace attn {
 namespace {
