@@ -229,7 +229,6 @@ class VariantsProblem : public Problem {
       note("peak_bytes", static_cast<double>(peak.bytes()));
       note("peak_grown_bytes", static_cast<double>(peak.grown_bytes()));
     }
-    device_.precompile_headers(false);
     CompileTimes times;
     double load_s = 0, binary_bytes = 0;
     for (const KernelSource& source : sources_) {
@@ -244,6 +243,7 @@ class VariantsProblem : public Problem {
       note("optimizer_s", times.optimizer_s);
       note("code_generation_s", times.code_generation_s);
     }
+    device_.precompile_headers(false);
     note("load_s", load_s);
     note("binary_bytes", binary_bytes);
     return {seconds};

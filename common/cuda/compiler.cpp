@@ -73,15 +73,13 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// A folder that goes with its scope, with room for some files. Where there is none the path is empty.
+// A folder that goes with its scope. Where none can be made the path is empty.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    if (error || std::filesystem::space(parent, error).available < room || error) return;
-    path_ = parent / "attn-XXXXXX";
-    if (!mkdtemp(path_.data())) path_.clear();
+    path_ = std::filesystem::temp_directory_path(error) / "attn-XXXXXX";
+    if (error || !mkdtemp(path_.data())) path_.clear();
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -93,8 +91,6 @@ class TemporaryFolder {
   const std::string& path() const { return path_; }
 
  private:
-  static constexpr uintmax_t room = 64 << 20;  // NVRTC ends the process when it cannot write its trace
-
   std::string path_;
 };
 
@@ -146,6 +142,13 @@ void read_report(const std::string& log, const std::string& entry, Binary& binar
   const size_t used = log.find("Used ", std::min(log.find(compiling), log.size()));
   const std::string line = used == std::string::npos ? "" : log.substr(used, log.find('\n', used) - used);
   binary.threadgroup_bytes = static_cast<int64_t>(std::max(0.0, number_before(line, "", " bytes smem")));
+}
+
+// Whether there is room for a trace: NVRTC ends the process when it cannot write one.
+bool has_room(const std::string& folder) {
+  std::error_code error;
+  const auto space = std::filesystem::space(folder, error);
+  return !error && space.available >= 64 << 20;
 }
 
 // The phases that a trace tells (--fdevice-time-trace; events as of Chromium's trace viewer, in microseconds). What is
@@ -294,7 +297,7 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
   }
   std::optional<TemporaryFolder> folder;
   if (trace_phases_) folder.emplace();
-  const bool traced = folder && !folder->path().empty();
+  const bool traced = folder && has_room(folder->path());
   const std::string trace = traced ? folder->path() + "/trace" : "";  // NVRTC appends .json
   const std::string trace_option = "--fdevice-time-trace=" + trace;
   if (traced) options.push_back(trace_option.c_str());

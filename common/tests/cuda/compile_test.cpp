@@ -145,6 +145,8 @@ TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
   EXPECT_GT(traced.times.code_generation_s, 0);
   EXPECT_EQ(traced.code_sha256, plain.code_sha256);
   EXPECT_EQ(traced.key, plain.key);
+  compiler_->precompile_headers(true);
+  EXPECT_GT(compiler_->compile(stores("1")).times.optimizer_s, 0);
 }
 
 // NVRTC would end the process.
