@@ -12,6 +12,7 @@
 #include "proto1_flash/backend.h"
 #include "proto1_flash/kernels/flash.h"
 #include "proto1_flash/kernels/hopper.h"
+#include "proto1_flash/schedule.h"
 
 namespace attn {
 namespace {
@@ -34,11 +35,10 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 // Tiles of a head.
 int64_t row_tiles(const FlashConfig& config) { return divide_up(config.shape.q_len, config.block_r); }
 
-// Registers of a consumer's thread: outputs, scores and weights (two a register), addresses of panels, and the rest.
+// Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
 // tests/cuda_compile_test.cpp holds it against the compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
-  const int64_t panels = (config.shape.head_dim + 63) / 64;
-  return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 6 * panels + 26;
+  return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }
 // Threadgroups that the kernel's registers let a multiprocessor run at the same time.
 size_t wgmma_threadgroups(const FlashConfig& config) {
@@ -94,24 +94,6 @@ TensorMap panel_map(const void* base, DType dtype, const FlashConfig& config, in
                           .strides_bytes = {bytes(s.row), bytes(s.head), bytes(s.batch)},
                           .box = {64, static_cast<uint32_t>(box_rows), 1, 1},
                           .swizzle = Swizzle::bytes_128});
-}
-
-/// How many heads' tiles are handed out together: see WgmmaParams.
-struct Sections {
-  int each, last;
-};
-
-// An eighth of the last-level cache for the keys and values of a section, and three tiles for every multiprocessor in
-// the last one (docs/kernels.md).
-Sections sections(const FlashConfig& config, const DeviceInfo& device) {
-  const AttentionShape& shape = config.shape;
-  const int64_t heads = shape.batch * shape.q_heads;
-  const double kv_bytes_per_q_head = 2.0 * static_cast<double>(shape.kv_len * shape.head_dim) * sizeof(uint16_t) *
-                                     static_cast<double>(shape.kv_heads) / static_cast<double>(shape.q_heads);
-  const double cached = static_cast<double>(device.last_level_cache_bytes) / 8 / std::max(kv_bytes_per_q_head, 1.0);
-  const auto each = static_cast<int64_t>(std::clamp(cached, 1.0, static_cast<double>(heads)));
-  const int64_t even = divide_up(3 * static_cast<int64_t>(device.units), row_tiles(config));
-  return {static_cast<int>(each), static_cast<int>(std::clamp(even, each, heads))};
 }
 
 class CudaFlash : public FlashBackend {
@@ -218,14 +200,16 @@ class CudaFlash : public FlashBackend {
       wgmma.o = panel_map(params.o, config.out_dtype, config, shape.q_heads, shape.q_len, params.o_strides, 64);
     }
     wgmma.scale_log2 = params.scale * log2_e;
-    const Sections heads = sections(config, device.info());
-    wgmma.heads_of_section = heads.each;
-    wgmma.heads_of_last = heads.last;
+    const std::vector<WgmmaTile> schedule = wgmma_schedule(config, device.info());
+    const auto tiles = std::make_shared<Buffer>(device, schedule.size() * sizeof(WgmmaTile));
+    tiles->upload(schedule.data(), tiles->bytes());
+    wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());
+    wgmma.tile_count = static_cast<unsigned>(schedule.size());
     const unsigned zeros[2] = {};
     const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
     counters->upload(zeros, sizeof zeros);
-    wgmma.schedule = static_cast<unsigned*>(counters->data());
-    return [kernel, &loaded, wgmma, counters](CommandEncoder& encoder) {
+    wgmma.counters = static_cast<unsigned*>(counters->data());
+    return [kernel, &loaded, wgmma, tiles, counters](CommandEncoder& encoder) {
       encoder.dispatch(loaded, kernel.grid, kernel.threads, kernel.threadgroup_bytes, wgmma);
     };
   }
@@ -254,7 +238,7 @@ class CudaFlash : public FlashBackend {
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64, 20}, {64, dim <= 64 ? 64 : 32, 11}, {64, 16, 12}};
     }
     if (dim <= 64)
-      return {{256, 64, 14.3}, {192, 128, 10.0}, {128, 128, 8.2}, {64, 128, 7.9}, {64, 64, 9.0}, {64, 16, 20}};
+      return {{256, 64, 14.3}, {192, 128, 9.7}, {128, 128, 8.2}, {64, 128, 7.9}, {64, 64, 9.0}, {64, 16, 20}};
     if (dim <= 80)
       return {{192, 64, 12.6}, {192, 80, 12.4}, {128, 128, 8.8}, {64, 128, 6.8}, {64, 64, 14.0}, {64, 16, 30}};
     if (dim <= 112) return {{192, 64, 13.7}, {128, 128, 9.6}, {64, 128, 6.9}, {64, 64, 14.6}, {64, 16, 30}};

@@ -59,6 +59,13 @@ DEVICE void store_float(void* tensor, long long index, float value) {
   }
 }
 
+/// 1 / x by the special function unit, within 1 ulp.
+DEVICE float reciprocal_approx(float x) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+  return reciprocal;
+}
+
 /// 2^x by the special function unit; 0 below -126.
 DEVICE float exp2_approx(float x) {
   float power;

@@ -106,123 +106,169 @@ DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// Descriptor of an operand in shared memory. Sums run along the columns of a panel (K major): `panel_bytes` is not
-/// used, 16 columns further is 32 bytes further. Sums run along its rows (MN major): `panel_bytes` lie between panels,
-/// 16 rows further is 2048 bytes further.
-DEVICE unsigned long long operand(const void* tile, unsigned panel_bytes = 16) {
-  constexpr unsigned long long swizzle_128 = 1ull << 62;
-  constexpr unsigned long long eight_rows = 8 * PANEL_ROW_BYTES / 16;
-  return (shared_address(tile) & 0x3FFFF) / 16 | static_cast<unsigned long long>(panel_bytes / 16) << 16 |
-         eight_rows << 32 | swizzle_128;
+/// Low word of the descriptor of an operand in shared memory, in units of 16 bytes. Sums run along the columns of a
+/// panel (K major): `panel_bytes` is not used, 16 columns further is 32 bytes further. Sums run along its rows (MN
+/// major): `panel_bytes` lie between panels, 16 rows further is 2048 bytes further.
+DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
+  return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
+/// The high word of all of them: eight rows further, and the swizzle of 128 bytes.
+constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
+
+// ---- results
+//
+// N / 2 of them a thread, in registers that have names in PTX and none in C++: as operands of every product, up to 128
+// in and 128 out, they would be a third of what a kernel takes to compile. `s` is for products of shared memory, `o`
+// for those whose A is in registers.
+
+/// Makes s0, s1, .. and o0, o1, .. known to the kernel: once, before all else, and all that uses them inlined.
+template <int S_COUNT, int O_COUNT>
+DEVICE void declare_results() {
+  asm volatile(".reg .f32 s<%0>, o<%1>;" ::"n"(S_COUNT), "n"(O_COUNT));
+}
+
+// Eight numbers from I on, which follow a register's letter.
+#define EIGHT_FROM(I) "n"(I), "n"(I + 1), "n"(I + 2), "n"(I + 3), "n"(I + 4), "n"(I + 5), "n"(I + 6), "n"(I + 7)
+#define TO_EIGHT(x) "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]), "=f"(x[4]), "=f"(x[5]), "=f"(x[6]), "=f"(x[7])
+// clang-format off
+#define READ_EIGHT(r)                                                                      \
+  "mov.f32 %0, " r "%8; mov.f32 %1, " r "%9; mov.f32 %2, " r "%10; mov.f32 %3, " r "%11; " \
+  "mov.f32 %4, " r "%12; mov.f32 %5, " r "%13; mov.f32 %6, " r "%14; mov.f32 %7, " r "%15;"
+// clang-format on
+
+/// Results to C++, behind the wait for them.
+template <int COUNT, int FROM = 0>
+DEVICE void read_s(float (&x)[COUNT]) {
+  float* const to = x + FROM;
+  asm volatile(READ_EIGHT("s") : TO_EIGHT(to) : EIGHT_FROM(FROM) : "memory");
+  if constexpr (FROM + 8 < COUNT) read_s<COUNT, FROM + 8>(x);
+}
+template <int COUNT, int FROM = 0>
+DEVICE void read_o(float (&x)[COUNT]) {
+  float* const to = x + FROM;
+  asm volatile(READ_EIGHT("o") : TO_EIGHT(to) : EIGHT_FROM(FROM) : "memory");
+  if constexpr (FROM + 8 < COUNT) read_o<COUNT, FROM + 8>(x);
+}
+
+/// o = 0.
+template <int COUNT, int FROM = 0>
+DEVICE void zero_o() {
+  asm volatile(
+      "mov.f32 o%0, 0f00000000; mov.f32 o%1, 0f00000000; mov.f32 o%2, 0f00000000; mov.f32 o%3, 0f00000000; "
+      "mov.f32 o%4, 0f00000000; mov.f32 o%5, 0f00000000; mov.f32 o%6, 0f00000000; mov.f32 o%7, 0f00000000;" ::
+          EIGHT_FROM(FROM)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) zero_o<COUNT, FROM + 8>();
+}
+
+/// o times a factor for each of the thread's two rows.
+template <int COUNT, int FROM = 0>
+DEVICE void scale_o(const float (&factor)[2]) {
+  asm volatile(
+      "mul.ftz.f32 o%2, o%2, %0; mul.ftz.f32 o%3, o%3, %0; mul.ftz.f32 o%4, o%4, %1; mul.ftz.f32 o%5, o%5, %1; "
+      "mul.ftz.f32 o%6, o%6, %0; mul.ftz.f32 o%7, o%7, %0; mul.ftz.f32 o%8, o%8, %1; mul.ftz.f32 o%9, o%9, %1;" ::"f"(
+          factor[0]),
+      "f"(factor[1]), EIGHT_FROM(FROM)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
+}
+
+// The names of so many registers.
+#define NAMES(r, a, b, c, d, e, f, g, h) r #a "," r #b "," r #c "," r #d "," r #e "," r #f "," r #g "," r #h
+#define R8(r) NAMES(r, 0, 1, 2, 3, 4, 5, 6, 7)
+#define R16(r) R8(r) "," NAMES(r, 8, 9, 10, 11, 12, 13, 14, 15)
+#define R24(r) R16(r) "," NAMES(r, 16, 17, 18, 19, 20, 21, 22, 23)
+#define R32(r) R24(r) "," NAMES(r, 24, 25, 26, 27, 28, 29, 30, 31)
+#define R40(r) R32(r) "," NAMES(r, 32, 33, 34, 35, 36, 37, 38, 39)
+#define R48(r) R40(r) "," NAMES(r, 40, 41, 42, 43, 44, 45, 46, 47)
+#define R56(r) R48(r) "," NAMES(r, 48, 49, 50, 51, 52, 53, 54, 55)
+#define R64(r) R56(r) "," NAMES(r, 56, 57, 58, 59, 60, 61, 62, 63)
+#define R72(r) R64(r) "," NAMES(r, 64, 65, 66, 67, 68, 69, 70, 71)
+#define R80(r) R72(r) "," NAMES(r, 72, 73, 74, 75, 76, 77, 78, 79)
+#define R88(r) R80(r) "," NAMES(r, 80, 81, 82, 83, 84, 85, 86, 87)
+#define R96(r) R88(r) "," NAMES(r, 88, 89, 90, 91, 92, 93, 94, 95)
+#define R104(r) R96(r) "," NAMES(r, 96, 97, 98, 99, 100, 101, 102, 103)
+#define R112(r) R104(r) "," NAMES(r, 104, 105, 106, 107, 108, 109, 110, 111)
+#define R120(r) R112(r) "," NAMES(r, 112, 113, 114, 115, 116, 117, 118, 119)
+#define R128(r) R120(r) "," NAMES(r, 120, 121, 122, 123, 124, 125, 126, 127)
 
 template <int TYPE, int N>
 struct Mma;
 
-// The lists of N / 2 results, in eights.
-#define D8(i)                                                                                                 \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7])
-
-/// Keeps the compiler from moving uses of a result before the wait for it.
-template <int COUNT>
-DEVICE void pin(float (&d)[COUNT]) {
-  UNROLL for (int i = 0; i < COUNT; i += 8) asm volatile("" : D8(i)::"memory");
-}
-
-#define D16(i) D8(i), D8(i + 8)
-#define D32(i) D16(i), D16(i + 16)
-#define D64(i) D32(i), D32(i + 32)
-#define P8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define P16 P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define P24 P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define P32 P24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define P40 P32 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define P48 P40 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define P56 P48 ",%48,%49,%50,%51,%52,%53,%54,%55"
-#define P64 P56 ",%56,%57,%58,%59,%60,%61,%62,%63"
-#define P72 P64 ",%64,%65,%66,%67,%68,%69,%70,%71"
-#define P80 P72 ",%72,%73,%74,%75,%76,%77,%78,%79"
-#define P88 P80 ",%80,%81,%82,%83,%84,%85,%86,%87"
-#define P96 P88 ",%88,%89,%90,%91,%92,%93,%94,%95"
-#define P104 P96 ",%96,%97,%98,%99,%100,%101,%102,%103"
-#define P112 P104 ",%104,%105,%106,%107,%108,%109,%110,%111"
-#define P120 P112 ",%112,%113,%114,%115,%116,%117,%118,%119"
-#define P128 P120 ",%120,%121,%122,%123,%124,%125,%126,%127"
-
-// `shared`: A and B are K major in shared memory; without `add` the result is overwritten. `registers`: A's fragment in
-// registers, B is MN major. I1 to I5 are the numbers of the operands after the results.
-#define MMA(TYPE, NAME, N, P, I1, I2, I3, I4, I5, ...)                                                          \
-  template <>                                                                                                   \
-  struct Mma<TYPE, N> {                                                                                         \
-    static DEVICE void shared(float (&d)[N / 2], unsigned long long a, unsigned long long b, int add) {         \
-      asm volatile("{.reg .pred add; setp.ne.b32 add, %" #I3                                                    \
-                   ", 0;\n"                                                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" P "}, %" #I1 ", %" #I2  \
-                   ", add, 1, 1, 0, 0;}"                                                                        \
-                   : __VA_ARGS__                                                                                \
-                   : "l"(a), "l"(b), "r"(add));                                                                 \
-    }                                                                                                           \
-    static DEVICE void registers(float (&d)[N / 2], const unsigned* a, unsigned long long b) {                  \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" P "}, {%" #I1 ", %" #I2 \
-                   ", %" #I3 ", %" #I4 "}, %" #I5 ", 1, 1, 1, 1;"                                               \
-                   : __VA_ARGS__                                                                                \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                       \
-    }                                                                                                           \
+// `shared`: s = A B, or s += A B with `add`, A and B K major in shared memory. `registers`: o += A B, A's fragment in
+// registers, B MN major in shared memory.
+#define MMA(TYPE, NAME, N, LIST)                                                \
+  template <>                                                                   \
+  struct Mma<TYPE, N> {                                                         \
+    static DEVICE void shared(unsigned a, unsigned b, int add) {                \
+      asm volatile(                                                             \
+          "{.reg .pred add; .reg .b64 a, b;\n"                                  \
+          "setp.ne.b32 add, %2, 0; mov.b64 a, {%0, %3}; mov.b64 b, {%1, %3};\n" \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME       \
+          " {" LIST("s") "}, a, b, add, 1, 1, 0, 0;}" ::"r"(a),                 \
+          "r"(b), "r"(add), "n"(operand_high));                                 \
+    }                                                                           \
+    static DEVICE void registers(const unsigned* a, unsigned b) {               \
+      asm volatile(                                                             \
+          "{.reg .b64 b; mov.b64 b, {%4, %5};\n"                                \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME       \
+          " {" LIST("o") "}, {%0, %1, %2, %3}, b, 1, 1, 1, 1;}" ::"r"(a[0]),    \
+          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(operand_high));          \
+    }                                                                           \
   };
-#define MMA_OF_TYPES(...)      \
-  MMA(F16, "f16", __VA_ARGS__) \
-  MMA(BF16, "bf16", __VA_ARGS__)
+#define MMA_OF_TYPES(N, LIST) \
+  MMA(F16, "f16", N, LIST)    \
+  MMA(BF16, "bf16", N, LIST)
 
 // The front end takes a millisecond and a half over each width: a kernel says before it includes this which it needs.
 #ifndef MMA_WIDTH
 #define MMA_WIDTH(n) true
 #endif
 #if MMA_WIDTH(16)
-MMA_OF_TYPES(16, P8, 8, 9, 10, 11, 12, D8(0))
+MMA_OF_TYPES(16, R8)
 #endif
 #if MMA_WIDTH(32)
-MMA_OF_TYPES(32, P16, 16, 17, 18, 19, 20, D16(0))
+MMA_OF_TYPES(32, R16)
 #endif
 #if MMA_WIDTH(48)
-MMA_OF_TYPES(48, P24, 24, 25, 26, 27, 28, D16(0), D8(16))
+MMA_OF_TYPES(48, R24)
 #endif
 #if MMA_WIDTH(64)
-MMA_OF_TYPES(64, P32, 32, 33, 34, 35, 36, D32(0))
+MMA_OF_TYPES(64, R32)
 #endif
 #if MMA_WIDTH(80)
-MMA_OF_TYPES(80, P40, 40, 41, 42, 43, 44, D32(0), D8(32))
+MMA_OF_TYPES(80, R40)
 #endif
 #if MMA_WIDTH(96)
-MMA_OF_TYPES(96, P48, 48, 49, 50, 51, 52, D32(0), D16(32))
+MMA_OF_TYPES(96, R48)
 #endif
 #if MMA_WIDTH(112)
-MMA_OF_TYPES(112, P56, 56, 57, 58, 59, 60, D32(0), D16(32), D8(48))
+MMA_OF_TYPES(112, R56)
 #endif
 #if MMA_WIDTH(128)
-MMA_OF_TYPES(128, P64, 64, 65, 66, 67, 68, D64(0))
+MMA_OF_TYPES(128, R64)
 #endif
 #if MMA_WIDTH(144)
-MMA_OF_TYPES(144, P72, 72, 73, 74, 75, 76, D64(0), D8(64))
+MMA_OF_TYPES(144, R72)
 #endif
 #if MMA_WIDTH(160)
-MMA_OF_TYPES(160, P80, 80, 81, 82, 83, 84, D64(0), D16(64))
+MMA_OF_TYPES(160, R80)
 #endif
 #if MMA_WIDTH(176)
-MMA_OF_TYPES(176, P88, 88, 89, 90, 91, 92, D64(0), D16(64), D8(80))
+MMA_OF_TYPES(176, R88)
 #endif
 #if MMA_WIDTH(192)
-MMA_OF_TYPES(192, P96, 96, 97, 98, 99, 100, D64(0), D32(64))
+MMA_OF_TYPES(192, R96)
 #endif
 #if MMA_WIDTH(208)
-MMA_OF_TYPES(208, P104, 104, 105, 106, 107, 108, D64(0), D32(64), D8(96))
+MMA_OF_TYPES(208, R104)
 #endif
 #if MMA_WIDTH(224)
-MMA_OF_TYPES(224, P112, 112, 113, 114, 115, 116, D64(0), D32(64), D16(96))
+MMA_OF_TYPES(224, R112)
 #endif
 #if MMA_WIDTH(240)
-MMA_OF_TYPES(240, P120, 120, 121, 122, 123, 124, D64(0), D32(64), D16(96), D8(112))
+MMA_OF_TYPES(240, R120)
 #endif
 #if MMA_WIDTH(256)
-MMA_OF_TYPES(256, P128, 128, 129, 130, 131, 132, D64(0), D64(64))
+MMA_OF_TYPES(256, R128)
 #endif

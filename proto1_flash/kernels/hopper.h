@@ -4,16 +4,22 @@
 #include "common/kernel/attention.h"
 #include "common/kernel/tensor_map.h"
 
+/// BLOCK_R query rows of one head.
+struct WgmmaTile {
+  int batch, head, kv_head;
+  int first_query;  // a multiple of 64, negative where the first consumers have no rows
+  int blocks;       // of keys that some row sees, at least one
+};
+
 /// Maps in [head_dim][row][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V. O's is
 /// for OUT_PANELS > 0.
 struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;
-  float scale_log2;    // scale * log2(e)
-  unsigned* schedule;  // two counters, 0 before and after every launch
-  // Causal: (batch, head) pairs whose tiles are handed out together, so that their K and V stay in L2; and those of the
-  // last section, which is long enough for all multiprocessors to end at the same time.
-  int heads_of_section, heads_of_last;
+  float scale_log2;        // scale * log2(e)
+  const WgmmaTile* tiles;  // in the order in which they are to be taken: those of a causal kernel take unlike times
+  unsigned tile_count;
+  unsigned* counters;  // of tiles taken and of threadgroups that are done, 0 before and after every launch
 };
 
 /// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned to 1024 bytes by its

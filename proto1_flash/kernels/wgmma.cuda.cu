@@ -7,7 +7,7 @@
 // take turns, one multiplies while another does the softmax (ping-pong, section 3.1). Blocks are walked from the last
 // key to the first, so that those that need a mask come first.
 //
-// Tiles are handed out by an atomic counter: long ones first within a section of heads whose K and V stay in L2.
+// Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
@@ -35,9 +35,6 @@ constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(!PING_PONG || CONSUMERS > 1);
-// Two texts for the loop, the same but for where it begins. With the first block's softmax before it head_dim 64 and
-// 128 are 2 to 4 % faster; with all of them in it 80 and 96 are 1 to 5 % faster, and less is to compile.
-constexpr bool FIRST_APART = DIM == 64 || DIM == 128;
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
@@ -49,21 +46,13 @@ extern __shared__ __align__(1024) unsigned char memory[];
 // stays in uniform registers (8 to 12 % at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
-/// One tile of the output: BLOCK_R query rows of one head.
-struct Tile {
-  int batch, head, kv_head;
-  int first_query;         // a multiple of 64, negative where the first consumers have no rows
-  int blocks;              // of keys that some row sees, at least one
-  int own[CONSUMERS];      // those of them that a consumer's rows see, at least one
-  int visible[CONSUMERS];  // those that need no mask
-};
-constexpr int no_more_tiles = -1;
+constexpr int no_more_tiles = -1;  // in place of a tile's blocks
 
 struct Barriers {
   Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
   Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
   Barrier tile_full, tile_empty;
-  Tile tile;  // from the scheduler to the others
+  WgmmaTile tile;  // from the scheduler to the others
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
@@ -82,8 +71,6 @@ struct Ring {
   }
 };
 
-DEVICE int tiles_of_head(const AttentionParams& a) { return (a.q_len + BLOCK_R - 1) / BLOCK_R; }
-
 /// A row sees the keys before it.
 DEVICE int key_end(const AttentionParams& a, int query) {
   return CAUSAL ? min(max(causal_end(query, a.q_len, a.kv_len), 0), a.kv_len) : a.kv_len;
@@ -93,52 +80,13 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
   return static_cast<unsigned>(query) < static_cast<unsigned>(a.q_len);
 }
 
-/// Tile of that number, counted from the end of the schedule.
-DEVICE Tile find_tile(const WgmmaParams& p, int number) {
-  const AttentionParams& a = p.attention;
-  const int rows = tiles_of_head(a);
-  int pair, row;
-  if constexpr (CAUSAL) {  // the longest tiles of a section first, the shortest last
-    int first = 0, heads = p.heads_of_last, rest = number;
-    if (number >= heads * rows) {
-      rest = number - heads * rows;
-      const int section = rest / (p.heads_of_section * rows);
-      first = heads + section * p.heads_of_section;
-      heads = min(p.heads_of_section, a.batch * a.q_heads - first);
-      rest -= section * p.heads_of_section * rows;
-    }
-    row = rest / heads;
-    pair = first + rest % heads;
-  } else {
-    row = number % rows;
-    pair = number / rows;
-  }
-  Tile tile;
-  tile.batch = pair / a.q_heads;
-  tile.head = pair % a.q_heads;
-  tile.kv_head = tile.head / (a.q_heads / a.kv_heads);
-  // Causal rows are cut into tiles from the last on: consumers without rows are then those of the shortest tile.
-  const int before = CAUSAL ? rows * BLOCK_R - (a.q_len + 63) / 64 * 64 : 0;
-  tile.first_query = row * BLOCK_R - before;
-  tile.blocks = 1;
-  UNROLL for (int c = 0; c < CONSUMERS; ++c) {
-    const int first = tile.first_query + c * 64, last = min(first + 64, a.q_len) - 1;
-    const int end = row_exists(a, first) ? key_end(a, last) : 0;
-    tile.own[c] = max((end + BLOCK_C - 1) / BLOCK_C, 1);
-    tile.visible[c] = key_end(a, first) / BLOCK_C;
-    tile.blocks = max(tile.blocks, tile.own[c]);
-  }
-  return tile;
-}
-
 // ---- scheduler: one thread that hands out tiles
 
 DEVICE void schedule(const WgmmaParams& p) {
   Barriers& bars = barriers();
-  const int tiles = tiles_of_head(p.attention) * p.attention.batch * p.attention.q_heads;
   unsigned parity = 0;
-  for (int number = blockIdx.x; number < tiles; number = gridDim.x + atomicAdd(p.schedule, 1)) {
-    bars.tile = find_tile(p, tiles - 1 - number);
+  for (unsigned number = blockIdx.x; number < p.tile_count; number = gridDim.x + atomicAdd(p.counters, 1)) {
+    bars.tile = p.tiles[number];
     bars.tile_full.arrive();
     bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
     parity ^= 1;
@@ -147,9 +95,9 @@ DEVICE void schedule(const WgmmaParams& p) {
   bars.tile_full.arrive();
   // The last to finish leaves the counters as it found them.
   __threadfence();
-  if (atomicAdd(p.schedule + 1, 1) == gridDim.x - 1) {
-    p.schedule[0] = 0;
-    p.schedule[1] = 0;
+  if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) {
+    p.counters[0] = 0;
+    p.counters[1] = 0;
   }
 }
 
@@ -164,7 +112,7 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
 
 // BLOCK_C rows of K or V, once their buffer is free.
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
-                       const Tile& tile) {
+                       const WgmmaTile& tile) {
   empty.wait(kv.parity ^ 1);
   full.arrive_expect(KV_BYTES);
   copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
@@ -177,27 +125,26 @@ DEVICE void produce(const WgmmaParams& p) {
   while (true) {
     bars.tile_full.wait(tile_parity);
     tile_parity ^= 1;
-    const Tile tile = bars.tile;
-    if (tile.blocks <= 1) bars.tile_empty.arrive();
+    const WgmmaTile tile = bars.tile;
     if (tile.blocks == no_more_tiles) break;
-    int key = (tile.blocks - 1) * BLOCK_C;
-    copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
-#pragma unroll 1  // for less to compile
-    for (int c = 0; c < CONSUMERS; ++c) {
-      bars.q_empty[c].wait(q_parity ^ 1);
-      bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
-      copy_panels(memory + c * PANELS * Q_PANEL_BYTES, Q_PANEL_BYTES, p.q, bars.q_full[c], tile.first_query + c * 64,
-                  tile.head, tile.batch);
-    }
-    q_parity ^= 1;
+    bool first = true;
 #pragma unroll 1  // in as few registers as this warpgroup keeps
-    while (true) {
+    for (int key = (tile.blocks - 1) * BLOCK_C; key >= 0; key -= BLOCK_C) {
+      if (key == 0) bars.tile_empty.arrive();
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
+      if (first) {
+#pragma unroll 1  // for less to compile
+        for (int c = 0; c < CONSUMERS; ++c) {
+          bars.q_empty[c].wait(q_parity ^ 1);
+          bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
+          copy_panels(memory + c * PANELS * Q_PANEL_BYTES, Q_PANEL_BYTES, p.q, bars.q_full[c],
+                      tile.first_query + c * 64, tile.head, tile.batch);
+        }
+        q_parity ^= 1;
+        first = false;
+      }
       copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile);
       kv.advance();
-      if (key == 0) break;
-      if (key == BLOCK_C) bars.tile_empty.arrive();  // the last block's turn is next
-      key -= BLOCK_C;
-      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
     }
   }
 }
@@ -213,7 +160,6 @@ struct Consumer {
   const int thread = threadIdx.x % WARPGROUP;
   const int row = thread / 32 * 16 + thread % 32 / 4;  // of the 64
   const int column = thread % 4 * 2;                   // of 8
-  float o[DIM / 2];
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
   float shift[2], sum[2], alpha[2];  // of the two rows
@@ -225,12 +171,12 @@ struct Consumer {
 
   // S = Q K^T, issued.
   DEVICE void multiply_scores(int stage) {
-    const unsigned long long q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
-    const unsigned long long k_block = operand(memory + layout.k + stage * KV_BYTES);
+    const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
+    const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < DIM / 16; ++step) {
       const int panel = step / 4, bytes = step % 4 * 32;
-      Mma_S::shared(s, q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
+      Mma_S::shared(q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
                     step > 0);
     }
     mma_commit();
@@ -238,16 +184,16 @@ struct Consumer {
 
   // O += P V, issued.
   DEVICE void multiply_outputs(int stage) {
-    const unsigned long long v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
+    const unsigned v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
-      Mma_O::registers(o, weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16);
+      Mma_O::registers(weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16);
     }
     mma_commit();
   }
 
   // Hook and mask, where the block needs them.
-  DEVICE void finish_scores(const Tile& tile, int block) {
+  DEVICE void finish_scores(const WgmmaTile& tile, int block) {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;
     const int key = block * BLOCK_C + column;
@@ -296,8 +242,7 @@ struct Consumer {
   }
 
   DEVICE void rescale() {
-    if (!grew) return;
-    UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] *= alpha[i / 2 % 2];
+    if (grew) scale_o<DIM / 2>(alpha);
   }
 
   // Ping-pong: this consumer's turn to issue, and handing it on to the next.
@@ -328,26 +273,29 @@ struct Consumer {
     while (true) {
       bars.tile_full.wait(tile_parity);
       tile_parity ^= 1;
-      const Tile& shared = bars.tile;
-      const Tile tile = {shared.batch, shared.head, shared.kv_head, shared.first_query, shared.blocks};
-      const int own = shared.own[index], visible = shared.visible[index];
+      const WgmmaTile tile = bars.tile;
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
       UNROLL for (int r = 0; r < 2; ++r) {
         shift[r] = no_shift;
         sum[r] = 0;
       }
-      UNROLL for (int i = 0; i < DIM / 2; ++i) o[i] = 0;
+      zero_o<DIM / 2>();
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
-      attend(tile, own, visible, kv);
+      attend(tile, kv);
       store(tile);
     }
     if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
   }
 
-  DEVICE void attend(const Tile& tile, int own, int visible, Ring<STAGES>& kv) {
+  DEVICE void attend(const WgmmaTile& tile, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
+    const AttentionParams& a = p.attention;
+    const int query = tile.first_query + index * 64;
+    const int end = row_exists(a, query) ? key_end(a, min(query + 64, a.q_len) - 1) : 0;
+    const int own = max((end + BLOCK_C - 1) / BLOCK_C, 1);  // blocks that its rows see
+    const int visible = key_end(a, query) / BLOCK_C;        // those of them that need no mask
 #pragma unroll 1
     for (int block = tile.blocks; block > own; --block) {  // what only other consumers use is handed back
       bars.k_full[kv.index].wait(kv.parity);
@@ -365,31 +313,19 @@ struct Consumer {
     wait_turn();
     multiply_scores(kv.index);
     mma_wait<0>();
-    pin(s);
     pass_turn();
     Ring<STAGES> previous = kv;
-    if constexpr (FIRST_APART) {
-      weigh(tile, block, visible, kv, previous, true);
+    bool first = true;
 #pragma unroll 1
-      while (--block >= 0) {
-        multiply(kv, previous);
-        weigh(tile, block, visible, kv, previous, false);
-      }
-    } else {
-      bool first = true;
-#pragma unroll 1
-      while (true) {
-        weigh(tile, block, visible, kv, previous, first);
-        first = false;
-        if (--block < 0) break;
-        multiply(kv, previous);
-      }
+    while (true) {
+      weigh(tile, block, visible, kv, previous, first);
+      first = false;
+      if (--block < 0) break;
+      multiply(kv, previous);
     }
-    if constexpr (DIM > 128) rescale();
     bars.v_full[previous.index].wait(previous.parity);
     multiply_outputs(previous.index);
     mma_wait<0>();
-    pin(o);
     release(bars.v_empty[previous.index]);
   }
 
@@ -399,42 +335,38 @@ struct Consumer {
     bars.k_full[kv.index].wait(kv.parity);
     wait_turn();
     multiply_scores(kv.index);
-    if constexpr (DIM > 128) rescale();
     bars.v_full[previous.index].wait(previous.parity);
     multiply_outputs(previous.index);
     pass_turn();
+    mma_wait<1>();
   }
 
   // The weights of a block, from its scores, while O += P V of the one before is under way. Of the first there is none.
-  DEVICE void weigh(const Tile& tile, int block, int visible, Ring<STAGES>& kv, Ring<STAGES>& previous, bool first) {
+  DEVICE void weigh(const WgmmaTile& tile, int block, int visible, Ring<STAGES>& kv, Ring<STAGES>& previous,
+                    bool first) {
     Barriers& bars = barriers();
-    const bool alone = FIRST_APART && first;  // known to the compiler
-    if (!alone) {
-      mma_wait<1>();
-      pin(s);
-    }
+    read_s(s);
     release(bars.k_empty[kv.index]);
     if (block == 0) release(bars.q_empty[index]);
     if (!FOLD || block >= visible) finish_scores(tile, block);
     softmax();
-    if (!alone) {
-      mma_wait<0>();
-      pin(o);
-      if (!first) release(bars.v_empty[previous.index]);
-    }
+    mma_wait<0>();
+    if (!first) release(bars.v_empty[previous.index]);
     pack_weights();  // before the branch of rescale, so that the compiler puts it among the exponentials
-    if (DIM <= 128 && !alone) rescale();
+    rescale();
     previous = kv;
     kv.advance();
   }
 
   // O / sum to memory, and the log-sum-exp.
-  DEVICE void store(const Tile& tile) {
+  DEVICE void store(const WgmmaTile& tile) {
     const AttentionParams& a = p.attention;
+    float o[DIM / 2];
+    read_o(o);
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
       const bool seen = shift[r] > no_shift;
-      const float inverse = seen ? 1.0f / total : 0.0f;
+      const float inverse = seen ? reciprocal_approx(total) : 0.0f;
       const int query = tile.first_query + index * 64 + row + r * 8;
       UNROLL for (int i = 2 * r; i < DIM / 2; i += 4) {
         o[i] *= inverse;
@@ -456,13 +388,12 @@ struct Consumer {
         }
       }
     }
-    if constexpr (OUT_PANELS > 0) copy_output(tile);
+    if constexpr (OUT_PANELS > 0) copy_output(tile, o);
   }
 
   // O to memory by tensor copies, OUT_PANELS panels at a time.
-  DEVICE void copy_output(const Tile& tile) {
-    constexpr int panel_bytes = 64 * PANEL_ROW_BYTES;
-    unsigned char* const panels = memory + layout.o + index * OUT_PANELS * panel_bytes;
+  DEVICE void copy_output(const WgmmaTile& tile, const float* o) {
+    unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
     const int query = tile.first_query + index * 64;
     // A lane addresses a row of 16 bytes: of rows 0 to 15 of the warp, and of one of two groups of 8 columns. Their
     // places within a panel's row are permuted as the copies expect it (Swizzle::bytes_128).
@@ -475,14 +406,14 @@ struct Consumer {
       const int end = min(first + OUT_PANELS, PANELS);
       UNROLL for (int j = first * 8; j < min(end * 8, DIM / 8); j += 2) {
         const float* d = o + 4 * j;
-        store_matrices((to ^ j % 8 * 16) + (j / 8 - first) * panel_bytes, pack<OUT_TYPE>(d[0], d[1]),
+        store_matrices((to ^ j % 8 * 16) + (j / 8 - first) * Q_PANEL_BYTES, pack<OUT_TYPE>(d[0], d[1]),
                        pack<OUT_TYPE>(d[2], d[3]), pack<OUT_TYPE>(d[4], d[5]), pack<OUT_TYPE>(d[6], d[7]));
       }
       fence_stores();
       sync_consumer();
       if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
         UNROLL for (int panel = first; panel < end; ++panel) {
-          store_box(p.o, panels + (panel - first) * panel_bytes, panel * PANEL_COLUMNS, query, tile.head, tile.batch);
+          store_box(p.o, panels + (panel - first) * Q_PANEL_BYTES, panel * PANEL_COLUMNS, query, tile.head, tile.batch);
         }
         commit_stores();
       }
@@ -495,6 +426,7 @@ struct Consumer {
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREADGROUPS)
     flash_forward(const __grid_constant__ WgmmaParams p) {
+  declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
   if (threadIdx.x == 0) {
     for (int c = 0; c < CONSUMERS; ++c) {

@@ -344,20 +344,19 @@ constexpr const char* shared_file = "common/kernel/attention.h";
 
 std::vector<Mutation> mutations(bool of_cuda) {
   if (of_cuda) {
-    return {
-        {"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
-        {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
-        {"wgmma", "missing_rescale_of_outputs", wgmma_file, "o[i] *= alpha[i / 2 % 2];", "o[i] *= 1.0f;"},
-        {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
-        {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
-        {"wgmma", "wrong_head_of_group", wgmma_file, "tile.head / (a.q_heads / a.kv_heads)", "tile.head % a.kv_heads"},
-        {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
-        {"wgmma", "stray_row", wgmma_file, "if (!row_exists(a, query)) continue;", ""},
-        {"wgmma", "wrong_swizzle", wgmma_file, "(lane / 16 ^ lane % 8)", "(lane / 16)"},
-        {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
-         "const bool odd = !(threadIdx.x & step);"},
-        {"mma_sync", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
-        {"naive", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"}};
+    return {{"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+            {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+            {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew) scale_o<DIM / 2>(alpha);", ""},
+            {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
+            {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
+            {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
+            {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
+            {"wgmma", "stray_row", wgmma_file, "if (!row_exists(a, query)) continue;", ""},
+            {"wgmma", "wrong_swizzle", wgmma_file, "(lane / 16 ^ lane % 8)", "(lane / 16)"},
+            {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
+             "const bool odd = !(threadIdx.x & step);"},
+            {"mma_sync", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+            {"naive", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"}};
   }
   return {
       Mutation{"tuned", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
