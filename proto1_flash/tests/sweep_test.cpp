@@ -131,8 +131,8 @@ TEST(FlashSweepTest, DefaultTileOfHopperKeepsWhatIsNamed) {
   EXPECT_EQ(hopper_tile(rows), "192x64");
   keys.set("block_c", int64_t{128});
   EXPECT_EQ(hopper_tile(keys), "64x128");
-  odd.set("block_c", int64_t{80});  // of no tile in the list
-  EXPECT_EQ(hopper_tile(odd), "64x80");
+  odd.set("block_c", int64_t{96});  // of no tile in the list
+  EXPECT_EQ(hopper_tile(odd), "64x96");
 }
 
 TEST(FlashSweepTest, FollowsWhatIsNamed) {
