@@ -26,6 +26,8 @@ struct FlashConfig {
 
   /// Throws BadInput for a case that makes no sense on any device.
   static FlashConfig from(const Case& config);
+  /// Tiles of a head.
+  int64_t row_tiles() const { return (shape.q_len + block_r - 1) / block_r; }
   /// Whether both read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
     return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;

@@ -29,11 +29,7 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   return config.dtype != DType::f32 && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
-
-// Tiles of a head.
-int64_t row_tiles(const FlashConfig& config) { return divide_up(config.shape.q_len, config.block_r); }
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
 // tests/cuda_compile_test.cpp holds it against the compiler.
@@ -110,7 +106,7 @@ class CudaFlash : public FlashBackend {
                                {"CAUSAL", shape.causal},
                                {"IN_TYPE", element_type(config.dtype)},
                                {"OUT_TYPE", element_type(config.out_dtype)}};
-    const int64_t tiles = name == "naive" ? shape.q_len : row_tiles(config);
+    const int64_t tiles = name == "naive" ? shape.q_len : config.row_tiles();
     kernel.grid = {static_cast<uint32_t>(tiles), static_cast<uint32_t>(shape.q_heads),
                    static_cast<uint32_t>(shape.batch)};
     if (name == "naive") {
@@ -265,7 +261,7 @@ class CudaFlash : public FlashBackend {
     const bool persistent = kernel_of(config, device) == "wgmma";
     const int64_t of_unit = persistent ? wgmma_at_once(config, device) : 1;
     const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
-    const int64_t tiles = row_tiles(config) * shape.q_heads * shape.batch;
+    const int64_t tiles = config.row_tiles() * shape.q_heads * shape.batch;
     const double ends = 75 + 1.5 * static_cast<double>(config.block_c);
     const double longest = static_cast<double>(round_up(shape.kv_len, config.block_c)) + ends;
     const double alone = of_unit == 1 ? 1 : 0.75;  // the first of two tiles, while its neighbour idles
