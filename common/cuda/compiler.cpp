@@ -105,6 +105,15 @@ bool reports_unused(const std::string& log, const FunctionConstants& constants) 
   });
 }
 
+// The option that a kernel's head asks the assembler for, "// Assembler: -O1"; empty where it asks for none.
+std::string assembler_option(const std::string& text) {
+  constexpr std::string_view mark = "\n// Assembler: ";
+  const size_t found = text.find(mark);
+  if (found == std::string::npos) return {};
+  const size_t begin = found + mark.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
 // The number before `unit` in the first line after `after` that has one; -1 where there is none.
 double number_before(const std::string& log, const std::string& after, const std::string& unit) {
   const size_t start = log.find(after);
@@ -277,6 +286,7 @@ std::string CudaCompiler::identity() const {
 /// What NVRTC made of one source.
 struct CudaCompiler::Translated {
   std::string path, code, log;
+  std::string assembler;              // what it asks the assembler for
   std::optional<CompileTimes> times;  // as far as NVRTC told
 };
 
@@ -301,6 +311,8 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
   const std::string trace = traced ? folder->path() + "/trace" : "";  // NVRTC appends .json
   const std::string trace_option = "--fdevice-time-trace=" + trace;
   if (traced) options.push_back(trace_option.c_str());
+  const std::string assembler = assembler_option(files.front().text), for_assembler = "--ptxas-options=" + assembler;
+  if (!assembler.empty()) options.push_back(for_assembler.c_str());
   Program program(*nvrtc_, text, source.path, texts, names);
   const bool compiled = program.compile(options);
   const std::string log = program.log();
@@ -312,7 +324,7 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
     }
   }
   const bool for_linker = std::find(more_options.begin(), more_options.end(), "-dlto") != more_options.end();
-  return {source.path, for_linker ? program.lto_ir() : program.cubin(), log,
+  return {source.path, for_linker ? program.lto_ir() : program.cubin(), log, assembler,
           traced ? read_trace(trace + ".json") : std::nullopt};
 }
 
@@ -324,6 +336,8 @@ std::string CudaCompiler::link(const KernelSource& source, const std::vector<Tra
   // Its cache keeps code without the assembler's report, and would hide what linking costs.
   std::vector<const char*> options = {arch.c_str(), "-Xptxas=-v", "-verbose", "-no-cache"};
   if (optimized) options.insert(options.end(), {"-lto", "-ftz=1", "-lineinfo"});
+  const std::string assembler = "-Xptxas=" + parts.front().assembler;
+  if (!parts.front().assembler.empty()) options.push_back(assembler.c_str());
   NvJitLink::Handle handle = nullptr;
   if (linker_->create(&handle, static_cast<uint32_t>(options.size()), options.data()) != NvJitLink::success) {
     throw CompileError(fmt::format("{} does not link: nvJitLink does not start", source.key()));

@@ -75,14 +75,6 @@ DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "me
 /// Until the shared memory of all boxes that this thread has committed may be written again.
 DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-/// Four 8 x 8 matrices of 16-bit elements to shared memory: lane l has two elements, columns 2 (l % 4) and the next of
-/// row l / 4, of each of them in a word; its address is where row l % 8 of matrix l / 8 begins.
-DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-               "r"(c), "r"(d)
-               : "memory");
-}
-
 // ---- registers of a warpgroup
 
 template <int COUNT>
@@ -118,7 +110,7 @@ constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 // ---- results
 //
 // N / 2 of them a thread, in registers that have names in PTX and none in C++: as operands of every product, up to 128
-// in and 128 out, they would be a third of what a kernel takes to compile. `s` is for products of shared memory, `o`
+// in and 128 out, they would be 9 to 13 % of what a kernel takes to compile. `s` is for products of shared memory, `o`
 // for those whose A is in registers.
 
 /// Makes s0, s1, .. and o0, o1, .. known to the kernel: once, before all else, and all that uses them inlined.
@@ -171,6 +163,39 @@ DEVICE void scale_o(const float (&factor)[2]) {
       "f"(factor[1]), EIGHT_FROM(FROM)
       : "memory");
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
+}
+
+/// s = masked in columns from `end` on, by the thread's two rows; columns count from the thread's first.
+template <int COUNT, int FROM = 0>
+DEVICE void mask_s(const int (&end)[2], float masked) {
+  asm volatile(
+      "{.reg .pred p, q;\n"
+      "setp.le.s32 p, %0, %11; setp.le.s32 q, %1, %11; @p mov.f32 s%3, %2; @q mov.f32 s%5, %2;\n"
+      "setp.le.s32 p, %0, %12; setp.le.s32 q, %1, %12; @p mov.f32 s%4, %2; @q mov.f32 s%6, %2;\n"
+      "setp.le.s32 p, %0, %13; setp.le.s32 q, %1, %13; @p mov.f32 s%7, %2; @q mov.f32 s%9, %2;\n"
+      "setp.le.s32 p, %0, %14; setp.le.s32 q, %1, %14; @p mov.f32 s%8, %2; @q mov.f32 s%10, %2;}" ::"r"(end[0]),
+      "r"(end[1]), "f"(masked), EIGHT_FROM(FROM), "n"(2 * FROM), "n"(2 * FROM + 1), "n"(2 * FROM + 8), "n"(2 * FROM + 9)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) mask_s<COUNT, FROM + 8>(end, masked);
+}
+
+/// o from FROM to FROM + 7, which is two groups of eight columns, to shared memory in 16 bits each. Lane l addresses
+/// the 16 bytes of row l % 16 of the warp in group l / 16.
+// clang-format off
+#define STORE_EIGHT(NAME)                                                                                      \
+  asm volatile(                                                                                                \
+      "{.reg .b32 a, b, c, d;\n"                                                                               \
+      "cvt.rn." NAME ".f32 a, o%2, o%1; cvt.rn." NAME ".f32 b, o%4, o%3;\n"                                    \
+      "cvt.rn." NAME ".f32 c, o%6, o%5; cvt.rn." NAME ".f32 d, o%8, o%7;\n"                                    \
+      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {a, b, c, d};}" :: "r"(address), EIGHT_FROM(FROM) : "memory")
+// clang-format on
+template <int TYPE, int FROM>
+DEVICE void store_o(unsigned address) {
+  if constexpr (TYPE == BF16) {
+    STORE_EIGHT("bf16x2");
+  } else {
+    STORE_EIGHT("f16x2");
+  }
 }
 
 // The names of so many registers.

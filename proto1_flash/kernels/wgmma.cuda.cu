@@ -15,8 +15,11 @@
 // PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the same time; (1 +
 // CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
+// In the order of this text, which -O3 changes: as fast or faster, and a tenth less to compile.
+// Assembler: -O1
+//
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=256,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_PANELS=1,OUT_TYPE=2,PING_PONG=1,STAGES=3] without spills
-// Checked: flash_forward[BLOCK_C=64,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=3] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=3] without spills
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=2] without spills
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
@@ -169,17 +172,24 @@ struct Consumer {
 
   DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
 
-  // S = Q K^T, issued.
-  DEVICE void multiply_scores(int stage) {
+  // S = Q K^T, issued; of no block only its first step, whose result nobody reads: where a branch may leave an
+  // accumulator without a product, ptxas does all products one after the other (C7515).
+  DEVICE void multiply_scores(int stage, bool block_exists) {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
     mma_fence();
-    UNROLL for (int step = 0; step < DIM / 16; ++step) {
-      const int panel = step / 4, bytes = step % 4 * 32;
-      Mma_S::shared(q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
-                    step > 0);
+    Mma_S::shared(q_tile, k_block, false);
+    if (block_exists) {
+      mma_fence();
+      UNROLL for (int step = 1; step < DIM / 16; ++step) {
+        const int panel = step / 4, bytes = step % 4 * 32;
+        Mma_S::shared(q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
+                      true);
+      }
+      mma_commit();
+    } else {
+      mma_commit();  // here too: behind the branch, ptxas would put in a product of its own for it
     }
-    mma_commit();
   }
 
   // O += P V, issued.
@@ -192,25 +202,27 @@ struct Consumer {
     mma_commit();
   }
 
-  // Hook and mask, where the block needs them.
-  DEVICE void finish_scores(const WgmmaTile& tile, int block) {
+  // The block's scores, with hook and mask.
+  DEVICE void read_scores(const WgmmaTile& tile, int block, int visible) {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;
     const int key = block * BLOCK_C + column;
-    if constexpr (!FOLD) {
-      const ScoreContext context{tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
-      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-        s[i] = log2_e * score(s[i] * a.scale, query + i / 2 % 2 * 8, key + i / 4 * 8 + i % 2, context);
-      }
-    }
     int end[2];  // keys of this block that the rows see, from this thread's first
     UNROLL for (int r = 0; r < 2; ++r) {
       end[r] = a.kv_len - key;
       if constexpr (CAUSAL) end[r] = min(end[r], causal_end(query + r * 8, a.q_len, a.kv_len) - key);
     }
-    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) s[i] = masked_score;
-      if constexpr (!FOLD) s[i] = fmaxf(s[i], masked_score);
+    if constexpr (FOLD) {
+      if (block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
+      read_s(s);
+    } else {
+      read_s(s);
+      const ScoreContext context{tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
+        s[i] = log2_e * score(s[i] * a.scale, query + r * 8, key + from_first, context);
+        s[i] = from_first < end[r] ? fmaxf(s[i], masked_score) : masked_score;
+      }
     }
   }
 
@@ -308,117 +320,118 @@ struct Consumer {
       release(bars.v_empty[kv.index]);
       kv.advance();
     }
-    int block = own - 1;
-    bars.k_full[kv.index].wait(kv.parity);
-    wait_turn();
-    multiply_scores(kv.index);
-    mma_wait<0>();
-    pass_turn();
+    // Each turn issues Q K^T of a block and P V of the one before: the first has no P V yet, the last no Q K^T any
+    // more. One text for all of them, for less to compile.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
-    while (true) {
-      weigh(tile, block, visible, kv, previous, first);
+    for (int block = own - 1;; --block) {
+      if (block >= 0) {
+        bars.k_full[kv.index].wait(kv.parity);
+        wait_turn();
+      }
+      multiply_scores(kv.index, block >= 0);
+      if (first) {
+        pass_turn();
+        mma_wait<0>();
+      } else {
+        bars.v_full[previous.index].wait(previous.parity);
+        multiply_outputs(previous.index);
+        if (block >= 0) pass_turn();
+        mma_wait<1>();
+      }
+      if (block < 0) break;
+      release(bars.k_empty[kv.index]);
+      if (block == 0) release(bars.q_empty[index]);
+      read_scores(tile, block, visible);
+      softmax();
+      mma_wait<0>();
+      if (!first) release(bars.v_empty[previous.index]);
+      pack_weights();  // before the branch of rescale, so that the compiler puts it among the exponentials
+      rescale();
       first = false;
-      if (--block < 0) break;
-      multiply(kv, previous);
+      previous = kv;
+      kv.advance();
     }
-    bars.v_full[previous.index].wait(previous.parity);
-    multiply_outputs(previous.index);
     mma_wait<0>();
     release(bars.v_empty[previous.index]);
-  }
-
-  // S = Q K^T of the next block and O += P V of the one before, issued in turn.
-  DEVICE void multiply(const Ring<STAGES>& kv, const Ring<STAGES>& previous) {
-    Barriers& bars = barriers();
-    bars.k_full[kv.index].wait(kv.parity);
-    wait_turn();
-    multiply_scores(kv.index);
-    bars.v_full[previous.index].wait(previous.parity);
-    multiply_outputs(previous.index);
-    pass_turn();
-    mma_wait<1>();
-  }
-
-  // The weights of a block, from its scores, while O += P V of the one before is under way. Of the first there is none.
-  DEVICE void weigh(const WgmmaTile& tile, int block, int visible, Ring<STAGES>& kv, Ring<STAGES>& previous,
-                    bool first) {
-    Barriers& bars = barriers();
-    read_s(s);
-    release(bars.k_empty[kv.index]);
-    if (block == 0) release(bars.q_empty[index]);
-    if (!FOLD || block >= visible) finish_scores(tile, block);
-    softmax();
-    mma_wait<0>();
-    if (!first) release(bars.v_empty[previous.index]);
-    pack_weights();  // before the branch of rescale, so that the compiler puts it among the exponentials
-    rescale();
-    previous = kv;
-    kv.advance();
   }
 
   // O / sum to memory, and the log-sum-exp.
   DEVICE void store(const WgmmaTile& tile) {
     const AttentionParams& a = p.attention;
-    float o[DIM / 2];
-    read_o(o);
+    float inverse[2];
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
       const bool seen = shift[r] > no_shift;
-      const float inverse = seen ? reciprocal_approx(total) : 0.0f;
+      inverse[r] = seen ? reciprocal_approx(total) : 0.0f;
       const int query = tile.first_query + index * 64 + row + r * 8;
-      UNROLL for (int i = 2 * r; i < DIM / 2; i += 4) {
-        o[i] *= inverse;
-        o[i + 1] *= inverse;
+      if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
+        const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
+        a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
       }
+    }
+    scale_o<DIM / 2>(inverse);
+    if constexpr (OUT_PANELS > 0) {
+      copy_output<0>(tile);
+    } else {
+      store_output(tile);
+    }
+  }
+
+  // O to memory by its threads.
+  DEVICE void store_output(const WgmmaTile& tile) {
+    const AttentionParams& a = p.attention;
+    float o[DIM / 2];
+    read_o(o);
+    UNROLL for (int r = 0; r < 2; ++r) {
+      const int query = tile.first_query + index * 64 + row + r * 8;
       if (!row_exists(a, query)) continue;
-      const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
-      if (a.lse && thread % 4 == 0) a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
-      if constexpr (OUT_PANELS == 0) {
-        const long long base =
-            tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row + column;
-        UNROLL for (int j = 0; j < HEAD_DIM / 8; ++j) {
-          const float* d = o + 4 * j + 2 * r;
-          if constexpr (OUT_TYPE == F32) {
-            *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8) = make_float2(d[0], d[1]);
-          } else {
-            *reinterpret_cast<unsigned*>(static_cast<unsigned short*>(a.o) + base + j * 8) = pack<OUT_TYPE>(d[0], d[1]);
-          }
+      const long long base =
+          tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row + column;
+      UNROLL for (int j = 0; j < HEAD_DIM / 8; ++j) {
+        const float* d = o + 4 * j + 2 * r;
+        if constexpr (OUT_TYPE == F32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8) = make_float2(d[0], d[1]);
+        } else {
+          *reinterpret_cast<unsigned*>(static_cast<unsigned short*>(a.o) + base + j * 8) = pack<OUT_TYPE>(d[0], d[1]);
         }
       }
     }
-    if constexpr (OUT_PANELS > 0) copy_output(tile, o);
   }
 
-  // O to memory by tensor copies, OUT_PANELS panels at a time.
-  DEVICE void copy_output(const WgmmaTile& tile, const float* o) {
+  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on.
+  template <int FIRST>
+  DEVICE void copy_output(const WgmmaTile& tile) {
+    constexpr int end = FIRST + OUT_PANELS < PANELS ? FIRST + OUT_PANELS : PANELS;
     unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
     const int query = tile.first_query + index * 64;
+    if (thread == 0) wait_stores_read();  // of the panels before
+    sync_consumer();
     // A lane addresses a row of 16 bytes: of rows 0 to 15 of the warp, and of one of two groups of 8 columns. Their
     // places within a panel's row are permuted as the copies expect it (Swizzle::bytes_128).
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
-    UNROLL for (int first = 0; first < PANELS; first += OUT_PANELS) {
-      if (thread == 0) wait_stores_read();  // of the panels before
-      sync_consumer();
-      const int end = min(first + OUT_PANELS, PANELS);
-      UNROLL for (int j = first * 8; j < min(end * 8, DIM / 8); j += 2) {
-        const float* d = o + 4 * j;
-        store_matrices((to ^ j % 8 * 16) + (j / 8 - first) * Q_PANEL_BYTES, pack<OUT_TYPE>(d[0], d[1]),
-                       pack<OUT_TYPE>(d[2], d[3]), pack<OUT_TYPE>(d[4], d[5]), pack<OUT_TYPE>(d[6], d[7]));
+    round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to);
+    fence_stores();
+    sync_consumer();
+    if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
+      UNROLL for (int panel = FIRST; panel < end; ++panel) {
+        store_box(p.o, panels + (panel - FIRST) * Q_PANEL_BYTES, panel * PANEL_COLUMNS, query, tile.head, tile.batch);
       }
-      fence_stores();
-      sync_consumer();
-      if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
-        UNROLL for (int panel = first; panel < end; ++panel) {
-          store_box(p.o, panels + (panel - first) * Q_PANEL_BYTES, panel * PANEL_COLUMNS, query, tile.head, tile.batch);
-        }
-        commit_stores();
-      }
-      __syncwarp();
+      commit_stores();
     }
+    __syncwarp();
+    if constexpr (end < PANELS) copy_output<end>(tile);
+  }
+
+  // O's groups of eight columns from GROUP to END, to panels of threadgroup memory.
+  template <int GROUP, int END>
+  DEVICE void round_panels(unsigned to) {
+    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16);
+    constexpr int next = GROUP + 2;
+    if constexpr (next < END) round_panels<next, END>(next % 8 == 0 ? to + Q_PANEL_BYTES : to);
   }
 };
 

@@ -1,5 +1,6 @@
-// Every kernel that the sweep runs on a Hopper GPU, compiled without one: none spills registers, and the rule that
-// says which tiles fit the registers is neither too strict nor too lax.
+// Every kernel that the sweep runs on a Hopper GPU, compiled without one: none spills registers or has its matrix
+// products done one after the other, and the rule that says which tiles fit the registers is neither too strict nor
+// too lax.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -7,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "common/tests/captured_log.h"
 #include "common/tests/cuda_compiler.h"
 #include "proto1_flash/backend.h"
 #include "proto1_flash/sweep.h"
@@ -23,7 +25,7 @@ class FlashCudaCompileTest : public test::CudaCompilerTest {
   }
 };
 
-TEST_F(FlashCudaCompileTest, KernelsOfTheSweepDoNotSpill) {
+TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   std::set<std::string> seen;
   for (const Case& config :
        expand(flash_sweep("quick", hopper()), flash_axes(), [](Case& c) { complete_flash(c, hopper()); })) {
@@ -31,14 +33,16 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepDoNotSpill) {
     const FlashConfig flash = FlashConfig::from(config);
     const KernelSource source = FlashBackend::of(hopper()).kernel(flash, hopper(), false).source;
     if (!seen.insert(source.path + source.key()).second) continue;
+    const test::CapturedLog log;
     const Binary binary = compiler_->compile(source);
+    EXPECT_EQ(log.text(), "");
     EXPECT_EQ(binary.spill_bytes, 0) << source.path << " " << source.key();
     EXPECT_GT(binary.registers, 0);
   }
   EXPECT_GT(seen.size(), 40u);
 }
 
-// The widest tile that is let through does not spill, and the next one would.
+// The widest tile that is let through does neither, and the next one would.
 TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   FlashConfig config;
   config.variant = "wgmma";
@@ -54,7 +58,9 @@ TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
     }
     ASSERT_GT(widest, 0) << rows << "x" << dim;
     config.block_c = widest;
+    const test::CapturedLog log;
     EXPECT_EQ(compile(config).spill_bytes, 0) << rows << " rows, " << dim << ": " << widest << " keys";
+    EXPECT_EQ(log.text(), "");
     config.block_c = widest + 32;
     if (config.block_c <= 256) {
       EXPECT_GT(compile(config).spill_bytes, 0) << rows << " rows, " << dim << ": more than " << widest << " keys fit";

@@ -13,6 +13,7 @@
 #include "common/cuda/compiler.h"
 #include "common/error.h"
 #include "common/pipeline.h"
+#include "common/tests/captured_log.h"
 #include "common/tests/cuda_compiler.h"
 
 // nvJitLink keeps memory of a link that failed, also when it is destroyed, and NVRTC of a compilation that it traced.
@@ -239,6 +240,24 @@ TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   }
 }
 
+TEST_F(CudaCompileTest, AKernelsHeadHasAnOptionForTheAssembler) {
+  const auto bytes = [&](KernelSource source, const std::string& option) {
+    std::string& text = source.includes[source.path];
+    text = "// A kernel.\n// Assembler: " + option + "\n" + text;
+    return cuda_contents(compiler_->compile(source)).bytes;
+  };
+  EXPECT_EQ(bytes(stores("sqrtf(*result)"), "-O3"), cuda_contents(compiler_->compile(stores("sqrtf(*result)"))).bytes);
+  EXPECT_GT(bytes(stores("sqrtf(*result)"), "-O0"), bytes(stores("sqrtf(*result)"), "-O3"));
+  EXPECT_THROW(bytes(stores("1"), "--nonsense"), CompileError);
+  try {
+    const KernelSource linked =
+        with_fragment("extern \"C\" float part(float x) { return sqrtf(x); }", Linking::before_optimizer);
+    EXPECT_GT(bytes(linked, "-O0"), bytes(linked, "-O3"));
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+}
+
 struct CheckedPipeline {
   KernelSource source;
   bool without_spills;
@@ -280,11 +299,13 @@ TEST_F(CudaCompileTest, EveryKernelOfTheTree) {
     EXPECT_FALSE(checked.empty()) << kernel << " has no line \"// Checked: entry[NAME=1,OTHER=2]\"";
     for (const auto& [source, without_spills] : checked) {
       try {
+        const test::CapturedLog log;
         const Binary binary = compiler_->compile(source);
         RecordProperty(source.key(),
                        fmt::format("{} registers, {:.0f} ms", binary.registers, 1e3 * binary.times.total_s()));
         if (without_spills) {
           EXPECT_EQ(binary.spill_bytes, 0) << source.key();
+          EXPECT_EQ(log.text(), "") << "matrix products done one after the other, for one";
         }
       } catch (const CompileError& error) {
         ADD_FAILURE() << error.what();

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,6 +19,7 @@
 
 #include "common/device.h"
 #include "common/error.h"
+#include "common/tests/captured_log.h"
 
 namespace attn::test {
 
@@ -126,28 +125,6 @@ class Variable {
   }
   std::string name_;
   std::optional<std::string> old_;
-};
-
-/// Takes the log's lines while it lives.
-class CapturedLog {
- public:
-  CapturedLog() : old_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("captured", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_, true)));
-  }
-  ~CapturedLog() { spdlog::set_default_logger(old_); }
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-
-  int lines() const {
-    const std::string text = lines_.str();
-    return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
-  }
-  std::string text() const { return lines_.str(); }
-
- private:
-  std::ostringstream lines_;
-  std::shared_ptr<spdlog::logger> old_;
 };
 
 /// A test that needs a device; skipped where it is not there.
