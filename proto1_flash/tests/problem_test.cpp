@@ -351,7 +351,7 @@ std::vector<Mutation> mutations(bool of_cuda) {
             {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
             {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
             {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
-            {"wgmma", "stray_row", wgmma_file, "if (!row_exists(a, query)) continue;", ""},
+            {"wgmma", "stray_row", wgmma_file, "thread % 4 == 0 && row_exists(a, query)", "thread % 4 == 0"},
             {"wgmma", "wrong_swizzle", wgmma_file, "(lane / 16 ^ lane % 8)", "(lane / 16)"},
             {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
              "const bool odd = !(threadIdx.x & step);"},
