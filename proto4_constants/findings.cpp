@@ -56,6 +56,8 @@ void keep_most_variants(const std::string& hypothesis, int64_t most, std::vector
 
 // What a claim about getting variants is about.
 std::string subject_of(const Case& config) {
+  if (config.text("task") == "compile_one")
+    return config.key_without({"task", "variants", "workers", "pch", "run_time"});
   std::vector<std::string> names = {"kernel", "dtype"};
   if (config.integer("workers") > 1) names.emplace_back("workers");
   if (config.integer("pch") != 0) names.emplace_back("pch");
@@ -196,10 +198,17 @@ Results of_task(const Results& results, const std::string& task) {
 }
 
 void conclude_cost(const Results& results, std::vector<Conclusion>& conclusions) {
-  for (const Measurement* result : with_most_variants(of_task(results, "compile"))) {
+  Results compiled = with_most_variants(of_task(results, "compile"));
+  for (const Measurement* result : of_task(results, "compile_one")) compiled.push_back(result);
+  for (const Measurement* result : compiled) {
     if (result->config.integer("workers") != 1) continue;
     Conclusion conclusion = about("cost", *result, 1e3 / static_cast<double>(variants_of(*result)), false);
     conclusion.title = "A variant of {values.kernel} compiles in {estimate.value:.4g} ms: {values.recommendation}";
+    if (task_of(*result) == "compile_one") {
+      conclusion.title =
+          "At head_dim {values.head_dim} the tile {values.block_r}x{values.block_c} of {values.kernel} compiles in "
+          "{estimate.value:.4g} ms: {values.recommendation}";
+    }
     conclusion.content =
         "Compiling {values.variants} variants of {values.kernel} ({values.dtype}) takes one worker "
         "{estimate.value:.4g} ms each (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}): front end "

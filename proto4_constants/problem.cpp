@@ -174,7 +174,7 @@ class VariantsProblem : public Problem {
 
   Sampler host_sampler() override {
     const size_t count = sources_.size();
-    if (task_ == "compile") return [this] { return get_all("", ""); };
+    if (task_.starts_with("compile")) return [this] { return get_all("", ""); };
     if (task_ == "disk") return [this, folder = prepared_->cache(count)] { return get_all(folder, ""); };
     if (task_ == "archive") return [this, file = prepared_->archive(count)] { return get_all("", file); };
     if (task_ == "archive_load") {
@@ -202,7 +202,7 @@ class VariantsProblem : public Problem {
       archived->attach(task_ == "archive_load" ? *loaded_ : PipelineArchive::load(prepared_->new_archive()));
     }
     PipelineCache& cache = archived ? *archived : *cache_;
-    const std::string origin = task_ == "compile" ? "compiled" : task_ == "disk" ? "disk" : "archive";
+    const std::string origin = task_.starts_with("compile") ? "compiled" : task_ == "disk" ? "disk" : "archive";
     for (const KernelSource& source : sources_) {
       const Pipeline& pipeline = cache.get(source);
       if (pipeline.origin != origin) {
@@ -250,7 +250,7 @@ class VariantsProblem : public Problem {
       load_s += pipeline.load_s;
       binary_bytes += static_cast<double>(pipeline.binary.code.size());
     }
-    if (task_ == "compile") {
+    if (task_.starts_with("compile")) {
       if (times.optimizer_s == 0) times = apportioned(times);
       note("front_end_s", times.front_end_s);
       note("optimizer_s", times.optimizer_s);
@@ -437,6 +437,9 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> constants_prob
   return [shared = std::make_shared<Shared>()](Experiment& lab, const Case& config) -> std::unique_ptr<Problem> {
     const std::string& task = config.text("task");
     if (task == "run") return make_run(lab, config, shared->inputs);
+    if (task == "compile_one") {
+      return std::make_unique<VariantsProblem>(lab, config, std::vector<Variant>{compiled_variant(config)}, nullptr);
+    }
     const DeviceInfo& info = lab.device().info();
     std::vector<Variant> grid = variant_grid(config.text("kernel"), parse_dtype(config.text("dtype")), info);
     auto& prepared = shared->prepared[config.key({"kernel", "dtype"})];

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/tensor.h"
+#include "proto1_flash/sweep.h"
 
 namespace attn {
 namespace {
@@ -25,14 +26,27 @@ std::vector<int64_t> worker_counts() {
   return counts;
 }
 
+// The tile that proto1_flash chooses for the launch.
+void set_default_tile(Case& config, const DeviceInfo& device) {
+  Case flash;
+  flash.set("variant", config.text("kernel"));
+  flash.set("batch", int64_t{1});
+  for (const char* axis : {"q_heads", "q_len", "head_dim", "causal"}) flash.set(axis, config.integer(axis));
+  for (const char* axis : {"dtype", "out_dtype"}) flash.set(axis, config.text("dtype"));
+  flash.set("layout", std::string("bhsd"));
+  complete_flash(flash, device);
+  for (const char* axis : {"block_r", "block_c"}) config.set(axis, flash.integer(axis));
+}
+
 }  // namespace
 
 std::vector<AxisInfo> constants_axes() {
   return {{"task",
            "what is timed: getting `variants` variants by compiling them, from memory, from disk or from an archive; "
-           "making or reading an archive; a process from its start to its first result; one launch",
-           {"compile", "memory", "disk", "archive", "archive_create", "archive_load", "start_compile", "start_disk",
-            "start_archive", "run"},
+           "compiling the one that proto1_flash would launch; making or reading an archive; a process from its start "
+           "to its first result; one launch",
+           {"compile", "compile_one", "memory", "disk", "archive", "archive_create", "archive_load", "start_compile",
+            "start_disk", "start_archive", "run"},
            0,
            0,
            1},
@@ -49,8 +63,8 @@ std::vector<AxisInfo> constants_axes() {
           {"q_heads", "of a launch", {}, 1, 1024, 1},
           {"q_len", "of a launch: queries, and keys", {}, 1, int64_t{1} << 24, 1},
           {"head_dim", "of a launch: elements of a head", {}, 8, 256, 8},
-          {"block_r", "of a launch: query rows of a tile", {}, 16, 256, 16},
-          {"block_c", "of a launch: keys of a tile", {}, 16, 1024, 16},
+          {"block_r", "of a launch: query rows of a tile; of compile_one as proto1_flash has it", {}, 16, 256, 16},
+          {"block_c", "of a launch: keys of a tile; of compile_one as proto1_flash has it", {}, 16, 1024, 16},
           {"causal", "of a launch", {}, 0, 1, 1},
           {"alibi", "of a launch: 1: the score hook takes slope * distance off", {}, 0, 1, 1},
           {"run_time",
@@ -118,6 +132,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add_host({task({"compile"}), texts("kernel", {kernel}), dtype, few, one, off});
   }
   if (cuda) add_host({task({"compile"}), tuned, dtype, few, one, integers("pch", {0, 1})});
+  add_host({task({"compile_one"}), tuned, dtype, integers("head_dim", {64, 128, 256}), integers("causal", {1})});
   add_host({task({"compile"}), tuned, dtype, integers("variants", counts), integers("workers", workers), off});
   if (full) {
     add_host({task({"compile"}), tuned, dtype, integers("variants", {100, 500}),
@@ -134,17 +149,23 @@ void complete_constants(Case& config, const DeviceInfo& device) {
   const auto otherwise = [&](const char* axis, int64_t value) {
     if (!config.has(axis)) config.set(axis, value);
   };
-  if (task == "run") {
-    const bool cuda = device.backend == "cuda", tuned = kernel == "tuned";
-    set({"variants", "workers", "pch"}, 0);
+  if (task == "run" || task == "compile_one") {
+    const bool cuda = device.backend == "cuda", tuned = kernel == "tuned", run = task == "run";
+    set({"variants", "workers"}, run ? 0 : 1);
+    set({"pch"}, 0);
     if (kernel == "naive") set({"block_r", "block_c"}, 0);
     otherwise("q_heads", cuda ? 32 : 8);
     otherwise("q_len", cuda ? 4096 : tuned ? 1024 : 256);
     otherwise("head_dim", 64);
-    otherwise("block_r", cuda ? 128 : 64);
-    otherwise("block_c", tuned && !cuda ? 128 : 64);
     otherwise("causal", 0);
     otherwise("alibi", 0);
+    if (run) {
+      otherwise("block_r", cuda ? 128 : 64);
+      otherwise("block_c", tuned && !cuda ? 128 : 64);
+      return;
+    }
+    config.set("run_time", std::string("none"));
+    set_default_tile(config, device);
     return;
   }
   set({"q_heads", "q_len", "head_dim", "block_r", "block_c", "causal", "alibi"}, 0);
@@ -175,6 +196,12 @@ Variant run_variant(const Case& config) {
   return variant;
 }
 
+Variant compiled_variant(const Case& config) {
+  Variant variant = run_variant(config);
+  variant.config.shape = small_shape(config.integer("head_dim"), config.integer("causal") != 0);
+  return variant;
+}
+
 std::optional<std::string> constants_skip_reason(const Case& config, const DeviceInfo& device) {
   const FlashBackend& backend = FlashBackend::of(device);
   const std::string& kernel = config.text("kernel");
@@ -182,7 +209,8 @@ std::optional<std::string> constants_skip_reason(const Case& config, const Devic
   if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
     return fmt::format("kernel {} is not one of {}'s: {}", kernel, device.backend, fmt::join(kernels, ", "));
   }
-  if (config.text("task") != "run") {
+  const std::string& task = config.text("task");
+  if (task != "run" && task != "compile_one") {
     const auto wanted = static_cast<size_t>(config.integer("variants"));
     const size_t there = variant_grid(kernel, parse_dtype(config.text("dtype")), device).size();
     if (wanted > there) return fmt::format("{} has {} variants with {} here", kernel, there, config.text("dtype"));

@@ -27,5 +27,7 @@ std::optional<std::string> constants_skip_reason(const Case& config, const Devic
 
 /// What a case with task=run launches.
 Variant run_variant(const Case& config);
+/// What a case with task=compile_one compiles: that, of a small shape.
+Variant compiled_variant(const Case& config);
 
 }  // namespace attn

@@ -45,13 +45,7 @@ std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DTy
           for (const bool alibi : {false, true}) {
             Variant variant;
             variant.config.variant = kernel;
-            variant.config.shape = {.batch = 1,
-                                    .q_heads = 3,
-                                    .kv_heads = 1,
-                                    .q_len = 37,
-                                    .kv_len = 83,
-                                    .head_dim = head_dim,
-                                    .causal = causal};
+            variant.config.shape = small_shape(head_dim, causal);
             variant.config.dtype = variant.config.out_dtype = dtype;
             variant.config.block_r = block_r;
             variant.config.block_c = block_c;
@@ -100,6 +94,10 @@ ScoreHook Variant::hook() const {
 KernelSource Variant::source(const DeviceInfo& device) const {
   const ScoreHook alibi_hook = hook();
   return flash_kernel(config, device, &alibi_hook).source;
+}
+
+AttentionShape small_shape(int64_t head_dim, bool causal) {
+  return {.batch = 1, .q_heads = 3, .kv_heads = 1, .q_len = 37, .kv_len = 83, .head_dim = head_dim, .causal = causal};
 }
 
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device) {

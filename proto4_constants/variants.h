@@ -24,8 +24,11 @@ struct Variant {
 /// How many variants the grid of head_dim x block_r x block_c x causal x alibi has, 3 x 3 x 2 x 2 x 2 of them.
 inline constexpr size_t base_variants = 72;
 
+/// What variants compute to be checked: small and odd.
+AttentionShape small_shape(int64_t head_dim, bool causal);
+
 /// Those of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then finer ones, several
-/// hundred in all. Any first N of them are spread over their grid. The shapes are small and odd.
+/// hundred in all. Any first N of them are spread over their grid. Their shapes are small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
 /// The function constants of `kernel` that may be run-time parameters, as axis names in the order of the study:

@@ -22,7 +22,8 @@ class ConstantsCliTest : public test::ProgramTest {
 
 TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
   const std::string host =
-      "--axis task=compile,memory,disk,archive,archive_create,archive_load,start_compile,start_disk,start_archive "
+      "--axis "
+      "task=compile,compile_one,memory,disk,archive,archive_create,archive_load,start_compile,start_disk,start_archive "
       "--axis kernel=naive --axis variants=2 --axis workers=1 ";
   Outcome outcome = run_line("--device cpu:threads=2 --budget 0.1 " + host);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -38,7 +39,7 @@ TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
       EXPECT_GT(record["pipeline"]["code_bytes"], 100);
     }
   }
-  EXPECT_EQ(tasks.size(), 10u);
+  EXPECT_EQ(tasks.size(), 11u);
   for (const Json& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
   EXPECT_TRUE(claims.contains("run_time")) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));

@@ -22,6 +22,8 @@ Measurement result(const std::string& task, int64_t variants, double seconds, in
                                                     {"q_heads", int64_t{0}},
                                                     {"q_len", int64_t{0}},
                                                     {"head_dim", int64_t{0}},
+                                                    {"block_r", int64_t{0}},
+                                                    {"block_c", int64_t{0}},
                                                     {"causal", int64_t{0}},
                                                     {"run_time", std::string("none")}};
   for (const auto& [name, value] : axes) made.config.set(name, value);
@@ -100,6 +102,12 @@ TEST(ConstantsFindings, CostIsThatOfTheMostVariantsAndDecidesByRule) {
   all = conclude({result("compile", 50, 50 * 0.03)});
   EXPECT_EQ(verdict(only(all, "cost")), State::supported);
   EXPECT_TRUE(contains(text(only(all, "cost")), "use function constants"));
+  Measurement one = result("compile_one", 1, 0.06);
+  one.config.set("head_dim", int64_t{128});
+  all = conclude({one, result("compile", 50, 50 * 0.03)});
+  EXPECT_NEAR(only(all, "cost", "head_dim=128").estimate.value, 60, 1e-9);
+  EXPECT_TRUE(contains(text(only(all, "cost", "head_dim=128")), "At head_dim 128 the tile")) << "it is one tile's";
+  EXPECT_NEAR(only(all, "cost", "variants=50").estimate.value, 30, 1e-9);
   all = conclude({result("compile", 50, 50 * 0.05)});
   EXPECT_EQ(verdict(only(all, "cost")), State::inconclusive);
   EXPECT_TRUE(contains(text(only(all, "cost")), "too close"));

@@ -115,7 +115,7 @@ TEST(ConstantsSweep, RunsAllOfItsCases) {
         if (config.text("task") == "run") read.insert(config.text("run_time"));
         for (const AxisInfo& axis : constants_axes()) EXPECT_TRUE(config.has(axis.name)) << config.key();
       }
-      EXPECT_EQ(tasks.size(), 10u) << device.spec << " " << profile;
+      EXPECT_EQ(tasks.size(), 11u) << device.spec << " " << profile;
       EXPECT_GE(read.size(), 5u) << device.spec << " " << profile;
     }
   }
@@ -133,6 +133,20 @@ TEST(ConstantsSweep, AxesOfAnotherTaskMakeNoMoreCases) {
     EXPECT_EQ(config.integer("head_dim"), 0);
     EXPECT_EQ(config.text("run_time"), "none");
   }
+}
+
+TEST(ConstantsSweep, OneVariantHasTheDefaultTile) {
+  const auto tile = [](const DeviceInfo& device, std::vector<std::string> axes) {
+    axes.insert(axes.end(), {"task=compile_one", "q_heads=32", "causal=1", "alibi=0"});
+    const std::vector<Case> cases = cases_of("quick", device, axes);
+    EXPECT_EQ(cases.size(), 1u);
+    EXPECT_EQ(cases.front().integer("variants"), 1);
+    EXPECT_EQ(constants_skip_reason(cases.front(), device), std::nullopt);
+    return std::pair(cases.front().integer("block_r"), cases.front().integer("block_c"));
+  };
+  EXPECT_EQ(tile(hopper(), {"kernel=tuned", "dtype=bf16", "head_dim=128", "q_len=4096"}), std::pair(192l, 80l));
+  EXPECT_EQ(tile(hopper(), {"kernel=tuned", "dtype=bf16", "head_dim=64", "q_len=4096"}), std::pair(192l, 128l));
+  EXPECT_EQ(tile(avx2(), {"kernel=naive", "dtype=f32", "head_dim=64", "q_len=512"}), std::pair(0l, 0l));
 }
 
 TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
