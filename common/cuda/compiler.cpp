@@ -107,11 +107,12 @@ bool reports_unused(const std::string& log, const FunctionConstants& constants) 
 
 // The option that a kernel's head asks the assembler for, "// Assembler: -O1"; empty where it asks for none.
 std::string assembler_option(const std::string& text) {
-  constexpr std::string_view mark = "\n// Assembler: ";
-  const size_t found = text.find(mark);
-  if (found == std::string::npos) return {};
-  const size_t begin = found + mark.size();
-  return text.substr(begin, text.find('\n', begin) - begin);
+  constexpr std::string_view mark = "// Assembler: ";
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(mark)) return line.substr(mark.size());
+  }
+  return {};
 }
 
 // The number before `unit` in the first line after `after` that has one; -1 where there is none.

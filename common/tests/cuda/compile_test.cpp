@@ -249,6 +249,9 @@ TEST_F(CudaCompileTest, AKernelsHeadHasAnOptionForTheAssembler) {
   EXPECT_EQ(bytes(stores("sqrtf(*result)"), "-O3"), cuda_contents(compiler_->compile(stores("sqrtf(*result)"))).bytes);
   EXPECT_GT(bytes(stores("sqrtf(*result)"), "-O0"), bytes(stores("sqrtf(*result)"), "-O3"));
   EXPECT_THROW(bytes(stores("1"), "--nonsense"), CompileError);
+  KernelSource first_line = stores("1");
+  first_line.includes[first_line.path] = "// Assembler: --nonsense\n" + first_line.includes[first_line.path];
+  EXPECT_THROW(compiler_->compile(first_line), CompileError);
   try {
     const KernelSource linked =
         with_fragment("extern \"C\" float part(float x) { return sqrtf(x); }", Linking::before_optimizer);
