@@ -80,16 +80,22 @@ bool wgmma_ping_pong(const FlashConfig& config) {
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
 }
 
-TensorMap panel_map(const void* base, DType dtype, const FlashConfig& config, int64_t heads, int64_t rows,
-                    const TensorStrides& s, int64_t box_rows) {
-  const auto bytes = [](long long elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
-  return make_tensor_map({.base = base,
-                          .element = static_cast<ElementType>(element_type(dtype)),
-                          .dims = {static_cast<uint64_t>(config.shape.head_dim), static_cast<uint64_t>(rows),
-                                   static_cast<uint64_t>(heads), static_cast<uint64_t>(config.shape.batch)},
-                          .strides_bytes = {bytes(s.row), bytes(s.head), bytes(s.batch)},
-                          .box = {64, static_cast<uint32_t>(box_rows), 1, 1},
-                          .swizzle = Swizzle::bytes_128});
+// Of `heads` * `rows` rows; its boxes are of box_rows, and of box_panels where panels are whole (WgmmaParams).
+TensorMap panel_map(const void* base, DType dtype, const AttentionShape& shape, int64_t heads, int64_t rows,
+                    const TensorStrides& strides, int64_t box_rows, int64_t box_panels) {
+  constexpr int64_t panel_columns = 64;
+  const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
+  const bool whole = shape.head_dim % panel_columns == 0;
+  const int64_t columns = whole ? panel_columns : shape.head_dim;
+  return make_tensor_map(
+      {.base = base,
+       .element = static_cast<ElementType>(element_type(dtype)),
+       .dims = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
+                static_cast<uint64_t>(shape.head_dim / columns), static_cast<uint64_t>(heads),
+                static_cast<uint64_t>(shape.batch)},
+       .strides_bytes = {bytes(strides.row), bytes(panel_columns), bytes(strides.head), bytes(strides.batch)},
+       .box = {panel_columns, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(whole ? box_panels : 1), 1, 1},
+       .swizzle = Swizzle::bytes_128});
 }
 
 class CudaFlash : public FlashBackend {
@@ -189,11 +195,13 @@ class CudaFlash : public FlashBackend {
     WgmmaParams wgmma{};
     wgmma.attention = params;
     const DType in = config.dtype;
-    wgmma.q = panel_map(params.q, in, config, shape.q_heads, shape.q_len, params.q_strides, 64);
-    wgmma.k = panel_map(params.k, in, config, shape.kv_heads, shape.kv_len, params.k_strides, config.block_c);
-    wgmma.v = panel_map(params.v, in, config, shape.kv_heads, shape.kv_len, params.v_strides, config.block_c);
-    if (kernel.source.constants.at("OUT_PANELS") > 0) {
-      wgmma.o = panel_map(params.o, config.out_dtype, config, shape.q_heads, shape.q_len, params.o_strides, 64);
+    const WgmmaLayout layout = wgmma_layout(config, device.info());
+    const int64_t panels = layout.panels, rows = config.block_c;
+    wgmma.q = panel_map(params.q, in, shape, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
+    wgmma.k = panel_map(params.k, in, shape, shape.kv_heads, shape.kv_len, params.k_strides, rows, panels);
+    wgmma.v = panel_map(params.v, in, shape, shape.kv_heads, shape.kv_len, params.v_strides, rows, panels);
+    if (const int64_t out = layout.out_panels; out > 0) {
+      wgmma.o = panel_map(params.o, config.out_dtype, shape, shape.q_heads, shape.q_len, params.o_strides, 64, out);
     }
     wgmma.scale_log2 = params.scale * log2_e;
     const std::vector<WgmmaTile> schedule = wgmma_schedule(config, device.info());

@@ -53,21 +53,21 @@ DEVICE void named_arrive(int id, int threads) {
 
 // ---- tensor copies
 
-/// One box of a four-dimensional tensor to shared memory; the first coordinate counts elements of the innermost
+/// One box of a five-dimensional tensor to shared memory; the first coordinate counts elements of the innermost
 /// dimension. Its bytes arrive at `full`.
-DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3) {
+DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
       "[%2];" ::"r"(shared_address(target)),
-      "l"(&map), "r"(shared_address(&full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      "l"(&map), "r"(shared_address(&full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
 
-/// One box of shared memory to a four-dimensional tensor: of this thread's writes and of others', once each of them has
+/// One box of shared memory to a five-dimensional tensor: of this thread's writes and of others', once each of them has
 /// called fence_stores and a barrier lies between. What is outside the tensor is not written.
-DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, int c2, int c3) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-               "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
                : "memory");
 }
 DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -142,17 +142,6 @@ DEVICE void read_o(float (&x)[COUNT]) {
   if constexpr (FROM + 8 < COUNT) read_o<COUNT, FROM + 8>(x);
 }
 
-/// o = 0.
-template <int COUNT, int FROM = 0>
-DEVICE void zero_o() {
-  asm volatile(
-      "mov.f32 o%0, 0f00000000; mov.f32 o%1, 0f00000000; mov.f32 o%2, 0f00000000; mov.f32 o%3, 0f00000000; "
-      "mov.f32 o%4, 0f00000000; mov.f32 o%5, 0f00000000; mov.f32 o%6, 0f00000000; mov.f32 o%7, 0f00000000;" ::
-          EIGHT_FROM(FROM)
-      : "memory");
-  if constexpr (FROM + 8 < COUNT) zero_o<COUNT, FROM + 8>();
-}
-
 /// o times a factor for each of the thread's two rows.
 template <int COUNT, int FROM = 0>
 DEVICE void scale_o(const float (&factor)[2]) {
@@ -220,26 +209,27 @@ DEVICE void store_o(unsigned address) {
 template <int TYPE, int N>
 struct Mma;
 
-// `shared`: s = A B, or s += A B with `add`, A and B K major in shared memory. `registers`: o += A B, A's fragment in
-// registers, B MN major in shared memory.
-#define MMA(TYPE, NAME, N, LIST)                                                \
-  template <>                                                                   \
-  struct Mma<TYPE, N> {                                                         \
-    static DEVICE void shared(unsigned a, unsigned b, int add) {                \
-      asm volatile(                                                             \
-          "{.reg .pred add; .reg .b64 a, b;\n"                                  \
-          "setp.ne.b32 add, %2, 0; mov.b64 a, {%0, %3}; mov.b64 b, {%1, %3};\n" \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME       \
-          " {" LIST("s") "}, a, b, add, 1, 1, 0, 0;}" ::"r"(a),                 \
-          "r"(b), "r"(add), "n"(operand_high));                                 \
-    }                                                                           \
-    static DEVICE void registers(const unsigned* a, unsigned b) {               \
-      asm volatile(                                                             \
-          "{.reg .b64 b; mov.b64 b, {%4, %5};\n"                                \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME       \
-          " {" LIST("o") "}, {%0, %1, %2, %3}, b, 1, 1, 1, 1;}" ::"r"(a[0]),    \
-          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(operand_high));          \
-    }                                                                           \
+// `shared`: s = A B, or s += A B with `add`, A and B K major in shared memory. `registers`: the same of o, A's fragment
+// in registers, B MN major in shared memory.
+#define MMA(TYPE, NAME, N, LIST)                                                 \
+  template <>                                                                    \
+  struct Mma<TYPE, N> {                                                          \
+    static DEVICE void shared(unsigned a, unsigned b, int add) {                 \
+      asm volatile(                                                              \
+          "{.reg .pred add; .reg .b64 a, b;\n"                                   \
+          "setp.ne.b32 add, %2, 0; mov.b64 a, {%0, %3}; mov.b64 b, {%1, %3};\n"  \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
+          " {" LIST("s") "}, a, b, add, 1, 1, 0, 0;}" ::"r"(a),                  \
+          "r"(b), "r"(add), "n"(operand_high));                                  \
+    }                                                                            \
+    static DEVICE void registers(const unsigned* a, unsigned b, int add) {       \
+      asm volatile(                                                              \
+          "{.reg .pred add; .reg .b64 b;\n"                                      \
+          "setp.ne.b32 add, %5, 0; mov.b64 b, {%4, %6};\n"                       \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
+          " {" LIST("o") "}, {%0, %1, %2, %3}, b, add, 1, 1, 1;}" ::"r"(a[0]),   \
+          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(operand_high)); \
+    }                                                                            \
   };
 #define MMA_OF_TYPES(N, LIST) \
   MMA(F16, "f16", N, LIST)    \

@@ -11,8 +11,9 @@ struct WgmmaTile {
   int blocks;       // of keys that some row sees, at least one
 };
 
-/// Maps in [head_dim][row][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V. O's is
-/// for OUT_PANELS > 0.
+/// Maps in [column][row][panel][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V,
+/// by all panels or by OUT_PANELS of O, whose map is for OUT_PANELS > 0. Where 64 does not divide head_dim, and columns
+/// beyond it are to be read as zero, the tensor has one panel, of head_dim columns.
 struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;

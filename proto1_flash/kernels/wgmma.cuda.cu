@@ -34,6 +34,8 @@ constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS);
 constexpr int CONSUMERS = BLOCK_R / 64;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
+constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
+constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // of one box
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
@@ -104,12 +106,16 @@ DEVICE void schedule(const WgmmaParams& p) {
   }
 }
 
+// Where a panel is in the maps of WgmmaParams.
+DEVICE int map_column(int panel) { return WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS; }
+DEVICE int map_panel(int panel) { return WHOLE_PANELS ? panel : 0; }
+
 // ---- producer: one thread that issues the tensor copies
 
 DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
                         int batch) {
-  UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-    copy_box(target + panel * panel_bytes, map, full, panel * PANEL_COLUMNS, row, head, batch);
+  UNROLL for (int panel = 0; panel < PANELS; panel += COPY_PANELS) {
+    copy_box(target + panel * panel_bytes, map, full, map_column(panel), row, map_panel(panel), head, batch);
   }
 }
 
@@ -192,12 +198,12 @@ struct Consumer {
     }
   }
 
-  // O += P V, issued.
-  DEVICE void multiply_outputs(int stage) {
+  // O += P V, issued; of the first block, O = P V.
+  DEVICE void multiply_outputs(int stage, bool first_block) {
     const unsigned v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
-      Mma_O::registers(weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16);
+      Mma_O::registers(weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, step > 0 || !first_block);
     }
     mma_commit();
   }
@@ -253,10 +259,6 @@ struct Consumer {
     UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) weights[i] = pack<IN_TYPE>(s[2 * i], s[2 * i + 1]);
   }
 
-  DEVICE void rescale() {
-    if (grew) scale_o<DIM / 2>(alpha);
-  }
-
   // Ping-pong: this consumer's turn to issue, and handing it on to the next.
   DEVICE void wait_turn() {
     if constexpr (PING_PONG) named_sync(1 + index, 2 * WARPGROUP);
@@ -292,7 +294,6 @@ struct Consumer {
         shift[r] = no_shift;
         sum[r] = 0;
       }
-      zero_o<DIM / 2>();
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
       attend(tile, kv);
@@ -336,7 +337,7 @@ struct Consumer {
         mma_wait<0>();
       } else {
         bars.v_full[previous.index].wait(previous.parity);
-        multiply_outputs(previous.index);
+        multiply_outputs(previous.index, block == own - 2);
         if (block >= 0) pass_turn();
         mma_wait<1>();
       }
@@ -347,8 +348,8 @@ struct Consumer {
       softmax();
       mma_wait<0>();
       if (!first) release(bars.v_empty[previous.index]);
-      pack_weights();  // before the branch of rescale, so that the compiler puts it among the exponentials
-      rescale();
+      pack_weights();  // before the branch, so that the compiler puts it among the exponentials
+      if (grew && !first) scale_o<DIM / 2>(alpha);
       first = false;
       previous = kv;
       kv.advance();
@@ -417,8 +418,9 @@ struct Consumer {
     fence_stores();
     sync_consumer();
     if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
-      UNROLL for (int panel = FIRST; panel < end; ++panel) {
-        store_box(p.o, panels + (panel - FIRST) * Q_PANEL_BYTES, panel * PANEL_COLUMNS, query, tile.head, tile.batch);
+      UNROLL for (int panel = FIRST; panel < end; panel += STORE_PANELS) {
+        store_box(p.o, panels + (panel - FIRST) * Q_PANEL_BYTES, map_column(panel), query, map_panel(panel), tile.head,
+                  tile.batch);
       }
       commit_stores();
     }

@@ -346,7 +346,7 @@ std::vector<Mutation> mutations(bool of_cuda) {
   if (of_cuda) {
     return {{"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
             {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
-            {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew) scale_o<DIM / 2>(alpha);", ""},
+            {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew && !first) scale_o<DIM / 2>(alpha);", ""},
             {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
             {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
             {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
