@@ -32,6 +32,15 @@ namespace attn {
 namespace fs = std::filesystem;
 
 namespace {
+// The one text of that name.
+std::string_view interned(std::string_view name) {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> names;
+  const std::lock_guard lock(mutex);
+  const auto found = names.find(name);
+  return found != names.end() ? *found : *names.emplace(name).first;
+}
+
 // Where `name` is, or would be.
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
@@ -46,7 +55,7 @@ FunctionConstants::FunctionConstants(std::initializer_list<Entry> entries) {
 
 int64_t& FunctionConstants::operator[](std::string_view name) {
   auto place = place_of(entries_, name);
-  if (place == entries_.end() || place->first != name) place = entries_.emplace(place, name, 0);
+  if (place == entries_.end() || place->first != name) place = entries_.emplace(place, interned(name), 0);
   return place->second;
 }
 
@@ -63,6 +72,12 @@ bool FunctionConstants::contains(std::string_view name) const {
 
 void FunctionConstants::erase(std::string_view name) {
   std::erase_if(entries_, [&](const Entry& entry) { return entry.first == name; });
+}
+
+bool FunctionConstants::operator==(const FunctionConstants& other) const {
+  return std::ranges::equal(entries_, other.entries_, [](const Entry& a, const Entry& b) {
+    return a.first.data() == b.first.data() && a.second == b.second;
+  });
 }
 
 void FunctionConstants::merge(const FunctionConstants& others) {
@@ -87,7 +102,8 @@ FunctionConstants KernelSource::run_time_values() const {
 std::string KernelSource::key() const {
   std::string text = entry + "[";
   for (const auto& [name, value] : constants) {
-    text += run_time.contains(name) ? name + "=run_time," : fmt::format("{}={},", name, value);
+    const bool at_run_time = run_time.contains(std::string(name));
+    text += at_run_time ? fmt::format("{}=run_time,", name) : fmt::format("{}={},", name, value);
   }
   for (const auto& [name, body] : includes) text += fmt::format("{}:{},", name, sha256(body).substr(0, 8));
   if (text.back() == ',') text.pop_back();
@@ -101,7 +117,7 @@ std::string KernelSource::key() const {
 std::string KernelSource::prologue() const {
   std::string text;
   for (const auto& [name, value] : constants) {
-    if (run_time.contains(name)) {
+    if (run_time.contains(std::string(name))) {
       // Immutable as long as a launch lasts, and the compiler knows it in both dialects.
       text += fmt::format(
           "extern \"C\" {{\n#ifdef __CUDACC__\n__constant__ int {0};\n#else\nextern const int {0};\n#endif\n}}\n",
@@ -118,11 +134,10 @@ std::string KernelSource::prologue() const {
 }
 
 size_t KernelSourceHash::operator()(const KernelSource& source) const {
-  const std::hash<std::string> text;
-  size_t hash = text(source.path);
+  size_t hash = source.path.size();
   const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
-  mix(text(source.entry));
-  // Only what usually differs between the variants of a kernel; comparing tells the rest apart.
+  // Only what is quickly told apart, above all the variants of a kernel; comparing does the rest.
+  mix(source.entry.size());
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
   mix(source.run_time.size());

@@ -27,10 +27,10 @@ class Device;
 class Kernel;
 
 /// Function constants by name and in that order, so that equal sets print, hash and compile equally. A map in one piece
-/// of memory: whoever looks for a pipeline walks over the constants of two sources.
+/// of memory, whose names are in the process once: whoever looks for a pipeline compares the constants of two sources.
 class FunctionConstants {
  public:
-  using Entry = std::pair<std::string, int64_t>;
+  using Entry = std::pair<std::string_view, int64_t>;  // the name lasts as long as the process, and ends with a 0
 
   FunctionConstants() = default;
   FunctionConstants(std::initializer_list<Entry> entries);
@@ -44,7 +44,7 @@ class FunctionConstants {
 
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }
-  bool operator==(const FunctionConstants&) const = default;
+  bool operator==(const FunctionConstants& other) const;
 
  private:
   std::vector<Entry> entries_;

@@ -197,7 +197,7 @@ class CudaDevice : public Device {
     for (const auto& [name, value] : kernel.run_time) {
       const int number = static_cast<int>(value);
       CUdeviceptr place = 0;
-      if (result == CUDA_SUCCESS) result = cuda_.cuModuleGetGlobal(&place, nullptr, kernel.module, name.c_str());
+      if (result == CUDA_SUCCESS) result = cuda_.cuModuleGetGlobal(&place, nullptr, kernel.module, name.data());
       if (result == CUDA_SUCCESS) result = cuda_.cuMemcpyHtoDAsync(place, &number, sizeof number, stream_);
       if (result == CUDA_SUCCESS) wait();
     }

@@ -53,7 +53,9 @@ TEST(VariantGrid, FirstFewAreSpread) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
     std::map<std::string, std::set<int64_t>> values;
     for (size_t i = 0; i < 10; ++i) {
-      for (const auto& [name, value] : grid.at(i).source(device).constants) values[name].insert(value);
+      for (const auto& [name, value] : grid.at(i).source(device).constants) {
+        values[std::string(name)].insert(value);
+      }
     }
     for (const char* name : {"HEAD_DIM", "BLOCK_R", "BLOCK_C", "CAUSAL", "ALIBI"}) {
       EXPECT_GT(values[name].size(), 1u) << device.spec << " " << name;
