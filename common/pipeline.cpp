@@ -35,10 +35,9 @@ namespace {
 // The one text of that name.
 std::string_view interned(std::string_view name) {
   static std::mutex mutex;
-  static std::set<std::string, std::less<>> names;
+  static std::set<std::string> names;
   const std::lock_guard lock(mutex);
-  const auto found = names.find(name);
-  return found != names.end() ? *found : *names.emplace(name).first;
+  return *names.insert(std::string(name)).first;
 }
 
 // Where `name` is, or would be.
@@ -137,7 +136,7 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
   size_t hash = source.path.size();
   const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
   // Only what is quickly told apart, above all the variants of a kernel; comparing does the rest.
-  mix(source.entry.size());
+  mix(std::hash<std::string>()(source.entry));
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
   mix(source.run_time.size());
