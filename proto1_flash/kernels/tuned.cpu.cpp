@@ -44,6 +44,10 @@ constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYT
 // Pairs stay as they are, so that Q need not be rounded again: the scale waits for the softmax, or for the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
+// Where rows of both K and V are copied as floats, the copy asks for the row that comes this many later. Rows that are
+// far apart (bshd) are not foreseen by the core's own prefetchers.
+constexpr bool ASK_AHEAD = COPY_K && !BF16_DOT;
+constexpr int ROWS_AHEAD = 4;
 
 using Floats = Vector<float, VECTOR_WIDTH>;
 using Ints = Vector<int, VECTOR_WIDTH>;
@@ -232,6 +236,10 @@ struct Tile {
   INLINE void stage(const void* tensor, const TensorStrides& strides, int first_key, int keys, float* block) {
     for (int key = 0; key < keys; ++key) {
       const long long row = row_of(strides, first_key + key);
+      if constexpr (ASK_AHEAD) {
+        const char* ahead = static_cast<const char*>(tensor) + (row + ROWS_AHEAD * strides.row) * ELEMENT_BYTES;
+        for (int line = 0; line < ROW_LINES; ++line) __builtin_prefetch(ahead + line * LINE_BYTES);
+      }
       for (int d = 0; d < HEAD_DIM; d += 8) {
         store(block + key * ROW_WORDS + d, load_floats<IN_TYPE, 8>(tensor, row + d));
       }
@@ -264,7 +272,8 @@ struct Tile {
   }
 
   // Scores of `keys` keys of the block, hooked and masked, to scores[key][query]; raises new_maximum to their maximum.
-  // Meanwhile panel i asks for cache line i of the next block's rows of V, so that staging them finds them near.
+  // Meanwhile, without ASK_AHEAD, panel i asks for cache line i of the next block's rows of V, so that staging them
+  // finds them near.
   INLINE void compute_scores(int panel, int first_key, int keys, int block_keys, Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
     const float* q = q_panels + panel * DEPTH * PANEL;
@@ -295,7 +304,8 @@ struct Tile {
       const bool as_they_are = SCORE_IS_IDENTITY && key + rows <= seen_by_all;
       multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
-        if (panel < ROW_LINES) __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
+        if (!ASK_AHEAD && panel < ROW_LINES)
+          __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
       }
       if (as_they_are) continue;
 #if SCORE_GRAIN == SCORE_TILE
