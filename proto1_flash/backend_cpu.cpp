@@ -22,14 +22,44 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device) {
   return config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
-// Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart:
-// then the rows of a register tile would drive each other out of the few places that the first cache has for them.
+// Intel's cores with 512-bit vectors. All vector arithmetic takes turns with multiply-adds on two of their ports, and
+// micro-operations are short, above all where another thread runs on the same core.
+bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
+
+// The register tile: vectors of queries by rows of keys or columns, which leave a quarter of the registers to operands.
+// Four vectors take fewer micro-operations, since a broadcast serves four multiply-adds, and fewer rows at a time; two
+// leave more of the first cache to K and V. docs/kernels.md has what pays where.
+struct RegisterTile {
+  int64_t vectors, rows;
+};
+RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) {
+  const bool many = device.vector_registers >= 32;
+  int64_t vectors = many && (device.simd_width <= 4 || intel_512(device)) ? 4 : 2;
+  while (vectors > 1 && config.block_r % (vectors * device.simd_width) != 0) vectors /= 2;
+  return {vectors, (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
+}
+
+// Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart
+// and a register tile has more of them than the first cache then has places: they would drive each other out.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device) {
   constexpr int64_t cache_way_bytes = 4096;  // of 64 sets of 64 bytes, as first caches that are indexed by pages have
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
-  return converts || row_bytes % cache_way_bytes == 0;
+  const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // ways of the cache
+  return converts || (row_bytes % cache_way_bytes == 0 && !fit);
+}
+
+TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device) {
+  const RegisterTile tile = register_tile(config, device);
+  return {config.shape.head_dim,
+          config.block_r,
+          config.block_c,
+          device.simd_width,
+          tile.vectors,
+          tile.rows,
+          uses_bf16_dot(config, device),
+          copies_k(config, device)};
 }
 
 size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
@@ -39,9 +69,7 @@ size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device, bo
     return static_cast<size_t>(AmxLayout(shape.head_dim, config.block_r, config.block_c).bytes);
   }
   if (config.variant == "tuned") {
-    const TunedLayout layout(shape.head_dim, config.block_r, config.block_c, device.simd_width, device.vector_registers,
-                             uses_bf16_dot(config, device), copies_k(config, device));
-    return static_cast<size_t>(layout.words) * sizeof(float);
+    return static_cast<size_t>(tuned_layout(config, device).words) * sizeof(float);
   }
   return static_cast<size_t>(TiledLayout(shape.head_dim, config.block_r, config.block_c).words) * sizeof(float);
 }
@@ -64,9 +92,12 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, bool
   } else if (config.variant == "tuned") {
     source.path = "proto1_flash/kernels/tuned.cpu.cpp";
     source.constants["VECTOR_WIDTH"] = device.simd_width;
-    source.constants["VECTOR_REGISTERS"] = device.vector_registers;
+    const RegisterTile tile = register_tile(config, device);
+    source.constants["TILE_VECTORS"] = tile.vectors;
+    source.constants["TILE_ROWS"] = tile.rows;
     source.constants["BF16_DOT"] = uses_bf16_dot(config, device);
     source.constants["COPY_K"] = copies_k(config, device);
+    source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "proto1_flash/kernels/tiled.cpu.cpp";
     // The widest vector, up to the device's, that divides a row.

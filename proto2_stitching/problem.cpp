@@ -31,7 +31,8 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
           config.block_r,
           config.block_c,
           kernel.constants.at("VECTOR_WIDTH"),
-          kernel.constants.at("VECTOR_REGISTERS"),
+          kernel.constants.at("TILE_VECTORS"),
+          kernel.constants.at("TILE_ROWS"),
           kernel.constants.at("BF16_DOT") != 0,
           kernel.constants.at("COPY_K") != 0};
 }

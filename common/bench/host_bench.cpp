@@ -15,7 +15,7 @@ namespace {
 KernelSource source() {
   const std::string path = "bench/kernel.cpu.cpp";
   std::string body = "#include \"common/kernel/softmax.h\"\nstatic_assert(HEAD_DIM + CAUSAL + IN_TYPE + OUT_TYPE";
-  body += " + BLOCK_R + BLOCK_C + VECTOR_WIDTH + VECTOR_REGISTERS + BF16_DOT > 0);\n";
+  body += " + BLOCK_R + BLOCK_C + VECTOR_WIDTH + TILE_VECTORS + TILE_ROWS + BF16_DOT + COPY_K + ASK_AHEAD > 0);\n";
   body += "extern \"C\" void empty_kernel(const void*, const Threadgroup*) {}\n";
   return {path,
           "empty_kernel",
@@ -26,8 +26,11 @@ KernelSource source() {
            {"BLOCK_R", 64},
            {"BLOCK_C", 64},
            {"VECTOR_WIDTH", 16},
-           {"VECTOR_REGISTERS", 32},
-           {"BF16_DOT", 1}},
+           {"TILE_VECTORS", 2},
+           {"TILE_ROWS", 6},
+           {"BF16_DOT", 1},
+           {"COPY_K", 0},
+           {"ASK_AHEAD", 0}},
           {{path, body}}};
 }
 
@@ -113,7 +116,6 @@ void pipeline_disk_load_tuned(benchmark::State& state) {
   KernelSource wanted = source_on_disk();
   wanted.entry = "flash_forward";
   wanted.constants["VECTOR_WIDTH"] = device().info().simd_width;
-  wanted.constants["VECTOR_REGISTERS"] = device().info().vector_registers;
   wanted.constants["IN_TYPE"] = wanted.constants["BF16_DOT"] = 0;
   PipelineCache(device(), folder).get(wanted);
   for (auto _ : state) {

@@ -19,23 +19,23 @@ struct TiledLayout {
         words(sum + block_r) {}
 };
 
-/// Of the `tuned` variant on the cpu. bf16_dot says that the kernel multiplies pairs of bf16, copy_k that it works on a
-/// copy of a block of K. Every region starts on a cache line.
+/// Of the `tuned` variant on the cpu. tile_vectors and tile_rows are its register tile: vectors of queries by rows of
+/// keys or columns. bf16_dot says that the kernel multiplies pairs of bf16, copy_k that it works on a copy of a block
+/// of K. Every region starts on a cache line.
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 
-  // The register tile, `vectors` of queries by `main_rows` of keys or columns, fills the registers but for the
-  // operands. Both tiles have the 8 accumulators that keep two multiply-add units with a latency of 4 busy.
+  // Both tiles have the 8 accumulators that keep two multiply-add units with a latency of 4 busy, if tile_vectors > 1.
   long long vectors, panel, main_rows, tail_rows = 4;
   // An odd number of cache lines, so that consecutive rows fall into different cache sets.
   long long row_words;
   long long q_panels, o_panels, maximum, sum, scores, k_block, v_block, words;
 
   constexpr TunedLayout(long long head_dim, long long block_r, long long block_c, long long vector_width,
-                        long long registers, bool bf16_dot, bool copy_k)
-      : vectors(0),
-        panel(0),
-        main_rows(0),
+                        long long tile_vectors, long long tile_rows, bool bf16_dot, bool copy_k)
+      : vectors(tile_vectors),
+        panel(tile_vectors * vector_width),
+        main_rows(tile_rows),
         row_words(0),
         q_panels(0),
         o_panels(0),
@@ -45,10 +45,6 @@ struct TunedLayout {
         k_block(0),
         v_block(0),
         words(0) {
-    const long long widest = registers >= 32 && vector_width <= 4 ? 4 : 2;
-    vectors = block_r % (widest * vector_width) == 0 ? widest : 1;
-    panel = vectors * vector_width;
-    main_rows = (registers >= 32 ? 24 : 12) / (vectors < 2 ? 2 : vectors);
     row_words = (flash_round_up(head_dim, line) / line | 1) * line;
     const long long rows = block_c + tail_rows - 1;  // the last tile of a block may reach beyond it
     o_panels = q_panels + head_dim * block_r;

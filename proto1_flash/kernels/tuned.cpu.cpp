@@ -31,7 +31,7 @@
 
 namespace {
 
-constexpr TunedLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, VECTOR_WIDTH, VECTOR_REGISTERS, BF16_DOT, COPY_K);
+constexpr TunedLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS, BF16_DOT, COPY_K);
 constexpr int VECTORS = layout.vectors;
 constexpr int PANEL = layout.panel;
 constexpr int MAIN_ROWS = layout.main_rows;
@@ -44,10 +44,7 @@ constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYT
 // Pairs stay as they are, so that Q need not be rounded again: the scale waits for the softmax, or for the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
-// Where rows of both K and V are copied as floats, the copy asks for the row that comes this many later. Rows that are
-// far apart (bshd) are not foreseen by the core's own prefetchers.
-constexpr bool ASK_AHEAD = COPY_K && !BF16_DOT;
-constexpr int ROWS_AHEAD = 4;
+constexpr int ROWS_AHEAD = 4;  // with ASK_AHEAD, of the row that is being copied
 
 using Floats = Vector<float, VECTOR_WIDTH>;
 using Ints = Vector<int, VECTOR_WIDTH>;
