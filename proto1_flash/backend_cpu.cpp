@@ -4,7 +4,8 @@
 #include "common/kernel/types.h"
 #include "proto1_flash/backend.h"
 #include "proto1_flash/kernels/amx.h"
-#include "proto1_flash/kernels/flash.h"
+#include "proto1_flash/kernels/tiled.h"
+#include "proto1_flash/kernels/tuned.h"
 
 namespace attn {
 namespace {

@@ -10,8 +10,10 @@
 #include "common/cuda/tensor_map.h"
 #include "common/kernel/types.h"
 #include "proto1_flash/backend.h"
-#include "proto1_flash/kernels/flash.h"
-#include "proto1_flash/kernels/hopper.h"
+#include "proto1_flash/kernels/mma_sync.h"
+#include "proto1_flash/kernels/naive.h"
+#include "proto1_flash/kernels/round_up.h"
+#include "proto1_flash/kernels/wgmma.h"
 #include "proto1_flash/schedule.h"
 
 namespace attn {
@@ -20,16 +22,14 @@ namespace {
 constexpr float log2_e = std::numbers::log2e_v<float>;
 // Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
 constexpr double least_folded_scale = 1e-10;
-constexpr size_t naive_static_bytes = 512;  // beside the scores
-constexpr size_t reserved_bytes = 1024;     // of a multiprocessor's memory, for each threadgroup
+constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // beside the scores
+constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
 
 // The kernel behind a variant: `tuned` is the best that the device and the element type allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   return config.dtype != DType::f32 && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
 // tests/cuda_compile_test.cpp holds it against the compiler.

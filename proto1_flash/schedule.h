@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "proto1_flash/backend.h"
-#include "proto1_flash/kernels/hopper.h"
+#include "proto1_flash/kernels/wgmma.h"
 
 namespace attn {
 

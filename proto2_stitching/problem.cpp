@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "common/sha256.h"
-#include "proto1_flash/kernels/flash.h"
+#include "proto1_flash/kernels/mma_sync.h"
+#include "proto1_flash/kernels/round_up.h"
+#include "proto1_flash/kernels/tuned.h"
 #include "proto2_stitching/kernels/forms.h"
 
 namespace attn {
@@ -129,7 +131,7 @@ int64_t cuda_calls(const StitchConfig& config, const AttentionShape& shape) {
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
   const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
   int64_t blocks = 0;  // of keys, over all warps
-  const int64_t rows = flash_round_up(shape.q_len, flash.block_r);
+  const int64_t rows = round_up(shape.q_len, flash.block_r);
   for (int64_t first = 0; first < rows; first += layout.warp_rows) {
     const int64_t last = std::min<int64_t>(first + layout.warp_rows, shape.q_len) - 1;
     const int64_t seen = keys_seen(shape, std::max<int64_t>(std::min(last, shape.q_len - 1), 0));

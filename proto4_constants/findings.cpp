@@ -204,14 +204,19 @@ void conclude_cost(const Results& results, std::vector<Conclusion>& conclusions)
     if (result->config.integer("workers") != 1) continue;
     Conclusion conclusion = about("cost", *result, 1e3 / static_cast<double>(variants_of(*result)), false);
     conclusion.title = "A variant of {values.kernel} compiles in {estimate.value:.4g} ms: {values.recommendation}";
+    conclusion.content =
+        "Compiling {values.variants} variants of {values.kernel} ({values.dtype}) takes one worker "
+        "{estimate.value:.4g} ms each";
     if (task_of(*result) == "compile_one") {
       conclusion.title =
           "At head_dim {values.head_dim} the tile {values.block_r}x{values.block_c} of {values.kernel} compiles in "
           "{estimate.value:.4g} ms: {values.recommendation}";
+      conclusion.content =
+          "Compiling {values.kernel} ({values.dtype}) at head_dim {values.head_dim} with the tile "
+          "{values.block_r}x{values.block_c} takes one worker {estimate.value:.4g} ms";
     }
-    conclusion.content =
-        "Compiling {values.variants} variants of {values.kernel} ({values.dtype}) takes one worker "
-        "{estimate.value:.4g} ms each (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}): front end "
+    conclusion.content +=
+        " (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}): front end "
         "{values.front_end_ms:.3g} ms, optimiser {values.optimizer_ms:.3g} ms, code generation "
         "{values.code_generation_ms:.3g} ms, loading {values.load_ms:.3g} ms. By the rule of {values.rule_ms:g} ms a "
         "variant: {values.recommendation}.";

@@ -1,22 +1,22 @@
 // What host and kernel of the cpu's `amx` kernel share. No other headers than the kernels' own.
 #pragma once
 
-#include "proto1_flash/kernels/flash.h"
+#include "proto1_flash/kernels/round_up.h"
 
 /// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to what two tiles hold. Rows of every matrix are
 /// an odd number of cache lines apart, so that the 16 of a tile fall into different cache sets.
 struct AmxLayout {
   static constexpr long long pair = 32;  // rows or columns of two tiles, and bf16 values in a row of one
-  static constexpr long long odd_lines(long long bytes) { return (flash_round_up(bytes, 64) / 64 | 1) * 64; }
+  static constexpr long long odd_lines(long long bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }
 
   long long dim, rows, keys;
   long long q_step, o_step, scores_step, weights_step, k_step, v_step;  // from row to row
   long long q, o, maximum, sums, scores, weights, k, v, bytes;
 
   constexpr AmxLayout(long long head_dim, long long block_r, long long block_c)
-      : dim(flash_round_up(head_dim, pair)),
-        rows(flash_round_up(block_r, pair)),
-        keys(flash_round_up(block_c, pair)),
+      : dim(round_up(head_dim, pair)),
+        rows(round_up(block_r, pair)),
+        keys(round_up(block_c, pair)),
         q_step(odd_lines(dim * 2)),
         o_step(odd_lines(dim * 4)),
         scores_step(odd_lines(keys * 4)),

@@ -37,7 +37,7 @@
 #include "common/kernel/attention.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/score.h"
-#include "proto1_flash/kernels/flash.h"
+#include "proto1_flash/kernels/mma_sync.h"
 
 #ifndef SCORE_GRAIN
 #define SCORE_GRAIN SCORE_ELEMENT

@@ -11,7 +11,7 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 #include "common/kernel/score.h"
-#include "proto1_flash/kernels/flash.h"
+#include "proto1_flash/kernels/naive.h"
 
 namespace {
 

@@ -2,13 +2,14 @@
 // 1), with one score and one output element at a time, or LANES of them. What the ladder shows here is what tiling
 // alone buys, and then what vectors alone buy: there is no register tile, every operand comes from the cache.
 //
-// Threadgroup memory, in floats: TiledLayout in flash.h. Grid: (query tiles, q_heads, batch); causal tiles run last
+// Threadgroup memory, in floats: TiledLayout in tiled.h. Grid: (query tiles, q_heads, batch); causal tiles run last
 // rows first.
+#include "proto1_flash/kernels/tiled.h"
+
 #include "common/kernel/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/kernel/score.h"
 #include "common/kernel/softmax.h"
-#include "proto1_flash/kernels/flash.h"
 
 namespace {
 

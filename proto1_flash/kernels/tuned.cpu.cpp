@@ -8,7 +8,7 @@
 //   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
 // Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that lie next to each other along the sum.
 //
-// Threadgroup memory, in words; TunedLayout in flash.h has the offsets:
+// Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
 //   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log2(e), or pairs of bf16 as they are
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
@@ -19,11 +19,12 @@
 // A score hook may take scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
+#include "proto1_flash/kernels/tuned.h"
+
 #include "common/kernel/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/kernel/score.h"
 #include "common/kernel/softmax.h"
-#include "proto1_flash/kernels/flash.h"
 
 #ifndef SCORE_GRAIN
 #define SCORE_GRAIN SCORE_ELEMENT

@@ -1,0 +1,6 @@
+// What host and kernel of the GPU's `naive` variant share. No other headers, so that kernels compile without a standard
+// library.
+#pragma once
+
+/// Threads of a threadgroup.
+constexpr int naive_threads = 128;
