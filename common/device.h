@@ -84,8 +84,8 @@ class Device {
   /// The code is the same. Off at first; not while another thread is in compile().
   virtual void precompile_headers(bool /*wanted*/) {}
 
-  /// Whether Binary::times is to tell all phases apart even where that takes a file in the temporary folder (NVRTC, whose
-  /// optimiser then is not counted as front end). Without effect on devices where it takes none.
+  /// Whether Binary::times is to tell all phases apart even where that takes a file in the temporary folder (NVRTC,
+  /// whose optimiser then is not counted as front end). Without effect on devices where it takes none.
   virtual void trace_phases(bool /*wanted*/) {}
   /// All that decides the code beside the source: compiler version, options, arch. Part of the cache key.
   virtual std::string compiler_identity() const = 0;

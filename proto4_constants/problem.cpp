@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "common/temporary_folder.h"
 #include "proto4_constants/sweep.h"
 #include "proto4_constants/variants.h"
 
@@ -82,21 +83,11 @@ class PeakMemory {
 /// A folder of cache entries, and archives, of the first variants of a grid: made when they are first asked for.
 class Prepared {
  public:
-  Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {
-    std::string name = (fs::temp_directory_path() / "attention-proto-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error(fmt::format("no temporary folder {}", name));
-    folder_ = name;
-  }
-  ~Prepared() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  Prepared(const Prepared&) = delete;
-  Prepared& operator=(const Prepared&) = delete;
+  Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}
 
   /// A cache folder that has at least `count`.
   std::string cache(size_t count) {
-    const std::string path = folder_ / "cache";
+    const std::string path = folder_.path() / "cache";
     if (count > cached_) {
       PipelineCache(device_, path).prepare(first(count), std::max(1u, std::thread::hardware_concurrency()));
       cached_ = count;
@@ -105,7 +96,7 @@ class Prepared {
   }
   /// An archive of exactly `count`.
   std::string archive(size_t count) {
-    const std::string path = folder_ / fmt::format("archive-{}", count);
+    const std::string path = folder_.path() / fmt::format("archive-{}", count);
     if (!fs::exists(path)) {
       PipelineCache from_disk(device_, cache(count));
       from_disk.prepare(first(count), 1);
@@ -114,7 +105,7 @@ class Prepared {
     return path;
   }
   /// Where a new archive may be written.
-  std::string new_archive() const { return folder_ / "archive-new"; }
+  std::string new_archive() const { return folder_.path() / "archive-new"; }
 
  private:
   std::vector<KernelSource> first(size_t count) const {
@@ -123,7 +114,7 @@ class Prepared {
 
   Device& device_;
   const std::vector<KernelSource> sources_;
-  fs::path folder_;
+  TemporaryFolder folder_;
   size_t cached_ = 0;
 };
 

@@ -2,11 +2,11 @@
 // archive. A memory hit should stay below 200 ns, one on disk below 1 ms, and an empty dispatch in the microseconds.
 #include <benchmark/benchmark.h>
 
-#include <filesystem>
 #include <string>
 
 #include "common/device.h"
 #include "common/pipeline.h"
+#include "common/temporary_folder.h"
 
 namespace attn {
 namespace {
@@ -112,41 +112,39 @@ BENCHMARK(binary_load)->Unit(benchmark::kMicrosecond);
 
 // The kernel of proto1_flash, whose object file is as large as they get.
 void pipeline_disk_load_tuned(benchmark::State& state) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "attention-proto-bench-tuned";
+  const TemporaryFolder folder;
   KernelSource wanted = source_on_disk();
   wanted.entry = "flash_forward";
   wanted.constants["VECTOR_WIDTH"] = device().info().simd_width;
   wanted.constants["IN_TYPE"] = wanted.constants["BF16_DOT"] = 0;
-  PipelineCache(device(), folder).get(wanted);
+  PipelineCache(device(), folder.path()).get(wanted);
   for (auto _ : state) {
-    PipelineCache cache(device(), folder);
+    PipelineCache cache(device(), folder.path());
     if (cache.get(wanted).origin != "disk") state.SkipWithError("not on disk");
   }
-  std::filesystem::remove_all(folder);
 }
 BENCHMARK(pipeline_disk_load_tuned)->Unit(benchmark::kMicrosecond);
 
 // Of `range` variants.
 void archive_load(benchmark::State& state) {
-  const std::string path = std::filesystem::temp_directory_path() / "attention-proto-bench-archive";
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "archive";
   PipelineArchive archive;
   Binary binary = device().compile(source());
   for (int64_t i = 0; i < state.range(0); ++i) archive.add(std::to_string(i), binary);
   archive.save(path);
   for (auto _ : state) benchmark::DoNotOptimize(PipelineArchive::load(path).size());
-  std::filesystem::remove(path);
 }
 BENCHMARK(archive_load)->Arg(72)->Unit(benchmark::kMicrosecond);
 
 void pipeline_disk_load(benchmark::State& state) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "attention-proto-bench";
+  const TemporaryFolder folder;
   const KernelSource wanted = source();
-  PipelineCache(device(), folder).get(wanted);
+  PipelineCache(device(), folder.path()).get(wanted);
   for (auto _ : state) {
-    PipelineCache cache(device(), folder);
+    PipelineCache cache(device(), folder.path());
     if (cache.get(wanted).origin != "disk") state.SkipWithError("not on disk");
   }
-  std::filesystem::remove_all(folder);
 }
 BENCHMARK(pipeline_disk_load)->Unit(benchmark::kMicrosecond);
 

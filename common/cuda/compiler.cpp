@@ -3,7 +3,6 @@
 #include <elf.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -22,6 +21,7 @@
 #include "common/cuda/driver.h"
 #include "common/error.h"
 #include "common/sha256.h"
+#include "common/temporary_folder.h"
 
 namespace attn {
 
@@ -71,27 +71,6 @@ class Program {
 
   const Nvrtc& nvrtc_;
   nvrtcProgram program_ = nullptr;
-};
-
-// A folder that goes with its scope. Where none can be made the path is empty.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::error_code error;
-    path_ = std::filesystem::temp_directory_path(error) / "attn-XXXXXX";
-    if (error || !mkdtemp(path_.data())) path_.clear();
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing. As an error, the
@@ -154,11 +133,16 @@ void read_report(const std::string& log, const std::string& entry, Binary& binar
   binary.threadgroup_bytes = static_cast<int64_t>(std::max(0.0, number_before(line, "", " bytes smem")));
 }
 
-// Whether there is room for a trace: NVRTC ends the process when it cannot write one.
-bool has_room(const std::string& folder) {
-  std::error_code error;
-  const auto space = std::filesystem::space(folder, error);
-  return !error && space.available >= 64 << 20;
+// A folder for a few files; null where none can be made or the disk is nearly full, since NVRTC ends the process when
+// it cannot write its trace.
+std::unique_ptr<TemporaryFolder> scratch_folder() {
+  constexpr uintmax_t room_bytes = 64 << 20;
+  try {
+    auto folder = std::make_unique<TemporaryFolder>();
+    return std::filesystem::space(folder->path()).available >= room_bytes ? std::move(folder) : nullptr;
+  } catch (const std::filesystem::filesystem_error&) {
+    return nullptr;
+  }
 }
 
 // The phases that a trace tells (--fdevice-time-trace; events as of Chromium's trace viewer, in microseconds). What is
@@ -306,12 +290,10 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
     text = constant_free_includes(files, source.constants) + text;
     options.push_back("--pch");
   }
-  std::optional<TemporaryFolder> folder;
-  if (trace_phases_) folder.emplace();
-  const bool traced = folder && has_room(folder->path());
-  const std::string trace = traced ? folder->path() + "/trace" : "";  // NVRTC appends .json
+  const auto folder = trace_phases_ ? scratch_folder() : nullptr;
+  const std::string trace = folder ? folder->path() / "trace" : "";  // NVRTC appends .json
   const std::string trace_option = "--fdevice-time-trace=" + trace;
-  if (traced) options.push_back(trace_option.c_str());
+  if (folder) options.push_back(trace_option.c_str());
   const std::string assembler = assembler_option(files.front().text), for_assembler = "--ptxas-options=" + assembler;
   if (!assembler.empty()) options.push_back(for_assembler.c_str());
   Program program(*nvrtc_, text, source.path, texts, names);
@@ -326,7 +308,7 @@ CudaCompiler::Translated CudaCompiler::translate(const KernelSource& source,
   }
   const bool for_linker = std::find(more_options.begin(), more_options.end(), "-dlto") != more_options.end();
   return {source.path, for_linker ? program.lto_ir() : program.cubin(), log, assembler,
-          traced ? read_trace(trace + ".json") : std::nullopt};
+          folder ? read_trace(trace + ".json") : std::nullopt};
 }
 
 std::string CudaCompiler::link(const KernelSource& source, const std::vector<Translated>& parts,
@@ -422,9 +404,10 @@ CodeContents cuda_contents(const Binary& binary) {
   for (const auto& [name, content] : sections_of(binary.code)) {
     if (name.starts_with(".text")) found.bytes += static_cast<int64_t>(content.size());
   }
-  const TemporaryFolder folder;
-  const std::string cubin = folder.path() + "/cubin";
-  if (!folder.path().empty()) std::ofstream(cubin, std::ios::binary) << binary.code;
+  const auto folder = scratch_folder();
+  if (!folder) return found;
+  const std::string cubin = folder->path() / "cubin";
+  std::ofstream(cubin, std::ios::binary) << binary.code;
   std::istringstream lines(output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + cubin));
   for (std::string line; std::getline(lines, line);) {
     //         /*0090*/              @!P0 LDG.E.64 R4, desc[UR4][R2.64] ;

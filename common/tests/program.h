@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/temporary_folder.h"
+
 namespace attn::test {
 
 struct Outcome {
@@ -27,14 +29,10 @@ struct Outcome {
 class ProgramTest : public testing::Test {
  protected:
   explicit ProgramTest(const std::string& program) : program_(std::filesystem::path(ATTN_BINARY_DIR) / program) {
-    std::string pattern = testing::TempDir() + program + "-XXXXXX";
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder " + pattern);
-    folder_ = pattern;
     setenv("ATTENTION_PROTO_CACHE", path("cache").c_str(), 1);
   }
-  ~ProgramTest() override { std::filesystem::remove_all(folder_); }
 
-  std::filesystem::path path(const std::string& name) const { return folder_ / name; }
+  std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
   static std::string text_of(const std::filesystem::path& file) {
     std::ifstream stream(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
@@ -55,7 +53,7 @@ class ProgramTest : public testing::Test {
               const std::string& in = "/dev/null") const {
     const pid_t child = fork();
     if (child != 0) return child;
-    if (chdir(folder_.c_str()) != 0) _exit(127);
+    if (chdir(folder_.path().c_str()) != 0) _exit(127);
     const int input = open(in.c_str(), O_RDONLY);
     if (input < 0 || dup2(input, 0) < 0) _exit(127);
     for (const auto& [descriptor, suffix] : {std::pair{1, ".out"}, {2, ".err"}}) {
@@ -97,7 +95,7 @@ class ProgramTest : public testing::Test {
   }
 
   const std::filesystem::path program_;
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 }  // namespace attn::test

@@ -7,20 +7,19 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <random>
-#include <sstream>
 #include <string_view>
 
 #include "common/error.h"
+#include "common/temporary_folder.h"
+#include "common/tests/mutated_sources.h"
 #include "common/tests/tested_device.h"
 
 namespace attn {
 namespace {
 
 using test::device;
+using test::MutatedSources;
 using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
@@ -299,34 +298,6 @@ TEST_P(Variants, ScoreHook) {
 
 // --- What the checks catch ------------------------------------------------------------------------------------------
 
-// A copy of the kernel sources in which one text is replaced by another.
-class MutatedSources {
- public:
-  MutatedSources(const std::string& file, const std::string& from, const std::string& to)
-      : root_(std::filesystem::temp_directory_path() / fmt::format("attn_mutant_{}", getpid())) {
-    namespace fs = std::filesystem;
-    for (const char* folder : {"common/kernel", "proto1_flash/kernels"}) {
-      fs::create_directories(root_ / folder);
-      fs::copy(fs::path(source_root()) / folder, root_ / folder,
-               fs::copy_options::recursive | fs::copy_options::overwrite_existing);
-    }
-    std::ifstream in(root_ / file);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    const size_t at = text.find(from);
-    if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
-    text.replace(at, from.size(), to);
-    std::ofstream(root_ / file) << text;
-    setenv("ATTENTION_PROTO_SOURCE", root_.c_str(), 1);
-  }
-  ~MutatedSources() {
-    unsetenv("ATTENTION_PROTO_SOURCE");
-    std::filesystem::remove_all(root_);
-  }
-
- private:
-  std::filesystem::path root_;
-};
-
 struct Mutation {
   const char *variant, *what, *file, *from, *to;
 };
@@ -460,10 +431,10 @@ TEST_F(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
   CommandEncoder encoder;
   problem.encode(encoder);
   device().submit(encoder);
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("attn_dump_{}", getpid())).string();
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "dump.safetensors";
   problem.dump(path);
   const auto stored = read_safetensors(path, {"o", "lse"});
-  std::filesystem::remove(path);
   EXPECT_EQ(stored.at("o").dtype, DType::f32);
   EXPECT_EQ(stored.at("o").shape, (std::vector<int64_t>{1, 2, 37, 24}));
   EXPECT_EQ(stored.at("lse").shape, (std::vector<int64_t>{1, 2, 37}));

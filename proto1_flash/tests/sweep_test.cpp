@@ -3,14 +3,13 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/error.h"
+#include "common/temporary_folder.h"
 #include "common/tensor.h"
 #include "common/tests/devices.h"
 #include "proto1_flash/problem.h"
@@ -162,10 +161,6 @@ TEST(FlashSweepTest, HeadsThatDoNotDivideAreBadInput) {
 
 class InputFile : public testing::Test {
  protected:
-  void SetUp() override {
-    path_ = (std::filesystem::temp_directory_path() / fmt::format("attn_input_{}.safetensors", getpid())).string();
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
   static StoredTensor tensor(const std::vector<int64_t>& shape, DType dtype = DType::f16) {
     size_t bytes = size_bytes(dtype);
     for (const int64_t size : shape) bytes *= static_cast<size_t>(size);
@@ -182,7 +177,8 @@ class InputFile : public testing::Test {
       EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     }
   }
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() / "input.safetensors";
 };
 
 TEST_F(InputFile, FixesTheShape) {

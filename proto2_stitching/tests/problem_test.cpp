@@ -7,11 +7,10 @@
 
 #include <atomic>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <string_view>
 
 #include "common/error.h"
+#include "common/tests/mutated_sources.h"
 #include "common/tests/tested_device.h"
 #include "proto2_stitching/kernels/oracle.h"
 
@@ -340,28 +339,12 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations()),
 
 TEST_P(Mutations, AreCaught) {
   const auto& [what, form, grain, from, to] = GetParam();
-  namespace fs = std::filesystem;
   const StitchConfig config = small(form, grain);
   const auto inputs = inputs_of(config);
   ASSERT_TRUE(run(config, everything(), inputs).check.ok);
-  const fs::path root = fs::temp_directory_path() / fmt::format("attn_stitch_mutant_{}", getpid());
-  for (const char* folder : {"common/kernel", "proto1_flash/kernels", "proto2_stitching/kernels"}) {
-    fs::create_directories(root / folder);
-    fs::copy(fs::path(source_root()) / folder, root / folder,
-             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
-  }
-  const fs::path file = root / "proto2_stitching/kernels/form.h";
-  std::ifstream in(file);
-  std::string header{std::istreambuf_iterator<char>(in), {}};
-  const size_t at = header.find(from);
-  if (at != std::string::npos) std::ofstream(file) << header.replace(at, std::string_view(from).size(), to);
-  setenv("ATTENTION_PROTO_SOURCE", root.c_str(), 1);
+  const test::MutatedSources sources("proto2_stitching/kernels/form.h", from, to);
   PipelineCache fresh(device(), "");
-  const bool passes = run(config, everything(), inputs, fresh).check.ok;
-  unsetenv("ATTENTION_PROTO_SOURCE");
-  fs::remove_all(root);
-  ASSERT_NE(at, std::string::npos) << "form.h has no text " << from;
-  EXPECT_FALSE(passes);
+  EXPECT_FALSE(run(config, everything(), inputs, fresh).check.ok);
 }
 
 }  // namespace

@@ -3,21 +3,18 @@
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "common/error.h"
 #include "common/options.h"
+#include "common/temporary_folder.h"
 #include "proto4_constants/sweep.h"
 
 namespace attn {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view test_device = ATTN_TEST_DEVICE;
 constexpr bool on_cuda = test_device.starts_with("cuda");
@@ -32,9 +29,7 @@ class ProblemTest : public testing::Test {
     } catch (const DeviceMissing& error) {
       GTEST_SKIP() << error.what();
     }
-    char pattern[] = "/tmp/attn-constants-XXXXXX";
-    folder_ = mkdtemp(pattern);
-    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
+    setenv("ATTENTION_PROTO_CACHE", (folder_.path() / "cache").c_str(), 1);
     Options options;
     options.arguments = {"proto4_constants"};
     options.device = test_device;
@@ -47,7 +42,6 @@ class ProblemTest : public testing::Test {
     lab_ = std::make_unique<Experiment>(spec, options);
     make_ = spec.make;
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   std::unique_ptr<Problem> make(const std::string& task, int64_t variants, int64_t workers = 1,
                                 const std::string& kernel = "tuned") {
@@ -66,7 +60,7 @@ class ProblemTest : public testing::Test {
     EXPECT_GT(check.rows_checked, 0);
   }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Experiment> lab_;
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> make_;
@@ -138,7 +132,7 @@ TEST_F(ProblemTest, ANewProcessHasItsResult) {
 
 TEST_F(ProblemTest, AProcessWithoutAResultIsAnError) {
   EXPECT_THROW(first_result({}), BadInput);
-  EXPECT_THROW(first_result({std::string(test_device), "tuned", "f32", "1", "", (folder_ / "missing").string()}),
+  EXPECT_THROW(first_result({std::string(test_device), "tuned", "f32", "1", "", (folder_.path() / "missing").string()}),
                BadInput);
 }
 

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "common/error.h"
+#include "common/temporary_folder.h"
 #include "common/tensor.h"
 
 namespace attn {
@@ -52,11 +53,10 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return bytes;
 }
 
-class TemporaryFolder : public ::testing::Test {
+class SafetensorsFile : public ::testing::Test {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string path(const std::string& file) const { return (folder_ / file).string(); }
+  std::string path(const std::string& file) const { return folder() / file; }
+  const fs::path& folder() const { return folder_.path(); }
   std::string contents(const std::string& file) const {
     std::ifstream in(path(file), std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -65,10 +65,9 @@ class TemporaryFolder : public ::testing::Test {
     std::ofstream(path(file), std::ios::binary) << text;
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("attn_safetensors_test." + std::to_string(getpid()));
+ private:
+  const TemporaryFolder folder_;
 };
-
-using SafetensorsFile = TemporaryFolder;
 
 TEST(SafetensorsTest, ReadsAHandMadeFile) {
   const std::string header = R"({"__metadata__":{"format":"pt"},"v":{"dtype":"BF16","shape":[],"data_offsets":[6,8]},)"
@@ -249,11 +248,11 @@ TEST_F(SafetensorsFile, ReplacesAFileAndLeavesNoTemporary) {
   put("x", "old");
   write_safetensors(path("x"), {{"q", {DType::f32, {1}, bytes_of("abcd")}}});
   EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 1);
 }
 
 TEST_F(SafetensorsFile, AFailedWriteSaysWhichFileAndLeavesNothing) {
-  for (const std::string& target : {path("missing/x"), folder_.string()}) {
+  for (const std::string& target : {path("missing/x"), folder().string()}) {
     try {
       write_safetensors(target, {});
       ADD_FAILURE() << target;
@@ -261,15 +260,15 @@ TEST_F(SafetensorsFile, AFailedWriteSaysWhichFileAndLeavesNothing) {
       EXPECT_EQ(std::string(error.what()).rfind(target + ": cannot be written: ", 0), 0u) << error.what();
     }
   }
-  EXPECT_TRUE(fs::is_empty(folder_));
-  EXPECT_FALSE(fs::exists(folder_.string() + "." + std::to_string(getpid()) + ".tmp"));
+  EXPECT_TRUE(fs::is_empty(folder()));
+  EXPECT_FALSE(fs::exists(folder().string() + "." + std::to_string(getpid()) + ".tmp"));
 }
 
 TEST_F(SafetensorsFile, WritesOnlyWhatFitsItsShape) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3}, {}, {-1, -2}, {int64_t{1} << 62}}) {
     EXPECT_THROW(write_safetensors(path("x"), {{"q", {DType::f16, shape, bytes_of("abcd")}}}), std::invalid_argument);
   }
-  EXPECT_TRUE(fs::is_empty(folder_));
+  EXPECT_TRUE(fs::is_empty(folder()));
 }
 
 TEST_F(SafetensorsFile, WhatCannotBeReadIsNamed) {

@@ -19,6 +19,7 @@
 
 #include "common/device.h"
 #include "common/error.h"
+#include "common/temporary_folder.h"
 #include "common/tests/captured_log.h"
 
 namespace attn::test {
@@ -78,30 +79,17 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// A new folder, removed at the end.
-class TemporaryFolder {
+/// What a test looks into.
+class TemporaryFolder : public attn::TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = testing::TempDir() + "attention-proto-XXXXXX";
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder " + name);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
   /// Name and content of each file in it.
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> found;
-    for (const auto& file : std::filesystem::directory_iterator(path_)) {
+    for (const auto& file : std::filesystem::directory_iterator(path())) {
       found[file.path().filename()] = file.is_regular_file() ? read_text(file.path()) : std::string();
     }
     return found;
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// An environment variable, set (or, without a value, unset) while it lives.

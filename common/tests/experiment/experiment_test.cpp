@@ -2,7 +2,6 @@
 #include "common/experiment.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -19,6 +18,7 @@
 #include "common/options.h"
 #include "common/sha256.h"
 #include "common/shell.h"
+#include "common/temporary_folder.h"
 
 namespace attn {
 namespace {
@@ -268,11 +268,8 @@ class ExperimentTest : public ::testing::Test {
  protected:
   void SetUp() override {
     world = World();
-    char pattern[] = "/tmp/attention-proto-test-XXXXXX";
-    folder_ = mkdtemp(pattern);
-    setenv("ATTENTION_PROTO_CACHE", (folder_ / "cache").c_str(), 1);
+    setenv("ATTENTION_PROTO_CACHE", (folder_.path() / "cache").c_str(), 1);
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   struct Outcome {
     int status;
@@ -302,7 +299,7 @@ class ExperimentTest : public ::testing::Test {
     return {status, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
   }
 
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
   std::vector<Json> records(const std::string& name) const {
     std::vector<std::string> problems;
@@ -333,7 +330,7 @@ class ExperimentTest : public ::testing::Test {
   }
 
   ExperimentSpec spec_ = fake_spec();
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 bool tile_is(const Case& config, int64_t tile) { return config.integer("tile") == tile; }

@@ -7,31 +7,16 @@
 
 #include <cmath>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 
 #include "common/error.h"
 #include "common/sha256.h"
+#include "common/temporary_folder.h"
 
 namespace attn {
 namespace {
-
-/// A path in a folder of its own, removed with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "finding_test.XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string contents(const std::string& path) {
   std::ifstream file(path);
@@ -420,8 +405,8 @@ TEST(RecordId, IsTheHashOfTheLineWithoutIt) {
 }
 
 TEST(RecordFile, AppendsWholeLines) {
-  TemporaryFolder folder;
-  const std::string path = folder.file("r.jsonl");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
   {
     RecordFile(path).append({{"n", 1}});
   }
@@ -435,8 +420,8 @@ TEST(RecordFile, AppendsWholeLines) {
 }
 
 TEST(RecordFile, EndsATornLine) {
-  TemporaryFolder folder;
-  const std::string path = folder.file("r.jsonl");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
   write_text(path, "{\"n\":1}\n{\"n\":");
   RecordFile file(path);
   file.append({{"n", 3}});
@@ -461,8 +446,8 @@ TEST(RecordFile, SaysWhereItCannotWrite) {
 }
 
 TEST(RecordFile, CutsOffALineThatDidNotFit) {
-  TemporaryFolder folder;
-  const std::string path = folder.file("r.jsonl");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
   const pid_t child = fork();  // the limit is the process's own
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -489,8 +474,8 @@ TEST(RecordFile, CutsOffALineThatDidNotFit) {
 }
 
 TEST(RecordFile, TwoProcessesLoseNothing) {
-  TemporaryFolder folder;
-  const std::string path = folder.file("r.jsonl");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
   write_text(path, "{\"torn");
   constexpr int lines = 1000;
   pid_t children[2];
@@ -520,12 +505,12 @@ TEST(RecordFile, TwoProcessesLoseNothing) {
 }
 
 TEST(ReadRecords, SkipsWhatIsNoRecord) {
-  TemporaryFolder folder;
+  const TemporaryFolder folder;
   std::vector<std::string> problems;
-  EXPECT_TRUE(read_records(folder.file("missing.jsonl"), problems).empty());
+  EXPECT_TRUE(read_records(folder.path() / "missing.jsonl", problems).empty());
   EXPECT_TRUE(problems.empty());
 
-  const std::string path = folder.file("r.jsonl");
+  const std::string path = folder.path() / "r.jsonl";
   write_text(path, "{\"n\":1}\r\n\n[1]\n{\"n\":2} {\"n\":3}\nnonsense\n{\"n\":4}\n{\"n\":");
   const std::vector<Json> records = read_records(path, problems);
   ASSERT_EQ(records.size(), 2u);

@@ -243,8 +243,8 @@ TEST_F(KbCliTest, FeedsTheStudysKnowledgeBase) {
   EXPECT_EQ(lines_of(text_of(script)).size(), 2 + hostile.size()) << "one line each; measurements are left out";
   std::filesystem::create_directory(path("bin"));
   std::filesystem::create_symlink(ATTN_SOURCE_DIR "/findings/kb/tests/gpu_forge_standin", path("bin/kb"));
-  const std::string command =
-      fmt::format("cd '{0}' && GPU_FORGE_DB='{0}/study.sqlite' PATH='{0}/bin':$PATH sh -e add.sh", folder_.string());
+  const std::string command = fmt::format(
+      "cd '{0}' && GPU_FORGE_DB='{0}/study.sqlite' PATH='{0}/bin':$PATH sh -e add.sh", folder_.path().string());
   ASSERT_EQ(std::system(command.c_str()), 0);
   EXPECT_FALSE(std::filesystem::exists(path("harmed")));
 
@@ -276,7 +276,7 @@ TEST_F(KbCliTest, ItsOwnAddReadsThatExport) {
   ingest();
   write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
   const std::string command = fmt::format("cd '{0}' && KB_DB='{0}/copy.sqlite' PATH='{1}':$PATH sh -e add.sh > ids",
-                                          folder_.string(), ATTN_BINARY_DIR);
+                                          folder_.path().string(), ATTN_BINARY_DIR);
   ASSERT_EQ(std::system(command.c_str()), 0);
   EXPECT_EQ(
       lines_of(run({"--db", path("copy.sqlite"), "list", "--kind", "note", "--min-confidence", "0.8"}).out).size(), 2u);
@@ -402,7 +402,7 @@ TEST_F(KbCliTest, BadInputIsOneLineAndStatusTwo) {
                                              {"compare", "a", "b", "--by", "mood"},
                                              {"compare", records_, records_, "--floor", "-1"},
                                              {"ingest", path("none.jsonl")},
-                                             {"ingest", folder_},
+                                             {"ingest", folder_.path()},
                                              {"verify", path("none.jsonl")},
                                              {"--db", path("none.sqlite"), "list"},
                                              {"--db", records_, "list"},
@@ -443,7 +443,7 @@ TEST_F(KbCliTest, FindsItsDatabase) {
   EXPECT_FALSE(std::filesystem::exists(path("named.sqlite")));
   unsetenv("KB_DB");
   unsetenv("XDG_DATA_HOME");
-  setenv("HOME", (folder_ / "home").c_str(), 1);
+  setenv("HOME", path("home").c_str(), 1);
   ASSERT_EQ(run({"ingest", records_}).status, 0);
   EXPECT_TRUE(std::filesystem::exists(path("home/.local/share/attention-proto/kb.sqlite")));
   unsetenv("HOME");

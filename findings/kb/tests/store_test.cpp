@@ -216,7 +216,7 @@ TEST_F(StoreTest, RemovesFromTheIndexToo) {
 TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
   EXPECT_THROW(Store::open(path("none.sqlite"), Store::Mode::read), BadInput);
   EXPECT_FALSE(std::filesystem::exists(path("none.sqlite")));
-  EXPECT_THROW(Store::open(folder_, Store::Mode::write), BadInput);
+  EXPECT_THROW(Store::open(folder_.path(), Store::Mode::write), BadInput);
   EXPECT_THROW(Store::open(write_text("text", std::string(5000, 'x')), Store::Mode::read), BadInput);
   EXPECT_THROW(Store::open(path("text"), Store::Mode::write), BadInput);
   EXPECT_EQ(text_of(path("text")), std::string(5000, 'x'));
