@@ -300,6 +300,8 @@ TEST_P(Variants, ScoreHook) {
 
 struct Mutation {
   const char *variant, *what, *file, *from, *to;
+  int64_t head_dim = 24;
+  DType out_dtype = on_cuda ? DType::bf16 : DType::f32;
 };
 
 void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
@@ -323,6 +325,9 @@ std::vector<Mutation> mutations(bool of_cuda) {
             {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
             {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
             {"wgmma", "stray_row", wgmma_file, "thread % 4 == 0 && row_exists(a, query)", "thread % 4 == 0"},
+            {"wgmma", "stray_row_of_f32", wgmma_file, "if (!row_exists(a, query)) continue;", "", 24, DType::f32},
+            {"wgmma", "outputs_of_another_panel", wgmma_file, "to + Q_PANEL_BYTES : to", "to : to", 128},
+            {"wgmma", "second_half_over_the_first", wgmma_file, "query, map_panel(panel)", "query, 0", 256},
             {"wgmma", "wrong_swizzle", wgmma_file, "(lane / 16 ^ lane % 8)", "(lane / 16)"},
             {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
              "const bool odd = !(threadIdx.x & step);"},
@@ -373,17 +378,20 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations(on_cuda)),
 TEST_P(Mutations, AreCaught) {
   const Mutation& mutation = GetParam();
   FlashConfig config = small(mutation.variant);
-  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .head_dim = 24, .causal = true};
+  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .causal = true};
+  config.shape.head_dim = mutation.head_dim;
+  config.out_dtype = mutation.out_dtype;
+  if (mutation.head_dim > 128) {  // outputs that leave in two halves
+    config.block_r = 128;
+    config.block_c = 64;
+  }
   if (std::string_view(mutation.file) == amx_file) {
     if (!device().info().has("amx-bf16")) GTEST_SKIP() << "this host has no AMX";
     config.dtype = DType::bf16;
     config.block_r = 48;  // the last rows are more than fit two tiles
     config.shape.scale = 2;
   }
-  if (on_cuda) {
-    config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
-    config.out_dtype = DType::bf16;
-  }
+  if (on_cuda) config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
   ASSERT_TRUE(run(config).ok);
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
   const auto passes = [&](Device& on) {
