@@ -10,10 +10,10 @@
 #include "common/cuda/tensor_map.h"
 #include "common/kernel/types.h"
 #include "proto1_flash/backend.h"
+#include "proto1_flash/kernels/hopper.h"
 #include "proto1_flash/kernels/mma_sync.h"
 #include "proto1_flash/kernels/naive.h"
 #include "proto1_flash/kernels/round_up.h"
-#include "proto1_flash/kernels/wgmma.h"
 #include "proto1_flash/schedule.h"
 
 namespace attn {

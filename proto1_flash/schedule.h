@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "proto1_flash/backend.h"
-#include "proto1_flash/kernels/wgmma.h"
+#include "proto1_flash/kernels/hopper.h"
 
 namespace attn {
 

@@ -26,7 +26,7 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/score.h"
-#include "proto1_flash/kernels/wgmma.h"
+#include "proto1_flash/kernels/hopper.h"
 
 namespace {
 
