@@ -4,14 +4,38 @@
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(attn_flags INTERFACE -Wno-restrict)  # false alarms of gcc 12 on string + string (PR 105651)
+  target_compile_options(attn_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)  # false alarms of gcc 12 on string + string (PR 105651)
 endif()
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_libraries(attn_flags INTERFACE nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog Threads::Threads)
 if(ATTN_SANITIZE)
   target_compile_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE} -fno-omit-frame-pointer
                                               -fno-sanitize-recover=all
                                               -fno-sanitize=vptr)  # needs RTTI everywhere; LLVM has none
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
+endif()
+
+# The headers that take the compiler longest, compiled once for the libraries and once for the tests. The asan preset
+# builds without them, so that a file that lacks an #include is found.
+set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
+                      <vector> <fmt/format.h> <nlohmann/json.hpp>)
+file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
+add_library(attn_slow_headers OBJECT ${PROJECT_BINARY_DIR}/empty.cpp)
+target_link_libraries(attn_slow_headers PRIVATE attn_flags)
+target_precompile_headers(attn_slow_headers PRIVATE ${ATTN_SLOW_HEADERS})
+
+# What tests are built with. They are not measured, so the compiler need not work hard.
+add_library(attn_test_flags INTERFACE)
+if(ATTN_TESTS)
+  target_link_libraries(attn_test_flags INTERFACE attn_flags GTest::gtest)
+  target_compile_options(attn_test_flags INTERFACE -O1)
+  target_compile_definitions(attn_test_flags INTERFACE ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                                       ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+                                                       ATTN_SANITIZE="${ATTN_SANITIZE}")
+  add_library(attn_test_main OBJECT ${PROJECT_SOURCE_DIR}/common/testing/main.cpp)
+  target_link_libraries(attn_test_main PRIVATE attn_test_flags)
+  set_target_properties(attn_test_main PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # as executables are, which share it
+  target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
 # LLVM and clang as libraries, for the CPU device. The project is tested with 19; from 18 on any version that CMake finds
@@ -55,50 +79,95 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# attn_add_test(NAME SOURCES... LIBRARIES... LABEL cpu|gpu [ALONE]): one GoogleTest binary, its tests known to ctest. A test
-# that skips itself is reported as skipped, not as passed. Of a binary that is ALONE one test runs at a time, and no other.
-function(attn_add_test name)
-  cmake_parse_arguments(ARG "ALONE" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
-  if(NOT ATTN_TESTS)
-    return()
-  endif()
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main attn_flags)
-  target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}"
-                                             ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-                                             ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
-                                             ATTN_SANITIZE="${ATTN_SANITIZE}")
-  if(ARG_LABEL STREQUAL gpu)
-    set(prefix TEST_PREFIX gpu.)
-  endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 ${prefix}
-                       PROPERTIES LABELS ${ARG_LABEL} SKIP_REGULAR_EXPRESSION "SKIPPED" TIMEOUT 600
-                                  RUN_SERIAL ${ARG_ALONE})
+# attn_add_library(NAME FOLDER [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): the sources of a folder as a library, which may
+# include headers of its own folder and of what it KNOWS, of these in turn, and of nothing else of the project: the build
+# stops at an #include that goes another way. LINKS are libraries that no header of the folder shows.
+function(attn_add_library name folder)
+  cmake_parse_arguments(ARG "" "" "KNOWS;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main.cpp$")
+  add_library(${name} STATIC ${sources})
+  target_link_libraries(${name} PUBLIC attn_flags ${ARG_KNOWS} PRIVATE ${ARG_LINKS})
+  target_precompile_headers(${name} REUSE_FROM attn_slow_headers)
+  set(folders ${folder})
+  foreach(known ${ARG_KNOWS})
+    get_target_property(more ${known} ATTN_FOLDERS)
+    if(more)
+      list(APPEND folders ${more})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  set_target_properties(${name} PROPERTIES ATTN_FOLDERS "${folders}")
+  attn_check_includes(${name} ${folder} "${folders}")
 endfunction()
 
-# attn_add_experiment(FOLDER): the experiment in FOLDER. All its sources but main.cpp make a library, so that tests and
-# later experiments may use them; main.cpp makes the executable; tests/*_test.cpp are its tests.
-function(attn_add_experiment folder)
-  set(dir ${PROJECT_SOURCE_DIR}/${folder})
-  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
-  list(REMOVE_ITEM sources ${dir}/main.cpp)
-  add_library(${folder}_problem STATIC ${sources})
-  target_link_libraries(${folder}_problem PUBLIC common_experiment PRIVATE attn_flags)
-  add_executable(${folder} ${dir}/main.cpp)
-  target_link_libraries(${folder} PRIVATE ${folder}_problem attn_flags)
-  file(GLOB tests CONFIGURE_DEPENDS ${dir}/tests/*_test.cpp)
+# Lets the build of a target stop where a file of the folder includes what the folders do not have.
+function(attn_check_includes target folder folders)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
+       ${PROJECT_SOURCE_DIR}/${folder}/*.cu)
+  list(FILTER files EXCLUDE REGEX "/tests/")
+  set(stamp ${PROJECT_BINARY_DIR}/includes/${target}.ok)
+  add_custom_command(OUTPUT ${stamp}
+                     COMMAND ${CMAKE_COMMAND} -D "ROOT=${PROJECT_SOURCE_DIR}" -D "FILES=${files}" -D "FOLDERS=${folders}"
+                             -D "STAMP=${stamp}" -P ${PROJECT_SOURCE_DIR}/cmake/check_includes.cmake
+                     DEPENDS ${files} ${PROJECT_SOURCE_DIR}/cmake/check_includes.cmake
+                     COMMENT "Checking who ${folder} includes" VERBATIM)
+  target_sources(${target} PRIVATE ${stamp})
+endfunction()
+
+# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE]): FOLDER/tests/*_test.cpp
+# as one GoogleTest binary, LIBRARY_test, each test known to ctest. PROGRAMS are what the tests run. A test with Timing
+# in its name judges times, and runs while no other does.
+#
+# The device under test is the CPU unless ATTN_TEST_DEVICE names another; a suite whose name begins with Gpu needs a
+# GPU. With GPU, ctest runs the tests that the filter selects on a GPU, from the same binary, in a few parts; ALONE lets
+# these run while nothing else does. A test, or a part, that is skipped as a whole exits with 77.
+function(attn_add_tests library folder)
+  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS" ${ARGN})
+  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
   if(NOT ATTN_HAS_CUDA)
-    list(FILTER tests EXCLUDE REGEX "/cuda_")
+    list(FILTER tests EXCLUDE REGEX "/cuda_[a-z_]*compile_test.cpp$")
   endif()
-  if(tests)
-    attn_add_test(${folder}_test SOURCES ${tests} LIBRARIES ${folder}_problem fmt::fmt LABEL cpu)
-    # The tests of the kernels once more, for a GPU.
-    attn_add_test(${folder}_gpu_test SOURCES ${dir}/tests/problem_test.cpp LIBRARIES ${folder}_problem fmt::fmt LABEL gpu)
-    if(ATTN_TESTS)
-      target_compile_definitions(${folder}_test PRIVATE ATTN_TEST_DEVICE="cpu:threads=2")
-      target_compile_definitions(${folder}_gpu_test PRIVATE ATTN_TEST_DEVICE="cuda")
-      add_dependencies(${folder}_test ${folder})
-      add_dependencies(${folder}_gpu_test ${folder})
+  if(NOT ATTN_TESTS OR NOT tests)
+    return()
+  endif()
+  set(name ${library}_test)
+  add_executable(${name} ${tests})
+  target_link_libraries(${name} PRIVATE ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
+  target_precompile_headers(${name} REUSE_FROM attn_test_main)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${PROJECT_SOURCE_DIR}/${folder}")
+  if(ARG_PROGRAMS)
+    add_dependencies(${name} ${ARG_PROGRAMS})
+  endif()
+  set(properties LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*" PROPERTIES ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES ${properties} RUN_SERIAL ON)
+  if(ARG_GPU)
+    set(parts 4)
+    if(ARG_ALONE)
+      set(alone ON)
+    else()
+      set(alone OFF)
     endif()
+    foreach(part RANGE 1 ${parts})
+      math(EXPR index "${part} - 1")
+      add_test(NAME gpu.${name}.${part} COMMAND ${name} --gtest_filter=${ARG_GPU})
+      set_tests_properties(gpu.${name}.${part} PROPERTIES
+        ENVIRONMENT "ATTN_TEST_DEVICE=cuda;GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${index}"
+        LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ${alone})
+    endforeach()
   endif()
+endfunction()
+
+# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER]): the experiment in FOLDER. All its sources but main.cpp
+# make a library, so that tests may use them; main.cpp makes the executable.
+function(attn_add_experiment folder)
+  cmake_parse_arguments(ARG "" "GPU" "KNOWS" ${ARGN})
+  attn_add_library(${folder}_parts ${folder} KNOWS common_experiment ${ARG_KNOWS})
+  add_executable(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp)
+  target_link_libraries(${folder} PRIVATE ${folder}_parts)
+  target_compile_options(${folder} PRIVATE -fPIC)  # as the precompiled headers
+  target_precompile_headers(${folder} REUSE_FROM attn_slow_headers)
+  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}")
 endfunction()

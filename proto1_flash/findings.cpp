@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "proto1_flash/sweep.h"
+#include "common/attention/axes.h"
 
 namespace attn {
 

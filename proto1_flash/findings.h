@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "common/experiment.h"
-#include "common/finding.h"
+#include "common/experiment/experiment.h"
+#include "common/records/finding.h"
 
 namespace attn {
 

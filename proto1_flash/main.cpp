@@ -5,9 +5,10 @@
 #include <memory>
 #include <optional>
 
-#include "common/experiment.h"
+#include "common/attention/axes.h"
+#include "common/attention/problem.h"
+#include "common/experiment/experiment.h"
 #include "proto1_flash/findings.h"
-#include "proto1_flash/problem.h"
 #include "proto1_flash/sweep.h"
 
 int main(int argc, char** argv) {

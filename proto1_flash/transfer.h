@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/finding.h"
+#include "common/records/finding.h"
 
 namespace attn {
 

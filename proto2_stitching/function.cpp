@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "proto2_stitching/kernels/oracle.h"
 
 namespace attn {

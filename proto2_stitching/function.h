@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "common/device.h"
-#include "common/reference.h"
+#include "common/attention/reference.h"
+#include "common/device/device.h"
+#include "common/device/pipeline_cache.h"
 
 namespace attn {
 

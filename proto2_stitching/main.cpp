@@ -4,8 +4,8 @@
 // the call. Each form is checked, timed, and compared in turn with the function's text in place.
 #include <memory>
 
-#include "common/experiment.h"
-#include "proto1_flash/sweep.h"
+#include "common/attention/axes.h"
+#include "common/experiment/experiment.h"
 #include "proto2_stitching/findings.h"
 #include "proto2_stitching/function.h"
 #include "proto2_stitching/problem.h"

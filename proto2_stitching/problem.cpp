@@ -7,10 +7,10 @@
 #include <cstring>
 #include <utility>
 
-#include "common/sha256.h"
-#include "proto1_flash/kernels/mma_sync.h"
-#include "proto1_flash/kernels/round_up.h"
-#include "proto1_flash/kernels/tuned.h"
+#include "common/attention/kernels/mma_sync.h"
+#include "common/attention/kernels/round_up.h"
+#include "common/attention/kernels/tuned.h"
+#include "common/base/sha256.h"
 #include "proto2_stitching/kernels/forms.h"
 
 namespace attn {

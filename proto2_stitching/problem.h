@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "common/experiment.h"
-#include "proto1_flash/problem.h"
+#include "common/attention/problem.h"
+#include "common/experiment/experiment.h"
 #include "proto2_stitching/function.h"
 
 namespace attn {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "proto1_flash/sweep.h"
+#include "common/attention/axes.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {

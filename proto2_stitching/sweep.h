@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/device.h"
-#include "common/sweep.h"
+#include "common/device/device.h"
+#include "common/records/case.h"
 
 namespace attn {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "common/experiment.h"
+#include "common/experiment/experiment.h"
 
 namespace attn {
 

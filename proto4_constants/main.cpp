@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/error.h"
-#include "common/experiment.h"
+#include "common/base/error.h"
+#include "common/experiment/experiment.h"
 #include "proto4_constants/findings.h"
 #include "proto4_constants/problem.h"
 #include "proto4_constants/sweep.h"

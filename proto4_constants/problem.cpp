@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -20,8 +19,9 @@
 #include <thread>
 #include <utility>
 
-#include "common/error.h"
-#include "common/temporary_folder.h"
+#include "common/base/error.h"
+#include "common/base/stopwatch.h"
+#include "common/base/temporary_folder.h"
 #include "proto4_constants/sweep.h"
 #include "proto4_constants/variants.h"
 
@@ -46,14 +46,6 @@ class Switched {
  private:
   Device& device_;
   void (Device::*set_)(bool);
-};
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 /// Of this process: the most memory it has had since reset(), where the system lets it be reset.

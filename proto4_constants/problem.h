@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/experiment.h"
+#include "common/experiment/experiment.h"
 
 namespace attn {
 

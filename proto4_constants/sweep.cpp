@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "common/tensor.h"
-#include "proto1_flash/sweep.h"
+#include "common/attention/axes.h"
+#include "common/data/tensor.h"
 
 namespace attn {
 namespace {

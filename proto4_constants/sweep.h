@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/device.h"
-#include "common/sweep.h"
+#include "common/device/device.h"
+#include "common/records/case.h"
 #include "proto4_constants/variants.h"
 
 namespace attn {

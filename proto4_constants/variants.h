@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/device.h"
-#include "proto1_flash/problem.h"
+#include "common/attention/problem.h"
+#include "common/device/device.h"
 
 namespace attn {
 

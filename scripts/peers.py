@@ -27,7 +27,7 @@ BINARY = ROOT / "build/release/bin/proto1_flash"
 PAGE = ROOT / "docs/peers.md"
 BEGIN, END = "<!-- peers:begin -->\n", "<!-- peers:end -->\n"
 HEADS = 8
-# Two fp32 results, each within 1e-5 + 1e-4 |x| of the truth (common/compare.h).
+# Two fp32 results, each within 1e-5 + 1e-4 |x| of the truth (common/data/compare.h).
 ATOL, RTOL = 2e-5, 2e-4
 
 

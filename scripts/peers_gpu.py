@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/peers.md"
 BEGIN, END = "<!-- peers-gpu:begin -->\n", "<!-- peers-gpu:end -->\n"
 TOKENS, WIDTH = 16384, 2048
-# Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth (common/compare.h).
+# Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth (common/data/compare.h).
 ATOL, RTOL = 1e-2, 2e-2
 ROUNDS_AT_LEAST = 15
 PAUSE_CYCLES = 400_000  # the host is then ahead of the device, and its own time is not measured

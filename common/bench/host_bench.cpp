@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "common/device.h"
-#include "common/pipeline.h"
-#include "common/temporary_folder.h"
+#include "common/base/temporary_folder.h"
+#include "common/device/device.h"
+#include "common/device/pipeline_cache.h"
 
 namespace attn {
 namespace {
@@ -14,7 +14,8 @@ namespace {
 // With as many constants as the attention kernels have.
 KernelSource source() {
   const std::string path = "bench/kernel.cpu.cpp";
-  std::string body = "#include \"common/kernel/softmax.h\"\nstatic_assert(HEAD_DIM + CAUSAL + IN_TYPE + OUT_TYPE";
+  std::string body =
+      "#include \"common/attention/kernels/softmax.h\"\nstatic_assert(HEAD_DIM + CAUSAL + IN_TYPE + OUT_TYPE";
   body += " + BLOCK_R + BLOCK_C + VECTOR_WIDTH + TILE_VECTORS + TILE_ROWS + BF16_DOT + COPY_K + ASK_AHEAD > 0);\n";
   body += "extern \"C\" void empty_kernel(const void*, const Threadgroup*) {}\n";
   return {path,
@@ -37,7 +38,7 @@ KernelSource source() {
 // A kernel of the tree, so that files are read.
 KernelSource source_on_disk() {
   KernelSource on_disk = source();
-  on_disk.path = "proto1_flash/kernels/tuned.cpu.cpp";
+  on_disk.path = "common/attention/kernels/tuned.cpu.cpp";
   on_disk.includes.clear();
   return on_disk;
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/finding.h"
+#include "common/records/finding.h"
 
 namespace attn::kb {
 

@@ -16,8 +16,8 @@
 #include <map>
 #include <sstream>
 
-#include "common/error.h"
-#include "common/progress.h"
+#include "common/base/error.h"
+#include "common/base/progress.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/store.h"

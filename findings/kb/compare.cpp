@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
-#include "common/error.h"
-#include "common/timing.h"
+#include "common/base/error.h"
+#include "common/records/timing.h"
 
 namespace attn::kb {
 namespace {

@@ -7,8 +7,8 @@
 #include <charconv>
 #include <map>
 
-#include "common/error.h"
-#include "common/shell.h"
+#include "common/base/error.h"
+#include "common/base/shell.h"
 
 namespace attn::kb {
 namespace {

@@ -10,8 +10,8 @@
 #include <set>
 #include <thread>
 
-#include "common/error.h"
-#include "common/sha256.h"
+#include "common/base/error.h"
+#include "common/base/sha256.h"
 #include "findings/kb/check.h"
 
 namespace attn::kb {
@@ -118,7 +118,7 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
   for (const Json& config : record.value("/data/cases"_json_pointer, Json::array())) {
     for (const auto& [axis, value] : config.items()) {
       if (value.is_string()) values.insert(value.get<std::string>());
-      if (axis == "head_dim") values.insert("d" + value.dump());
+      if (axis == "head_dim") values.insert(fmt::format("d{}", value.dump()));
     }
   }
   return fmt::format("{} {} {} {}", text, fmt::join(values, " "), text_at(record, "/data/hypothesis/id"),

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/finding.h"
+#include "common/records/finding.h"
 #include "findings/kb/sqlite.h"
 
 namespace attn::kb {

@@ -3,20 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 
-#include "common/error.h"
-#include "common/pipeline.h"
+#include "common/base/error.h"
+#include "common/source/kernel_source.h"
 #include "findings/kb/check.h"
 
 namespace attn::kb {
-namespace fs = std::filesystem;
 namespace {
 
 using Problems = std::vector<std::string>;
@@ -138,68 +133,18 @@ std::vector<std::string> verify_record(const Record& record) {
 
 namespace {
 
-/// "flash_forward[BLOCK_C=128,...]" back to entry and function constants; nothing where it has more than these.
-std::optional<KernelSource> parse_source(std::string_view text) {
-  const size_t open = text.find('[');
-  if (open == text.npos || text.back() != ']') return std::nullopt;
-  KernelSource source{.path = "", .entry = std::string(text.substr(0, open))};
-  std::string_view rest = text.substr(open + 1, text.size() - open - 2);
-  while (!rest.empty()) {
-    const std::string_view item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
-    const size_t equals = item.find('=');
-    if (equals == item.npos) return std::nullopt;  // a replaced header, whose text no record has
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(item.data() + equals + 1, item.data() + item.size(), value);
-    if (error != std::errc() || end != item.data() + item.size()) return std::nullopt;
-    source.constants[std::string(item.substr(0, equals))] = value;
-  }
-  return source;
-}
-
-/// KernelSource::key() read back, but for the paths, which are not in it: a source, and behind it its fragments.
-std::optional<KernelSource> parse_key(std::string_view key) {
-  std::optional<KernelSource> source;
-  while (!key.empty()) {
-    const size_t end = std::min(key.find(']'), key.size() - 1) + 1;
-    const bool fragment = source && (key[0] == '+' || key[0] == '|');
-    if (source && !fragment) return std::nullopt;
-    if (fragment) {
-      source->linking = key[0] == '+' ? Linking::before_optimizer : Linking::after_code_generation;
-    }
-    const std::optional<KernelSource> part = parse_source(key.substr(fragment, end - fragment));
-    if (!part) return std::nullopt;
-    if (fragment) {
-      source->fragments.push_back(*part);
-    } else {
-      source = part;
-    }
-    key.remove_prefix(end);
-  }
-  return source;
-}
-
-/// Kernel sources under the root, FOLDER/kernels/*.{cpu.cpp,cuda.cu}, with their text.
+/// Kernel sources of the tree with their text.
 const std::vector<SourceFile>& kernels() {
   static const std::vector<SourceFile> files = [] {
     std::vector<SourceFile> found;
-    std::error_code error;
-    for (const auto& folder : fs::directory_iterator(source_root(), error)) {
-      for (const auto& file : fs::directory_iterator(folder.path() / "kernels", error)) {
-        const std::string name = file.path().filename();
-        if (!name.ends_with(".cpp") && !name.ends_with(".cu")) continue;
-        std::ostringstream text;
-        text << std::ifstream(file.path()).rdbuf();
-        found.push_back({fs::relative(file.path(), source_root(), error).generic_string(), std::move(text).str()});
-      }
-    }
+    for (const std::string& path : kernel_files()) found.push_back({path, read_source({}, path)});
     return found;
   }();
   return files;
 }
 
 /// Whether there are files for the source and its fragments, from the `at`-th on, with which it has this hash. The
-/// record names no files, but the hash is over their paths as well: only the right ones have it.
+/// record names no files, but only the right ones have it.
 bool has_hash(KernelSource& source, size_t at, const std::string& sha256) {
   if (at > source.fragments.size()) {
     try {

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <string>
 
-#include "common/environment.h"
-#include "common/error.h"
-#include "common/pipeline.h"
-#include "common/report.h"
-#include "common/sha256.h"
+#include "common/base/error.h"
+#include "common/base/sha256.h"
+#include "common/experiment/environment.h"
+#include "common/experiment/report.h"
+#include "common/source/kernel_source.h"
 #include "proto1_flash/transfer.h"
 
 namespace {

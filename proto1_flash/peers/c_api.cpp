@@ -7,10 +7,10 @@
 #include <sstream>
 #include <string>
 
-#include "common/ceilings.h"
-#include "common/error.h"
-#include "proto1_flash/problem.h"
-#include "proto1_flash/sweep.h"
+#include "common/attention/axes.h"
+#include "common/attention/problem.h"
+#include "common/base/error.h"
+#include "common/experiment/ceilings.h"
 
 namespace {
 

@@ -10,9 +10,9 @@
 #include <set>
 #include <thread>
 
-#include "common/reference.h"
-#include "common/tensor.h"
-#include "common/tests/program.h"
+#include "common/attention/reference.h"
+#include "common/data/tensor.h"
+#include "common/testing/program.h"
 
 namespace attn {
 namespace {

@@ -8,9 +8,10 @@
 #include <set>
 #include <string>
 
-#include "common/tests/captured_log.h"
-#include "common/tests/cuda_compiler.h"
-#include "proto1_flash/backend.h"
+#include "common/attention/axes.h"
+#include "common/attention/backend.h"
+#include "common/testing/captured_log.h"
+#include "common/testing/cuda_compiler.h"
 #include "proto1_flash/sweep.h"
 
 namespace attn {

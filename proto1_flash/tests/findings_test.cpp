@@ -6,7 +6,8 @@
 
 #include <set>
 
-#include "common/tests/devices.h"
+#include "common/attention/axes.h"
+#include "common/testing/devices.h"
 #include "proto1_flash/sweep.h"
 
 namespace attn {

@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "common/error.h"
-#include "common/temporary_folder.h"
-#include "common/tensor.h"
-#include "common/tests/devices.h"
-#include "proto1_flash/problem.h"
+#include "common/attention/axes.h"
+#include "common/attention/problem.h"
+#include "common/base/error.h"
+#include "common/base/temporary_folder.h"
+#include "common/data/tensor.h"
+#include "common/testing/devices.h"
 
 namespace attn {
 namespace {

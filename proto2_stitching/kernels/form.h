@@ -1,13 +1,14 @@
-// Takes the place of common/kernel/score.h: how the kernel comes to the score function, with how many scores at once.
+// Takes the place of common/attention/kernels/score.h: how the kernel comes to the score function, with how many scores
+// at once.
 //
 // choice.h, which the host writes, says which:
 //   SCORE_FORM   one of those below
 //   CALL_GRAIN   scores of a call: SCORE_ELEMENT one, SCORE_ROW those of a row, SCORE_TILE those of a tile, as
-//                common/kernel/score.h has them
+//                common/attention/kernels/score.h has them
 //   SCORE_LANES  scores of a row (SCORE_ROW), or of a row of the tile on the cpu and of all of it on a GPU (SCORE_TILE)
 #pragma once
 
-#include "common/kernel/attention.h"
+#include "common/attention/kernels/attention.h"
 #include "proto2_stitching/kernels/choice.h"
 #include "proto2_stitching/kernels/forms.h"
 #ifdef __CUDACC__

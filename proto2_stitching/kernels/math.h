@@ -15,7 +15,7 @@ INLINE float fmaxf(float a, float b) { return a > b ? a : b; }
 INLINE float sqrtf(float x) { return __builtin_sqrtf(x); }
 [[maybe_unused]] static float logf(float x) { return __builtin_logf(x); }  // calls the host's library
 
-/// As exp2 of common/kernel/softmax.h, for a single number of either sign.
+/// As exp2 of common/attention/kernels/softmax.h, for a single number of either sign.
 INLINE float exp2f(float x) {
   constexpr float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   x = fminf(fmaxf(x, -126.0f), 127.5f);

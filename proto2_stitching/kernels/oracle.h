@@ -1,7 +1,7 @@
 // Parameters of the kernel that applies a score function to a row in double precision, as host and kernel see them.
 #pragma once
 
-#include "common/kernel/attention.h"
+#include "common/attention/kernels/attention.h"
 
 struct OracleParams {
   double* scores;  // that of key k at scores[k]; changed in place

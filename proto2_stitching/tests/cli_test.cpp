@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/tests/program.h"
+#include "common/testing/program.h"
 
 namespace attn {
 namespace {

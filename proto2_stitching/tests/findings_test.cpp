@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <set>
 
-#include "common/tests/devices.h"
+#include "common/testing/devices.h"
 #include "proto2_stitching/problem.h"
 #include "proto2_stitching/sweep.h"
 

@@ -1,5 +1,5 @@
 // Every form at every grain against the oracle and against each other, on odd shapes; how often the function is called;
-// and kernels broken on purpose. Built once for each device; ATTN_TEST_DEVICE names it.
+// and kernels broken on purpose. On the device under test.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -9,9 +9,9 @@
 #include <cmath>
 #include <string_view>
 
-#include "common/error.h"
-#include "common/tests/mutated_sources.h"
-#include "common/tests/tested_device.h"
+#include "common/base/error.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/tested_device.h"
 #include "proto2_stitching/kernels/oracle.h"
 
 namespace attn {

@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "common/error.h"
-#include "common/tests/devices.h"
+#include "common/base/error.h"
+#include "common/testing/devices.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {

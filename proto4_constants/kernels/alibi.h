@@ -2,7 +2,7 @@
 // al. 2022), ALIBI=0 leaves it as it is. ScoreContext::data: slopes [q_heads], f32.
 #pragma once
 
-#include "common/kernel/attention.h"
+#include "common/attention/kernels/attention.h"
 
 #define SCORE_IS_IDENTITY (!ALIBI)
 

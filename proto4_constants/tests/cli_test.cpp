@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "common/tests/program.h"
+#include "common/testing/program.h"
 
 namespace attn {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "common/error.h"
-#include "common/tests/cuda_compiler.h"
+#include "common/base/error.h"
+#include "common/testing/cuda_compiler.h"
 #include "proto4_constants/variants.h"
 
 namespace attn {

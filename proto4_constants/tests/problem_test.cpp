@@ -1,5 +1,5 @@
-// What is timed on the host does what it says, and kernels compute the same whatever they read at run time. Built once
-// for each device; ATTN_TEST_DEVICE names it.
+// What is timed on the host does what it says, and kernels compute the same whatever they read at run time. On the
+// device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -8,16 +8,17 @@
 #include <string>
 #include <string_view>
 
-#include "common/error.h"
-#include "common/options.h"
-#include "common/temporary_folder.h"
+#include "common/base/error.h"
+#include "common/base/temporary_folder.h"
+#include "common/experiment/options.h"
+#include "common/testing/tested_device.h"
 #include "proto4_constants/sweep.h"
 
 namespace attn {
 namespace {
 
-constexpr std::string_view test_device = ATTN_TEST_DEVICE;
-constexpr bool on_cuda = test_device.starts_with("cuda");
+using test::on_cuda;
+using test::test_device;
 const std::string test_dtype = on_cuda ? "bf16" : "f32";
 
 /// An experiment over some cases, which writes into a folder that goes away.
@@ -132,8 +133,7 @@ TEST_F(ProblemTest, ANewProcessHasItsResult) {
 
 TEST_F(ProblemTest, AProcessWithoutAResultIsAnError) {
   EXPECT_THROW(first_result({}), BadInput);
-  EXPECT_THROW(first_result({std::string(test_device), "tuned", "f32", "1", "", (folder_.path() / "missing").string()}),
-               BadInput);
+  EXPECT_THROW(first_result({test_device, "tuned", "f32", "1", "", (folder_.path() / "missing").string()}), BadInput);
 }
 
 // The kernels' text is the same, and so is what they compute: for each constant, on sizes that leave tails.

@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "common/experiment.h"
-#include "common/tests/devices.h"
+#include "common/experiment/experiment.h"
+#include "common/testing/devices.h"
 
 namespace attn {
 namespace {

@@ -1,6 +1,6 @@
 #include "findings/kb/compare.h"
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {

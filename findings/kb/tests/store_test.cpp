@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/finding.h"
-#include "common/tests/program.h"
+#include "common/records/finding.h"
+#include "common/testing/program.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "common/pipeline.h"
+#include "common/source/kernel_source.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {
@@ -114,7 +114,7 @@ Json pipeline_of(const KernelSource& source) {
 }
 
 TEST(Freshness, OfTheKernelsInThisTree) {
-  KernelSource source{.path = "proto1_flash/kernels/naive.cpu.cpp",
+  KernelSource source{.path = "common/attention/kernels/naive.cpu.cpp",
                       .entry = "flash_forward",
                       .constants = {{"CAUSAL", 1}, {"HEAD_DIM", 64}},
                       .includes = {}};
@@ -123,7 +123,7 @@ TEST(Freshness, OfTheKernelsInThisTree) {
   pipeline["key"] = "flash_forward[CAUSAL=1,HEAD_DIM=65]";
   EXPECT_EQ(freshness(pipeline), Freshness::changed);
   source.fragments = {
-      {.path = "proto1_flash/kernels/tiled.cpu.cpp", .entry = "flash_forward", .constants = {{"A", -1}}}};
+      {.path = "common/attention/kernels/tiled.cpu.cpp", .entry = "flash_forward", .constants = {{"A", -1}}}};
   for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
     source.linking = linking;
     pipeline = pipeline_of(source);
@@ -131,7 +131,7 @@ TEST(Freshness, OfTheKernelsInThisTree) {
     pipeline["source_sha256"] = std::string(64, '0');
     EXPECT_EQ(freshness(pipeline), Freshness::changed);
   }
-  source.includes = {{"common/kernel/score.h", "// nothing"}};
+  source.includes = {{"common/attention/kernels/score.h", "// nothing"}};
   EXPECT_EQ(freshness(pipeline_of(source)), Freshness::unknown) << "its header is in no record";
   for (const char* key : {"", "flash_forward", "flash_forward[", "flash_forward[A=]", "flash_forward[A=1x]", "[]",
                           "f[A=1]f[B=1]", "f[A=1]+", "f[A=1]+f", "+f[A=1]", "f[A=1]|f[B=1]]"}) {
@@ -141,7 +141,7 @@ TEST(Freshness, OfTheKernelsInThisTree) {
 }
 
 TEST(Verify, FindingsOfChangedKernelsAreStale) {
-  const KernelSource source{.path = "proto1_flash/kernels/naive.cpu.cpp",
+  const KernelSource source{.path = "common/attention/kernels/naive.cpu.cpp",
                             .entry = "flash_forward",
                             .constants = {{"HEAD_DIM", 64}},
                             .includes = {}};

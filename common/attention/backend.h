@@ -1,0 +1,68 @@
+// What a backend brings to proto1_flash: its kernels, how they are launched, and the tile that suits them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/device/device.h"
+#include "common/attention/kernels/attention.h"
+#include "common/attention/reference.h"
+#include "common/records/case.h"
+#include "common/data/tensor.h"
+
+namespace attn {
+
+/// Everything a case of proto1_flash says, typed.
+struct FlashConfig {
+  std::string variant;
+  AttentionShape shape;
+  DType dtype = DType::f32;      // of Q, K, V
+  DType out_dtype = DType::f32;  // of O
+  Layout layout = Layout::bhsd;
+  int64_t block_r = 0, block_c = 0;
+
+  /// Throws BadInput for a case that makes no sense on any device.
+  static FlashConfig from(const Case& config);
+  /// Tiles of a head.
+  int64_t row_tiles() const { return (shape.q_len + block_r - 1) / block_r; }
+  /// Whether both read and write tensors of the same shapes, types and layout.
+  bool same_tensors(const FlashConfig& other) const {
+    return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
+  }
+};
+
+/// The kernel of a configuration, and what a launch of it takes.
+struct FlashKernel {
+  KernelSource source;
+  Grid grid;
+  uint32_t threads = 1;
+  size_t threadgroup_bytes = 0;
+};
+
+class FlashBackend {
+ public:
+  /// Those of the device: "cpu" or "cuda".
+  static const FlashBackend& of(const DeviceInfo& device);
+
+  virtual ~FlashBackend() = default;
+  /// From textbook to tuned.
+  virtual std::vector<std::string> variants() const = 0;
+  /// `hooked`: a score hook takes the place of the identity.
+  virtual FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const = 0;
+  /// Why the kernel does not take this configuration, threadgroup memory apart.
+  virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const = 0;
+  /// Fills the tile where it is 0: the one expected to be fastest for the shape.
+  virtual void choose_tile(FlashConfig& config, const DeviceInfo& device) const = 0;
+  /// What encodes a launch; made once, so that a launch itself does nothing else.
+  virtual std::function<void(CommandEncoder&)> launcher(Device& device, const FlashConfig& config,
+                                                        const FlashKernel& kernel, const Kernel& loaded,
+                                                        const AttentionParams& params) const = 0;
+};
+
+const FlashBackend& cpu_flash();   // backend_cpu.cpp
+const FlashBackend& cuda_flash();  // backend_cuda.cpp
+
+}  // namespace attn

@@ -1,0 +1,304 @@
+// What `tuned` is for bf16 on x86 cores with AMX: flash attention forward on their tile registers, 16 times the rate of
+// multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.)
+//
+// One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
+// tiles adds 16 x 32 values times 32 x 16 to 16 x 16 sums; four tiles of sums, two of either operand fill the eight
+// registers:
+//   scores  S[query][key] = Q[query][d] K[key][d]
+//   outputs O[query][column] += P[query][key] V[key][column]
+// Rows of the first operand are rows of memory. The second has pairs of rows, word by word: K, transposed by words, and
+// V, two keys' values next to each other. Both are staged once a block, for all rows of the tile. The softmax runs
+// along rows.
+//
+// Threadgroup memory; AmxLayout has offsets, distances of rows, and ROWS, DIM and KEYS, which are multiples of 32; what
+// is beyond the last query, head_dim and the last key is zero:
+//   q       bf16 [ROWS][DIM]
+//   o       f32 [ROWS][DIM]          not yet divided by the row sums
+//   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the sums are still to be added up
+//   scores  f32 [32][KEYS], weights bf16 [32][KEYS]
+//   k       pairs of bf16 [DIM / 2][KEYS]
+//   v       pairs of bf16 [KEYS / 2][DIM]
+//
+// It takes no score hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
+#include "common/kernel/amx.h"
+
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/cpu.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/softmax.h"
+#include "common/attention/kernels/amx.h"
+
+namespace {
+
+constexpr AmxLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
+constexpr int PAIR = AmxLayout::pair;
+constexpr int DIM = layout.dim, ROWS = layout.rows;
+// From row to row, in elements.
+constexpr int Q_STEP = layout.q_step / 2, O_STEP = layout.o_step / 4, S_STEP = layout.scores_step / 4;
+constexpr int W_STEP = layout.weights_step / 2, K_STEP = layout.k_step / 4, V_STEP = layout.v_step / 4;
+constexpr int LANES = 16;
+constexpr int TILE_BYTES = 64;                                    // of a row
+constexpr int CHUNK = HEAD_DIM % LANES == 0 ? LANES : LANES / 2;  // columns that are loaded at once
+
+using Floats = Vector<float, LANES>;
+using Ints = Vector<int, LANES>;
+using Words = Vector<unsigned, LANES>;
+using Shorts = Vector<unsigned short, CHUNK>;
+
+/// c[32][32] = a[32][32 * steps] * b, or more of it with `add`; distances between rows in bytes. b has the words of 32
+/// columns, in 16 rows for each step.
+INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, const void* b, long b_step, int steps,
+                           bool add) {
+  char* const c0 = reinterpret_cast<char*>(c);
+  char* const c1 = c0 + LANES * c_step;
+  if (add) {
+    __builtin_ia32_tileloadd64(0, c0, c_step);
+    __builtin_ia32_tileloadd64(1, c0 + TILE_BYTES, c_step);
+    __builtin_ia32_tileloadd64(2, c1, c_step);
+    __builtin_ia32_tileloadd64(3, c1 + TILE_BYTES, c_step);
+  } else {
+    __builtin_ia32_tilezero(0);
+    __builtin_ia32_tilezero(1);
+    __builtin_ia32_tilezero(2);
+    __builtin_ia32_tilezero(3);
+  }
+  const char* a0 = static_cast<const char*>(a);
+  const char* b0 = static_cast<const char*>(b);
+  for (int step = 0; step < steps; ++step) {
+    __builtin_ia32_tileloadd64(4, a0, a_step);
+    __builtin_ia32_tileloadd64(6, b0, b_step);
+    __builtin_ia32_tdpbf16ps(0, 4, 6);
+    __builtin_ia32_tileloadd64(7, b0 + TILE_BYTES, b_step);
+    __builtin_ia32_tdpbf16ps(1, 4, 7);
+    __builtin_ia32_tileloadd64(5, a0 + LANES * a_step, a_step);
+    __builtin_ia32_tdpbf16ps(2, 5, 6);
+    __builtin_ia32_tdpbf16ps(3, 5, 7);
+    a0 += TILE_BYTES;
+    b0 += LANES * b_step;
+  }
+  __builtin_ia32_tilestored64(0, c0, c_step);
+  __builtin_ia32_tilestored64(1, c0 + TILE_BYTES, c_step);
+  __builtin_ia32_tilestored64(2, c1, c_step);
+  __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
+}
+
+/// 16 x 16 words: each round shuffles rows r and r + 8 into one another, like the halves of a pack of cards, which
+/// moves the highest bit of a word's row behind the lowest of its column. After four the two have changed places.
+INLINE void transpose(Words (&rows)[LANES]) {
+  UNROLL for (int round = 0; round < 4; ++round) {
+    Words next[LANES];
+    UNROLL for (int r = 0; r < LANES / 2; ++r) {
+      const Words a = rows[r], b = rows[r + LANES / 2];
+      next[2 * r] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      next[2 * r + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    UNROLL for (int r = 0; r < LANES; ++r) rows[r] = next[r];
+  }
+}
+
+INLINE int min(int a, int b) { return a < b ? a : b; }
+INLINE int whole_pairs(int n) { return (n + PAIR - 1) / PAIR * PAIR; }
+
+template <typename V>
+INLINE V larger(V a, V b) {
+  return a > b ? a : b;
+}
+
+// (__builtin_reduce_max minds NaNs, and takes three instructions for one.)
+INLINE float largest_lane(Floats x) {
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)));
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)));
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)));
+  x = larger(x, Floats(__builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)));
+  return x[0];
+}
+
+struct Tile {
+  const AttentionParams& p;
+  unsigned short* q;
+  float *o, *maximum, *sums, *scores;
+  unsigned short* weights;
+  unsigned *k, *v;
+  int batch, head, kv_head;
+  int first_query, queries;  // of this tile
+  float factor;              // what scores and maxima are still to be multiplied by, more than 0
+
+  INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
+    q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
+    o = reinterpret_cast<float*>(group.memory + layout.o);
+    maximum = reinterpret_cast<float*>(group.memory + layout.maximum);
+    sums = reinterpret_cast<float*>(group.memory + layout.sums);
+    scores = reinterpret_cast<float*>(group.memory + layout.scores);
+    weights = reinterpret_cast<unsigned short*>(group.memory + layout.weights);
+    k = reinterpret_cast<unsigned*>(group.memory + layout.k);
+    v = reinterpret_cast<unsigned*>(group.memory + layout.v);
+    const int tile = static_cast<int>(CAUSAL ? group.count[0] - 1 - group.index[0] : group.index[0]);
+    head = static_cast<int>(group.index[1]);
+    batch = static_cast<int>(group.index[2]);
+    kv_head = head / (p.q_heads / p.kv_heads);
+    first_query = tile * static_cast<int>(BLOCK_R);
+    queries = min(p.q_len - first_query, BLOCK_R);
+    factor = no_scale() ? 1 : (p.scale < 0 ? -p.scale : p.scale) * log2_e;
+  }
+
+  // A scale that leaves no difference between scores; as a factor it would unmask what is masked.
+  INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
+
+  // Of `keys` keys from `first_key` on, how many a query may see.
+  INLINE int keys_seen(int query, int first_key, int keys) const {
+    if (!CAUSAL) return keys;
+    const int seen = causal_end(query, p.q_len, p.kv_len) - first_key;
+    return seen < 0 ? 0 : min(seen, keys);
+  }
+
+  // A key's row of K or V.
+  INLINE const unsigned short* row_of(const void* tensor, const TensorStrides& strides, int key) const {
+    return static_cast<const unsigned short*>(tensor) + batch * strides.batch + kv_head * strides.head +
+           key * strides.row;
+  }
+
+  // Q as it is but for the sign of the scale, which the factor does not have. Outputs and row statistics start empty.
+  INLINE void begin() {
+    const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = no_scale() ? 0 : 0xFFFF;
+    const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +
+                       first_query * p.q_strides.row;
+    for (int row = 0; row < ROWS; ++row) {
+      for (int d = 0; d < DIM; d += CHUNK) {
+        const bool there = row < queries && d < HEAD_DIM;
+        store(q + row * Q_STEP + d, there ? (load<Shorts>(from + row * p.q_strides.row + d) ^ flip) & keep : Shorts{});
+      }
+    }
+    for (int i = 0; i < ROWS * O_STEP; i += LANES) store(o + i, Floats{});
+    for (int i = 0; i < ROWS; ++i) {
+      maximum[i] = masked_score;
+      store(sums + i * LANES, Floats{});
+    }
+  }
+
+  // 16 words of a row of K from `word` on; zeros beyond head_dim.
+  INLINE Words words_of(const unsigned short* row, int word) const {
+    if (word + LANES <= HEAD_DIM / 2) return load<Words>(row + 2 * word);
+    Words words = {};
+    for (int i = 0; word + i < HEAD_DIM / 2; ++i) words[i] = load<Vector<unsigned, 1>>(row + 2 * (word + i))[0];
+    return words;
+  }
+
+  INLINE void stage_keys(int first_key, int keys) {
+    for (int key = 0; key < whole_pairs(keys); key += LANES) {
+      for (int word = 0; word < DIM / 2; word += LANES) {
+        Words rows[LANES];
+        UNROLL for (int r = 0; r < LANES; ++r) {
+          rows[r] = key + r < keys ? words_of(row_of(p.k, p.k_strides, first_key + key + r), word) : Words{};
+        }
+        transpose(rows);
+        UNROLL for (int r = 0; r < LANES; ++r) store(k + (word + r) * K_STEP + key, rows[r]);
+      }
+    }
+  }
+
+  INLINE void stage_values(int first_key, int keys) {
+    using Wide = Vector<unsigned, CHUNK>;
+    for (int key = 0; key < whole_pairs(keys); key += 2) {
+      const unsigned short* row = row_of(p.v, p.v_strides, first_key + key);
+      for (int d = 0; d < DIM; d += CHUNK) {
+        Wide low = {}, high = {};
+        if (d < HEAD_DIM && key < keys) low = __builtin_convertvector(load<Shorts>(row + d), Wide);
+        if (d < HEAD_DIM && key + 1 < keys) {
+          high = __builtin_convertvector(load<Shorts>(row + p.v_strides.row + d), Wide);
+        }
+        store(v + key / 2 * V_STEP + d, low | high << 16);
+      }
+    }
+  }
+
+  // Rows `first` to `first` + 32 of the tile against the block of keys.
+  INLINE void attend(int first, int first_key, int block_keys) {
+    const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
+    if (needed == 0) return;
+    const int keys = whole_pairs(needed);
+    for (int key = 0; key < keys; key += PAIR) {
+      multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
+    }
+    // All maxima first: weights that wait for theirs would keep the next row's from being found.
+    for (int r = 0; r < PAIR; ++r) {
+      const int visible = keys_seen(first_query + first + r, first_key, block_keys);
+      raise_maximum(first + r, scores + r * S_STEP, visible, keys);
+    }
+    for (int r = 0; r < PAIR; ++r) weigh(first + r, scores + r * S_STEP, weights + r * W_STEP, keys);
+    for (int column = 0; column < DIM; column += PAIR) {
+      multiply_tiles(o + first * O_STEP + column, O_STEP * 4, weights, W_STEP * 2, v + column, V_STEP * 4, keys / PAIR,
+                     true);
+    }
+  }
+
+  // Masks the scores of a row that sees the first `visible` of `keys`. Where they raise its maximum, older outputs and
+  // sums shrink.
+  INLINE void raise_maximum(int row, float* s, int visible, int keys) {
+    for (int key = visible / LANES * LANES; key < keys; key += LANES) {
+      Ints lanes = {};
+      UNROLL for (int i = 0; i < LANES; ++i) lanes[i] = i;
+      store(s + key, lanes + key < visible ? load<Floats>(s + key) : Floats{} + masked_score);
+    }
+    Floats largest[2] = {load<Floats>(s), load<Floats>(s + LANES)};
+    for (int key = PAIR; key < keys; key += PAIR) {
+      UNROLL for (int i = 0; i < 2; ++i) { largest[i] = larger(largest[i], load<Floats>(s + key + i * LANES)); }
+    }
+    const float found = largest_lane(larger(largest[0], largest[1]));
+    if (found <= maximum[row]) return;
+    const Floats alpha = exp2(Floats{} + (maximum[row] - found) * factor);
+    maximum[row] = found;
+    store(sums + row * LANES, load<Floats>(sums + row * LANES) * alpha);
+    for (int d = 0; d < DIM; d += LANES) store(o + row * O_STEP + d, load<Floats>(o + row * O_STEP + d) * alpha);
+  }
+
+  // A row's scores to weights exp2(factor * (s - maximum)), and their sum.
+  INLINE void weigh(int row, const float* s, unsigned short* weight, int keys) {
+    const float shift = maximum[row] * factor;
+    Floats sum = load<Floats>(sums + row * LANES);
+    for (int key = 0; key < keys; key += PAIR) {
+      const Floats low = exp2<3>(load<Floats>(s + key) * factor - shift);
+      const Floats high = exp2<3>(load<Floats>(s + key + LANES) * factor - shift);
+      sum += low + high;
+      store(weight + key, __builtin_ia32_cvtne2ps2bf16_512(high, low));
+    }
+    store(sums + row * LANES, sum);
+  }
+
+  // O / sum to memory, and the log-sum-exp.
+  INLINE void finish() {
+    const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
+    for (int row = 0; row < queries; ++row) {
+      float total = 0;
+      UNROLL for (int i = 0; i < LANES; ++i) total += sums[row * LANES + i];
+      const bool seen = maximum[row] > no_score;
+      const float inverse = seen ? 1.0f / total : 0;
+      for (int d = 0; d < HEAD_DIM; d += CHUNK) {
+        store_floats<OUT_TYPE, CHUNK>(p.o, base + row * p.o_strides.row + d,
+                                      load<Vector<float, CHUNK>>(o + row * O_STEP + d) * inverse);
+      }
+      if (p.lse) {
+        p.lse[(static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + row] =
+            seen ? ln_2 * (maximum[row] * factor + __builtin_log2f(total)) : -__builtin_inff();
+      }
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+  static_assert(IN_TYPE == BF16 && SCORE_IS_IDENTITY);
+  static const TileShapes shapes;
+  __builtin_ia32_tile_loadconfig(&shapes);
+  Tile tile(*params, *group);
+  tile.begin();
+  const int end = tile.keys_seen(tile.first_query + tile.queries - 1, 0, params->kv_len);
+  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+    const int keys = min(end - first_key, BLOCK_C);
+    tile.stage_keys(first_key, keys);
+    tile.stage_values(first_key, keys);
+    for (int row = 0; row < tile.queries; row += PAIR) tile.attend(row, first_key, keys);
+  }
+  tile.finish();
+  __builtin_ia32_tilerelease();
+}

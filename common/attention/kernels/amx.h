@@ -1,0 +1,35 @@
+// What host and kernel of the cpu's `amx` kernel share. No other headers than the kernels' own.
+#pragma once
+
+#include "common/attention/kernels/round_up.h"
+
+/// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to what two tiles hold. Rows of every matrix are
+/// an odd number of cache lines apart, so that the 16 of a tile fall into different cache sets.
+struct AmxLayout {
+  static constexpr long long pair = 32;  // rows or columns of two tiles, and bf16 values in a row of one
+  static constexpr long long odd_lines(long long bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }
+
+  long long dim, rows, keys;
+  long long q_step, o_step, scores_step, weights_step, k_step, v_step;  // from row to row
+  long long q, o, maximum, sums, scores, weights, k, v, bytes;
+
+  constexpr AmxLayout(long long head_dim, long long block_r, long long block_c)
+      : dim(round_up(head_dim, pair)),
+        rows(round_up(block_r, pair)),
+        keys(round_up(block_c, pair)),
+        q_step(odd_lines(dim * 2)),
+        o_step(odd_lines(dim * 4)),
+        scores_step(odd_lines(keys * 4)),
+        weights_step(odd_lines(keys * 2)),
+        k_step(odd_lines(keys * 4)),
+        v_step(odd_lines(dim * 4)),
+        q(0),
+        o(q + rows * q_step),
+        maximum(o + rows * o_step),
+        sums(maximum + rows * 4),
+        scores(sums + rows * 64),
+        weights(scores + pair * scores_step),
+        k(weights + pair * weights_step),
+        v(k + dim / 2 * k_step),
+        bytes(v + keys / 2 * v_step) {}
+};

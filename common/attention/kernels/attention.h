@@ -1,0 +1,42 @@
+// Parameters of the attention kernels, as host and kernel (of every dialect) see them. No other headers are needed, so
+// that kernels compile without a standard library.
+#pragma once
+
+/// Strides in elements; head_dim is contiguous.
+struct TensorStrides {
+  long long batch, head, row;
+};
+
+/// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
+/// lse: [batch, q_heads, q_len], f32, natural log; may be null. Strides make the layout.
+struct AttentionParams {
+  const void *q, *k, *v;
+  void* o;
+  float* lse;
+  TensorStrides q_strides, k_strides, v_strides, o_strides;
+  int batch, q_heads, kv_heads, q_len, kv_len;
+  float scale;
+  const void* score_data;  // what the score hook wants, else null
+};
+
+/// What a score hook may want to know of the sequence, beside a score and its place.
+struct ScoreContext {
+  int batch, head;  // of the query
+  int q_heads, q_len, kv_len;
+  const void* data;  // AttentionParams::score_data
+};
+
+// How many scores a kernel hands to its hook at once (common/attention/kernels/score.h); preprocessor symbols, since a hook has
+// only the functions of its own grain.
+#define SCORE_ELEMENT 0
+#define SCORE_ROW 1
+#define SCORE_TILE 2
+
+/// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr int
+    causal_end(int q, int q_len, int kv_len) {
+  return q + 1 + kv_len - q_len;
+}

@@ -1,0 +1,430 @@
+// Variant `mma_sync`: flash attention forward on the tensor cores of any GPU since Ampere (sm_80), after Dao 2023,
+// FlashAttention-2: a warp keeps its query rows' outputs, scores and weights in registers from the first key to the
+// last, and its threads exchange no more than row maxima.
+//
+// K and V pass through two buffers of BLOCK_C keys: while one block is worked on, the next is copied. Blocks are walked
+// from the last key to the first, so that those that need a mask come first.
+//
+// f32 is multiplied as tf32, three times: x = high + low, both of 11 bits, and x y = low high + high low + high high
+// (Ootomo and Yokota 2022). What a block adds to the outputs is summed up apart, and added in f32: tensor cores round
+// towards zero, which over thousands of keys would add up.
+//
+// A score hook may take scores by element, by row (what a thread has of a row of the block) or by tile (what it has of
+// the 16 rows of a product).
+//
+// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
+// OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
+// Grid: (query tiles, q_heads, batch), last rows first when causal. Threads and threadgroup memory: MmaSyncLayout.
+//
+// Largest tiles that fit the registers (and a Hopper's threadgroup memory):
+//   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
+//   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
+// With 192 rows one threadgroup fills a multiprocessor, and nothing hides its waits.
+//
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
+// Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=1,OUT_TYPE=1] without spills
+// Checked: flash_forward[BLOCK_C=32,BLOCK_R=64,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=72,IN_TYPE=1,OUT_TYPE=2] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_TYPE=0] without spills
+// Checked: flash_forward[BLOCK_C=32,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=0,OUT_TYPE=0] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=0,OUT_TYPE=0] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=0,OUT_TYPE=0] without spills
+// Checked: flash_forward[BLOCK_C=32,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=192,IN_TYPE=0,OUT_TYPE=1] without spills
+// Checked: flash_forward[BLOCK_C=16,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=0,OUT_TYPE=0] without spills
+#include "common/kernel/ampere.h"
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/base2.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/mma_sync.h"
+
+#ifndef SCORE_GRAIN
+#define SCORE_GRAIN SCORE_ELEMENT
+#endif
+
+namespace {
+
+constexpr MmaSyncLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE);
+constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
+constexpr int ROW_BYTES = layout.row_bytes;
+constexpr int KV_BYTES = layout.kv_bytes;
+constexpr int THREADS = layout.threads;
+constexpr int TILES = layout.warp_rows / 16;  // of query rows, per warp
+constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
+constexpr int STEPS = DIM * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
+constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+
+// Of f32 a thread reads SPAN columns of V at once, where registers allow it. So column n of product i of SPAN is column
+// SPAN n + i of V.
+constexpr int SPAN = IN_TYPE == F32 && DIM % 16 == 0 && DIM <= 128 ? 2 : 1;
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+/// N words, aligned to N words.
+template <int N>
+struct alignas(4 * N) AlignedWords {
+  unsigned word[N];
+};
+
+/// Words as the product takes them: 16-bit elements as they are, or f32 as the sum of two tf32.
+template <int N>
+struct Operand {
+  unsigned high[N], low[IN_TYPE == F32 ? N : 1];
+
+  DEVICE explicit Operand(const unsigned (&words)[N]) {
+    UNROLL for (int i = 0; i < N; ++i) {
+      if constexpr (IN_TYPE == F32) {
+        high[i] = (words[i] + 0x1000u) & 0xffffe000u;  // rounded to nearest
+        low[i] = __float_as_uint(__uint_as_float(words[i]) - __uint_as_float(high[i]));
+      } else {
+        high[i] = words[i];
+      }
+    }
+  }
+};
+
+/// D += A B, where words `i` and `i + 1` make B.
+template <int N>
+DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, int i) {
+  if constexpr (IN_TYPE == F32) {
+    multiply_add<F32>(d, a.low, b.high[i], b.high[i + 1]);
+    multiply_add<F32>(d, a.high, b.low[i], b.low[i + 1]);
+  }
+  multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
+}
+
+/// What one warp computes. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`: of a group of four
+/// results, numbers 0 and 1 are of the first row, 2 and 3 of the second.
+struct Warp {
+  const AttentionParams& p;
+  const int batch = blockIdx.z, head = blockIdx.y;
+  const int kv_head = head / (p.q_heads / p.kv_heads);
+  const int first_query = (CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BLOCK_R;  // of the threadgroup
+  const int lane = threadIdx.x % WARP;
+  const int first_row = threadIdx.x / WARP * (16 * TILES);  // of the threadgroup's
+  const int row = first_query + first_row + lane / 4;
+  const int quarter = lane % 4;
+  const float scale_log2 = p.scale * log2_e;
+
+  const char *k_rows, *v_rows;  // what this thread copies next
+  float o[TILES][DIM / 8][4];
+  float s[TILES][BLOCK_C / 8][4];  // scores, then weights
+  float shift[TILES][2], sum[TILES][2];
+
+  DEVICE explicit Warp(const AttentionParams& params) : p(params) {}
+
+  // Keys that the rows up to `query` of the tile see.
+  DEVICE int keys_seen(int query) const {
+    if (!CAUSAL) return p.kv_len;
+    return max(0, min(p.kv_len, causal_end(min(query, p.q_len - 1), p.q_len, p.kv_len)));
+  }
+
+  // ---- copies, by all threads of the threadgroup
+
+  // Eight threads copy a row. This thread's part of the row that it begins with.
+  DEVICE const char* find_rows(const void* tensor, const TensorStrides& strides, int of_head, int first) const {
+    const long long index = batch * strides.batch + of_head * strides.head + (first + threadIdx.x / 8) * strides.row;
+    return static_cast<const char*>(tensor) + index * ELEMENT_BYTES + threadIdx.x % 8 * 16;
+  }
+
+  // ROWS rows, of which `count` are there, to threadgroup memory; zeros elsewhere.
+  template <int ROWS>
+  DEVICE void copy_rows(long long place, const char* from, long long stride, int count) {
+    constexpr int UNITS = DIM * ELEMENT_BYTES / 16;  // of 16 bytes in a row
+    constexpr int THERE = HEAD_DIM * ELEMENT_BYTES / 16;
+    constexpr int AT_ONCE = THREADS / 8;  // rows
+    const int begin = threadIdx.x / 8, unit = threadIdx.x % 8;
+    unsigned to = shared_address(memory + place) + begin * ROW_BYTES + unit * 16;
+#pragma unroll 4
+    for (int row = 0; row < ROWS; row += AT_ONCE) {
+      if (ROWS % AT_ONCE != 0 && row + begin >= ROWS) break;
+      UNROLL for (int u = 0; u < UNITS; u += 8) {
+        if (u + 8 <= UNITS || u + unit < UNITS) {
+          copy_16(to + u * 16, from + u * 16, row + begin < count && (u + 8 <= THERE || u + unit < THERE));
+        }
+      }
+      from += AT_ONCE * stride * ELEMENT_BYTES;
+      to += AT_ONCE * ROW_BYTES;
+    }
+  }
+
+  DEVICE void copy_q() {
+    copy_rows<BLOCK_R>(layout.q, find_rows(p.q, p.q_strides, head, first_query), p.q_strides.row,
+                       p.q_len - first_query);
+  }
+
+  // The block of keys at k_rows and v_rows, which move to the one before it.
+  DEVICE void copy_block(int block) {
+    const int buffer = block % layout.stages * KV_BYTES, count = p.kv_len - block * BLOCK_C;
+    copy_rows<BLOCK_C>(layout.k + buffer, k_rows, p.k_strides.row, count);
+    copy_rows<BLOCK_C>(layout.v + buffer, v_rows, p.v_strides.row, count);
+    k_rows -= BLOCK_C * ELEMENT_BYTES * p.k_strides.row;
+    v_rows -= BLOCK_C * ELEMENT_BYTES * p.v_strides.row;
+    commit_copies();
+  }
+
+  // ---- products
+
+  // S = Q K^T.
+  DEVICE void multiply_scores(int block) {
+    const unsigned q = shared_address(memory + layout.q) + (first_row + lane % 16) * ROW_BYTES + lane / 16 * 16;
+    const unsigned k = shared_address(memory + layout.k) + block % layout.stages * KV_BYTES +
+                       (lane % 8 + lane / 16 * 8) * ROW_BYTES + lane / 8 % 2 * 16;
+    UNROLL for (int tile = 0; tile < TILES; ++tile) {
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[tile][i / 4][i % 4] = 0;
+    }
+#pragma unroll 8
+    for (int step = 0; step < STEPS; ++step) {
+      unsigned words[TILES][4];
+      UNROLL for (int tile = 0; tile < TILES; ++tile) {
+        load_blocks(words[tile], q + tile * 16 * ROW_BYTES + step * 32);
+      }
+      UNROLL for (int key = 0; key < BLOCK_C; key += 16) {
+        unsigned key_words[4];
+        load_blocks(key_words, k + key * ROW_BYTES + step * 32);
+        const Operand<4> b(key_words);
+        UNROLL for (int tile = 0; tile < TILES; ++tile) {
+          const Operand<4> a(words[tile]);
+          accumulate(s[tile][key / 8], a, b, 0);
+          accumulate(s[tile][key / 8 + 1], a, b, 2);
+        }
+      }
+    }
+  }
+
+  // O += P V, 16 bit.
+  DEVICE void multiply_outputs(int block) {
+    const unsigned v =
+        shared_address(memory + layout.v) + block % layout.stages * KV_BYTES + lane % 16 * ROW_BYTES + lane / 16 * 16;
+    UNROLL for (int key = 0; key < BLOCK_C; key += 16) {
+      unsigned weights[TILES][4];
+      UNROLL for (int tile = 0; tile < TILES; ++tile) {
+        UNROLL for (int i = 0; i < 4; ++i) {
+          const float(&pair)[4] = s[tile][key / 8 + i / 2];
+          weights[tile][i] = pack<IN_TYPE>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+        }
+      }
+      UNROLL for (int d = 0; d < DIM; d += 16) {
+        unsigned words[4];
+        load_blocks_transposed(words, v + key * ROW_BYTES + d * ELEMENT_BYTES);
+        const Operand<4> b(words);
+        UNROLL for (int tile = 0; tile < TILES; ++tile) {
+          const Operand<4> a(weights[tile]);
+          accumulate(o[tile][d / 8], a, b, 0);
+          accumulate(o[tile][d / 8 + 1], a, b, 2);
+        }
+      }
+    }
+  }
+
+  // The same for f32. The sum may take keys in any order: where the product wants numbers `quarter` and `quarter + 4`
+  // of eight, it gets 2 quarter and 2 quarter + 1, whose weights this thread has.
+  DEVICE void multiply_outputs_f32(int block) {
+    const unsigned char* v =
+        memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
+    UNROLL for (int group = 0; group < DIM / 8; group += SPAN) {
+      float added[TILES][SPAN][4] = {};
+      UNROLL for (int key = 0; key < BLOCK_C; key += 8) {
+        const unsigned char* from = v + key * ROW_BYTES + group * 32;
+        const auto first = *reinterpret_cast<const AlignedWords<SPAN>*>(from);
+        const auto second = *reinterpret_cast<const AlignedWords<SPAN>*>(from + ROW_BYTES);
+        unsigned pairs[2 * SPAN];
+        UNROLL for (int i = 0; i < SPAN; ++i) {
+          pairs[2 * i] = first.word[i];
+          pairs[2 * i + 1] = second.word[i];
+        }
+        const Operand<2 * SPAN> b(pairs);
+        UNROLL for (int tile = 0; tile < TILES; ++tile) {
+          unsigned weights[4];
+          UNROLL for (int i = 0; i < 4; ++i) weights[i] = __float_as_uint(s[tile][key / 8][i % 2 * 2 + i / 2]);
+          const Operand<4> a(weights);
+          UNROLL for (int i = 0; i < SPAN; ++i) accumulate(added[tile][i], a, b, 2 * i);
+        }
+      }
+      UNROLL for (int tile = 0; tile < TILES; ++tile) {
+        UNROLL for (int i = 0; i < 4 * SPAN; ++i) o[tile][group + i / 4][i % 4] += added[tile][i / 4][i % 4];
+      }
+    }
+  }
+
+  // ---- softmax
+
+  DEVICE float scaled(float s) const { return FOLD ? s * scale_log2 : s; }
+
+#if SCORE_GRAIN != SCORE_ELEMENT
+  // Scores of 16 rows, many at once: through arrays of their own, which may lie in memory, as a call may have it. The
+  // product with the scale is rounded whatever the hook begins with, so that every form of it computes the same.
+  DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
+#if SCORE_GRAIN == SCORE_TILE
+    float run[BLOCK_C / 2];
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) run[i] = __fmul_rn(scores[i / 4][i % 4], p.scale);
+    score_tile(run, BLOCK_C, query, key, context);
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) scores[i / 4][i % 4] = log2_e * run[i];
+#else
+    UNROLL for (int r = 0; r < 2; ++r) {
+      float run[BLOCK_C / 4];
+      UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) run[i] = __fmul_rn(scores[i / 2][2 * r + i % 2], p.scale);
+      score_row(run, query + r * 8, key, context);
+      UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) scores[i / 2][2 * r + i % 2] = log2_e * run[i];
+    }
+#endif
+  }
+#endif
+
+  // Hook and mask, where the block needs them.
+  DEVICE void finish_scores(int block) {
+    const int key = block * BLOCK_C + 2 * quarter;
+    [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+    UNROLL for (int tile = 0; tile < TILES; ++tile) {
+#if SCORE_GRAIN != SCORE_ELEMENT
+      apply_hook(s[tile], row + tile * 16, key, context);
+#endif
+      int end[2];  // keys of this block that the rows see, from this thread's first
+      UNROLL for (int r = 0; r < 2; ++r) {
+        end[r] = p.kv_len - key;
+        if (CAUSAL) end[r] = min(end[r], causal_end(row + tile * 16 + r * 8, p.q_len, p.kv_len) - key);
+      }
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
+        float& value = s[tile][i / 4][i % 4];
+#if SCORE_GRAIN == SCORE_ELEMENT
+        if constexpr (!FOLD) {
+          value = log2_e * score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
+        }
+#endif
+        if (column >= end[r]) value = masked_score;
+        if constexpr (!FOLD) value = fmaxf(value, masked_score);
+      }
+    }
+  }
+
+  // Scores to weights exp2(scale * s - shift), and their sum. The shift follows the maximum only when that has grown by
+  // more than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack.
+  DEVICE void softmax(int tile) {
+    constexpr float slack = 8;
+    float largest[2];
+    UNROLL for (int r = 0; r < 2; ++r) {
+      largest[r] = s[tile][0][2 * r];
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        if (i / 2 % 2 == r) largest[r] = fmaxf(largest[r], s[tile][i / 4][i % 4]);
+      }
+      largest[r] = scaled(maximum_of_quad(largest[r]));
+    }
+    if (__any_sync(~0u, largest[0] > shift[tile][0] + slack || largest[1] > shift[tile][1] + slack)) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float larger = fmaxf(largest[r], shift[tile][r]);
+        const float alpha = exp2_approx(shift[tile][r] - larger);
+        shift[tile][r] = larger;
+        sum[tile][r] *= alpha;
+        UNROLL for (int i = 0; i < DIM / 2; ++i) {
+          if (i / 2 % 2 == r) o[tile][i / 4][i % 4] *= alpha;
+        }
+      }
+    }
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      const int r = i / 2 % 2;
+      float& value = s[tile][i / 4][i % 4];
+      value = exp2_approx(scaled(value) - shift[tile][r]);
+      sum[tile][r] += value;
+    }
+  }
+
+  // ---- all of it
+
+  DEVICE void run() {
+    UNROLL for (int tile = 0; tile < TILES; ++tile) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        shift[tile][r] = no_shift;
+        sum[tile][r] = 0;
+      }
+      UNROLL for (int i = 0; i < DIM / 2; ++i) o[tile][i / 4][i % 4] = 0;
+    }
+    const int last = first_query + first_row + 16 * TILES - 1;
+    const int all_see = keys_seen(first_query + first_row), some_see = keys_seen(last);
+    int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
+    if (block >= 0) {
+      k_rows = find_rows(p.k, p.k_strides, kv_head, block * BLOCK_C);
+      v_rows = find_rows(p.v, p.v_strides, kv_head, block * BLOCK_C);
+      copy_q();
+      copy_block(block);
+    }
+    for (; block >= 0; --block) {
+      wait_copies<0>();
+      __syncthreads();  // the block is there for all, and none works on the one before it any more
+      if (block > 0) copy_block(block - 1);
+      if (block * BLOCK_C >= some_see) continue;
+      multiply_scores(block);
+      if (!FOLD || (block + 1) * BLOCK_C > all_see) finish_scores(block);
+      UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);
+      if constexpr (IN_TYPE == F32) {
+        multiply_outputs_f32(block);
+      } else {
+        multiply_outputs(block);
+      }
+    }
+    UNROLL for (int tile = 0; tile < TILES; ++tile) { UNROLL for (int r = 0; r < 2; ++r) store(tile, r); }
+  }
+
+  // One row of O / sum to memory, and the log-sum-exp.
+  DEVICE void store(int tile, int r) {
+    const float total = sum_of_quad(sum[tile][r]);
+    const bool seen = shift[tile][r] > no_shift;
+    const float inverse = seen ? 1.0f / total : 0.0f;
+    const int query = row + tile * 16 + r * 8;
+    const bool there = query < p.q_len;
+    const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
+    if (p.lse && quarter == 0 && there) p.lse[at] = seen ? shift[tile][r] * ln_2 + logf(total) : -infinity();
+    const long long base = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
+    if constexpr (OUT_TYPE != F32 && SPAN == 1) {
+      UNROLL for (int j = 0; j < HEAD_DIM / 8; j += 4) {
+        unsigned words[4] = {};
+        UNROLL for (int i = 0; i < 4; ++i) {
+          if (j + i >= DIM / 8) break;
+          const float* pair = o[tile][j + i] + 2 * r;
+          words[i] = pack<OUT_TYPE>(pair[0] * inverse, pair[1] * inverse);
+        }
+        transpose_quad(words);
+        const int d = (j + quarter) * 8;
+        if (there && d < HEAD_DIM) store_words(base + d, words);
+      }
+    } else {
+      // Of each group of 8 SPAN columns, 2 SPAN next to each other.
+      UNROLL for (int group = 0; group < HEAD_DIM / 8; group += SPAN) {
+        float values[2 * SPAN];
+        UNROLL for (int i = 0; i < 2 * SPAN; ++i) { values[i] = o[tile][group + i % SPAN][2 * r + i / SPAN] * inverse; }
+        if (there) store_values(base + group * 8 + quarter * 2 * SPAN, values);
+      }
+    }
+  }
+
+  template <int N>
+  DEVICE void store_words(long long index, const unsigned (&words)[N]) {
+    constexpr int RUN = N < 4 ? N : 4;
+    auto* target = static_cast<unsigned char*>(p.o) + index * (OUT_TYPE == F32 ? 4 : 2);
+    UNROLL for (int i = 0; i < N; i += RUN) {
+      AlignedWords<RUN> run;
+      UNROLL for (int j = 0; j < RUN; ++j) run.word[j] = words[i + j];
+      *reinterpret_cast<AlignedWords<RUN>*>(target + i * 4) = run;
+    }
+  }
+  template <int N>
+  DEVICE void store_values(long long index, const float (&values)[N]) {
+    unsigned words[OUT_TYPE == F32 ? N : N / 2];
+    UNROLL for (int i = 0; i < N; i += OUT_TYPE == F32 ? 1 : 2) {
+      if constexpr (OUT_TYPE == F32) {
+        words[i] = __float_as_uint(values[i]);
+      } else {
+        words[i / 2] = pack<OUT_TYPE>(values[i], values[i + 1]);
+      }
+    }
+    store_words(index, words);
+  }
+};
+
+}  // namespace
+
+// At least one threadgroup per multiprocessor: said, the assembler uses all registers before it spills any.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ AttentionParams p) {
+  Warp(p).run();
+}

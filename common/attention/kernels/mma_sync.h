@@ -1,0 +1,27 @@
+// What host and kernel of the GPU's `mma_sync` variant share. No other headers than the kernels' own.
+#pragma once
+
+#include "common/attention/kernels/round_up.h"
+
+/// Threads, and threadgroup memory in bytes; in_type is an ElementType. Tiles are [rows][row_bytes].
+struct MmaSyncLayout {
+  static constexpr long long stages = 2;  // of K and V
+
+  long long dim;        // head_dim, rounded up to the 32 bytes that one matrix product takes of a row
+  long long row_bytes;  // an odd number of 16 bytes, so that 8 rows next to each other share no bank
+  long long warp_rows;  // that one warp computes: 32 where registers allow it, so that keys are read half as often
+  long long threads;
+  long long kv_bytes;  // of one block
+  long long q, k, v, bytes;
+
+  constexpr MmaSyncLayout(long long head_dim, long long block_r, long long block_c, int in_type)
+      : dim(round_up(head_dim, in_type == 0 ? 8 : 16)),
+        row_bytes((dim * (in_type == 0 ? 4 : 2) / 16 | 1) * 16),
+        warp_rows(row_bytes <= 256 + 16 && block_r % 32 == 0 ? 32 : 16),
+        threads(block_r / warp_rows * 32),
+        kv_bytes(block_c * row_bytes),
+        q(0),
+        k(block_r * row_bytes),
+        v(k + stages * kv_bytes),
+        bytes(v + stages * kv_bytes) {}
+};

@@ -1,0 +1,53 @@
+// Variant `naive`: attention as the textbook writes it, one query row at a time: all scores, their softmax, then the
+// weighted sum of V. The first rung of the ladder: it re-reads K and V for every row and holds a whole row of scores.
+//
+// Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/cpu.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/softmax.h"
+
+extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+  const AttentionParams& p = *params;
+  const int query = static_cast<int>(group->index[0]);
+  const int head = static_cast<int>(group->index[1]);
+  const int batch = static_cast<int>(group->index[2]);
+  const int kv_head = head / (p.q_heads / p.kv_heads);
+  const long long q = batch * p.q_strides.batch + head * p.q_strides.head + query * p.q_strides.row;
+  const long long k = batch * p.k_strides.batch + kv_head * p.k_strides.head;
+  const long long v = batch * p.v_strides.batch + kv_head * p.v_strides.head;
+  const long long o = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
+  float* scores = reinterpret_cast<float*>(group->memory);
+  float* output = scores + p.kv_len;
+
+  const int causal = CAUSAL ? causal_end(query, p.q_len, p.kv_len) : p.kv_len;
+  const int keys = causal < 0 ? 0 : causal < p.kv_len ? causal : p.kv_len;
+  const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  float maximum = masked_score;
+  for (int key = 0; key < keys; ++key) {
+    float dot = 0;
+    for (int d = 0; d < HEAD_DIM; ++d) {
+      dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
+    }
+    const float s = score(p.scale * dot, query, key, context) * log2_e;
+    scores[key] = s > masked_score ? s : masked_score;
+    maximum = scores[key] > maximum ? scores[key] : maximum;
+  }
+  float sum = 0;
+  for (int key = 0; key < keys; ++key) {
+    scores[key] = __builtin_exp2f(scores[key] - maximum);
+    sum += scores[key];
+  }
+  const bool seen = maximum > no_score;
+  const float inverse = seen ? 1.0f / sum : 0.0f;
+  for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0;
+  for (int key = 0; key < keys; ++key) {
+    const float weight = scores[key] * inverse;
+    for (int d = 0; d < HEAD_DIM; ++d) output[d] += weight * load_float<IN_TYPE>(p.v, v + key * p.v_strides.row + d);
+  }
+  for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, o + d, output[d]);
+  if (p.lse) {
+    const long long row = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
+    p.lse[row] = seen ? ln_2 * (maximum + __builtin_log2f(sum)) : -__builtin_inff();
+  }
+}

@@ -1,0 +1,83 @@
+// Variant `naive`: attention as the textbook writes it, one query row at a time: all scores, their softmax, then the
+// weighted sum of V. The first rung of the ladder: it re-reads K and V for every row and holds a whole row of scores.
+//
+// Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
+// Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.
+//
+// Checked: flash_forward[CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,OUT_TYPE=0] without spills
+// Checked: flash_forward[CAUSAL=1,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=2] without spills
+// Checked: flash_forward[CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=1] without spills
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/cuda.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/naive.h"
+
+namespace {
+
+constexpr int THREADS = naive_threads;
+
+extern __shared__ float scores[];
+
+// `combine` of what all threads of the threadgroup give.
+template <typename Combine>
+DEVICE float reduce(float value, Combine combine) {
+  __shared__ float values[THREADS];
+  values[threadIdx.x] = value;
+  __syncthreads();
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) values[threadIdx.x] = combine(values[threadIdx.x], values[threadIdx.x + half]);
+    __syncthreads();
+  }
+  value = values[0];
+  __syncthreads();  // before the next use
+  return value;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid_constant__ AttentionParams p) {
+  const int query = blockIdx.x;
+  const int head = blockIdx.y;
+  const int batch = blockIdx.z;
+  const int thread = threadIdx.x;
+  const int kv_head = head / (p.q_heads / p.kv_heads);
+  const long long q = batch * p.q_strides.batch + head * p.q_strides.head + query * p.q_strides.row;
+  const long long k = batch * p.k_strides.batch + kv_head * p.k_strides.head;
+  const long long v = batch * p.v_strides.batch + kv_head * p.v_strides.head;
+  const long long o = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
+
+  const int causal = CAUSAL ? causal_end(query, p.q_len, p.kv_len) : p.kv_len;
+  const int keys = max(0, min(causal, p.kv_len));
+  const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  float maximum = masked_score;
+  for (int key = thread; key < keys; key += THREADS) {
+    float dot = 0;
+    for (int d = 0; d < HEAD_DIM; ++d) {
+      dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
+    }
+    const float s = score(p.scale * dot, query, key, context) * log2_e;
+    scores[key] = fmaxf(s, masked_score);
+    maximum = fmaxf(maximum, scores[key]);
+  }
+  maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
+  float sum = 0;
+  for (int key = thread; key < keys; key += THREADS) {
+    scores[key] = exp2f(scores[key] - maximum);
+    sum += scores[key];
+  }
+  sum = reduce(sum, [](float a, float b) { return a + b; });
+  const bool seen = maximum > no_score;
+  const float inverse = seen ? 1.0f / sum : 0.0f;
+  for (int d = thread; d < HEAD_DIM; d += THREADS) {
+    float output = 0;
+    for (int key = 0; key < keys; ++key) {
+      output += scores[key] * load_float<IN_TYPE>(p.v, v + key * p.v_strides.row + d);
+    }
+    store_float<OUT_TYPE>(p.o, o + d, output * inverse);
+  }
+  if (p.lse && thread == 0) {
+    const long long row = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
+    p.lse[row] = seen ? ln_2 * (maximum + log2f(sum)) : -infinity();
+  }
+}

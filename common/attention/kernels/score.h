@@ -1,0 +1,21 @@
+// The score hook: what happens to a scaled score before the softmax. This file is the identity; an experiment puts
+// another text in its place (KernelSource::includes["common/attention/kernels/score.h"]) to add ALiBi, a soft cap, a window ...
+// without a second kernel. A hook that returns -INFINITY masks the pair.
+//
+// A hook defines `score`. Or it defines SCORE_GRAIN and gets many scores at once, in place, where the kernel says that
+// it gives them (`tuned` on the cpu, `mma_sync` on the GPU):
+//   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
+//               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
+//               k + i / 2 * 8 + i % 2
+//   SCORE_TILE  void score_tile(float* s, int keys, int q, int k, const ScoreContext&)
+//               cpu: [keys][PANEL] scores, PANEL queries from q on (TunedLayout); GPU: BLOCK_C / 2 scores of two rows,
+//               number i is query q + i / 2 % 2 * 8 and key k + i / 4 * 8 + i % 2
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+
+/// False in every other hook: lets a kernel fold log2(e) into the scale of Q.
+#define SCORE_IS_IDENTITY 1
+
+/// s: scale * (q . k); q and k count from the start of their sequence.
+static inline float score(float s, int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return s; }

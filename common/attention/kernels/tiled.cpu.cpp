@@ -1,0 +1,116 @@
+// Variants `tiled_scalar` and `tiled_vector`: flash attention's tiles and online softmax (Dao et al. 2022, algorithm
+// 1), with one score and one output element at a time, or LANES of them. What the ladder shows here is what tiling
+// alone buys, and then what vectors alone buy: there is no register tile, every operand comes from the cache.
+//
+// Threadgroup memory, in floats: TiledLayout in tiled.h. Grid: (query tiles, q_heads, batch); causal tiles run last
+// rows first.
+#include "common/attention/kernels/tiled.h"
+
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/cpu.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/softmax.h"
+
+namespace {
+
+constexpr int step = LANES;  // 1, or a divisor of HEAD_DIM
+using Lanes = Vector<float, step>;
+
+INLINE float dot(const float* a, const float* b) {
+  Lanes sum = {};
+  for (int d = 0; d < HEAD_DIM; d += step) sum += load<Lanes>(a + d) * load<Lanes>(b + d);
+  float total = 0;
+  for (int lane = 0; lane < step; ++lane) total += sum[lane];
+  return total;
+}
+
+INLINE void scale(float* y, float factor) {
+  for (int d = 0; d < HEAD_DIM; d += step) store(y + d, load<Lanes>(y + d) * factor);
+}
+
+INLINE void add_scaled(float* y, const float* x, float factor) {
+  for (int d = 0; d < HEAD_DIM; d += step) store(y + d, load<Lanes>(y + d) + load<Lanes>(x + d) * factor);
+}
+
+}  // namespace
+
+extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+  const AttentionParams& p = *params;
+  const int tile = static_cast<int>(CAUSAL ? group->count[0] - 1 - group->index[0] : group->index[0]);
+  const int head = static_cast<int>(group->index[1]);
+  const int batch = static_cast<int>(group->index[2]);
+  const int kv_head = head / (p.q_heads / p.kv_heads);
+  const int first_query = tile * static_cast<int>(BLOCK_R);
+  const int rows = p.q_len - first_query < BLOCK_R ? p.q_len - first_query : static_cast<int>(BLOCK_R);
+
+  const TiledLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
+  float* memory = reinterpret_cast<float*>(group->memory);
+  float* q = memory + layout.q;
+  float* o = memory + layout.o;
+  float* k = memory + layout.k;
+  float* v = memory + layout.v;
+  float* scores = memory + layout.scores;
+  float* maximum = memory + layout.maximum;
+  float* sum = memory + layout.sum;
+
+  const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count) {
+    for (int row = 0; row < count; ++row) {
+      for (int d = 0; d < HEAD_DIM; ++d)
+        to[row * HEAD_DIM + d] = load_float<IN_TYPE>(tensor, from + row * row_stride + d);
+    }
+  };
+  copy_rows(q, p.q, batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row,
+            p.q_strides.row, rows);
+  for (int row = 0; row < rows; ++row) {
+    maximum[row] = masked_score;
+    sum[row] = 0;
+    for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = 0;
+  }
+
+  const auto keys_of = [&](int row) {
+    const int end = CAUSAL ? causal_end(first_query + row, p.q_len, p.kv_len) : p.kv_len;
+    return end < 0 ? 0 : end < p.kv_len ? end : p.kv_len;
+  };
+  const int end = keys_of(rows - 1);
+  const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+    const int block = end - first_key < BLOCK_C ? end - first_key : static_cast<int>(BLOCK_C);
+    copy_rows(k, p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head + first_key * p.k_strides.row,
+              p.k_strides.row, block);
+    copy_rows(v, p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head + first_key * p.v_strides.row,
+              p.v_strides.row, block);
+    for (int row = 0; row < rows; ++row) {
+      const int seen = keys_of(row) - first_key;
+      const int keys = seen < block ? seen : block;
+      if (keys <= 0) continue;
+      float new_maximum = maximum[row];
+      for (int key = 0; key < keys; ++key) {
+        const float scaled = p.scale * dot(q + row * HEAD_DIM, k + key * HEAD_DIM);
+        const float s = score(scaled, first_query + row, first_key + key, context) * log2_e;
+        scores[key] = s > masked_score ? s : masked_score;
+        new_maximum = scores[key] > new_maximum ? scores[key] : new_maximum;
+      }
+      const float alpha = __builtin_exp2f(maximum[row] - new_maximum);  // what older outputs shrink by
+      maximum[row] = new_maximum;
+      sum[row] *= alpha;
+      scale(o + row * HEAD_DIM, alpha);
+      for (int key = 0; key < keys; ++key) {
+        const float weight = __builtin_exp2f(scores[key] - new_maximum);
+        sum[row] += weight;
+        add_scaled(o + row * HEAD_DIM, v + key * HEAD_DIM, weight);
+      }
+    }
+  }
+
+  for (int row = 0; row < rows; ++row) {
+    const int query = first_query + row;
+    const bool seen = maximum[row] > no_score;
+    const float inverse = seen ? 1.0f / sum[row] : 0.0f;
+    const long long to = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
+    for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, to + d, o[row * HEAD_DIM + d] * inverse);
+    if (p.lse) {
+      const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
+      p.lse[at] = seen ? ln_2 * (maximum[row] + __builtin_log2f(sum[row])) : -__builtin_inff();
+    }
+  }
+}

@@ -1,0 +1,447 @@
+// Variant `tuned`: flash attention forward at the rate of the host's multiply-add units.
+//
+// One threadgroup computes BLOCK_R query rows of one head. Queries sit in the lanes of vectors: the rows are cut into
+// panels of PANEL queries, and scores, weights and outputs are kept transposed ([key][query], [column][query]), so that
+// the softmax runs down the lanes and needs no horizontal reduction. Both products are then the same loop, a tile of
+// ROWS x VECTORS accumulators in registers to which one broadcast times one panel row is added at each step:
+//   scores  S[key][query] += K[key][d]   (broadcast) * Q[d][query]
+//   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
+// Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that lie next to each other along the sum.
+//
+// Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
+//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log2(e), or pairs of bf16 as they are
+//   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
+//   maximum, sum [BLOCK_R]                         of the online softmax
+//   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
+//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K, only the last rows
+//   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
+//
+// A score hook may take scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
+//
+// Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
+#include "common/attention/kernels/tuned.h"
+
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/cpu.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/softmax.h"
+
+#ifndef SCORE_GRAIN
+#define SCORE_GRAIN SCORE_ELEMENT
+#endif
+
+namespace {
+
+constexpr TunedLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS, BF16_DOT, COPY_K);
+constexpr int VECTORS = layout.vectors;
+constexpr int PANEL = layout.panel;
+constexpr int MAIN_ROWS = layout.main_rows;
+constexpr int TAIL_ROWS = layout.tail_rows;
+constexpr int ROW_WORDS = layout.row_words;
+constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row of Q or K
+constexpr int LINE_BYTES = 64;
+constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
+constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
+// Pairs stay as they are, so that Q need not be rounded again: the scale waits for the softmax, or for the hook.
+constexpr bool SCALE_Q = !BF16_DOT;
+constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
+constexpr int ROWS_AHEAD = 4;  // with ASK_AHEAD, of the row that is being copied
+
+using Floats = Vector<float, VECTOR_WIDTH>;
+using Ints = Vector<int, VECTOR_WIDTH>;
+using Bits = Vector<unsigned, VECTOR_WIDTH>;
+
+#if BF16_DOT_VALUE  // then vectors have 16 lanes, and the host has the instruction
+typedef __bf16 BfloatPairs __attribute__((vector_size(64)));
+INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
+  const Vector<unsigned, 16> broadcast = Vector<unsigned, 16>{} + a;
+  return __builtin_ia32_dpbf16ps_512(acc, reinterpret_cast<BfloatPairs>(broadcast), reinterpret_cast<BfloatPairs>(b));
+}
+#endif
+
+using Quad = Vector<float, 4>;
+INLINE void transpose(Quad (&rows)[4]) {
+  const Quad a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+  const Quad b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const Quad c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  const Quad d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  rows[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  rows[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  rows[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+  rows[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a[r * row_step + i * step] *
+/// panel[i][v], or the sum alone where `factor` is null. Raises `maximum`, if given, to the largest result of each
+/// lane. Not inlined: every use shares the two instances, which halves what there is to compile.
+template <int ROWS>
+NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* a, long row_step, long step,
+                                const float* panel, int depth, Floats* maximum) {
+  Floats acc[ROWS][VECTORS] = {};
+  if (factor) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) acc[r][v] =
+          load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
+    }
+  }
+  // Rows in groups of three, whose addresses one pointer and multiples of row_step make: pointers for all would not fit
+  // the registers.
+  const float* group[(ROWS + 2) / 3];
+  UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
+#pragma clang loop unroll_count(2)
+  for (int i = 0; i < depth; ++i) {
+    Floats b[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + v * VECTOR_WIDTH);
+    panel += PANEL;
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      const float* word = group[r / 3] + r % 3 * row_step;
+      UNROLL for (int v = 0; v < VECTORS; ++v) {
+#if BF16_DOT_VALUE
+        acc[r][v] = multiply_add_pairs(acc[r][v], __builtin_bit_cast(unsigned, *word), b[v]);
+#else
+        acc[r][v] += *word * b[v];
+#endif
+      }
+    }
+    UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] += step;
+  }
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int v = 0; v < VECTORS; ++v) store(rows + r * PANEL + v * VECTOR_WIDTH, acc[r][v]);
+  }
+  if (maximum) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) maximum[v] = larger(maximum[v], acc[r][v]);
+    }
+  }
+}
+
+INLINE void multiply_add(int count, float* rows, const Floats* factor, const float* a, long row_step, long step,
+                         const float* panel, int depth, Floats* maximum) {
+  (count == MAIN_ROWS ? multiply_add_tile<MAIN_ROWS> : multiply_add_tile<TAIL_ROWS>)(rows, factor, a, row_step, step,
+                                                                                     panel, depth, maximum);
+}
+
+/// Two rows of floats as one row of bf16 pairs, rounded to nearest.
+[[maybe_unused]] INLINE Floats to_pairs(Floats low, Floats high) {
+  const Bits low_bits = (reinterpret_cast<Bits>(low) + 0x8000u) >> 16;
+  const Bits high_bits = (reinterpret_cast<Bits>(high) + 0x8000u) & 0xFFFF0000u;
+  return reinterpret_cast<Floats>(low_bits | high_bits);
+}
+
+/// The rows of the next tile where `left` are left: MAIN_ROWS, or TAIL_ROWS, which may reach beyond the end, where a
+/// main tile would not fit or would leave a sliver that fills no tail tile.
+INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
+
+struct Tile {
+  const AttentionParams& p;
+  float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
+  int batch, head, kv_head;
+  int first_query, queries;  // of this tile
+  float factor;              // SCALE_LATE: what scores and maxima are still to be multiplied by, more than 0
+
+  INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
+    float* memory = reinterpret_cast<float*>(group.memory);
+    q_panels = memory + layout.q_panels;
+    o_panels = memory + layout.o_panels;
+    maximum = memory + layout.maximum;
+    sum = memory + layout.sum;
+    scores = memory + layout.scores;
+    k_block = memory + layout.k_block;
+    v_block = memory + layout.v_block;
+    const int tile = static_cast<int>(CAUSAL ? group.count[0] - 1 - group.index[0] : group.index[0]);
+    head = static_cast<int>(group.index[1]);
+    batch = static_cast<int>(group.index[2]);
+    kv_head = head / (p.q_heads / p.kv_heads);
+    first_query = tile * static_cast<int>(BLOCK_R);
+    queries = min(p.q_len - first_query, BLOCK_R);
+    factor = no_scale() ? 1 : (p.scale < 0 ? -p.scale : p.scale) * log2_e;
+  }
+
+  static INLINE Ints lane_numbers() {
+    Ints numbers = {};
+    UNROLL for (int lane = 0; lane < VECTOR_WIDTH; ++lane) numbers[lane] = lane;
+    return numbers;
+  }
+
+  static INLINE int min(int a, int b) { return a < b ? a : b; }
+
+  // Of `keys` keys from `first_key` on, how many a query of the sequence may see.
+  INLINE int keys_seen(int query, int first_key, int keys) const {
+    if (!CAUSAL) return keys;
+    const int seen = causal_end(query, p.q_len, p.kv_len) - first_key;
+    return seen < 0 ? 0 : min(seen, keys);
+  }
+
+  // A scale that leaves no difference between scores; as a late factor it would unmask what is masked.
+  INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
+
+  template <typename Scores>
+  INLINE Scores scaled(Scores s) const {
+    if constexpr (SCALE_LATE) s *= factor;
+    return s;
+  }
+
+  // Four words of a row of Q, scaled as far as they are here.
+  INLINE Quad q_words(long long row, int d) const {
+    if constexpr (SCALE_Q) {
+      return load_floats<IN_TYPE, 4>(p.q, row + d) * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale);
+    } else {
+      // The late factor keeps the order of scores; the sign of the scale does not.
+      const unsigned flip = SCALE_LATE && p.scale < 0 ? 0x80008000u : 0;
+      const unsigned keep = SCALE_LATE && no_scale() ? 0 : ~0u;
+      return reinterpret_cast<Quad>((load<Vector<unsigned, 4>>(static_cast<const short*>(p.q) + row + 2 * d) ^ flip) &
+                                    keep);
+    }
+  }
+
+  // Index of a key's row in K or V.
+  INLINE long long row_of(const TensorStrides& strides, int key) const {
+    return batch * strides.batch + kv_head * strides.head + key * strides.row;
+  }
+
+  // K where it is, and the words from one of its rows to the next.
+  INLINE const float* k_rows(int key) const {
+    return reinterpret_cast<const float*>(static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES);
+  }
+  INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES / 4; }
+
+  // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
+  INLINE void begin() {
+    const long long base = batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row;
+    for (int query = 0; query < queries || query % PANEL != 0; query += 4) {
+      float* q = q_panels + query / PANEL * DEPTH * PANEL + query % PANEL;
+      for (int d = 0; d < DEPTH; d += 4) {
+        Quad rows[4];
+        UNROLL for (int i = 0; i < 4; ++i) {
+          rows[i] = query + i < queries ? q_words(base + (query + i) * p.q_strides.row, d) : Quad{};
+        }
+        transpose(rows);
+        UNROLL for (int i = 0; i < 4; ++i) store(q + (d + i) * PANEL, rows[i]);
+      }
+    }
+    for (int i = 0; i < HEAD_DIM * BLOCK_R; i += VECTOR_WIDTH) store(o_panels + i, Floats{});
+    for (int i = 0; i < BLOCK_R; i += VECTOR_WIDTH) {
+      store(maximum + i, Floats{} + masked_score);
+      store(sum + i, Floats{});
+    }
+  }
+
+  // `keys` rows of K or V from `first_key` on, as floats.
+  INLINE void stage(const void* tensor, const TensorStrides& strides, int first_key, int keys, float* block) {
+    for (int key = 0; key < keys; ++key) {
+      const long long row = row_of(strides, first_key + key);
+      if constexpr (ASK_AHEAD) {
+        const char* ahead = static_cast<const char*>(tensor) + (row + ROWS_AHEAD * strides.row) * ELEMENT_BYTES;
+        for (int line = 0; line < ROW_LINES; ++line) __builtin_prefetch(ahead + line * LINE_BYTES);
+      }
+      for (int d = 0; d < HEAD_DIM; d += 8) {
+        store(block + key * ROW_WORDS + d, load_floats<IN_TYPE, 8>(tensor, row + d));
+      }
+    }
+  }
+
+  // The same for V as pairs of two keys' values; an odd last key is paired with zeros.
+  INLINE void stage_pairs(int first_key, int keys) {
+    using Shorts = Vector<unsigned short, 8>;
+    using Words = Vector<unsigned, 8>;
+    const auto* v = static_cast<const unsigned short*>(p.v);
+    for (int key = 0; key < keys; key += 2) {
+      const long long row = row_of(p.v_strides, first_key + key);
+      for (int d = 0; d < HEAD_DIM; d += 8) {
+        const Words low = __builtin_convertvector(load<Shorts>(v + row + d), Words);
+        Words high = {};
+        if (key + 1 < keys) high = __builtin_convertvector(load<Shorts>(v + row + p.v_strides.row + d), Words);
+        store(reinterpret_cast<unsigned*>(v_block) + key / 2 * ROW_WORDS + d, low | high << 16);
+      }
+    }
+  }
+
+  // Rows of K as they are to k_block.
+  INLINE void copy_rows(const float* rows, long step, int count) {
+    for (int r = 0; r < count; ++r) {
+      for (int d = 0; d < DEPTH; d += 4) {
+        store(k_block + r * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + d));
+      }
+    }
+  }
+
+  // Scores of `keys` keys of the block, hooked and masked, to scores[key][query]; raises new_maximum to their maximum.
+  // Meanwhile, without ASK_AHEAD, panel i asks for cache line i of the next block's rows of V, so that staging them
+  // finds them near.
+  INLINE void compute_scores(int panel, int first_key, int keys, int block_keys, Floats (&new_maximum)[VECTORS]) {
+    const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+    const float* q = q_panels + panel * DEPTH * PANEL;
+    const int first = first_query + panel * PANEL;
+    const float* k = COPY_K ? k_block : k_rows(first_key);
+    const long k_words = COPY_K ? ROW_WORDS : k_step();
+    const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
+    const long next_step = p.v_strides.row * ELEMENT_BYTES;
+    Ints visible[VECTORS];  // how many of the keys each lane may see, or fewer than 0
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+      visible[v] = Ints{} + keys;
+      if (CAUSAL) {
+        const Ints seen = lane_numbers() + (causal_end(first + v * VECTOR_WIDTH, p.q_len, p.kv_len) - first_key);
+        visible[v] = seen < keys ? seen : visible[v];
+      }
+    }
+    const int seen_by_all = keys_seen(first, first_key, keys);
+    for (int key = 0, rows = 0; key < keys; key += rows) {
+      rows = rows_of_tile(keys - key);
+      const float* from = k + key * k_words;
+      long step = k_words;
+      if (!COPY_K && key + rows > block_keys) {  // beyond the block may be beyond the tensor
+        copy_rows(from, step, block_keys - key);
+        from = k_block;
+        step = ROW_WORDS;
+      }
+      float* to = scores + key * PANEL;
+      const bool as_they_are = SCORE_IS_IDENTITY && key + rows <= seen_by_all;
+      multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
+      for (int r = 0; r < rows; ++r) {
+        if (!ASK_AHEAD && panel < ROW_LINES)
+          __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
+      }
+      if (as_they_are) continue;
+#if SCORE_GRAIN == SCORE_TILE
+      if constexpr (!SCALE_Q) {
+        for (int i = 0; i < rows * PANEL; i += VECTOR_WIDTH) store(to + i, load<Floats>(to + i) * p.scale);
+      }
+      score_tile(to, rows, first, first_key + key, context);
+#endif
+      for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < VECTORS; ++v) {
+          float* at = to + r * PANEL + v * VECTOR_WIDTH;
+          Floats s = load<Floats>(at);
+          if constexpr (!SCALE_Q && !SCALE_LATE && SCORE_GRAIN != SCORE_TILE) s *= p.scale;
+          if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r, context);
+          s = visible[v] > key + r ? s : Floats{} + masked_score;
+          new_maximum[v] = larger(new_maximum[v], s);
+          store(at, s);
+        }
+      }
+    }
+  }
+
+  [[maybe_unused]] static INLINE void apply_hook(Floats& scores_of_key, [[maybe_unused]] int query,
+                                                 [[maybe_unused]] int key,
+                                                 [[maybe_unused]] const ScoreContext& context) {
+    float lanes[VECTOR_WIDTH];
+    store(lanes, scores_of_key);
+#if SCORE_GRAIN == SCORE_ROW
+    score_row(lanes, query, key, context);
+#endif
+    VECTORIZE for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
+#if SCORE_GRAIN == SCORE_ELEMENT
+      lanes[lane] = score(lanes[lane], query + lane, key, context);
+#endif
+      const float s = log2_e * lanes[lane];
+      lanes[lane] = s > masked_score ? s : masked_score;
+    }
+    scores_of_key = load<Floats>(lanes);
+  }
+
+  // Scores to weights exp2(s - maximum), with the new maximum and sum. alpha is what older outputs shrink by.
+  INLINE void softmax(int panel, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
+    Floats row_sum[VECTORS] = {}, shift[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; ++v) shift[v] = scaled(new_maximum[v]);
+    const auto weigh = [&](int key, int v) INLINE_LAMBDA {
+      const Floats weight =
+          exp2<BF16_DOT ? 3 : 5>(scaled(load<Floats>(scores + key * PANEL + v * VECTOR_WIDTH)) - shift[v]);
+      row_sum[v] += weight;
+      return weight;
+    };
+    if constexpr (BF16_DOT) {
+      for (int key = 0; key < keys; key += 2) {
+        UNROLL for (int v = 0; v < VECTORS; ++v) {
+          const Floats low = weigh(key, v);
+          const Floats high = key + 1 < keys ? weigh(key + 1, v) : Floats{};
+          store(scores + key / 2 * PANEL + v * VECTOR_WIDTH, to_pairs(low, high));
+        }
+      }
+    } else {
+      for (int key = 0; key < keys; ++key) {
+        UNROLL for (int v = 0; v < VECTORS; ++v) store(scores + key * PANEL + v * VECTOR_WIDTH, weigh(key, v));
+      }
+    }
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+      float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
+      alpha[v] = exp2(scaled(load<Floats>(old_maximum)) - shift[v]);
+      store(old_maximum, new_maximum[v]);
+      float* total = sum + panel * PANEL + v * VECTOR_WIDTH;
+      store(total, load<Floats>(total) * alpha[v] + row_sum[v]);
+    }
+  }
+
+  // O = O * alpha + V^T weights.
+  INLINE void accumulate(int panel, int keys, const Floats (&alpha)[VECTORS]) {
+    float* o = o_panels + panel * HEAD_DIM * PANEL;
+    const int depth = BF16_DOT ? (keys + 1) / 2 : keys;
+    for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
+      rows = rows_of_tile(HEAD_DIM - column);
+      multiply_add(rows, o + column * PANEL, alpha, v_block + column, 1, ROW_WORDS, scores, depth, nullptr);
+    }
+  }
+
+  // O / sum to memory, and the log-sum-exp.
+  INLINE void finish() {
+    const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
+    for (int query = 0; query < queries; query += 4) {
+      const float* o = o_panels + query / PANEL * HEAD_DIM * PANEL + query % PANEL;
+      const Quad total = load<Quad>(sum + query);
+      const Quad inverse = load<Quad>(maximum + query) > no_score ? 1.0f / total : Quad{};
+      for (int d = 0; d < HEAD_DIM; d += 4) {
+        Quad values[4];
+        UNROLL for (int i = 0; i < 4; ++i) values[i] = load<Quad>(o + (d + i) * PANEL) * inverse;
+        transpose(values);
+        UNROLL for (int i = 0; i < 4; ++i) {
+          if (query + i >= queries) break;
+          store_floats<OUT_TYPE, 4>(p.o, base + (query + i) * p.o_strides.row + d, values[i]);
+        }
+      }
+    }
+    if (!p.lse) return;
+    float* lse = p.lse + (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;
+    for (int query = 0; query < queries; ++query) {
+      const float m = maximum[query];
+      lse[query] = m > no_score ? ln_2 * (scaled(m) + __builtin_log2f(sum[query])) : -__builtin_inff();
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+  Tile tile(*params, *group);
+  tile.begin();
+  const int last = tile.first_query + tile.queries - 1;
+  const int end = tile.keys_seen(last, 0, params->kv_len);
+  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+    const int block_keys = Tile::min(end - first_key, BLOCK_C);
+    if constexpr (COPY_K) {
+      if constexpr (BF16_DOT) {
+        tile.copy_rows(tile.k_rows(first_key), tile.k_step(), block_keys);
+      } else {
+        tile.stage(params->k, params->k_strides, first_key, block_keys, tile.k_block);
+      }
+    }
+    if constexpr (BF16_DOT) {
+      tile.stage_pairs(first_key, block_keys);
+    } else {
+      tile.stage(params->v, params->v_strides, first_key, block_keys, tile.v_block);
+    }
+    for (int panel = 0; panel * PANEL < tile.queries; ++panel) {
+      const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);
+      if (keys == 0) continue;
+      Floats new_maximum[VECTORS], alpha[VECTORS];
+      UNROLL for (int v = 0; v < VECTORS; ++v) {
+        new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);
+      }
+      tile.compute_scores(panel, first_key, keys, block_keys, new_maximum);
+      tile.softmax(panel, keys, new_maximum, alpha);
+      tile.accumulate(panel, keys, alpha);
+    }
+  }
+  tile.finish();
+}

@@ -1,0 +1,42 @@
+// What host and kernel of the cpu's `tuned` variant share. No other headers than the kernels' own.
+#pragma once
+
+#include "common/attention/kernels/round_up.h"
+
+/// Threadgroup memory: offsets and size, in 4-byte words; every region starts on a cache line. tile_vectors and
+/// tile_rows are the register tile: vectors of queries by rows of keys or columns. bf16_dot says that the kernel
+/// multiplies pairs of bf16, copy_k that it works on a copy of a block of K.
+struct TunedLayout {
+  static constexpr long long line = 16;  // words of a cache line
+
+  // Both tiles have the 8 accumulators that keep two multiply-add units with a latency of 4 busy, if tile_vectors > 1.
+  long long vectors, panel, main_rows, tail_rows = 4;
+  // An odd number of cache lines, so that consecutive rows fall into different cache sets.
+  long long row_words;
+  long long q_panels, o_panels, maximum, sum, scores, k_block, v_block, words;
+
+  constexpr TunedLayout(long long head_dim, long long block_r, long long block_c, long long vector_width,
+                        long long tile_vectors, long long tile_rows, bool bf16_dot, bool copy_k)
+      : vectors(tile_vectors),
+        panel(tile_vectors * vector_width),
+        main_rows(tile_rows),
+        row_words(0),
+        q_panels(0),
+        o_panels(0),
+        maximum(0),
+        sum(0),
+        scores(0),
+        k_block(0),
+        v_block(0),
+        words(0) {
+    row_words = (round_up(head_dim, line) / line | 1) * line;
+    const long long rows = block_c + tail_rows - 1;  // the last tile of a block may reach beyond it
+    o_panels = q_panels + head_dim * block_r;
+    maximum = o_panels + head_dim * block_r;
+    sum = maximum + round_up(block_r, line);
+    scores = sum + round_up(block_r, line);
+    k_block = scores + round_up(rows * panel, line);
+    v_block = k_block + (copy_k ? rows : tail_rows) * row_words;
+    words = v_block + (bf16_dot ? (block_c + 1) / 2 : block_c) * row_words;
+  }
+};

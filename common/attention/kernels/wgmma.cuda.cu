@@ -1,0 +1,470 @@
+// Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
+//
+// A persistent threadgroup per multiprocessor, or two of one consumer each: one producer warpgroup, of which one thread
+// issues the tensor copies, and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass
+// through STAGES buffers of BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for the
+// next block while it does the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and where they
+// take turns, one multiplies while another does the softmax (ping-pong, section 3.1). Blocks are walked from the last
+// key to the first, so that those that need a mask come first.
+//
+// Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
+//
+// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
+// most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
+// store them), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
+// PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the same time; (1 +
+// CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+//
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=256,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_PANELS=1,OUT_TYPE=2,PING_PONG=1,STAGES=3,assembler=-O1] without spills
+// Checked: flash_forward[BLOCK_C=80,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=3,assembler=-O1] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=2,assembler=-O1] without spills
+// Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2,assembler=-O1]
+#define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#include "common/kernel/base2.h"
+#include "common/kernel/hopper.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/wgmma.h"
+
+namespace {
+
+constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS);
+constexpr int CONSUMERS = BLOCK_R / 64;
+constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
+constexpr int PANELS = layout.panels;
+constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
+constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // of one box
+constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
+constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
+constexpr int KV_BYTES = layout.kv_bytes;
+static_assert(!PING_PONG || CONSUMERS > 1);
+// Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
+constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
+constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// The same in all threads of the warp, so that the compiler knows: what depends on it, ring indices above all, then
+// stays in uniform registers (8 to 12 % at head_dim 64).
+DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
+
+constexpr int no_more_tiles = -1;  // in place of a tile's blocks
+
+struct Barriers {
+  Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
+  Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+  Barrier tile_full, tile_empty;
+  WgmmaTile tile;  // from the scheduler to the others
+};
+static_assert(sizeof(Barriers) <= layout.barrier_bytes);
+
+DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
+
+/// A place in a ring of COUNT buffers: the index, and the parity of the phase that fills it.
+template <int COUNT>
+struct Ring {
+  int index = 0;
+  unsigned parity = 0;
+  DEVICE void advance() {
+    if (++index == COUNT) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// A row sees the keys before it.
+DEVICE int key_end(const AttentionParams& a, int query) {
+  return CAUSAL ? min(max(causal_end(query, a.q_len, a.kv_len), 0), a.kv_len) : a.kv_len;
+}
+
+DEVICE bool row_exists(const AttentionParams& a, int query) {
+  return static_cast<unsigned>(query) < static_cast<unsigned>(a.q_len);
+}
+
+// ---- scheduler: one thread that hands out tiles
+
+DEVICE void schedule(const WgmmaParams& p) {
+  Barriers& bars = barriers();
+  unsigned parity = 0;
+  for (unsigned number = blockIdx.x; number < p.tile_count; number = gridDim.x + atomicAdd(p.counters, 1)) {
+    bars.tile = p.tiles[number];
+    bars.tile_full.arrive();
+    bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
+    parity ^= 1;
+  }
+  bars.tile.blocks = no_more_tiles;
+  bars.tile_full.arrive();
+  // The last to finish leaves the counters as it found them.
+  __threadfence();
+  if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) {
+    p.counters[0] = 0;
+    p.counters[1] = 0;
+  }
+}
+
+// Where a panel is in the maps of WgmmaParams.
+DEVICE int map_column(int panel) { return WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS; }
+DEVICE int map_panel(int panel) { return WHOLE_PANELS ? panel : 0; }
+
+// ---- producer: one thread that issues the tensor copies
+
+DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
+                        int batch) {
+  UNROLL for (int panel = 0; panel < PANELS; panel += COPY_PANELS) {
+    copy_box(target + panel * panel_bytes, map, full, map_column(panel), row, map_panel(panel), head, batch);
+  }
+}
+
+// BLOCK_C rows of K or V, once their buffer is free.
+DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
+                       const WgmmaTile& tile) {
+  empty.wait(kv.parity ^ 1);
+  full.arrive_expect(KV_BYTES);
+  copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+}
+
+DEVICE void produce(const WgmmaParams& p) {
+  Barriers& bars = barriers();
+  Ring<STAGES> kv;
+  unsigned tile_parity = 0, q_parity = 0;
+  while (true) {
+    bars.tile_full.wait(tile_parity);
+    tile_parity ^= 1;
+    const WgmmaTile tile = bars.tile;
+    if (tile.blocks == no_more_tiles) break;
+    bool first = true;
+#pragma unroll 1  // in as few registers as this warpgroup keeps
+    for (int key = (tile.blocks - 1) * BLOCK_C; key >= 0; key -= BLOCK_C) {
+      if (key == 0) bars.tile_empty.arrive();
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
+      if (first) {
+#pragma unroll 1  // for less to compile
+        for (int c = 0; c < CONSUMERS; ++c) {
+          bars.q_empty[c].wait(q_parity ^ 1);
+          bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
+          copy_panels(memory + c * PANELS * Q_PANEL_BYTES, Q_PANEL_BYTES, p.q, bars.q_full[c],
+                      tile.first_query + c * 64, tile.head, tile.batch);
+        }
+        q_parity ^= 1;
+        first = false;
+      }
+      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile);
+      kv.advance();
+    }
+  }
+}
+
+// ---- consumers: 64 query rows each. Thread t holds of every row that its quad shares: rows r and r + 8, see hopper.h.
+
+using Mma_S = Mma<IN_TYPE, BLOCK_C>;
+using Mma_O = Mma<IN_TYPE, DIM>;
+
+struct Consumer {
+  const WgmmaParams& p;
+  const int index;  // of the warpgroup among the consumers
+  const int thread = threadIdx.x % WARPGROUP;
+  const int row = thread / 32 * 16 + thread % 32 / 4;  // of the 64
+  const int column = thread % 4 * 2;                   // of 8
+  float s[BLOCK_C / 2];
+  unsigned weights[BLOCK_C / 4];
+  float shift[2], sum[2], alpha[2];  // of the two rows
+  bool grew;                         // whether outputs are to be multiplied by alpha
+
+  DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
+
+  DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
+
+  // S = Q K^T, issued; of no block only its first step, whose result nobody reads: where a branch may leave an
+  // accumulator without a product, ptxas does all products one after the other (C7515).
+  DEVICE void multiply_scores(int stage, bool block_exists) {
+    const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
+    const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
+    mma_fence();
+    Mma_S::shared(q_tile, k_block, false);
+    if (block_exists) {
+      mma_fence();
+      UNROLL for (int step = 1; step < DIM / 16; ++step) {
+        const int panel = step / 4, bytes = step % 4 * 32;
+        Mma_S::shared(q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
+                      true);
+      }
+      mma_commit();
+    } else {
+      mma_commit();  // here too: behind the branch, ptxas would put in a product of its own for it
+    }
+  }
+
+  // O += P V, issued; of the first block, O = P V.
+  DEVICE void multiply_outputs(int stage, bool first_block) {
+    const unsigned v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
+    mma_fence();
+    UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
+      Mma_O::registers(weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, step > 0 || !first_block);
+    }
+    mma_commit();
+  }
+
+  // The block's scores, with hook and mask.
+  DEVICE void read_scores(const WgmmaTile& tile, int block, int visible) {
+    const AttentionParams& a = p.attention;
+    const int query = tile.first_query + index * 64 + row;
+    const int key = block * BLOCK_C + column;
+    int end[2];  // keys of this block that the rows see, from this thread's first
+    UNROLL for (int r = 0; r < 2; ++r) {
+      end[r] = a.kv_len - key;
+      if constexpr (CAUSAL) end[r] = min(end[r], causal_end(query + r * 8, a.q_len, a.kv_len) - key);
+    }
+    if constexpr (FOLD) {
+      if (block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
+      read_s(s);
+    } else {
+      read_s(s);
+      const ScoreContext context{tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
+        s[i] = log2_e * score(s[i] * a.scale, query + r * 8, key + from_first, context);
+        s[i] = from_first < end[r] ? fmaxf(s[i], masked_score) : masked_score;
+      }
+    }
+  }
+
+  // Scores to weights exp2(scale * s - shift), in place, and their sum. The shift follows the maximum only when that
+  // has grown by more than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below
+  // 2^slack.
+  DEVICE void softmax() {
+    constexpr float slack = 8;
+    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two of a row, since all else waits for them
+    UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    const float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
+    grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
+    if (grew) {  // only now is the maximum of the whole row of interest, not this thread's alone
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
+        alpha[r] = exp2_approx(shift[r] - larger);
+        shift[r] = larger;
+        sum[r] *= alpha[r];
+      }
+    }
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      s[i] = exp2_approx(scaled(s[i]) - shift[i / 2 % 2]);
+      sum[i / 2 % 2] += s[i];
+    }
+  }
+
+  DEVICE void pack_weights() {
+    UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) weights[i] = pack<IN_TYPE>(s[2 * i], s[2 * i + 1]);
+  }
+
+  // Ping-pong: this consumer's turn to issue, and handing it on to the next.
+  DEVICE void wait_turn() {
+    if constexpr (PING_PONG) named_sync(1 + index, 2 * WARPGROUP);
+  }
+  DEVICE void pass_turn() {
+    if constexpr (PING_PONG) named_arrive(1 + (index + 1) % CONSUMERS, 2 * WARPGROUP);
+  }
+
+  DEVICE void release(Barrier& empty) {
+    if (thread == 0) empty.arrive();
+  }
+
+  // Among this consumer's threads; warps are whole again behind it.
+  DEVICE void sync_consumer() {
+    __syncwarp();
+    named_sync(1 + CONSUMERS + index, WARPGROUP);
+  }
+
+  DEVICE void run() {
+    Barriers& bars = barriers();
+    if constexpr (PING_PONG) {
+      if (index == CONSUMERS - 1) pass_turn();  // the first begins
+    }
+    Ring<STAGES> kv;
+    unsigned tile_parity = 0, q_parity = 0;
+    while (true) {
+      bars.tile_full.wait(tile_parity);
+      tile_parity ^= 1;
+      const WgmmaTile tile = bars.tile;
+      bars.tile_empty.arrive();
+      if (tile.blocks == no_more_tiles) break;
+      UNROLL for (int r = 0; r < 2; ++r) {
+        shift[r] = no_shift;
+        sum[r] = 0;
+      }
+      bars.q_full[index].wait(q_parity);
+      q_parity ^= 1;
+      attend(tile, kv);
+      store(tile);
+    }
+    if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
+  }
+
+  DEVICE void attend(const WgmmaTile& tile, Ring<STAGES>& kv) {
+    Barriers& bars = barriers();
+    const AttentionParams& a = p.attention;
+    const int query = tile.first_query + index * 64;
+    const int end = row_exists(a, query) ? key_end(a, min(query + 64, a.q_len) - 1) : 0;
+    const int own = max((end + BLOCK_C - 1) / BLOCK_C, 1);  // blocks that its rows see
+    const int visible = key_end(a, query) / BLOCK_C;        // those of them that need no mask
+#pragma unroll 1
+    for (int block = tile.blocks; block > own; --block) {  // what only other consumers use is handed back
+      bars.k_full[kv.index].wait(kv.parity);
+      bars.v_full[kv.index].wait(kv.parity);
+      // No product keeps the warps together here: one left behind would miss a phase, and wait for ever.
+      if constexpr (!PING_PONG) sync_consumer();
+      wait_turn();
+      pass_turn();
+      release(bars.k_empty[kv.index]);
+      release(bars.v_empty[kv.index]);
+      kv.advance();
+    }
+    // Each turn issues Q K^T of a block and P V of the one before: the first has no P V yet, the last no Q K^T any
+    // more. One text for all of them, for less to compile.
+    Ring<STAGES> previous = kv;
+    bool first = true;
+#pragma unroll 1
+    for (int block = own - 1;; --block) {
+      if (block >= 0) {
+        bars.k_full[kv.index].wait(kv.parity);
+        wait_turn();
+      }
+      multiply_scores(kv.index, block >= 0);
+      if (first) {
+        pass_turn();
+        mma_wait<0>();
+      } else {
+        bars.v_full[previous.index].wait(previous.parity);
+        multiply_outputs(previous.index, block == own - 2);
+        if (block >= 0) pass_turn();
+        mma_wait<1>();
+      }
+      if (block < 0) break;
+      release(bars.k_empty[kv.index]);
+      if (block == 0) release(bars.q_empty[index]);
+      read_scores(tile, block, visible);
+      softmax();
+      mma_wait<0>();
+      if (!first) release(bars.v_empty[previous.index]);
+      pack_weights();  // before the branch, so that the compiler puts it among the exponentials
+      if (grew && !first) scale_o<DIM / 2>(alpha);
+      first = false;
+      previous = kv;
+      kv.advance();
+    }
+    mma_wait<0>();
+    release(bars.v_empty[previous.index]);
+  }
+
+  // O / sum to memory, and the log-sum-exp.
+  DEVICE void store(const WgmmaTile& tile) {
+    const AttentionParams& a = p.attention;
+    float inverse[2];
+    UNROLL for (int r = 0; r < 2; ++r) {
+      const float total = sum_of_quad(sum[r]);
+      const bool seen = shift[r] > no_shift;
+      inverse[r] = seen ? reciprocal_approx(total) : 0.0f;
+      const int query = tile.first_query + index * 64 + row + r * 8;
+      if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
+        const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
+        a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
+      }
+    }
+    scale_o<DIM / 2>(inverse);
+    if constexpr (OUT_PANELS > 0) {
+      copy_output<0>(tile);
+    } else {
+      store_output(tile);
+    }
+  }
+
+  // O to memory by its threads.
+  DEVICE void store_output(const WgmmaTile& tile) {
+    const AttentionParams& a = p.attention;
+    float o[DIM / 2];
+    read_o(o);
+    UNROLL for (int r = 0; r < 2; ++r) {
+      const int query = tile.first_query + index * 64 + row + r * 8;
+      if (!row_exists(a, query)) continue;
+      const long long base =
+          tile.batch * a.o_strides.batch + tile.head * a.o_strides.head + query * a.o_strides.row + column;
+      UNROLL for (int j = 0; j < HEAD_DIM / 8; ++j) {
+        const float* d = o + 4 * j + 2 * r;
+        if constexpr (OUT_TYPE == F32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(a.o) + base + j * 8) = make_float2(d[0], d[1]);
+        } else {
+          *reinterpret_cast<unsigned*>(static_cast<unsigned short*>(a.o) + base + j * 8) = pack<OUT_TYPE>(d[0], d[1]);
+        }
+      }
+    }
+  }
+
+  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on.
+  template <int FIRST>
+  DEVICE void copy_output(const WgmmaTile& tile) {
+    constexpr int end = FIRST + OUT_PANELS < PANELS ? FIRST + OUT_PANELS : PANELS;
+    unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
+    const int query = tile.first_query + index * 64;
+    if (thread == 0) wait_stores_read();  // of the panels before
+    sync_consumer();
+    // A lane addresses a row of 16 bytes: of rows 0 to 15 of the warp, and of one of two groups of 8 columns. Their
+    // places within a panel's row are permuted as the copies expect it (Swizzle::bytes_128).
+    const int lane = thread % 32;
+    const unsigned to =
+        shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
+    round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to);
+    fence_stores();
+    sync_consumer();
+    if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
+      UNROLL for (int panel = FIRST; panel < end; panel += STORE_PANELS) {
+        store_box(p.o, panels + (panel - FIRST) * Q_PANEL_BYTES, map_column(panel), query, map_panel(panel), tile.head,
+                  tile.batch);
+      }
+      commit_stores();
+    }
+    __syncwarp();
+    if constexpr (end < PANELS) copy_output<end>(tile);
+  }
+
+  // O's groups of eight columns from GROUP to END, to panels of threadgroup memory.
+  template <int GROUP, int END>
+  DEVICE void round_panels(unsigned to) {
+    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16);
+    constexpr int next = GROUP + 2;
+    if constexpr (next < END) round_panels<next, END>(next % 8 == 0 ? to + Q_PANEL_BYTES : to);
+  }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREADGROUPS)
+    flash_forward(const __grid_constant__ WgmmaParams p) {
+  declare_results<BLOCK_C / 2, DIM / 2>();
+  Barriers& bars = barriers();
+  if (threadIdx.x == 0) {
+    for (int c = 0; c < CONSUMERS; ++c) {
+      bars.q_full[c].init(1);
+      bars.q_empty[c].init(1);
+    }
+    for (int stage = 0; stage < STAGES; ++stage) {
+      bars.k_full[stage].init(1);
+      bars.v_full[stage].init(1);
+      bars.k_empty[stage].init(CONSUMERS);
+      bars.v_empty[stage].init(CONSUMERS);
+    }
+    bars.tile_full.init(1);
+    bars.tile_empty.init(CONSUMERS * WARPGROUP + 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = threadIdx.x / WARPGROUP;
+  // What the threadgroup is launched with, 96, 128 (three consumers, or two threadgroups), 168 or 255 a thread, dealt
+  // out anew: more than that would wait for ever.
+  if (warpgroup == 0) {
+    give_registers<CONSUMERS >= 3 ? 32 : 24>();
+    if (threadIdx.x == 0) produce(p);
+    if (threadIdx.x == 32) schedule(p);
+  } else {
+    take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240>();
+    Consumer(p, uniform(warpgroup - 1)).run();
+  }
+}

@@ -1,0 +1,64 @@
+// The oracle: attention in double precision, straight from the definition, on host threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/data/tensor.h"
+
+namespace attn {
+
+/// Sizes of one attention problem. q_heads is a multiple of kv_heads: query head h reads key/value head
+/// h / (q_heads / kv_heads). Causal is aligned to the bottom right: query q sees keys k <= q + kv_len - q_len.
+struct AttentionShape {
+  int64_t batch = 1, q_heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 64;
+  bool causal = false;
+  double scale = 0;  // factor on q.k; 0 stands for 1/sqrt(head_dim)
+
+  double effective_scale() const;
+  /// Query-key pairs that are not masked, over the whole batch.
+  double unmasked_pairs() const;
+  bool operator==(const AttentionShape&) const = default;
+};
+
+/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity masks a
+/// pair. Called from several threads at once.
+using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
+
+/// The same from a function of one pair: double(score, batch, head, q, k).
+template <typename Function>
+ScoreFunction each_score(Function function) {
+  return [function = std::move(function)](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    for (size_t k = 0; k < scores.size(); ++k) {
+      scores[k] = function(scores[k], batch, head, q, static_cast<int64_t>(k));
+    }
+  };
+}
+
+struct RowIndex {
+  int64_t batch, head, q;
+  bool operator==(const RowIndex&) const = default;
+};
+
+/// All query rows, or `count` of them: first and last query of the first and last head (even where `count` is less),
+/// the rest drawn with `seed`. In order of (batch, head, q), none twice.
+std::vector<RowIndex> all_rows(const AttentionShape& shape);
+std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
+
+struct ReferenceRows {
+  std::vector<RowIndex> rows;
+  std::vector<double> o;    // rows x head_dim
+  std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
+};
+
+/// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity.
+/// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
+/// Quickest where the rows of one head stand together. Throws std::invalid_argument where tensors or rows do not fit
+/// the shape.
+ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  std::vector<RowIndex> rows, const ScoreFunction& score = {});
+
+}  // namespace attn

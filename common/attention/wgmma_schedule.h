@@ -1,0 +1,15 @@
+// The order in which the `wgmma` variant takes its tiles.
+#pragma once
+
+#include <vector>
+
+#include "common/attention/backend.h"
+#include "common/attention/kernels/wgmma.h"
+
+namespace attn {
+
+/// Every tile of the outputs once, in the order in which multiprocessors are to take them. Causal: the long ones first
+/// within a section of heads whose K and V stay in the last-level cache (docs/kernels.md).
+std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
+
+}  // namespace attn

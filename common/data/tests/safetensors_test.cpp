@@ -1,0 +1,319 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "common/base/error.h"
+#include "common/base/temporary_folder.h"
+#include "common/data/tensor.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A file put together by hand, so that reader and writer are not only held against each other.
+std::string file_of(const std::string& header, const std::string& data) {
+  std::string file;
+  for (int i = 0; i < 8; ++i) file += static_cast<char>(uint64_t{header.size()} >> 8 * i);
+  return file + header + data;
+}
+
+std::map<std::string, StoredTensor> parse(const std::string& file, const std::vector<std::string>& names = {"q"}) {
+  return parse_safetensors(std::as_bytes(std::span(file)), "some.safetensors", names);
+}
+
+/// The message of the BadInput that parsing throws.
+std::string error_of(const std::string& file, const std::vector<std::string>& names = {"q"}) {
+  try {
+    parse(file, names);
+  } catch (const BadInput& error) {
+    return error.what();
+  }
+  return "parsed";
+}
+
+std::string q_header(const std::string& dtype, const std::string& shape, const std::string& offsets) {
+  return R"({"q":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+}
+
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+class SafetensorsFile : public ::testing::Test {
+ protected:
+  std::string path(const std::string& file) const { return folder() / file; }
+  const fs::path& folder() const { return folder_.path(); }
+  std::string contents(const std::string& file) const {
+    std::ifstream in(path(file), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void put(const std::string& file, const std::string& text) const {
+    std::ofstream(path(file), std::ios::binary) << text;
+  }
+
+ private:
+  const TemporaryFolder folder_;
+};
+
+TEST(SafetensorsTest, ReadsAHandMadeFile) {
+  const std::string header = R"({"__metadata__":{"format":"pt"},"v":{"dtype":"BF16","shape":[],"data_offsets":[6,8]},)"
+                             R"("ids":{"dtype":"I64","shape":[1],"data_offsets":[8,16]},)"
+                             R"("q":{"dtype":"F16","shape":[1,3],"data_offsets":[0,6]}}   )";
+  const auto tensors = parse(file_of(header, "abcdefghijklmnop"), {"v", "q"});
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors.at("q").dtype, DType::f16);
+  EXPECT_EQ(tensors.at("q").shape, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(text_of(tensors.at("q").data), "abcdef");
+  EXPECT_EQ(tensors.at("v").dtype, DType::bf16);
+  EXPECT_TRUE(tensors.at("v").shape.empty());
+  EXPECT_EQ(text_of(tensors.at("v").data), "gh");
+}
+
+TEST(SafetensorsTest, ReadsATensorOfNoElements) {
+  const auto tensors = parse(file_of(q_header(R"("F32")", "[2,0,4]", "[0,0]"), ""));
+  EXPECT_EQ(tensors.at("q").shape, (std::vector<int64_t>{2, 0, 4}));
+  EXPECT_TRUE(tensors.at("q").data.empty());
+}
+
+TEST(SafetensorsTest, NamesAskedForTwiceAreReadOnce) {
+  EXPECT_EQ(parse(file_of(q_header(R"("F32")", "[1]", "[0,4]"), "abcd"), {"q", "q"}).size(), 1u);
+  EXPECT_TRUE(parse(file_of("{}", ""), {}).empty());
+}
+
+TEST(SafetensorsTest, TensorsThatAreNotAskedForMayBeAnything) {
+  const std::string header = R"({"other":{"dtype":"F8_E4M3","shape":[-1],"data_offsets":[7,3]},)"
+                             R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  EXPECT_EQ(text_of(parse(file_of(header, "abcd")).at("q").data), "abcd");
+}
+
+struct Malformed {
+  std::string what, file, message;
+  std::vector<std::string> names = {"q"};
+};
+
+std::vector<Malformed> malformed_files() {
+  const std::string f32 = R"("F32")";
+  const std::string good = file_of(q_header(f32, "[2]", "[0,8]"), "abcdefgh");
+  const std::string not_outline = "header is not a JSON object of tensor descriptions";
+  std::string endless = good, maximal = good;
+  endless.replace(0, 8, 8, '\xff');
+  const uint64_t over_limit = 100'000'001;
+  std::memcpy(maximal.data(), &over_limit, 8);
+  std::string header_too_long = good;
+  header_too_long[0] = static_cast<char>(good.size() - 7);  // one more than there is
+  return {
+      {"empty", "", "0 bytes are no safetensors file"},
+      {"shorter than the length", good.substr(0, 7), "7 bytes are no safetensors file"},
+      {"length of all ones", endless, "a header of 18446744073709551615 bytes is announced, at most 100000000"},
+      {"length over the limit", maximal, "a header of 100000001 bytes is announced, at most 100000000"},
+      {"length beyond the end", header_too_long, "truncated: a header of"},
+      {"cut inside the header", good.substr(0, 20), "truncated: a header of"},
+      {"cut inside the data", good.substr(0, good.size() - 1), "data_offsets [0, 8], but the file has 7 bytes of data"},
+      {"no header", file_of("", ""), "not valid JSON"},
+      {"bad JSON", file_of(R"({"q":)", ""), "not valid JSON (byte 6)"},
+      {"bytes after the JSON", file_of("{} {}", ""), "not valid JSON"},
+      {"invalid UTF-8", file_of("{\"\xff\":1}", ""), "not valid JSON"},
+      {"number out of range", file_of(R"({"x":{"y":1e999}})", ""), "number that is out of range"},
+      {"header is a list", file_of("[1]", ""), not_outline},
+      {"header is a number", file_of("7", ""), not_outline},
+      {"deep list", file_of(std::string(1 << 20, '['), ""), not_outline},
+      {"deep object", file_of(R"({"a":{"b":{"c":1}}})", ""), not_outline},
+      {"nested shape", file_of(q_header(f32, "[[2]]", "[0,8]"), "abcdefgh"), not_outline},
+      {"same name twice", file_of(R"({"q":1,"q":2})", ""), "names tensor \"q\" twice"},
+      {"missing", good, "no tensor \"k\" among its 1: \"q\"", {"q", "k"}},
+      {"missing, nothing there", file_of(R"({"__metadata__":{"a":"b"}})", ""), "no tensor \"q\" among its 0"},
+      {"not an object", file_of(R"({"q":5})", ""), "tensor \"q\" is not described by a JSON object"},
+      {"no dtype", file_of(R"({"q":{"shape":[2],"data_offsets":[0,8]}})", "abcdefgh"), "dtype null"},
+      {"dtype not text", file_of(q_header("32", "[2]", "[0,8]"), "abcdefgh"),
+       "dtype 32; F32, F16 and BF16 can be read"},
+      {"other dtype", file_of(q_header(R"("F64")", "[1]", "[0,8]"), "abcdefgh"),
+       "tensor \"q\" has dtype \"F64\"; F32,"},
+      {"lower-case dtype", file_of(q_header(R"("f32")", "[2]", "[0,8]"), "abcdefgh"), "dtype \"f32\""},
+      {"no shape", file_of(R"({"q":{"dtype":"F32","data_offsets":[0,8]}})", "abcdefgh"), "no shape"},
+      {"shape not a list", file_of(q_header(f32, "2", "[0,8]"), "abcdefgh"), "no shape"},
+      {"negative size", file_of(q_header(f32, "[-1,-2]", "[0,8]"), "abcdefgh"), "non-negative integers"},
+      {"fractional size", file_of(q_header(f32, "[2.0]", "[0,8]"), "abcdefgh"), "non-negative integers"},
+      {"textual size", file_of(q_header(f32, R"(["2"])", "[0,8]"), "abcdefgh"), "non-negative integers"},
+      {"size beyond int64", file_of(q_header(f32, "[9223372036854775808]", "[0,0]"), ""), "non-negative integers"},
+      {"size beyond uint64", file_of(q_header(f32, "[18446744073709551616]", "[0,0]"), ""), "non-negative integers"},
+      // 2^62 * 4 bytes, and 2^32 * 2^32 * 4: both are 0 modulo 2^64.
+      {"bytes overflow", file_of(q_header(f32, "[4611686018427387904]", "[0,0]"), ""), "does not take the 0 bytes"},
+      {"count overflows", file_of(q_header(f32, "[4294967296,4294967296]", "[0,0]"), ""), "does not take the 0 bytes"},
+      {"shape too large", file_of(q_header(f32, "[3]", "[0,8]"), "abcdefgh"), "shape [3] does not take the 8 bytes"},
+      {"shape too small", file_of(q_header(f32, "[1]", "[0,8]"), "abcdefgh"), "shape [1] does not take the 8 bytes"},
+      {"shape of another dtype", file_of(q_header(R"("F16")", "[2]", "[0,8]"), "abcdefgh"), "dtype F16"},
+      {"no offsets", file_of(R"({"q":{"dtype":"F32","shape":[2]}})", "abcdefgh"), "no data_offsets"},
+      {"one offset", file_of(q_header(f32, "[2]", "[8]"), "abcdefgh"), "no data_offsets"},
+      {"three offsets", file_of(q_header(f32, "[2]", "[0,8,8]"), "abcdefgh"), "no data_offsets"},
+      {"negative offset", file_of(q_header(f32, "[2]", "[-8,0]"), "abcdefgh"), "no data_offsets"},
+      {"end before begin", file_of(q_header(f32, "[2]", "[8,0]"), "abcdefgh"), "data_offsets [8, 0]"},
+      {"end beyond the data", file_of(q_header(f32, "[2]", "[4,12]"), "abcdefgh"), "data_offsets [4, 12]"},
+      {"all beyond the data", file_of(q_header(f32, "[0]", "[9,9]"), "abcdefgh"), "data_offsets [9, 9]"},
+      {"overlap",
+       file_of(R"({"k":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},)"
+               R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+               "abcdef"),
+       "tensors \"k\" and \"q\" overlap",
+       {"q", "k"}},
+  };
+}
+
+TEST(SafetensorsTest, MalformedFilesAreRefusedInOneLineThatNamesTheFileAndTheFault) {
+  for (const Malformed& bad : malformed_files()) {
+    const std::string message = error_of(bad.file, bad.names);
+    EXPECT_EQ(message.rfind("some.safetensors: ", 0), 0u) << bad.what << ": " << message;
+    EXPECT_NE(message.find(bad.message), std::string::npos) << bad.what << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << bad.what << ": " << message;
+  }
+}
+
+TEST(SafetensorsTest, NamesFromTheFileCannotBreakTheLine) {
+  const std::string message = error_of(file_of(R"({"a\nb":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", ""));
+  EXPECT_NE(message.find(R"("a\nb")"), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+TEST(SafetensorsTest, AMissingNameListsAFewOfThoseThere) {
+  std::string header = "{";
+  for (int i = 10; i < 30; ++i) header += (i > 10 ? ",\"t" : "\"t") + std::to_string(i) + "\":{}";
+  const std::string message = error_of(file_of(header + "}", ""));
+  EXPECT_NE(message.find(R"(among its 20: "t10", "t11")"), std::string::npos) << message;
+  EXPECT_NE(message.find(R"("t17", ...)"), std::string::npos) << message;
+  EXPECT_EQ(message.find("t18"), std::string::npos) << message;
+}
+
+// 300,000 entries are read in a fraction of a second; if looking at one cost time for each other, it would be minutes.
+TEST(SafetensorsTest, LargeHeadersAreReadInLinearTime) {
+  std::string header = "{";
+  for (int i = 0; i < 300'000; ++i) header += fmt::format(R"("{}":{{}},)", i);
+  header += R"("q":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(text_of(parse(file_of(header, "ab")).at("q").data), "ab");
+  std::string list = "[";
+  for (int i = 0; i < 1'000'000; ++i) list += "{},";
+  EXPECT_NE(error_of(file_of(list + "{}]", "")), "parsed");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST_F(SafetensorsFile, WriterMakesTheBytesOfTheFormat) {
+  write_safetensors(path("x"),
+                    {{"q", {DType::f16, {1, 3}, bytes_of("abcdef")}}, {"k", {DType::f32, {}, bytes_of("wxyz")}}});
+  const std::string file = contents("x");
+  // Keys are sorted; whatever the JSON's spelling, length and data have one right form.
+  uint64_t header_bytes = 0;
+  ASSERT_GE(file.size(), 8u);
+  std::memcpy(&header_bytes, file.data(), 8);
+  EXPECT_EQ(header_bytes % 8, 0u);
+  ASSERT_EQ(file.size(), 8 + header_bytes + 10);
+  EXPECT_EQ(file.substr(8 + header_bytes), "wxyzabcdef");
+  std::string header = file.substr(8, header_bytes);
+  EXPECT_EQ(header[0], '{');
+  header.erase(header.find_last_not_of(' ') + 1);
+  EXPECT_EQ(header, R"({"k":{"data_offsets":[0,4],"dtype":"F32","shape":[]},)"
+                    R"("q":{"data_offsets":[4,10],"dtype":"F16","shape":[1,3]}})");
+}
+
+TEST_F(SafetensorsFile, EveryDtypeRoundTrips) {
+  std::map<std::string, StoredTensor> tensors;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Tensor tensor = random_tensor(2, 3, 4, 5, dtype, Layout::bhsd, 1, 0);
+    tensors[std::string(name(dtype))] = {dtype, {2, 3, 4, 5}, tensor.data};
+  }
+  tensors["a \"quoted\" \n name"] = {DType::f32, {0}, {}};
+  write_safetensors(path("x"), tensors);
+  for (const auto& [name, tensor] : tensors) {  // one at a time: each is found by its own offsets
+    const auto read = read_safetensors(path("x"), {name});
+    ASSERT_EQ(read.size(), 1u);
+    EXPECT_EQ(read.at(name).dtype, tensor.dtype) << name;
+    EXPECT_EQ(read.at(name).shape, tensor.shape) << name;
+    EXPECT_EQ(read.at(name).data, tensor.data) << name;
+  }
+}
+
+TEST_F(SafetensorsFile, ReplacesAFileAndLeavesNoTemporary) {
+  put("x", "old");
+  write_safetensors(path("x"), {{"q", {DType::f32, {1}, bytes_of("abcd")}}});
+  EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 1);
+}
+
+TEST_F(SafetensorsFile, AFailedWriteSaysWhichFileAndLeavesNothing) {
+  for (const std::string& target : {path("missing/x"), folder().string()}) {
+    try {
+      write_safetensors(target, {});
+      ADD_FAILURE() << target;
+    } catch (const BadInput& error) {
+      EXPECT_EQ(std::string(error.what()).rfind(target + ": cannot be written: ", 0), 0u) << error.what();
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(folder()));
+  EXPECT_FALSE(fs::exists(folder().string() + "." + std::to_string(getpid()) + ".tmp"));
+}
+
+TEST_F(SafetensorsFile, WritesOnlyWhatFitsItsShape) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3}, {}, {-1, -2}, {int64_t{1} << 62}}) {
+    EXPECT_THROW(write_safetensors(path("x"), {{"q", {DType::f16, shape, bytes_of("abcd")}}}), std::invalid_argument);
+  }
+  EXPECT_TRUE(fs::is_empty(folder()));
+}
+
+TEST_F(SafetensorsFile, WhatCannotBeReadIsNamed) {
+  const auto message = [&](const std::string& file) -> std::string {
+    try {
+      read_safetensors(path(file), {"q"});
+    } catch (const BadInput& error) {
+      return error.what();
+    }
+    return "read";
+  };
+  EXPECT_EQ(message("none"), path("none") + ": no such file");
+  fs::create_directory(path("folder"));
+  EXPECT_EQ(message("folder"), path("folder") + ": is not a regular file");
+  put("cut", file_of(q_header(R"("F32")", "[1]", "[0,4]"), "abc"));
+  EXPECT_EQ(message("cut"), path("cut") + ": tensor \"q\" has data_offsets [0, 4], but the file has 3 bytes of data");
+}
+
+TEST_F(SafetensorsFile, ReadsOnlyWhatIsAskedFor) {
+  const std::string header = R"({"big":{"dtype":"F32","shape":[17179869184],"data_offsets":[4,68719476740]},)"
+                             R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  put("x", file_of(header, "abcd"));
+  fs::resize_file(path("x"), fs::file_size(path("x")) + (uint64_t{1} << 36));  // sparse
+  EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
+}
+
+// What the fuzzer found worth keeping (fuzz/safetensors_fuzz.cpp), and some files by hand.
+TEST(SafetensorsTest, CorpusParsesOrIsRefused) {
+  int parsed = 0, refused = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(ATTN_TEST_DATA) / "fuzz" / "corpus")) {
+    std::ifstream in(entry.path(), std::ios::binary);
+    const std::string file(std::istreambuf_iterator<char>(in), {});
+    SCOPED_TRACE(entry.path().filename());
+    try {
+      const auto tensors = parse(file, {"q", "k", "v"});
+      EXPECT_EQ(tensors.size(), 3u);
+      ++parsed;
+    } catch (const BadInput& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+      ++refused;
+    }
+  }
+  EXPECT_GT(parsed, 0);
+  EXPECT_GT(refused, 10);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,385 @@
+#include "common/device/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "common/device/cuda/compiler.h"
+#include "common/device/cuda/driver.h"
+#include "common/base/error.h"
+
+namespace attn {
+
+namespace {
+
+constexpr size_t page_bytes = 4096;
+
+// Far beyond any submission (a launch is to take at most 0.5 s, a sample holds few of them), and short enough to wait.
+constexpr std::chrono::seconds deadline{10};
+
+// More than the encoders that take turns while a group of cases is measured.
+constexpr size_t most_graphs = 128;
+
+using Commands = std::vector<CommandEncoder::Command>;
+
+class CudaDevice;
+
+class CudaKernel : public Kernel {
+ public:
+  CudaKernel(CudaDevice& device, const Binary& binary, std::string name);
+  ~CudaKernel() override;
+  CudaKernel(const CudaKernel&) = delete;
+  CudaKernel& operator=(const CudaKernel&) = delete;
+
+  const std::string entry;
+  const size_t static_bytes;  // threadgroup memory that the kernel itself declares
+  const FunctionConstants run_time;
+  size_t parameter_bytes = 0;  // of its one parameter
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+
+ private:
+  CudaDevice& device_;
+};
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(int ordinal) : cuda_(cuda_driver()) {
+    check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
+    const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    // From 9.0 on the instructions that matter here belong to one architecture only, the one with the "a".
+    compiler_ = std::make_unique<CudaCompiler>(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
+    char name[256] = {}, bus_id[32] = {};
+    check(cuda_.cuDeviceGetName(name, sizeof name, device_), "cuDeviceGetName");
+    check(cuda_.cuDeviceGetPCIBusId(bus_id, sizeof bus_id, device_), "cuDeviceGetPCIBusId");
+    clocks_ = std::make_unique<ClockReader>(bus_id);
+    info_.spec = fmt::format("cuda:{}", ordinal);
+    info_.backend = "cuda";
+    info_.name = name;
+    info_.arch = compiler_->arch();
+    info_.toolchain = compiler_->toolchain();
+    if (major >= 8) info_.features.emplace_back("mma");  // of bf16 and tf32
+    if (major >= 9) info_.features.emplace_back("tma");
+    if (major == 9) info_.features.emplace_back("wgmma");
+    if (compiler_->has_precompiled_headers()) info_.features.emplace_back("pch");
+    info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
+    most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+    info_.threadgroup_memory_bytes = most_threadgroup_bytes_;
+    info_.last_level_cache_bytes = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+    check(cuda_.cuDeviceTotalMem(&info_.memory_bytes, device_), "cuDeviceTotalMem");
+    // A context of its own: other devices of this process have theirs.
+    check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
+    check(cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  }
+
+  ~CudaDevice() override {
+    if (lost()) return;  // after a fault all calls fail; while a kernel hangs they wait for it
+    cuda_.cuCtxSetCurrent(context_);
+    for (const Graph& graph : graphs_) cuda_.cuGraphExecDestroy(graph.executable);
+    for (CUevent event : events_) cuda_.cuEventDestroy(event);
+    cuda_.cuStreamDestroy(stream_);
+    cuda_.cuCtxDestroy_v2(context_);
+  }
+
+  void* allocate(size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    activate();
+    CUdeviceptr block = 0;
+    // One page more, as the driver aligns to less.
+    const CUresult result =
+        bytes > info_.memory_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + page_bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      size_t free = 0, total = 0;
+      cuda_.cuMemGetInfo(&free, &total);
+      throw OutOfMemory(fmt::format("{} has no room for {} bytes; {} of {} are free", info_.spec, bytes, free, total),
+                        bytes);
+    }
+    check(result, "cuMemAlloc");
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
+    void* const pointer = reinterpret_cast<void*>((block + page_bytes - 1) / page_bytes * page_bytes);
+    blocks_[pointer] = block;
+    return pointer;
+  }
+
+  void release(void* pointer) noexcept override {
+    const std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(pointer);
+    if (lost() || block == blocks_.end()) return;
+    cuda_.cuCtxSetCurrent(context_);
+    cuda_.cuMemFree(block->second);
+    blocks_.erase(block);
+  }
+
+  // On the stream, and waited for: copies are then ordered with the kernels, and a copy that returns is done.
+  void upload(void* target, const void* source, size_t bytes) override {
+    if (bytes == 0) return;
+    const std::lock_guard lock(mutex_);
+    activate();
+    check(cuda_.cuMemcpyHtoDAsync(address(target), source, bytes, stream_), "upload");
+    wait();
+  }
+  void download(void* target, const void* source, size_t bytes) override {
+    if (bytes == 0) return;
+    const std::lock_guard lock(mutex_);
+    activate();
+    check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
+    wait();
+  }
+
+  Binary compile(const KernelSource& source) override { return compiler_->compile(source); }
+  void precompile_headers(bool wanted) override { compiler_->precompile_headers(wanted); }
+  void trace_phases(bool wanted) override { compiler_->trace_phases(wanted); }
+  std::string compiler_identity() const override { return compiler_->identity(); }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    return std::make_unique<CudaKernel>(*this, binary, entry);
+  }
+  CodeContents contents(const Binary& binary) const override { return cuda_contents(binary); }
+  Clocks clocks() const override { return clocks_->read(); }
+
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    const std::lock_guard lock(mutex_);
+    activate();
+    const Commands& commands = encoder.commands();
+    const auto timestamps =
+        static_cast<size_t>(std::count_if(commands.begin(), commands.end(), [](const auto& command) {
+          return std::holds_alternative<CommandEncoder::Timestamp>(command);
+        }));
+    while (events_.size() < timestamps) {
+      CUevent event = nullptr;
+      check(cuda_.cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+      events_.push_back(event);
+    }
+    try {
+      // Launched one by one, kernels would wait for the host: 1.6 us between the first timestamp and the kernel behind
+      // it (H200), and all the time between short ones.
+      if (timestamps > 0) {
+        check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
+      } else {
+        enqueue(commands);
+      }
+    } catch (const std::exception&) {
+      wait(commands);  // for what was enqueued; a fault in that is the better reason
+      throw;
+    }
+    wait(commands);
+    std::vector<double> seconds;
+    for (size_t i = 1; i < timestamps; ++i) {
+      float milliseconds = 0;
+      check(cuda_.cuEventElapsedTime(&milliseconds, events_[i - 1], events_[i]), "cuEventElapsedTime");
+      seconds.push_back(milliseconds * 1e-3);
+    }
+    return seconds;
+  }
+
+  void load(CudaKernel& kernel, const std::string& code) {
+    const std::lock_guard lock(mutex_);
+    activate();
+    CUresult result = cuda_.cuModuleLoadData(&kernel.module, code.c_str());
+    if (result == CUDA_SUCCESS) {
+      result = cuda_.cuModuleGetFunction(&kernel.function, kernel.module, kernel.entry.c_str());
+    }
+    if (result == CUDA_SUCCESS) {  // all that a threadgroup may have, whatever a dispatch will ask for
+      result = cuda_.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                        static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes));
+    }
+    size_t offset = 0;
+    if (result == CUDA_SUCCESS) result = cuda_.cuFuncGetParamInfo(kernel.function, 0, &offset, &kernel.parameter_bytes);
+    for (const auto& [name, value] : kernel.run_time) {
+      const int number = static_cast<int>(value);
+      CUdeviceptr place = 0;
+      if (result == CUDA_SUCCESS) result = cuda_.cuModuleGetGlobal(&place, nullptr, kernel.module, name.c_str());
+      if (result == CUDA_SUCCESS) result = cuda_.cuMemcpyHtoDAsync(place, &number, sizeof number, stream_);
+      if (result == CUDA_SUCCESS) wait();
+    }
+    if (result == CUDA_SUCCESS) return;
+    if (kernel.module) cuda_.cuModuleUnload(kernel.module);
+    throw CompileError(fmt::format("{} does not load: {}", kernel.entry, describe(result)));
+  }
+
+  void unload(const CudaKernel& kernel) {
+    const std::lock_guard lock(mutex_);
+    if (lost()) return;
+    cuda_.cuCtxSetCurrent(context_);
+    std::erase_if(graphs_, [&](const Graph& graph) {
+      if (!graph.uses(kernel)) return false;
+      cuda_.cuGraphExecDestroy(graph.executable);
+      return true;
+    });
+    cuda_.cuModuleUnload(kernel.module);
+  }
+
+ private:
+  struct Graph {
+    Commands commands;
+    CUgraphExec executable = nullptr;
+
+    bool uses(const Kernel& kernel) const {
+      return std::any_of(commands.begin(), commands.end(), [&](const CommandEncoder::Command& command) {
+        const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
+        return dispatch && dispatch->kernel == &kernel;
+      });
+    }
+  };
+
+  static CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+  int attribute(CUdevice_attribute which) const {
+    int value = 0;
+    check(cuda_.cuDeviceGetAttribute(&value, which, device_), "cuDeviceGetAttribute");
+    return value;
+  }
+
+  // Makes the context that of the calling thread.
+  void activate() const {
+    if (lost()) throw DeviceLost(info_.spec + " is lost to this process");
+    check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+  }
+
+  // Waits for all that was enqueued: the commands, or a copy.
+  void wait(const Commands& commands = {}) {
+    const auto start = std::chrono::steady_clock::now();
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while ((result = cuda_.cuStreamQuery(stream_)) == CUDA_ERROR_NOT_READY) {
+      if (std::chrono::steady_clock::now() - start > deadline) {
+        lost_ = true;
+        throw DeviceTimeout(
+            fmt::format("{}: {} did not end within {} s", info_.spec, names(commands), deadline.count()));
+      }
+      std::this_thread::yield();
+    }
+    if (result == CUDA_SUCCESS) return;
+    lost_ = true;  // the driver gives a process that had a fault no new context either
+    throw DeviceFault(fmt::format("{}: {} in {}", info_.spec, describe(result), names(commands)));
+  }
+
+  static std::string names(const Commands& commands) {
+    std::string text;
+    for (const CommandEncoder::Command& command : commands) {
+      const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
+      if (!dispatch) continue;
+      const std::string& entry = static_cast<const CudaKernel*>(dispatch->kernel)->entry;
+      if (text.find(entry) == std::string::npos) text += (text.empty() ? "" : ", ") + entry;
+    }
+    return text.empty() ? "a fill or a copy" : text;
+  }
+
+  void enqueue(const Commands& commands) {
+    size_t timestamps = 0;
+    for (const CommandEncoder::Command& command : commands) {
+      if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
+        enqueue(*dispatch);
+      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
+        if (fill->bytes == 0) continue;
+        check(cuda_.cuMemsetD8Async(address(fill->target), fill->value, fill->bytes, stream_), "cuMemsetD8Async");
+      } else {
+        check(cuda_.cuEventRecordWithFlags(events_[timestamps++], stream_, CU_EVENT_RECORD_EXTERNAL), "cuEventRecord");
+      }
+    }
+  }
+
+  void enqueue(const CommandEncoder::Dispatch& dispatch) {
+    const auto& kernel = static_cast<const CudaKernel&>(*dispatch.kernel);
+    const size_t bytes = kernel.static_bytes + dispatch.threadgroup_bytes;
+    if (bytes > most_threadgroup_bytes_) {
+      throw OutOfMemory(fmt::format("{} takes {} bytes of threadgroup memory; {} has {}", kernel.entry, bytes,
+                                    info_.spec, most_threadgroup_bytes_),
+                        bytes);
+    }
+    if (dispatch.parameters.size() != kernel.parameter_bytes) {
+      throw std::logic_error(fmt::format("{} takes {} bytes of parameters, not {}", kernel.entry,
+                                         kernel.parameter_bytes, dispatch.parameters.size()));
+    }
+    const Grid grid = dispatch.grid;
+    if (grid.count() == 0) return;
+    void* parameters[] = {const_cast<std::byte*>(dispatch.parameters.data())};
+    const CUresult result =
+        cuda_.cuLaunchKernel(kernel.function, grid.x, grid.y, grid.z, dispatch.threads, 1, 1,
+                             static_cast<unsigned>(dispatch.threadgroup_bytes), stream_, parameters, nullptr);
+    if (result != CUDA_SUCCESS) {
+      throw CudaError(result,
+                      fmt::format("launch of {} over {}x{}x{} threadgroups of {} threads and {} bytes", kernel.entry,
+                                  grid.x, grid.y, grid.z, dispatch.threads, dispatch.threadgroup_bytes));
+    }
+  }
+
+  // A graph of the commands; the one that was made before if it is still there.
+  CUgraphExec graph_of(const Commands& commands) {
+    const auto known =
+        std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.commands == commands; });
+    if (known != graphs_.end()) return known->executable;
+    check(cuda_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    CUgraph captured = nullptr;
+    try {
+      enqueue(commands);
+    } catch (const std::exception&) {
+      if (cuda_.cuStreamEndCapture(stream_, &captured) == CUDA_SUCCESS) cuda_.cuGraphDestroy(captured);
+      throw;
+    }
+    check(cuda_.cuStreamEndCapture(stream_, &captured), "cuStreamEndCapture");
+    Graph graph{commands, nullptr};
+    const CUresult result = cuda_.cuGraphInstantiateWithFlags(&graph.executable, captured, 0);
+    cuda_.cuGraphDestroy(captured);
+    check(result, "cuGraphInstantiate");
+    if (graphs_.size() == most_graphs) {
+      cuda_.cuGraphExecDestroy(graphs_.front().executable);
+      graphs_.erase(graphs_.begin());
+    }
+    return graphs_.emplace_back(std::move(graph)).executable;
+  }
+
+  const CudaDriver& cuda_;
+  CUdevice device_ = 0;
+  std::unique_ptr<CudaCompiler> compiler_;
+  std::unique_ptr<const ClockReader> clocks_;
+  size_t most_threadgroup_bytes_ = 0;  // the hardware's; info().threadgroup_memory_bytes may be lowered
+  std::mutex mutex_;                   // of all below
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::vector<CUevent> events_;                    // one per timestamp of a submission
+  std::vector<Graph> graphs_;                      // the oldest first
+  std::unordered_map<void*, CUdeviceptr> blocks_;  // what allocate() gave, and what the driver gave for it
+};
+
+CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string name)
+    : entry(std::move(name)),
+      static_bytes(static_cast<size_t>(binary.threadgroup_bytes)),
+      run_time(binary.run_time),
+      device_(device) {
+  device_.load(*this, binary.code);
+}
+
+CudaKernel::~CudaKernel() { device_.unload(*this); }
+
+}  // namespace
+
+std::unique_ptr<Device> open_cuda_device(std::string_view spec) {
+  int ordinal = 0;
+  if (spec != "cuda") {
+    const std::string_view text = spec.substr(std::min(spec.size(), std::string_view("cuda:").size()));
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ordinal);
+    if (!spec.starts_with("cuda:") || error != std::errc() || end != text.data() + text.size() || ordinal < 0) {
+      throw BadInput(fmt::format("device '{}' is not allowed; cuda, or cuda:N with N from 0", spec));
+    }
+  }
+  const std::string name = fmt::format("cuda:{}", ordinal);
+  try {
+    int count = 0;
+    check(cuda_driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
+    if (ordinal >= count) throw DeviceMissing(fmt::format("no such device; this machine has {}", count));
+    return std::make_unique<CudaDevice>(ordinal);
+  } catch (const DeviceMissing& error) {
+    throw DeviceMissing(name + ": " + error.what());
+  }
+}
+
+}  // namespace attn

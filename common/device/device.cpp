@@ -1,0 +1,161 @@
+#include "common/device/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/base/asan.h"
+#include "common/base/error.h"
+#ifdef ATTN_HAS_CPU
+#include "common/device/cpu/device.h"
+#endif
+#ifdef ATTN_HAS_CUDA
+#include "common/device/cuda/device.h"
+#endif
+
+namespace attn {
+
+bool DeviceInfo::has(std::string_view feature) const {
+  return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+nlohmann::ordered_json DeviceInfo::json() const {
+  return {{"spec", spec},
+          {"backend", backend},
+          {"name", name},
+          {"arch", arch},
+          {"toolchain", toolchain},
+          {"features", features},
+          {"units", units},
+          {"simd_width", simd_width},
+          {"vector_registers", vector_registers},
+          {"threadgroup_memory_bytes", threadgroup_memory_bytes},
+          {"last_level_cache_bytes", last_level_cache_bytes},
+          {"memory_bytes", memory_bytes}};
+}
+
+std::string Device::known_specs() { return "cpu, cpu:threads=N, cuda, cuda:N"; }
+
+std::unique_ptr<Device> Device::open(std::string_view spec) {
+  const std::string_view backend = spec.substr(0, spec.find(':'));
+  if (backend == "cpu") {
+#ifdef ATTN_HAS_CPU
+    return open_cpu_device(spec);
+#else
+    throw DeviceMissing(
+        "cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19");
+#endif
+  }
+  if (backend == "cuda") {
+#ifdef ATTN_HAS_CUDA
+    return open_cuda_device(spec);
+#else
+    throw DeviceMissing("cuda: this build has no CUDA device; it needs cuda.h and nvrtc.h of the CUDA toolkit");
+#endif
+  }
+  throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));
+}
+
+void Device::limit_threadgroup_memory(size_t bytes) {
+  if (bytes == 0 || bytes > info_.threadgroup_memory_bytes) {
+    throw BadInput(fmt::format("threadgroup memory: {} bytes is not allowed; 1 to {}, which is what {} has", bytes,
+                               info_.threadgroup_memory_bytes, info_.spec));
+  }
+  info_.threadgroup_memory_bytes = bytes;
+}
+
+namespace {
+
+// Different from the NaN fill, so that a stray poison shows too.
+constexpr unsigned char guard_byte = 0xA5;
+
+// Opens the guard bands to the host while it lives; before and after, a build with AddressSanitizer lets nobody touch
+// them. It does nothing in other builds and for memory that is not the host's.
+class GuardAccess {
+ public:
+  GuardAccess(const Device& device, void* block, size_t bytes)
+      : left_(static_cast<std::byte*>(block)),
+        right_(left_ + Buffer::guard_bytes + bytes),
+        guard_bytes_(device.info().backend == "cpu" ? Buffer::guard_bytes : 0) {
+    ASAN_UNPOISON_MEMORY_REGION(left_, guard_bytes_);
+    ASAN_UNPOISON_MEMORY_REGION(right_, guard_bytes_);
+  }
+  ~GuardAccess() {
+    ASAN_POISON_MEMORY_REGION(left_, guard_bytes_);
+    ASAN_POISON_MEMORY_REGION(right_, guard_bytes_);
+  }
+  GuardAccess(const GuardAccess&) = delete;
+  GuardAccess& operator=(const GuardAccess&) = delete;
+
+ private:
+  std::byte* const left_;
+  std::byte* const right_;
+  const size_t guard_bytes_;
+};
+
+size_t with_guards(size_t bytes) {
+  if (bytes > SIZE_MAX - 2 * Buffer::guard_bytes)
+    throw OutOfMemory(fmt::format("no device has {} bytes", bytes), bytes);
+  return bytes + 2 * Buffer::guard_bytes;
+}
+
+void require_room(size_t bytes, size_t buffer_bytes) {
+  if (bytes > buffer_bytes) throw BadInput(fmt::format("{} bytes do not fit a buffer of {}", bytes, buffer_bytes));
+}
+
+}  // namespace
+
+Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
+  block_ = device.allocate(with_guards(bytes));
+  device_ = &device;
+  bytes_ = bytes;
+  {
+    const GuardAccess access(device, block_, bytes_);
+    std::array<unsigned char, guard_bytes> guard;
+    guard.fill(guard_byte);
+    device_->upload(block_, guard.data(), guard_bytes);
+    device_->upload(static_cast<std::byte*>(data()) + bytes_, guard.data(), guard_bytes);
+  }
+  poison();
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(block_, other.block_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (block_) device_->release(block_);
+}
+
+void Buffer::upload(const void* source, size_t bytes) {
+  require_room(bytes, bytes_);
+  device_->upload(data(), source, bytes);
+}
+
+void Buffer::download(void* target, size_t bytes) const {
+  require_room(bytes, bytes_);
+  device_->download(target, data(), bytes);
+}
+
+void Buffer::poison() {
+  CommandEncoder encoder;
+  encoder.fill(data(), 0xFF, bytes_);
+  device_->submit(encoder);
+}
+
+bool Buffer::guards_intact() const {
+  const GuardAccess access(*device_, block_, bytes_);
+  std::array<unsigned char, 2 * guard_bytes> guard;
+  device_->download(guard.data(), block_, guard_bytes);
+  device_->download(guard.data() + guard_bytes, static_cast<std::byte*>(data()) + bytes_, guard_bytes);
+  return std::all_of(guard.begin(), guard.end(), [](unsigned char byte) { return byte == guard_byte; });
+}
+
+}  // namespace attn

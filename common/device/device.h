@@ -1,0 +1,136 @@
+// Device: the one virtual class between the experiments and what runs their kernels. It knows nothing of attention.
+//
+// The vocabulary is that of compute APIs; docs/design.md maps each word to CPU, CUDA and Metal.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/device/encoder.h"
+#include "common/source/binary.h"
+
+namespace attn {
+
+struct DeviceInfo {
+  std::string spec;                     // what opens it again: "cpu:threads=2"
+  std::string backend;                  // "cpu", "cuda"
+  std::string name;                     // the product's name
+  std::string arch;                     // what kernels are compiled for: "znver3", "sm_90a"
+  std::string toolchain;                // the kernel compiler and its version
+  std::vector<std::string> features;    // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
+                                        // "pch" where precompile_headers() does something
+  uint32_t units = 1;                   // threadgroups that run at once: host threads, multiprocessors
+  uint32_t simd_width = 1;              // fp32 lanes of a simdgroup: a vector register, a warp
+  uint32_t vector_registers = 0;        // simdgroup registers a thread can name (cpu), 0 where it is not a limit
+  size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
+  size_t last_level_cache_bytes = 0;
+  size_t memory_bytes = 0;
+
+  bool has(std::string_view feature) const;
+  nlohmann::ordered_json json() const;
+};
+
+/// What the device tells of its state; negative or empty where it does not tell.
+struct Clocks {
+  double core_mhz = -1;
+  double memory_mhz = -1;
+  double power_w = -1;
+  double temperature_c = -1;
+  std::vector<std::string> throttle_reasons;
+};
+
+/// What stands in a kernel's machine code.
+struct CodeContents {
+  std::map<std::string, int> instructions;  // how often each one does; empty where the device does not tell
+  int64_t bytes = -1;                       // of code, without data; -1 where the device does not tell
+};
+
+/// A loaded kernel; it lives no longer than its device.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+};
+
+class Device {
+ public:
+  /// "cpu", "cpu:threads=N", "cuda", "cuda:N". Throws BadInput for an unknown spec, DeviceMissing where the device is
+  /// not there.
+  static std::unique_ptr<Device> open(std::string_view spec);
+  /// The specs this build can be asked for, for messages and --help.
+  static std::string known_specs();
+
+  virtual ~Device() = default;
+  const DeviceInfo& info() const { return info_; }
+  /// Lowers the threadgroup memory budget, to explore another device's. Throws BadInput above the device's own.
+  void limit_threadgroup_memory(size_t bytes);
+
+  /// Memory is aligned to 4096 bytes. Throws OutOfMemory.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* pointer) noexcept = 0;
+  virtual void upload(void* target, const void* source, size_t bytes) = 0;
+  virtual void download(void* target, const void* source, size_t bytes) = 0;
+
+  /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
+  virtual Binary compile(const KernelSource& source) = 0;
+  /// From now on, whether compile() keeps what it made of headers that read no function constant, for the next kernel.
+  /// The code is the same. Off at first; not while another thread is in compile().
+  virtual void precompile_headers(bool /*wanted*/) {}
+
+  /// Whether Binary::times is to tell all phases apart even where that takes a file in the temporary folder (NVRTC,
+  /// whose optimiser then is not counted as front end). Without effect on devices where it takes none.
+  virtual void trace_phases(bool /*wanted*/) {}
+  /// All that decides the code beside the source: compiler version, options, arch. Part of the cache key.
+  virtual std::string compiler_identity() const = 0;
+  virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
+
+  /// Runs the commands in order and waits. Returns the seconds between successive timestamps. Denormal floats are
+  /// flushed to zero in kernels. Throws OutOfMemory where threadgroup memory does not fit, DeviceFault and
+  /// DeviceTimeout.
+  virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
+  virtual Clocks clocks() const { return {}; }
+  virtual CodeContents contents(const Binary&) const { return {}; }
+  /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
+  bool lost() const { return lost_; }
+
+ protected:
+  DeviceInfo info_;
+  std::atomic<bool> lost_ = false;
+};
+
+/// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write
+/// or reads too early shows. A build with AddressSanitizer reports a touch of the cpu device's guard bands at once.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, size_t bytes);
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  void* data() const { return static_cast<std::byte*>(block_) + (block_ ? guard_bytes : 0); }
+  size_t bytes() const { return bytes_; }
+  /// `bytes` may be less than the buffer's; more throws BadInput.
+  void upload(const void* source, size_t bytes);
+  void download(void* target, size_t bytes) const;
+  /// Makes every byte all ones: NaN as f32, f16 and bf16.
+  void poison();
+  /// Whether both guard bands are as they were made.
+  bool guards_intact() const;
+
+  static constexpr size_t guard_bytes = 4096;
+
+ private:
+  Device* device_ = nullptr;
+  void* block_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace attn

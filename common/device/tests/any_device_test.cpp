@@ -1,0 +1,311 @@
+// What every device must do: memory, dispatches, parameters, fills and order. Built for one device at a time, which
+// ATTN_TEST_DEVICE names.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/device/device.h"
+#include "common/device/tests/support.h"
+
+namespace attn {
+namespace {
+
+using test::any_kernel;
+using test::AnyDeviceTest;
+using test::buffer_of;
+using test::content_of;
+using test::message_of;
+using Bytes = std::vector<unsigned char>;
+
+class AnyBufferTest : public AnyDeviceTest {};
+
+TEST_F(AnyDeviceTest, OpensAgainByItsSpec) {
+  const DeviceInfo& info = device_->info();
+  EXPECT_EQ(Device::open(info.spec)->info().spec, info.spec);
+  EXPECT_EQ(info.spec.substr(0, info.spec.find(':')), info.backend);
+  EXPECT_NE(Device::known_specs().find(info.backend), std::string::npos);
+}
+
+TEST_F(AnyDeviceTest, LimitsThreadgroupMemory) {
+  const size_t own = device_->info().threadgroup_memory_bytes;
+  EXPECT_THROW(device_->limit_threadgroup_memory(0), BadInput);
+  const std::string message = message_of<BadInput>([&] { device_->limit_threadgroup_memory(own + 1); });
+  EXPECT_NE(message.find(std::to_string(own)), std::string::npos) << message;
+  EXPECT_EQ(device_->info().threadgroup_memory_bytes, own);
+  device_->limit_threadgroup_memory(own);
+  device_->limit_threadgroup_memory(32768);
+  EXPECT_EQ(device_->info().threadgroup_memory_bytes, 32768u);
+}
+
+TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
+  for (const size_t bytes : {size_t{1} << 50, SIZE_MAX / 2, SIZE_MAX - 8191, SIZE_MAX}) {
+    try {
+      const Buffer buffer(*device_, bytes);
+      ADD_FAILURE() << bytes << " bytes";
+    } catch (const OutOfMemory& error) {
+      EXPECT_GE(error.needed_bytes, bytes);
+      EXPECT_NE(std::string(error.what()).find(std::to_string(error.needed_bytes)), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(device_->allocate(SIZE_MAX), OutOfMemory);
+  EXPECT_TRUE(Buffer(*device_, 100).guards_intact()) << "the device goes on";
+}
+
+TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
+  // Around the size of a huge page and of the parts in which a fill is cut.
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
+    Buffer buffer(*device_, bytes);
+    EXPECT_EQ(buffer.bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
+    EXPECT_TRUE(buffer.guards_intact());
+    Bytes content = content_of<unsigned char>(buffer);
+    EXPECT_EQ(std::count(content.begin(), content.end(), 0xFF), static_cast<ptrdiff_t>(bytes));
+
+    std::fill(content.begin(), content.end(), 7);
+    buffer.upload(content.data(), bytes);
+    EXPECT_TRUE(buffer.guards_intact());
+    EXPECT_EQ(content_of<unsigned char>(buffer), content);
+    buffer.poison();
+    content = content_of<unsigned char>(buffer);
+    EXPECT_EQ(std::count(content.begin(), content.end(), 0xFF), static_cast<ptrdiff_t>(bytes));
+    EXPECT_TRUE(buffer.guards_intact());
+  }
+}
+
+TEST_F(AnyBufferTest, MovesWithItsMemory) {
+  Buffer first(*device_, 16);
+  void* const data = first.data();
+  Buffer second(std::move(first));
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(second.bytes(), 16u);
+  Buffer third;
+  EXPECT_EQ(third.data(), nullptr);
+  third = std::move(second);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_TRUE(third.guards_intact());
+}
+
+TEST_F(AnyBufferTest, RefusesMoreThanItHolds) {
+  Buffer buffer(*device_, 8);
+  std::array<unsigned char, 16> bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  EXPECT_THROW(buffer.upload(bytes.data(), 9), BadInput);
+  EXPECT_THROW(buffer.download(bytes.data(), 9), BadInput);
+  EXPECT_EQ(content_of<unsigned char>(buffer), Bytes(8, 0xFF));
+  buffer.upload(bytes.data(), 3);
+  EXPECT_EQ(content_of<unsigned char>(buffer), (Bytes{1, 2, 3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}));
+}
+
+struct Poke {
+  void* target;
+  long long offset;
+};
+
+// One byte beyond either end, and the last byte of either guard. With AddressSanitizer the cpu's write itself is
+// reported.
+TEST_F(AnyBufferTest, CatchesStrayWrites) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const KernelSource poke = any_kernel(device_->info(), R"(
+    struct Poke { unsigned char* target; long long offset; };
+    KERNEL(Poke) { p->target[p->offset] = 1; })");
+  const bool reported = device_->info().backend == "cpu" && test::sanitizes("address");
+  for (const long long bytes : {1, 7, 4096, 5001}) {
+    for (const long long offset : {-1LL, -4096LL, bytes, bytes + 4095}) {
+      Buffer buffer(*device_, static_cast<size_t>(bytes));
+      if (reported) {
+        EXPECT_DEATH(dispatch(poke, Poke{buffer.data(), offset}), "AddressSanitizer.*") << bytes << " " << offset;
+      } else {
+        dispatch(poke, Poke{buffer.data(), offset});
+        EXPECT_FALSE(buffer.guards_intact()) << bytes << " " << offset;
+      }
+    }
+    for (const long long offset : {0LL, bytes - 1}) {
+      Buffer buffer(*device_, static_cast<size_t>(bytes));
+      dispatch(poke, Poke{buffer.data(), offset});
+      EXPECT_TRUE(buffer.guards_intact()) << bytes << " " << offset;
+    }
+  }
+}
+
+struct Visit {
+  void* visits;
+  void* wrong;
+};
+
+TEST_F(AnyDeviceTest, VisitsEachPointOfTheGridOnce) {
+  const char* const body = R"(
+    struct Visit { unsigned* visits; unsigned* wrong; };
+    KERNEL(Visit) {
+      if (index[0] >= NX || index[1] >= NY || index[2] >= NZ || count[0] != NX || count[1] != NY || count[2] != NZ) {
+        *p->wrong = 1;
+      } else {
+        p->visits[(index[2] * count[1] + index[1]) * count[0] + index[0]] += 1;
+      }
+    })";
+  for (const Grid grid :
+       {Grid{1, 1, 1}, {3, 1, 1}, {1, 5, 1}, {1, 1, 7}, {3, 5, 7}, {17, 1, 9}, {0, 3, 3}, {3, 3, 0}}) {
+    const Buffer visits = buffer_of(*device_, std::vector<unsigned>(grid.count(), 0));
+    const Buffer wrong = buffer_of(*device_, std::vector<unsigned>{0});
+    dispatch(any_kernel(device_->info(), body, {{"NX", grid.x}, {"NY", grid.y}, {"NZ", grid.z}}),
+             Visit{visits.data(), wrong.data()}, grid);
+    EXPECT_EQ(content_of<unsigned>(visits), std::vector<unsigned>(grid.count(), 1))
+        << grid.x << "x" << grid.y << "x" << grid.z;
+    EXPECT_EQ(content_of<unsigned>(wrong)[0], 0u);
+  }
+}
+
+struct LargeParameters {
+  void* sums;
+  std::array<uint64_t, 500> values;
+};
+
+TEST_F(AnyDeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
+  const KernelSource source = any_kernel(device_->info(), R"(
+    struct Parameters { unsigned long* sums; unsigned long values[500]; };
+    KERNEL(Parameters) {
+      for (unsigned long value : p->values) p->sums[index[0]] += value + 0 * count[0];
+    })");
+  const auto kernel = device_->load(device_->compile(source), source.entry);
+  const Buffer sums = buffer_of(*device_, std::vector<uint64_t>(5, 0));
+  CommandEncoder encoder;
+  {
+    auto parameters = std::make_unique<LargeParameters>();
+    parameters->sums = sums.data();
+    parameters->values.fill(1);
+    encoder.dispatch(*kernel, {3, 1, 1}, 1, 0, *parameters);
+    parameters->values.fill(10);
+    encoder.dispatch(*kernel, {5, 1, 1}, 1, 0, *parameters);
+    parameters->sums = nullptr;
+  }
+  device_->submit(encoder);
+  EXPECT_EQ(content_of<uint64_t>(sums), (std::vector<uint64_t>{5500, 5500, 5500, 5000, 5000}));
+  device_->submit(encoder);  // an encoder is a value: it may be submitted again
+  EXPECT_EQ(content_of<uint64_t>(sums)[0], 11000u);
+}
+
+// One binary, loaded with as many values as are wanted; the others are compiled in.
+TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
+  struct Params {
+    int* result;
+  };
+  KernelSource source =
+      any_kernel(device_->info(),
+                 "struct Params { int* result; };\n"
+                 "static int sum() { int total = 0; for (int i = 0; i < COUNT; ++i) total += STEP; return total; }\n"
+                 "KERNEL(Params) { *p->result = sum() + OFFSET + int(index[0] * count[0]); }\n",
+                 {{"COUNT", 3}, {"OFFSET", -7}, {"STEP", 5}});
+  source.run_time = {"COUNT", "OFFSET"};
+  const Binary binary = device_->compile(source);
+  EXPECT_EQ(binary.key.substr(0, binary.key.find(",kernel")), "run[COUNT=run_time,OFFSET=run_time,STEP=5");
+  PipelineCache cache(*device_, "");
+  const auto result_of = [&](const KernelSource& wanted) {
+    Buffer result(*device_, sizeof(int));
+    CommandEncoder encoder;
+    encoder.dispatch(*cache.get(wanted).kernel, {}, 1, 0, Params{static_cast<int*>(result.data())});
+    device_->submit(encoder);
+    return content_of<int>(result)[0];
+  };
+  KernelSource other = source;
+  other.constants["COUNT"] = 1000;
+  other.constants["OFFSET"] = 1 << 30;
+  EXPECT_EQ(result_of(source), 8);
+  EXPECT_EQ(result_of(other), 5000 + (1 << 30));
+  EXPECT_EQ(result_of(source), 8) << "each keeps its own values";
+  EXPECT_EQ(cache.get(source).binary.code_sha256, cache.get(other).binary.code_sha256);
+  KernelSource compiled_in = source;
+  compiled_in.run_time.clear();
+  EXPECT_EQ(result_of(compiled_in), 8);
+
+  source.constants["UNUSED"] = 1;
+  source.run_time.insert("UNUSED");
+  EXPECT_THROW(cache.get(source), CompileError);
+}
+
+TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
+  const KernelSource source = any_kernel(device_->info(), R"(
+    struct Poke { unsigned char* target; long long bytes; };
+    KERNEL(Poke) {
+      for (long long i = index[0]; i < p->bytes; i += count[0]) p->target[i] = p->target[i] * 2 + 1;
+    })");
+  const auto kernel = device_->load(device_->compile(source), source.entry);
+  constexpr size_t bytes = (size_t{2} << 20) + 77;  // more than the parts in which a fill is cut
+  for (const bool timed : {false, true}) {
+    Buffer buffer(*device_, bytes);
+    const auto at = [&](size_t offset) { return static_cast<unsigned char*>(buffer.data()) + offset; };
+    CommandEncoder encoder;
+    if (timed) encoder.timestamp();
+    encoder.fill(at(0), 3, bytes);
+    if (timed) encoder.timestamp();
+    encoder.dispatch(*kernel, {700, 1, 1}, 1, 0, Poke{at(0), bytes});
+    encoder.dispatch(*kernel, {700, 1, 1}, 1, 0, Poke{at(0), bytes});
+    if (timed) encoder.timestamp();
+    encoder.fill(at(1), 9, bytes - 2);
+    encoder.fill(at(5), 1, 0);
+    encoder.fill(at(2), 200, 1);
+    EXPECT_EQ(device_->submit(encoder).size(), timed ? 2u : 0u);
+    Bytes expected(bytes, 9);
+    expected.front() = expected.back() = (3 * 2 + 1) * 2 + 1;
+    expected[2] = 200;
+    EXPECT_EQ(content_of<unsigned char>(buffer), expected);
+    EXPECT_TRUE(buffer.guards_intact());
+  }
+}
+
+TEST_F(AnyDeviceTest, GivesATimeLessThanTimestamps) {
+  EXPECT_TRUE(device_->submit(CommandEncoder()).empty());
+  for (const int timestamps : {0, 1, 2, 5}) {
+    CommandEncoder encoder;
+    for (int i = 0; i < timestamps; ++i) encoder.timestamp();
+    const std::vector<double> seconds = device_->submit(encoder);
+    EXPECT_EQ(seconds.size(), static_cast<size_t>(std::max(0, timestamps - 1)));
+    for (const double time : seconds) EXPECT_GE(time, 0);
+  }
+}
+
+struct Denormals {
+  void* results;
+  float denormal, smallest, half;
+};
+
+TEST_F(AnyDeviceTest, FlushesDenormals) {
+  const KernelSource source = any_kernel(device_->info(), R"(
+    struct Denormals { float* results; float denormal, smallest, half; };
+    KERNEL(Denormals) {
+      float* const result = p->results + 2 * index[0];
+      result[0] = p->denormal * 1e38f;
+      result[1] = p->smallest * p->half;
+    })");
+  const Buffer results = buffer_of(*device_, std::vector<float>(2 * 50, 1));
+  dispatch(source,
+           Denormals{results.data(), std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(), 0.5f},
+           {50, 1, 1});
+  EXPECT_EQ(content_of<float>(results), std::vector<float>(100, 0));
+}
+
+TEST_F(AnyDeviceTest, TakesSubmissionsFromSeveralThreads) {
+  const KernelSource source = any_kernel(device_->info(), R"(
+    struct Count { unsigned* count; };
+    KERNEL(Count) { *p->count += 1; })");
+  const auto kernel = device_->load(device_->compile(source), source.entry);
+  const Buffer counts = buffer_of(*device_, std::vector<unsigned>(4, 0));
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int n = 0; n < 200; ++n) {
+        CommandEncoder encoder;
+        encoder.dispatch(*kernel, {}, 1, 0, static_cast<unsigned*>(counts.data()) + i);
+        device_->submit(encoder);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(content_of<unsigned>(counts), std::vector<unsigned>(4, 200));
+}
+
+}  // namespace
+}  // namespace attn

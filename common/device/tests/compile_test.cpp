@@ -1,0 +1,516 @@
+// From kernel source to machine code: function constants, errors with the kernel's own lines, headers and their hashes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/device/tests/support.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+using test::kernel_text;
+using test::message_of;
+using test::sanitizes;
+using test::Variable;
+using test::write_text;
+
+/// What a kernel gives that stores one long long through its parameter.
+class CompileTest : public test::CpuTest {
+ protected:
+  long long value_of(const KernelSource& source) {
+    long long value = -1;
+    dispatch(source, &value);
+    return value;
+  }
+  std::string error_of(const KernelSource& source) {
+    return message_of<CompileError>([&] { device_->load(device_->compile(source), source.entry); });
+  }
+};
+
+KernelSource returns(const std::string& expression, FunctionConstants constants = {}) {
+  return kernel_text(
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = " + expression + "; }",
+      std::move(constants));
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(KernelSourceTest, HasAReadableKey) {
+  KernelSource source{"a/b.cpu.cpp", "flash_forward", {}, {}};
+  EXPECT_EQ(source.key(), "flash_forward[]");
+  source.constants = {{"CAUSAL", 1}, {"BLOCK_R", 64}, {"ALPHA", -3}};
+  EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1]");
+  source.includes = {{"score.h", "abc"}};
+  EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]");
+  source.fragments = {{"a/f.cpp", "score", {{"CAP", 20}}, {}}};
+  EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]+score[CAP=20]");
+  source.linking = Linking::after_code_generation;
+  EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]|score[CAP=20]");
+}
+
+TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
+  const KernelSource source{"a/b.cpu.cpp", "run", {{"N", 2}, {"M", -1}, {"LARGE", 1LL << 31}}, {}};
+  EXPECT_EQ(cxx_prologue(source, {}),
+            "constexpr long long LARGE = 2147483648;\n#define LARGE_VALUE (2147483648)\n"
+            "constexpr int M = -1;\n#define M_VALUE (-1)\nconstexpr int N = 2;\n#define N_VALUE (2)\n"
+            "#line 1 \"a/b.cpu.cpp\"\n");
+}
+
+TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
+  const KernelSource source{"path", "entry", {{"A", 1}, {"B", 2}}, {{"h", "text"}}};
+  EXPECT_TRUE(source == KernelSource(source));
+  EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
+  KernelSource same{"path", "entry", {}, {{"h", "text"}}};
+  for (const char letter : {'B', 'A'}) same.constants[std::string(1, letter)] = letter - 'A' + 1;
+  EXPECT_TRUE(source == same) << "whoever has named its constants";
+  EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(same));
+  std::vector<KernelSource> others(9, source);
+  others[0].path = "other";
+  others[1].entry = "other";
+  others[2].constants["A"] = 3;
+  others[3].constants = {{"A", 2}, {"B", 1}};
+  others[4].constants.erase("B");
+  others[5].includes["h"] = "longer";
+  others[6].includes = {{"i", "text"}};
+  others[7].constants = {{"A", 1}, {"C", 2}};
+  others[8].fragments = {{"path", "entry", {}, {}}};
+  for (const KernelSource& other : others) EXPECT_FALSE(other == source) << other.path << " " << other.key();
+  for (const int i : {0, 1, 2, 3, 4, 5, 8}) EXPECT_NE(KernelSourceHash()(others[i]), KernelSourceHash()(source)) << i;
+}
+
+TEST_F(CompileTest, ConstantsReachTheKernel) {
+  for (const int64_t value : {int64_t{0}, int64_t{1}, int64_t{-7}, int64_t{1} << 40,
+                              std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
+    EXPECT_EQ(value_of(returns("VALUE", {{"VALUE", value}})), value);
+  }
+  EXPECT_EQ(value_of(returns("10 * TENS + ONES", {{"ONES", 2}, {"TENS", 4}})), 42);
+}
+
+TEST_F(CompileTest, AMisspeltConstantIsAnErrorAtTheKernelsLine) {
+  const KernelSource source = kernel_text(
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) {\n"
+      "  **result = BLOK_R;\n"
+      "}\n",
+      {{"BLOCK_R", 64}});
+  const std::string message = error_of(source);
+  EXPECT_TRUE(contains(message, "test/kernel.cpu.cpp:3:14: error:")) << message;
+  EXPECT_TRUE(contains(message, "BLOK_R")) << message;
+  EXPECT_TRUE(contains(message, source.key())) << message;
+}
+
+TEST_F(CompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
+  const std::string message = error_of(returns("USED", {{"USED", 1}, {"UNUSED_ONE", 2}}));
+  EXPECT_TRUE(contains(message, "unused variable 'UNUSED_ONE'")) << message;
+  EXPECT_FALSE(contains(message, "'USED'")) << message;
+}
+
+TEST_F(CompileTest, WarningsOfAKernelThatCompilesAreLoggedOnce) {
+  const auto source = [](int64_t value) {
+    return kernel_text(
+        "extern \"C\" void run(long long* const* result, const Threadgroup*) {\n"
+        "  int forgotten;\n"
+        "  **result = VALUE;\n"
+        "}\n",
+        {{"VALUE", value}});
+  };
+  const test::CapturedLog log;
+  EXPECT_EQ(value_of(source(3)), 3);
+  EXPECT_TRUE(contains(log.text(), source(3).key())) << log.text();
+  EXPECT_TRUE(contains(log.text(), "test/kernel.cpu.cpp:3:7: warning: unused variable 'forgotten'")) << log.text();
+  const int lines = log.lines();
+  EXPECT_EQ(value_of(source(4)), 4);
+  EXPECT_EQ(log.lines(), lines) << "the same warning of another pipeline: " << log.text();
+}
+
+TEST_F(CompileTest, AConstantThatOnlyAHeaderUsesIsUsed) {
+  KernelSource source = kernel_text(
+      "#include \"test/header.h\"\n"
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = twice(); }",
+      {{"VALUE", 21}});
+  source.includes["test/header.h"] = "inline long long twice() { return 2 * VALUE; }";
+  EXPECT_EQ(value_of(source), 42);
+}
+
+TEST_F(CompileTest, AnErrorInAHeaderNamesTheHeader) {
+  KernelSource source = kernel_text("#include \"test/header.h\"\n");
+  source.includes["test/header.h"] = "\n\nint broken(;\n";
+  EXPECT_TRUE(contains(error_of(source), "test/header.h:3:")) << error_of(source);
+}
+
+TEST_F(CompileTest, AMissingEntryIsAnError) {
+  KernelSource source = returns("1");
+  source.entry = "walk";
+  EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
+  EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
+  // A declaration that is called is in the module too, but is no kernel.
+  source = kernel_text("extern \"C\" void run(); extern \"C\" void other() { run(); }");
+  EXPECT_TRUE(contains(error_of(source), "run")) << error_of(source);
+}
+
+TEST_F(CompileTest, AMissingFunctionIsAnError) {
+  const KernelSource source = kernel_text(
+      "extern \"C\" int there_is_no_such_function();\n"
+      "extern \"C\" void run(const void*, const Threadgroup*) { there_is_no_such_function(); }");
+  EXPECT_TRUE(contains(error_of(source), "there_is_no_such_function"));
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+}
+
+TEST_F(CompileTest, AMissingFileIsBadInput) {
+  const KernelSource source{"no/such/kernel.cpu.cpp", "run", {}, {}};
+  const std::string message = message_of<BadInput>([&] { device_->compile(source); });
+  EXPECT_TRUE(contains(message, "no/such/kernel.cpu.cpp")) << message;
+  EXPECT_TRUE(contains(message, "ATTENTION_PROTO_SOURCE")) << message;
+  EXPECT_THROW(device_->compile(kernel_text("#include \"no/such/header.h\"\n")), BadInput);
+}
+
+TEST_F(CompileTest, AnObjectThatIsNoneIsAnError) {
+  Binary binary = device_->compile(returns("1"));
+  binary.code = "not an object file";
+  EXPECT_THROW(device_->load(binary, "run"), CompileError);
+  EXPECT_THROW(device_->load(Binary(), "run"), CompileError);
+}
+
+TEST_F(CompileTest, IncludesStandInForFiles) {
+  KernelSource source = kernel_text(
+      "#include \"common/attention/kernels/score.h\"\n"
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, {}); }");
+  EXPECT_EQ(value_of(source), 2);
+  KernelSource hooked = source;
+  hooked.includes["common/attention/kernels/score.h"] =
+      "#include \"common/attention/kernels/attention.h\"\n"
+      "static inline float score(float s, int, int, const ScoreContext&) { return s + 5; }";
+  EXPECT_EQ(value_of(hooked), 7);
+  EXPECT_NE(source.key(), hooked.key());
+  EXPECT_NE(source_sha256(source), source_sha256(hooked));
+}
+
+TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
+  KernelSource source = returns("VALUE", {{"VALUE", 5}});
+  source.run_time = {"VALUE"};
+  EXPECT_EQ(value_of(source), 5);
+  source.includes.begin()->second += "\nint array[VALUE];\n";
+  EXPECT_TRUE(contains(error_of(source), "VALUE")) << error_of(source);
+  source = returns("1", {{"VALUE", 5}});
+  source.run_time = {"VALUE"};
+  EXPECT_TRUE(contains(error_of(source), "the kernel does not use VALUE")) << error_of(source);
+}
+
+// ---- fragments: what is compiled apart and linked in
+
+/// A function of the host's own that makes a fragment's value.
+KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
+                           const std::string& entry = "part") {
+  return {"test/fragment.cpp", entry, std::move(constants), {{"test/fragment.cpp", body}}};
+}
+
+KernelSource with_fragment(KernelSource fragment, Linking linking) {
+  KernelSource source = kernel_text(
+      "extern \"C\" long long part(long long);\n"
+      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = part(VALUE); }",
+      {{"VALUE", 20}});
+  source.fragments.push_back(std::move(fragment));
+  source.linking = linking;
+  return source;
+}
+
+constexpr Linking linkings[] = {Linking::before_optimizer, Linking::after_code_generation};
+
+TEST_F(CompileTest, FragmentsAreLinkedIn) {
+  for (const Linking linking : linkings) {
+    EXPECT_EQ(
+        value_of(with_fragment(
+            fragment_text("extern \"C\" long long part(long long x) { return x + ADDED; }", {{"ADDED", 22}}), linking)),
+        42);
+  }
+}
+
+TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
+  for (const Linking linking : linkings) {
+    KernelSource source = with_fragment(fragment_text("extern \"C\" long long other(long long);\nextern \"C\" long "
+                                                      "long part(long long x) { return other(x) + 1; }"),
+                                        linking);
+    source.fragments.push_back(
+        fragment_text("static long long twice(long long x) { return 2 * x; }\n"
+                      "extern \"C\" long long other(long long x) { return twice(x); }",
+                      {}, "other"));
+    source.fragments.back().path = "test/other.cpp";
+    source.fragments.back().includes = {{"test/other.cpp", source.fragments.back().includes.begin()->second}};
+    EXPECT_EQ(value_of(source), 41);
+  }
+}
+
+// Before the optimiser nothing is left of the call; afterwards it stands in the code.
+TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
+  if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
+  const auto calls = [&](Linking linking) {
+    int count = 0;
+    const CodeContents code = device_->contents(device_->compile(with_fragment(part, linking)));
+    EXPECT_GT(code.bytes, 0);
+    for (const auto& [name, times] : code.instructions) {
+      // The kernel's last action is the store, so that its call is no jump.
+      if (name.starts_with("call") || name == "bl") count += times;
+    }
+    return count;
+  };
+  EXPECT_EQ(calls(Linking::before_optimizer), 0);
+  EXPECT_EQ(calls(Linking::after_code_generation), 1);
+}
+
+TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
+  const Binary one = device_->compile(returns("1"));
+  const Binary two = device_->compile(with_fragment(part, Linking::after_code_generation));
+  const auto count = [](const CodeContents& contents) {
+    int sum = 0;
+    for (const auto& [name, times] : contents.instructions) {
+      EXPECT_EQ(name.find_first_of(" \t"), std::string::npos) << name;
+      sum += times;
+    }
+    return sum;
+  };
+  EXPECT_GT(count(device_->contents(one)), 1);
+  EXPECT_GT(count(device_->contents(two)), count(device_->contents(one)));
+  EXPECT_GT(device_->contents(two).bytes, device_->contents(one).bytes);
+}
+
+TEST_F(CompileTest, AFragmentsErrorsHaveItsOwnLines) {
+  for (const Linking linking : linkings) {
+    const KernelSource source = with_fragment(fragment_text("\n\nint broken(;\n"), linking);
+    EXPECT_TRUE(contains(error_of(source), "test/fragment.cpp:3:")) << error_of(source);
+    EXPECT_TRUE(contains(error_of(with_fragment(fragment_text("int other;"), linking)), "part"));
+    EXPECT_TRUE(contains(error_of(with_fragment(fragment_text("", {{"UNUSED_ONE", 1}}), linking)), "UNUSED_ONE"));
+  }
+}
+
+TEST_F(CompileTest, AMissingFragmentIsAnError) {
+  KernelSource source = with_fragment(fragment_text(""), Linking::after_code_generation);
+  source.fragments.clear();
+  EXPECT_TRUE(contains(error_of(source), "part")) << error_of(source);
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+}
+
+TEST_F(CompileTest, AFunctionInBothIsAnError) {
+  const KernelSource part =
+      fragment_text("extern \"C\" long long part(long long x) { return x; }\nextern \"C\" void run() {}");
+  for (const Linking linking : linkings) EXPECT_NE(error_of(with_fragment(part, linking)), "");
+}
+
+TEST_F(CompileTest, WhatDecidesTheCodeOfAFragmentIsInTheHash) {
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
+  const KernelSource source = with_fragment(part, Linking::before_optimizer);
+  std::vector<KernelSource> others(4, source);
+  others[0].linking = Linking::after_code_generation;
+  others[1].fragments[0].includes["test/fragment.cpp"] += "long long more;\n";
+  others[2].fragments[0].constants["MORE"] = 1;
+  others[3].fragments.clear();
+  for (const KernelSource& other : others) EXPECT_NE(source_sha256(other), source_sha256(source)) << other.key();
+}
+
+TEST_F(CompileTest, ADamagedArchiveIsAnError) {
+  const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
+  Binary binary = device_->compile(with_fragment(part, Linking::after_code_generation));
+  binary.code.resize(binary.code.size() / 2);
+  EXPECT_THROW(device_->load(binary, "run"), CompileError);
+}
+
+// The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
+TEST_F(CompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
+  EXPECT_TRUE(contains(error_of(kernel_text("#include <common/kernel/types.h>\n")), "common/kernel/types.h"));
+}
+
+TEST_F(CompileTest, CompilesTheSameSourceToTheSameCode) {
+  const KernelSource source = returns("VALUE", {{"VALUE", 5}});
+  const Binary first = device_->compile(source), second = device_->compile(source);
+  EXPECT_EQ(first.code, second.code);
+  EXPECT_EQ(first.code_sha256, second.code_sha256);
+  EXPECT_EQ(first.source_sha256, source_sha256(source));
+  EXPECT_EQ(first.key, "run[VALUE=5,kernel.cpu.cpp:" + source.key().substr(source.key().find("cpp:") + 4));
+  EXPECT_GT(first.times.front_end_s, 0);
+  EXPECT_GT(first.times.optimizer_s, 0);
+  EXPECT_GT(first.times.code_generation_s, 0);
+  EXPECT_NE(device_->compile(returns("VALUE", {{"VALUE", 6}})).code_sha256, first.code_sha256);
+}
+
+TEST_F(CompileTest, CompilesAndLoadsInSeveralThreads) {
+  std::array<long long, 6> values = {};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < values.size(); ++i) {
+    threads.emplace_back([&, i] { values[i] = value_of(returns("VALUE", {{"VALUE", static_cast<int64_t>(i)}})); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(values, (std::array<long long, 6>{0, 1, 2, 3, 4, 5}));
+}
+
+/// A source tree of its own: one kernel, a header and a header of that.
+class SourceTreeTest : public CompileTest {
+ protected:
+  SourceTreeTest() {
+    edit("common/kernel/cpu.h", test::read_text(fs::path(source_root()) / "common/kernel/cpu.h"));
+    edit("common/kernel/types.h", test::read_text(fs::path(source_root()) / "common/kernel/types.h"));
+    edit("lab/outer.h", "#pragma once\n#include \"lab/inner.h\"\n");
+    edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");  // also a cycle
+    edit_kernel("inner");
+    use_tree();
+  }
+  void edit(const std::string& path, const std::string& text) { write_text(folder_.path() / path, text); }
+  void edit_kernel(const std::string& expression) {
+    edit("lab/kernel.cpu.cpp",
+         "#include \"common/kernel/cpu.h\"\n#include \"lab/outer.h\"\n"
+         "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = " +
+             expression + "; }");
+  }
+  void use_tree() { variable_.emplace("ATTENTION_PROTO_SOURCE", folder_.path().string()); }
+
+  const KernelSource source_{"lab/kernel.cpu.cpp", "run", {}, {}};
+  test::TemporaryFolder folder_;
+  std::optional<Variable> variable_;
+};
+
+TEST_F(SourceTreeTest, TheHashCoversSourceHeadersConstantsAndEntry) {
+  std::vector<std::string> hashes = {source_sha256(source_)};
+  EXPECT_EQ(hashes[0], source_sha256(source_));
+  edit_kernel("inner + 0");
+  hashes.push_back(source_sha256(source_));
+  edit("lab/inner.h", "#pragma once\n  #  include \"lab/outer.h\"\nconstexpr int inner = 3;\n");
+  hashes.push_back(source_sha256(source_));
+  edit("lab/outer.h", "#pragma once\nconstexpr int inner = 2;\n");
+  hashes.push_back(source_sha256(source_));
+  KernelSource other = source_;
+  other.constants = {{"A", 1}};
+  hashes.push_back(source_sha256(other));
+  other.constants = {{"A", 2}};
+  hashes.push_back(source_sha256(other));
+  other.entry = "walk";
+  hashes.push_back(source_sha256(other));
+  std::sort(hashes.begin(), hashes.end());
+  EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end());
+}
+
+TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
+  const std::string hash = source_sha256(source_);
+  edit("lab/outer.h", "// A comment.\n\n#pragma once\n#include \"lab/inner.h\"  // and one more\n\n");
+  EXPECT_EQ(source_sha256(source_), hash);
+  edit("moved/inner.h", test::read_text(folder_.path() / "lab/inner.h"));
+  edit("lab/outer.h", "#pragma once\n#include \"moved/inner.h\"\n");
+  edit("moved/kernel.cpp", test::read_text(folder_.path() / "lab/kernel.cpu.cpp"));
+  KernelSource moved = source_;
+  moved.path = "moved/kernel.cpp";
+  EXPECT_EQ(source_sha256(moved), hash);
+  edit_kernel("inner * '/' + \"//\"[1]");
+  const std::string in_quotes = source_sha256(source_);
+  edit_kernel("inner * '/' + \"/*\"[1]");
+  EXPECT_NE(source_sha256(source_), in_quotes) << "what stands in quotes is no comment";
+}
+
+TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
+  test::TemporaryFolder cache;
+  const auto value_in_a_new_run = [&] {
+    PipelineCache pipelines(*device_, cache.path());
+    long long value = -1;
+    CommandEncoder encoder;
+    encoder.dispatch(*pipelines.get(source_).kernel, {}, 1, 0, &value);
+    device_->submit(encoder);
+    return value;
+  };
+  EXPECT_EQ(value_in_a_new_run(), 1);
+  edit_kernel("inner + 10");
+  EXPECT_EQ(value_in_a_new_run(), 11);
+  edit("lab/inner.h", "#pragma once\nconstexpr int inner = 2;\n");
+  EXPECT_EQ(value_in_a_new_run(), 12);
+  edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");
+  EXPECT_EQ(value_in_a_new_run(), 11);
+  EXPECT_EQ(cache.files().size(), 3u) << "going back finds the entry of before";
+}
+
+TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_.path().parent_path());
+  const std::string name = folder_.path().filename();
+  for (const std::string& root : {name, "./" + name, name + "/", name + "/lab/..", folder_.path().string() + "//"}) {
+    variable_.emplace("ATTENTION_PROTO_SOURCE", root);
+    EXPECT_EQ(value_of(source_), 1) << root;
+  }
+  fs::current_path(before);
+  variable_.emplace("ATTENTION_PROTO_SOURCE", "");
+  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h")) << "empty: the tree this was built from";
+}
+
+struct Elements {
+  const float* elements;
+  long long index;
+  float* sum;
+};
+
+using SanitizedKernelTest = CompileTest;
+
+TEST_F(SanitizedKernelTest, AReadOutOfBoundsIsReported) {
+  if (!sanitizes("address")) GTEST_SKIP() << "needs a build with AddressSanitizer";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const KernelSource source = kernel_text(R"(
+    struct Elements { const float* elements; long long index; float* sum; };
+    extern "C" void run(const Elements* p, const Threadgroup*) { *p->sum += p->elements[p->index]; })");
+  Buffer buffer(*device_, 10 * sizeof(float));
+  float sum = 0;
+  const auto read = [&](long long index) {
+    dispatch(source, Elements{static_cast<const float*>(buffer.data()), index, &sum});
+  };
+  read(0);
+  read(9);
+  EXPECT_DEATH(read(10), "AddressSanitizer.*READ of size 4|AddressSanitizer");
+  EXPECT_DEATH(read(-1), "AddressSanitizer");
+  EXPECT_DEATH(read(10 + 1023), "AddressSanitizer") << "the last of the guard band";
+  EXPECT_TRUE(buffer.guards_intact());
+}
+
+TEST_F(SanitizedKernelTest, AnOverrunOfALocalArrayIsReported) {
+  if (!sanitizes("address")) GTEST_SKIP() << "needs a build with AddressSanitizer";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const KernelSource source = kernel_text(R"(
+    struct Elements { const float* elements; long long index; float* sum; };
+    NOINLINE void clear(float* array, long long last) { for (long long i = 0; i <= last; ++i) array[i] = i; }
+    extern "C" void run(const Elements* p, const Threadgroup*) {
+      float array[10];
+      clear(array, p->index);
+      *p->sum = array[3];
+    })");
+  float sum = 0;
+  dispatch(source, Elements{nullptr, 9, &sum});
+  EXPECT_EQ(sum, 3);
+  EXPECT_DEATH(dispatch(source, Elements{nullptr, 10, &sum}), "AddressSanitizer: stack-buffer-overflow");
+}
+
+TEST_F(SanitizedKernelTest, ConstantTablesWork) {
+  const KernelSource source = kernel_text(R"(
+    constexpr long long table[] = {5, 6, 7, 8};
+    extern "C" void run(const long long* const* index, const Threadgroup*) {
+      long long* value = const_cast<long long*>(*index);
+      *value = table[*value];
+    })");
+  long long value = 2;
+  dispatch(source, &value);
+  EXPECT_EQ(value, 7);
+}
+
+TEST_F(SanitizedKernelTest, UndefinedBehaviourIsReportedWithItsLine) {
+  if (!sanitizes("undefined")) GTEST_SKIP() << "needs a build with UndefinedBehaviorSanitizer";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const KernelSource shift = returns("1ll << **result");
+  const auto shift_by = [&](long long bits) {
+    dispatch(shift, &bits);
+    return bits;
+  };
+  EXPECT_EQ(shift_by(3), 8);
+  EXPECT_DEATH(shift_by(64), "test/kernel.cpu.cpp:2:[0-9]+: runtime error: shift exponent 64 is too large");
+  long long most = std::numeric_limits<long long>::max();
+  EXPECT_DEATH(dispatch(returns("**result + 1"), &most), "runtime error: signed integer overflow");
+}
+
+}  // namespace
+}  // namespace attn

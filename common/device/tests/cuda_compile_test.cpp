@@ -1,0 +1,310 @@
+// NVRTC, for which no GPU is needed: constants, errors, headers, what is known of the code, and every kernel of the
+// tree.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/device/cuda/compiler.h"
+#include "common/base/error.h"
+#include "common/source/binary.h"
+#include "common/testing/captured_log.h"
+#include "common/testing/cuda_compiler.h"
+
+// nvJitLink keeps memory of a link that failed, also when it is destroyed, and NVRTC of a compilation that it traced.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink\nleak:libnvrtc"; }  // NOLINT: its name
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class CudaCompileTest : public test::CudaCompilerTest {
+ protected:
+  std::string error_of(const KernelSource& source) {
+    try {
+      compiler_->compile(source);
+    } catch (const CompileError& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "it compiles";
+    return {};
+  }
+};
+
+/// A kernel that stores an expression; its own lines begin with line 1.
+KernelSource stores(const std::string& expression, FunctionConstants constants = {}) {
+  const std::string path = "test/kernel.cuda.cu";
+  return {path,
+          "run",
+          std::move(constants),
+          {{path, "extern \"C\" __global__ void run(float* const result) {\n  *result = " + expression + ";\n}\n"}}};
+}
+
+TEST_F(CudaCompileTest, ConstantsDecideTheCode) {
+  const Binary one = compiler_->compile(stores("VALUE", {{"VALUE", 1}}));
+  const Binary two = compiler_->compile(stores("VALUE", {{"VALUE", 2}}));
+  EXPECT_EQ(one.code.substr(0, 4),
+            "\x7F"
+            "ELF");
+  EXPECT_NE(one.code_sha256, two.code_sha256);
+  EXPECT_EQ(one.code_sha256, compiler_->compile(stores("VALUE", {{"VALUE", 1}})).code_sha256);
+  EXPECT_EQ(one.source_sha256, source_sha256(stores("VALUE", {{"VALUE", 1}})));
+  EXPECT_TRUE(contains(compiler_->identity(), "sm_90a")) << compiler_->identity();
+}
+
+TEST_F(CudaCompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
+  const std::string message = error_of(stores("USED", {{"UNUSED_ONE", 2}, {"USED", 1}}));
+  EXPECT_TRUE(contains(message, "variable \"UNUSED_ONE\" was declared but never referenced")) << message;
+  EXPECT_FALSE(contains(message, "\"USED\"")) << message;
+}
+
+TEST_F(CudaCompileTest, ConstantsReadAtRunTime) {
+  KernelSource source = stores("VALUE", {{"VALUE", 1}});
+  source.run_time = {"VALUE"};
+  KernelSource other = source;
+  other.constants["VALUE"] = 2;
+  const Binary one = compiler_->compile(source), two = compiler_->compile(other);
+  EXPECT_EQ(one.code_sha256, two.code_sha256);
+  EXPECT_TRUE(contains(one.code, "VALUE")) << "a symbol that load() can find";
+  EXPECT_EQ(two.run_time, (FunctionConstants{{"VALUE", 2}}));
+  KernelSource sized = stores("VALUE; int array[VALUE]; array[0] = 0", {{"VALUE", 1}});
+  sized.run_time = {"VALUE"};
+  EXPECT_TRUE(contains(error_of(sized), "VALUE")) << error_of(sized);
+  KernelSource unused = stores("NO_VALUE /* */; // VALUE", {{"VALUE", 1}, {"NO_VALUE", 2}});
+  unused.run_time = {"VALUE"};
+  EXPECT_TRUE(contains(error_of(unused), "the kernel does not use VALUE")) << error_of(unused);
+}
+
+TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
+  if (!compiler_->has_precompiled_headers()) GTEST_SKIP() << "NVRTC is too old";
+  KernelSource source = stores("scaled(VALUE) + shared()", {{"VALUE", 3}});
+  source.includes[source.path] =
+      "#include \"test/reads.h\"\n#include \"test/plain.h\"\n" + source.includes[source.path];
+  source.includes["test/reads.h"] = "#pragma once\nstatic inline int scaled(int x) { return x * VALUE; }\n";
+  source.includes["test/plain.h"] = "#pragma once\nstatic inline int shared() { return 2; }\n";
+  const Binary without = compiler_->compile(source);
+  compiler_->precompile_headers(true);
+  for (const int64_t value : {3, 4, 3}) {
+    source.constants["VALUE"] = value;
+    EXPECT_EQ(compiler_->compile(source).code_sha256 == without.code_sha256, value == 3);
+  }
+  EXPECT_TRUE(contains(error_of(stores("1", {{"VALUE", 3}})), "declared but never referenced"));
+  compiler_->precompile_headers(false);
+  source.constants["VALUE"] = 3;
+  EXPECT_EQ(compiler_->compile(source).code_sha256, without.code_sha256);
+}
+
+TEST_F(CudaCompileTest, WhatAHeaderDeclaresNeedNotBeUsed) {
+  KernelSource source = stores("USED", {{"USED", 1}});
+  source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
+  source.includes["test/header.h"] = "constexpr int spare = 1;\nstatic inline int idle() { return 2; }\n";
+  EXPECT_EQ(compiler_->compile(source).key, source.key());
+}
+
+TEST_F(CudaCompileTest, ErrorsHaveTheKernelsLines) {
+  const std::string message = error_of(stores("MISSPELT", {}));
+  EXPECT_TRUE(contains(message, "test/kernel.cuda.cu(2): error:")) << message;
+  EXPECT_TRUE(contains(message, "MISSPELT")) << message;
+  EXPECT_TRUE(contains(message, stores("MISSPELT").key())) << message;
+
+  KernelSource source = stores("1");
+  source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
+  source.includes["test/header.h"] = "\n\nint broken(;\n";
+  EXPECT_TRUE(contains(error_of(source), "test/header.h(3): error:")) << error_of(source);
+}
+
+TEST_F(CudaCompileTest, AMissingEntryIsAnError) {
+  KernelSource source = stores("1");
+  source.entry = "walk";
+  EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
+  EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
+}
+
+TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
+  EXPECT_THROW(compiler_->compile({"no/such/kernel.cuda.cu", "run", {}, {}}), BadInput);
+  KernelSource source = stores("1");
+  source.includes[source.path] = "#include \"no/such/header.h\"\n";
+  EXPECT_THROW(compiler_->compile(source), BadInput);
+}
+
+TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
+  if (!compiler_->has_phase_trace()) GTEST_SKIP() << "NVRTC is too old";
+  const Binary plain = compiler_->compile(stores("1"));
+  EXPECT_EQ(plain.times.optimizer_s, 0);
+  compiler_->trace_phases(true);
+  const Binary traced = compiler_->compile(stores("1"));
+  EXPECT_GT(traced.times.front_end_s, 0);
+  EXPECT_GT(traced.times.optimizer_s, 0);
+  EXPECT_GT(traced.times.code_generation_s, 0);
+  EXPECT_EQ(traced.code_sha256, plain.code_sha256);
+  EXPECT_EQ(traced.key, plain.key);
+  compiler_->precompile_headers(true);
+  EXPECT_GT(compiler_->compile(stores("1")).times.optimizer_s, 0);
+}
+
+// NVRTC would end the process.
+TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
+  compiler_->trace_phases(true);
+  ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
+  const Binary binary = compiler_->compile(stores("1"));
+  unsetenv("TMPDIR");
+  EXPECT_EQ(binary.times.optimizer_s, 0);
+  EXPECT_GT(binary.times.code_generation_s, 0);
+}
+
+// The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
+TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
+  KernelSource source = stores("1");
+  source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
+  EXPECT_TRUE(contains(error_of(source), "common/kernel/types.h")) << error_of(source);
+}
+
+TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
+  const Binary small = compiler_->compile(stores("1"));
+  EXPECT_GT(small.registers, 0);
+  EXPECT_EQ(small.spill_bytes, 0);
+  EXPECT_EQ(small.threadgroup_bytes, 0);
+  EXPECT_GT(small.times.front_end_s, 0);
+  EXPECT_GT(small.times.code_generation_s, 0);
+
+  // 1024 threads leave 64 registers for 120 sums; another entry of the same file must not be taken for this one.
+  KernelSource source = stores("1");
+  source.entry = "crowded";
+  source.includes[source.path] += R"(
+    extern "C" __global__ void __launch_bounds__(1024) crowded(float* const result) {
+      __shared__ float scratch[1000];
+      scratch[threadIdx.x % 1000] = threadIdx.x;
+      __syncthreads();
+      float sums[120];
+      for (int i = 0; i < 120; ++i) sums[i] = result[i];
+      for (int n = 0; n < 100; ++n) {
+        for (int i = 0; i < 120; ++i) sums[i] = sums[i] * sums[(i + 7) % 120] + scratch[(n + threadIdx.x) % 1000];
+      }
+      for (int i = 0; i < 120; ++i) result[i] = sums[i];
+    })";
+  const Binary crowded = compiler_->compile(source);
+  EXPECT_EQ(crowded.registers, 64);
+  EXPECT_GT(crowded.spill_bytes, 0);
+  EXPECT_EQ(crowded.threadgroup_bytes, 4000);
+}
+
+TEST_F(CudaCompileTest, CountsInstructions) {
+  const auto [counts, bytes] = cuda_contents(compiler_->compile(stores("sqrtf(*result)")));
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(bytes % 16, 0);
+  if (counts.empty()) GTEST_SKIP() << "no disassembler (nvdisasm) here";
+  EXPECT_EQ(counts.at("STG"), 1);
+  EXPECT_GE(counts.at("MUFU"), 1);
+  EXPECT_FALSE(counts.contains("HGMMA"));
+}
+
+/// A kernel that stores what a fragment makes of a number.
+KernelSource with_fragment(const std::string& fragment, Linking linking) {
+  KernelSource source = stores("part(*result)");
+  source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];
+  source.fragments = {{"test/fragment.h", "part", {}, {{"test/fragment.h", fragment}}}};
+  source.linking = linking;
+  return source;
+}
+
+// Skipped where there is no nvJitLink.
+TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
+  const std::string part = "extern \"C\" float part(float x) { return 2 * x + 1; }";
+  Binary whole, stitched, linked;
+  try {
+    stitched = compiler_->compile(with_fragment(part, Linking::before_optimizer));
+    linked = compiler_->compile(with_fragment(part, Linking::after_code_generation));
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+  whole = compiler_->compile(stores("2 * *result + 1"));
+  EXPECT_EQ(stitched.registers, whole.registers);
+  EXPECT_EQ(stitched.spill_bytes, 0);
+  EXPECT_GT(linked.registers, whole.registers) << "those that a call may need";
+  EXPECT_NE(stitched.code_sha256, linked.code_sha256);
+  EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
+  EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);
+  EXPECT_TRUE(contains(compiler_->identity(), "nvJitLink")) << compiler_->identity();
+
+  for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
+    EXPECT_TRUE(contains(error_of(with_fragment("\n\nint broken(;\n", linking)), "test/fragment.h(3): error:"));
+    EXPECT_TRUE(contains(error_of(with_fragment("// nothing\n", linking)), "part"));
+  }
+}
+
+TEST_F(CudaCompileTest, ASourceHasAnOptionForTheAssembler) {
+  const auto bytes = [&](KernelSource source, const std::string& option) {
+    source.assembler = option;
+    return cuda_contents(compiler_->compile(source)).bytes;
+  };
+  EXPECT_EQ(bytes(stores("sqrtf(*result)"), "-O3"), cuda_contents(compiler_->compile(stores("sqrtf(*result)"))).bytes);
+  EXPECT_GT(bytes(stores("sqrtf(*result)"), "-O0"), bytes(stores("sqrtf(*result)"), "-O3"));
+  EXPECT_THROW(bytes(stores("1"), "--nonsense"), CompileError);
+  try {
+    const KernelSource linked =
+        with_fragment("extern \"C\" float part(float x) { return sqrtf(x); }", Linking::before_optimizer);
+    EXPECT_GT(bytes(linked, "-O0"), bytes(linked, "-O3"));
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+}
+
+struct CheckedPipeline {
+  KernelSource source;
+  bool without_spills;
+};
+
+/// From the lines of a kernel's head: "// Checked: entry[NAME=1,OTHER=2]", maybe with " without spills" behind.
+std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
+  std::vector<CheckedPipeline> checked;
+  std::istringstream stream(read_source({}, path));
+  for (std::string line; std::getline(stream, line);) {
+    const std::string mark = "// Checked: ";
+    if (!line.starts_with(mark)) continue;
+    const size_t close = std::min(line.find(']'), line.size() - 1) + 1;
+    std::optional<KernelSource> source = parse_key(line.substr(mark.size(), close - mark.size()));
+    const std::string rest = line.substr(close);
+    if (!source || (!rest.empty() && rest != " without spills")) {
+      ADD_FAILURE() << path << ": " << line;
+      continue;
+    }
+    source->path = path;
+    checked.push_back({std::move(*source), !rest.empty()});
+  }
+  return checked;
+}
+
+TEST_F(CudaCompileTest, EveryKernelOfTheTree) {
+  std::vector<std::string> kernels = kernel_files();
+  std::erase_if(kernels, [](const std::string& path) { return !path.ends_with(".cuda.cu"); });
+  EXPECT_FALSE(kernels.empty());
+  for (const std::string& kernel : kernels) {
+    const auto checked = checked_pipelines(kernel);
+    EXPECT_FALSE(checked.empty()) << kernel << " has no line \"// Checked: entry[NAME=1,OTHER=2]\"";
+    for (const auto& [source, without_spills] : checked) {
+      try {
+        const test::CapturedLog log;
+        const Binary binary = compiler_->compile(source);
+        RecordProperty(source.key(),
+                       fmt::format("{} registers, {:.0f} ms", binary.registers, 1e3 * binary.times.total_s()));
+        if (without_spills) {
+          EXPECT_EQ(binary.spill_bytes, 0) << source.key();
+          EXPECT_EQ(log.text(), "") << "matrix products done one after the other, for one";
+        }
+      } catch (const CompileError& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

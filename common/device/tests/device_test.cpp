@@ -1,0 +1,207 @@
+// The cpu device: what only it does, or what needs its kernels. any_device_test.cpp has the rest.
+#include "common/device/device.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "common/device/tests/support.h"
+
+namespace attn {
+namespace {
+
+using test::kernel_text;
+using test::message_of;
+using test::sanitizes;
+
+using DeviceTest = test::CpuTest;
+
+TEST(DeviceOpenTest, RefusesUnknownSpecsInOneLine) {
+  for (const char* spec : {"", "gpu", "CPU", " cpu", "cpux", "metal", "cudax", ":", ":threads=2"}) {
+    const std::string message = message_of<BadInput>([&] { Device::open(spec); });
+    EXPECT_NE(message.find(fmt::format("'{}'", spec)), std::string::npos) << message;
+    EXPECT_NE(message.find("cpu:threads=N"), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST_F(DeviceTest, RefusesBadThreadCounts) {
+  for (const char* spec :
+       {"cpu:", "cpu:threads", "cpu:threads=", "cpu:threads=0", "cpu:threads=-1", "cpu:threads=+2", "cpu:threads=2x",
+        "cpu:threads= 2", "cpu:threads=2 ", "cpu:threads=2.0", "cpu:threads=1025", "cpu:threads=4294967297",
+        "cpu:threads=99999999999999999999", "cpu:thread=2", "cpu:Threads=2", "cpu:0", "cpu:threads=2,threads=3"}) {
+    const std::string message = message_of<BadInput>([&] { Device::open(spec); });
+    EXPECT_NE(message.find(fmt::format("'{}'", spec)), std::string::npos) << message;
+    EXPECT_NE(message.find("cpu:threads=N with N from 1 to 1024"), std::string::npos) << message;
+  }
+}
+
+TEST_F(DeviceTest, TellsWhatItIs) {
+  const DeviceInfo& info = device_->info();
+  EXPECT_EQ(info.spec, "cpu:threads=3");
+  EXPECT_EQ(Device::open(info.spec)->info().spec, info.spec);
+  EXPECT_EQ(info.backend, "cpu");
+  EXPECT_EQ(info.units, 3u);
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_FALSE(info.arch.empty());
+  EXPECT_TRUE(info.toolchain.starts_with("clang ")) << info.toolchain;
+  EXPECT_TRUE(info.simd_width == 4 || info.simd_width == 8 || info.simd_width == 16) << info.simd_width;
+  EXPECT_TRUE(info.vector_registers == 16 || info.vector_registers == 32) << info.vector_registers;
+  EXPECT_GE(info.threadgroup_memory_bytes, size_t{64} << 10);
+  EXPECT_GE(info.last_level_cache_bytes, info.threadgroup_memory_bytes);
+  EXPECT_GT(info.memory_bytes, info.last_level_cache_bytes);
+  ASSERT_FALSE(info.features.empty());
+  for (const std::string& feature : info.features) EXPECT_TRUE(info.has(feature));
+  EXPECT_FALSE(info.has("no such feature"));
+  EXPECT_FALSE(info.has(""));
+
+  const nlohmann::ordered_json json = info.json();
+  EXPECT_EQ(json.at("spec"), info.spec);
+  EXPECT_EQ(json.at("arch"), info.arch);
+  EXPECT_EQ(json.at("units"), info.units);
+  EXPECT_EQ(json.at("features").size(), info.features.size());
+  EXPECT_EQ(json.at("threadgroup_memory_bytes"), info.threadgroup_memory_bytes);
+  EXPECT_EQ(json.at("last_level_cache_bytes"), info.last_level_cache_bytes);
+}
+
+TEST_F(DeviceTest, TakesAThreadForEachCoreItMayRunOn) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  EXPECT_LE(Device::open("cpu")->info().units, static_cast<unsigned>(CPU_COUNT(&all)));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int core = 0; CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const uint32_t units = Device::open("cpu")->info().units;
+  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+  EXPECT_EQ(units, 1u);
+}
+
+struct Visit {
+  unsigned* visits;
+  unsigned* wrong;
+};
+
+// Every threadgroup fills its memory with its number, lets others run, and finds it as it left it.
+TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
+  const KernelSource source = kernel_text(R"(
+    struct Visit { unsigned* visits; unsigned* wrong; };
+    extern "C" int sched_yield();
+    extern "C" void run(const Visit* p, const Threadgroup* group) {
+      const unsigned char mark = group->index[0] + 1;
+      bool wrong = group->memory_bytes != BYTES || reinterpret_cast<unsigned long>(group->memory) % 4096 != 0;
+      for (unsigned long i = 0; i < group->memory_bytes; ++i) group->memory[i] = mark;
+      sched_yield();
+      for (unsigned long i = 0; i < group->memory_bytes; ++i) wrong |= group->memory[i] != mark;
+      if (wrong) __atomic_fetch_add(p->wrong, 1u, __ATOMIC_RELAXED);
+      __atomic_fetch_add(p->visits, 1u, __ATOMIC_RELAXED);
+    })");
+  const size_t most = device_->info().threadgroup_memory_bytes;
+  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // also a smaller one after a larger
+    KernelSource sized = source;
+    sized.constants = {{"BYTES", static_cast<int64_t>(bytes)}};
+    unsigned visits = 0, wrong = 0;
+    dispatch(sized, Visit{&visits, &wrong}, {40, 1, 1}, bytes);
+    EXPECT_EQ(visits, 40u);
+    EXPECT_EQ(wrong, 0u) << bytes;
+  }
+}
+
+TEST_F(DeviceTest, CatchesAnOverrunOfThreadgroupMemory) {
+  if (!sanitizes("address")) GTEST_SKIP() << "needs a build with AddressSanitizer";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const KernelSource source = kernel_text(R"(
+    extern "C" void run(const long long* at, const Threadgroup* group) { group->memory[*at] = 1; })");
+  dispatch(source, 5000LL, {}, 5001);
+  dispatch(source, 99LL, {}, 100);
+  EXPECT_DEATH(dispatch(source, 100LL, {}, 100), "AddressSanitizer");
+  EXPECT_DEATH(dispatch(source, 5000LL, {}, 100), "AddressSanitizer");
+}
+
+TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
+  const KernelSource source = kernel_text(R"(
+    extern "C" void run(unsigned* const* count, const Threadgroup* group) {
+      if (group->memory_bytes > 0) group->memory[group->memory_bytes - 1] = 1;
+      __atomic_fetch_add(*count, 1u, __ATOMIC_RELAXED);
+    })");
+  unsigned count = 0;
+  dispatch(source, &count, {5, 1, 1}, 100);
+  EXPECT_THROW(dispatch(source, &count, {5, 1, 1}, size_t{1} << 50), OutOfMemory);
+  EXPECT_EQ(count, 5u);
+  dispatch(source, &count, {5, 1, 1}, 100);
+  dispatch(source, &count, {5, 1, 1}, size_t{5} << 20);
+  EXPECT_EQ(count, 15u);
+}
+
+TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
+  const KernelSource source = kernel_text(R"(
+    extern "C" int usleep(unsigned);
+    extern "C" void run(const unsigned* microseconds, const Threadgroup*) { usleep(*microseconds); })");
+  const auto kernel = device_->load(device_->compile(source), source.entry);
+  const auto seconds_with = [&](int timestamps) {
+    CommandEncoder encoder;
+    for (int i = 0; i < timestamps; ++i) encoder.timestamp();
+    return device_->submit(encoder);
+  };
+  EXPECT_TRUE(device_->submit(CommandEncoder()).empty());
+  for (const int timestamps : {0, 1, 2, 5}) {
+    EXPECT_EQ(seconds_with(timestamps).size(), static_cast<size_t>(std::max(0, timestamps - 1)));
+  }
+
+  CommandEncoder encoder;
+  encoder.dispatch(*kernel, {1, 1, 1}, 1, 0, 60'000u);  // before the first timestamp: not counted
+  encoder.timestamp();
+  encoder.timestamp();
+  encoder.dispatch(*kernel, {1, 1, 1}, 1, 0, 20'000u);
+  encoder.timestamp();
+  encoder.dispatch(*kernel, {1, 1, 1}, 1, 0, 60'000u);
+  const std::vector<double> seconds = device_->submit(encoder);
+  ASSERT_EQ(seconds.size(), 2u);
+  EXPECT_GE(seconds[0], 0);
+  EXPECT_LT(seconds[0], seconds[1]);
+  EXPECT_GE(seconds[1], 0.020);
+  EXPECT_LT(seconds[1], 0.060);
+}
+
+struct Denormals {
+  float* results;
+  float denormal, smallest, half;
+};
+
+// Operands and results are flushed in kernels, on every thread; the host's own arithmetic stays as it was.
+TEST_F(DeviceTest, FlushesDenormalsInKernels) {
+#if !defined(__x86_64__) && !defined(__aarch64__)
+  GTEST_SKIP() << "not on this architecture";
+#endif
+  const KernelSource source = kernel_text(R"(
+    struct Denormals { float* results; float denormal, smallest, half; };
+    extern "C" int usleep(unsigned);
+    extern "C" void run(const Denormals* p, const Threadgroup* group) {
+      float* const result = p->results + 2 * group->index[0];
+      result[0] = p->denormal * 1e38f;
+      result[1] = p->smallest * p->half;
+      usleep(100);  // so that all threads take some
+    })");
+  constexpr float denormal = std::numeric_limits<float>::denorm_min();
+  constexpr float smallest = std::numeric_limits<float>::min();
+  std::vector<float> results(2 * 50, 1);
+  dispatch(source, Denormals{results.data(), denormal, smallest, 0.5f}, {50, 1, 1});
+  EXPECT_EQ(results, std::vector<float>(results.size(), 0));
+
+  volatile float host = denormal;
+  host = host * 2;
+  EXPECT_EQ(host, 2 * denormal);
+}
+
+}  // namespace
+}  // namespace attn

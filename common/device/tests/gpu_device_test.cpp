@@ -1,0 +1,433 @@
+// The cuda device: what only it does. any_device_test.cpp has what every device must do. Tests that go wrong on purpose
+// have Fault in their names, those that need a device at its usual speed Timing, so that compute-sanitizer can leave
+// both out: --gtest_filter='-*Fault*:*Timing*'.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "common/experiment/ceilings.h"
+#include "common/device/cuda/tensor_map.h"
+#include "common/device/tests/support.h"
+#include "common/records/timing.h"
+
+namespace attn {
+namespace {
+
+using test::buffer_of;
+using test::content_of;
+using test::message_of;
+
+KernelSource cuda_kernel(const std::string& text, FunctionConstants constants = {}) {
+  const std::string path = "test/kernel.cuda.cu";
+  return {path, "run", std::move(constants), {{path, text}}};
+}
+
+/// Spins for `nanoseconds`, for ever if they are negative.
+KernelSource spin() {
+  return cuda_kernel(R"(
+    extern "C" __global__ void run(const long long nanoseconds) {
+      unsigned long long start, now;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+      do {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+      } while (nanoseconds < 0 || now - start < nanoseconds);
+    })");
+}
+
+KernelSource increment() {
+  return cuda_kernel(R"(extern "C" __global__ void run(unsigned* const count) { atomicAdd(count, 1u); })");
+}
+
+class GpuDeviceTest : public test::OpenDeviceTest {
+ protected:
+  GpuDeviceTest() : OpenDeviceTest("cuda") {}
+
+  std::unique_ptr<Kernel> load(const KernelSource& source) {
+    return device_->load(device_->compile(source), source.entry);
+  }
+  template <typename Parameters>
+  void run(const Kernel& kernel, const Parameters& parameters, uint32_t threads = 1) {
+    CommandEncoder encoder;
+    encoder.dispatch(kernel, {}, threads, 0, parameters);
+    device_->submit(encoder);
+  }
+  unsigned count_after(const CommandEncoder& encoder, const Buffer& count) {
+    device_->submit(encoder);
+    return content_of<unsigned>(count)[0];
+  }
+};
+
+using CudaTimingTest = GpuDeviceTest;
+
+TEST(CudaOpenTest, RefusesBadSpecs) {
+  for (const char* spec : {"cuda:", "cuda:-1", "cuda:x", "cuda:0x", "cuda:0,1", "cuda: 0", "cuda:99999999999"}) {
+    try {
+      Device::open(spec);
+      ADD_FAILURE() << spec;
+    } catch (const BadInput& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("'{}'", spec)), std::string::npos) << error.what();
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();  // a build without it
+    }
+  }
+}
+
+TEST(CudaOpenTest, SaysWhatIsMissing) {
+  const std::string message = message_of<DeviceMissing>([] { Device::open("cuda:99"); });
+  EXPECT_TRUE(message.starts_with("cuda")) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+TEST_F(GpuDeviceTest, TellsWhatItIs) {
+  const DeviceInfo& info = device_->info();
+  EXPECT_EQ(info.spec, "cuda:0");
+  EXPECT_EQ(info.backend, "cuda");
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_TRUE(info.arch.starts_with("sm_")) << info.arch;
+  EXPECT_TRUE(info.toolchain.starts_with("NVRTC ")) << info.toolchain;
+  EXPECT_EQ(info.simd_width, 32u);
+  EXPECT_GT(info.units, 0u);
+  EXPECT_GE(info.threadgroup_memory_bytes, size_t{64} << 10);
+  EXPECT_GT(info.last_level_cache_bytes, info.threadgroup_memory_bytes);
+  EXPECT_GT(info.memory_bytes, info.last_level_cache_bytes);
+  EXPECT_EQ(info.has("wgmma"), info.arch == "sm_90a");
+  const Clocks clocks = device_->clocks();
+  std::printf("%s\ncore %.0f MHz, memory %.0f MHz, %.1f W, %.0f C, throttled by %zu\n", info.json().dump(2).c_str(),
+              clocks.core_mhz, clocks.memory_mhz, clocks.power_w, clocks.temperature_c, clocks.throttle_reasons.size());
+  EXPECT_GT(clocks.core_mhz, 0);
+  EXPECT_GT(clocks.memory_mhz, 0);
+}
+
+struct Fill {
+  void* target;
+  unsigned bytes;
+};
+
+TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
+  const auto kernel = load(cuda_kernel(R"(
+    struct Fill { unsigned* target; unsigned bytes; };
+    extern "C" __global__ void run(const Fill p) {
+      extern __shared__ unsigned memory[];
+      __shared__ unsigned own[16];
+      own[threadIdx.x % 16] = 3;
+      for (unsigned i = threadIdx.x; i < p.bytes / 4; i += blockDim.x) memory[i] = i;
+      __syncthreads();
+      for (unsigned i = threadIdx.x; i < p.bytes / 4; i += blockDim.x) {
+        if (memory[p.bytes / 4 - 1 - i] != p.bytes / 4 - 1 - i) return;
+      }
+      atomicAdd(p.target, own[(threadIdx.x + 5) % 16]);
+    })"));
+  const size_t most = device_->info().threadgroup_memory_bytes - 64;  // less what it declares itself
+  const Buffer sum = buffer_of(*device_, std::vector<unsigned>{0});
+  const auto submit = [&](size_t bytes) {
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel, {7}, 256, bytes, Fill{sum.data(), static_cast<unsigned>(bytes)});
+    return count_after(encoder, sum);
+  };
+  EXPECT_EQ(submit(4096), 3u * 256 * 7);
+  EXPECT_EQ(submit(most), 2 * 3u * 256 * 7);
+  for (const size_t bytes : {most + 1, size_t{1} << 40}) {
+    const std::string message = message_of<OutOfMemory>([&] { submit(bytes); });
+    EXPECT_NE(message.find(std::to_string(bytes + 64)), std::string::npos) << message;
+  }
+  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device goes on";
+}
+
+TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
+  const auto kernel = load(increment());
+  const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
+  CommandEncoder encoder;
+  encoder.dispatch(*kernel, {}, 1, 0, count.data());
+  encoder.dispatch(*kernel, {1, 1, 1}, 100'000, 0, count.data());
+  const std::string message = message_of<std::runtime_error>([&] { device_->submit(encoder); });
+  EXPECT_NE(message.find("100000 threads"), std::string::npos) << message;
+  const unsigned before = content_of<unsigned>(count)[0];
+  run(*kernel, count.data(), 64);
+  EXPECT_EQ(content_of<unsigned>(count)[0], before + 64);
+  EXPECT_FALSE(device_->lost());
+}
+
+TEST_F(GpuDeviceTest, ParametersOfAnotherSizeAreAnError) {
+  const auto kernel = load(increment());
+  const std::string message = message_of<std::logic_error>([&] { run(*kernel, 7); });
+  EXPECT_NE(message.find("takes 8 bytes of parameters, not 4"), std::string::npos) << message;
+}
+
+TEST_F(GpuDeviceTest, FaultyCubinIsAnError) {
+  Binary binary = device_->compile(increment());
+  EXPECT_THROW(device_->load(binary, "walk"), CompileError);
+  binary.code = "not a cubin";
+  EXPECT_THROW(device_->load(binary, "run"), CompileError);
+  EXPECT_THROW(device_->load(Binary(), "run"), CompileError);
+}
+
+TEST_F(CudaTimingTest, TimesWhatLiesBetweenTimestamps) {
+  const auto kernel = load(spin());
+  CommandEncoder encoder;
+  encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not counted
+  encoder.timestamp();
+  encoder.timestamp();
+  encoder.dispatch(*kernel, {}, 1, 0, 20'000'000LL);
+  encoder.timestamp();
+  for (int i = 0; i < 3; ++i) encoder.dispatch(*kernel, {}, 1, 0, 10'000'000LL);
+  encoder.timestamp();
+  encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);
+  const std::vector<double> seconds = device_->submit(encoder);
+  ASSERT_EQ(seconds.size(), 3u);
+  EXPECT_LT(seconds[0], 1e-3);
+  EXPECT_NEAR(seconds[1], 0.020, 1e-3);
+  EXPECT_NEAR(seconds[2], 0.030, 1e-3);
+}
+
+// What a timestamp and a launch cost, which no short kernel can get below.
+TEST_F(CudaTimingTest, AnEmptyLaunchTakesMicroseconds) {
+  const auto kernel = load(spin());
+  const auto median_us = [&](int launches) {
+    CommandEncoder encoder;
+    encoder.timestamp();
+    for (int i = 0; i < launches; ++i) encoder.dispatch(*kernel, {}, 1, 0, 0LL);
+    encoder.timestamp();
+    std::vector<double> samples;
+    for (int i = 0; i < 200; ++i) samples.push_back(1e6 * device_->submit(encoder)[0] / launches);
+    return median(samples);
+  };
+  const double single = median_us(1), pair = median_us(2), many = median_us(50);
+  std::printf("an empty launch: alone %.2f us; of 2 %.2f us; of 50 %.2f us\n", single, pair, many);
+  EXPECT_LT(single, 50);
+  EXPECT_LT(many, single);
+}
+
+// What has timestamps runs as a graph, which is kept: as often as it is submitted, and for as many encoders as there
+// are.
+TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
+  const KernelSource source = cuda_kernel(R"(
+    struct Add { unsigned* target; unsigned value; };
+    extern "C" __global__ void run(const Add p) { *p.target = *p.target * 3 + p.value; })");
+  struct Add {
+    void* target;
+    unsigned value;
+  };
+  auto kernel = load(source);
+  const Buffer value = buffer_of(*device_, std::vector<unsigned>{0});
+  const auto encode = [&](const Kernel& with, unsigned first) {
+    CommandEncoder encoder;
+    encoder.timestamp();
+    encoder.fill(value.data(), 0, 4);
+    encoder.dispatch(with, {}, 1, 0, Add{value.data(), first});
+    encoder.dispatch(with, {}, 1, 0, Add{value.data(), 5});
+    encoder.timestamp();
+    return encoder;
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (unsigned i = 0; i < 150; ++i) EXPECT_EQ(count_after(encode(*kernel, i), value), 3 * i + 5) << i;
+    kernel.reset();  // its graphs go with it, also where the next kernel gets its address
+    kernel = load(source);
+  }
+}
+
+// The driver caches what it compiles from PTX, and nothing of what is machine code already: timing a compilation here
+// times NVRTC. It reads where its cache lies when it starts, so the test says something only in a process of its own.
+TEST(CudaDriverCacheTest, SeesNoKernel) {
+  const test::TemporaryFolder folder;
+  const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
+  std::unique_ptr<Device> device;
+  try {
+    device = Device::open("cuda");
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const auto kernel = device->load(device->compile(increment()), "run");
+  EXPECT_TRUE(folder.files().empty()) << folder.files().begin()->first;
+  Binary ptx;
+  ptx.code = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run(.param .u64 count) { ret; }\n";
+  const auto compiled_by_driver = device->load(ptx, "run");
+  if (folder.files().empty()) GTEST_SKIP() << "the driver keeps no cache where this process would see it";
+}
+
+TEST_F(GpuDeviceTest, KernelsOutliveNobody) {
+  const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
+  for (int i = 0; i < 20; ++i) run(*load(increment()), count.data());
+  EXPECT_EQ(content_of<unsigned>(count)[0], 20u);
+}
+
+// ---- faults
+
+struct Faulty {
+  const char* name;
+  const char* body;
+};
+
+/// What happens to a process whose kernel goes wrong; ends it with status 0 if it is what should.
+void lose_the_device(const KernelSource& source) {
+  alarm(60);
+  {
+    const auto device = Device::open("cuda");
+    const auto kernel = device->load(device->compile(source), "run");
+    Buffer buffer(*device, 64);
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel, {}, 1, 0, -1LL);
+    const auto start = std::chrono::steady_clock::now();
+    const auto told = [&](const auto& action) {
+      try {
+        action();
+      } catch (const DeviceLost& error) {
+        std::fprintf(stderr, "%s; ", error.what());
+      }
+    };
+    told([&] { device->submit(encoder); });
+    told([&] { device->submit(encoder); });
+    told([&] { buffer.poison(); });
+    told([&] { Buffer(*device, 1); });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::fprintf(stderr, "after %.1f s, %s", seconds, device->lost() ? "lost" : "in use");
+  }
+  std::exit(0);  // nor does the way out wait for a kernel that hangs
+}
+
+TEST_F(GpuDeviceTest, FaultsAreNamed) {
+  device_.reset();  // faults happen in processes of their own
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Faulty faults[] = {{"illegal memory access", "*reinterpret_cast<volatile int*>(64) = 1;"},
+                           {"misaligned", "*reinterpret_cast<volatile int*>(65) = 1;"},
+                           {"CUDA_ERROR", "__trap();"}};
+  const std::string rest = " in run; (cuda:0 is lost to this process; ){3}after [0-9.]* s, lost";
+  for (const auto& [name, body] : faults) {
+    const auto source = cuda_kernel(fmt::format("extern \"C\" __global__ void run(long long) {{ {} }}", body));
+    EXPECT_EXIT(lose_the_device(source), testing::ExitedWithCode(0), "cuda:0: .*" + std::string(name) + ".*" + rest);
+  }
+}
+
+TEST_F(GpuDeviceTest, FaultyHangTimesOut) {
+  device_.reset();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(lose_the_device(spin()), testing::ExitedWithCode(0),
+              "cuda:0: run did not end within 10 s; (cuda:0 is lost to this process; ){3}after 10.[0-9] s, lost");
+}
+
+// ---- tensor maps
+
+struct TensorCopy {
+  TensorMap from, to;
+  int x, y;
+};
+
+/// Copies a box from one tensor to another through shared memory.
+const char* const tensor_copy = R"(
+  #include "common/kernel/tensor_map.h"
+  struct TensorCopy { TensorMap from, to; int x, y; };
+  extern "C" __global__ void run(const __grid_constant__ TensorCopy p) {
+    __shared__ alignas(1024) unsigned char box[BYTES];
+    __shared__ unsigned long long barrier;
+    const unsigned memory = __cvta_generic_to_shared(box), done = __cvta_generic_to_shared(&barrier);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(done) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(BYTES) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+                 ::"r"(memory), "l"(&p.from), "r"(done), "r"(p.x), "r"(p.y) : "memory");
+    unsigned ready = 0;
+    while (!ready) {
+      asm volatile("{ .reg .pred r; mbarrier.try_wait.parity.shared::cta.b64 r, [%1], 0; selp.u32 %0, 1, 0, r; }"
+                   : "=r"(ready) : "r"(done) : "memory");
+    }
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+                 ::"l"(&p.to), "r"(memory), "r"(0), "r"(0) : "memory");
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+  })";
+
+TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
+  if (!device_->info().has("tma")) GTEST_SKIP() << "no tensor copies on " << device_->info().arch;
+  constexpr int64_t width = 80, height = 50, box_width = 64, box_height = 32;
+  std::vector<uint16_t> numbers(width * height);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<uint16_t>(i + 1);
+  const Buffer source = buffer_of(*device_, numbers);
+  for (const Swizzle swizzle : {Swizzle::none, Swizzle::bytes_128}) {
+    Buffer target(*device_, box_width * box_height * 2);
+    const auto map = [&](const Buffer& buffer, uint64_t columns, uint64_t rows) {
+      return make_tensor_map({.base = buffer.data(),
+                              .element = BF16,
+                              .dims = {columns, rows},
+                              .strides_bytes = {columns * 2},
+                              .box = {box_width, box_height},
+                              .swizzle = swizzle});
+    };
+    // The box hangs over the right and the lower edge.
+    const int x = 40, y = 30;
+    dispatch(cuda_kernel(tensor_copy, {{"BYTES", box_width * box_height * 2}}),
+             TensorCopy{map(source, width, height), map(target, box_width, box_height), x, y});
+    std::vector<uint16_t> expected;
+    for (int row = y; row < y + box_height; ++row) {
+      for (int column = x; column < x + box_width; ++column) {
+        expected.push_back(row < height && column < width ? numbers[row * width + column] : 0);
+      }
+    }
+    EXPECT_EQ(content_of<uint16_t>(target), expected);
+    EXPECT_TRUE(target.guards_intact());
+  }
+}
+
+TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
+  const Buffer buffer(*device_, 1 << 20);
+  const TensorMapLayout good{
+      .base = buffer.data(), .dims = {128, 64}, .strides_bytes = {256}, .box = {64, 64}, .swizzle = Swizzle::bytes_128};
+  make_tensor_map(good);
+  const auto refuse = [&](const char* what, const auto& change) {
+    TensorMapLayout layout = good;
+    change(layout);
+    const std::string message = message_of<BadInput>([&] { make_tensor_map(layout); });
+    EXPECT_NE(message.find(what), std::string::npos) << message;
+  };
+  refuse("base address", [](TensorMapLayout& layout) { layout.base = static_cast<const char*>(layout.base) + 2; });
+  refuse("0 dimensions", [](TensorMapLayout& layout) { layout.dims.clear(); });
+  refuse("1 strides", [](TensorMapLayout& layout) { layout.strides_bytes.push_back(4096); });
+  refuse("stride of 250 bytes", [](TensorMapLayout& layout) { layout.strides_bytes = {250}; });
+  refuse("box edge of 257", [](TensorMapLayout& layout) { layout.box[1] = 257; });
+  refuse("inner box of 256 bytes", [](TensorMapLayout& layout) { layout.box[0] = 128; });
+  refuse("dimension 0", [](TensorMapLayout& layout) { layout.dims[1] = 0; });
+}
+
+// ---- ceilings
+
+TEST_F(CudaTimingTest, CeilingsArePlausible) {
+  const test::TemporaryFolder folder;
+  PipelineCache pipelines(*device_, folder.path());
+  const Ceilings ceilings = measure_ceilings(*device_, pipelines, 2);
+  const Clocks clocks = device_->clocks();
+  fmt::print(
+      "copy {:.0f} GB/s, f32 {:.1f}, tf32 {:.0f}, f16 {:.0f}, bf16 {:.0f} TFLOP/s at {:.0f} MHz, {:.0f} W, throttled "
+      "by [{}]\n",
+      ceilings.copy_gbps, ceilings.f32_tflops, ceilings.tf32_tflops, ceilings.f16_tflops, ceilings.bf16_tflops,
+      clocks.core_mhz, clocks.power_w, fmt::join(clocks.throttle_reasons, ", "));
+  EXPECT_GT(ceilings.copy_gbps, 50);
+  EXPECT_GT(ceilings.f32_tflops, 1);
+  if (device_->info().has("mma")) {
+    EXPECT_GT(ceilings.bf16_tflops, 1.5 * ceilings.f32_tflops);
+    EXPECT_NEAR(ceilings.f16_tflops / ceilings.bf16_tflops, 1, 0.2);
+    EXPECT_NEAR(ceilings.tf32_tflops / ceilings.bf16_tflops, 0.5, 0.15);
+  }
+  if (device_->info().arch == "sm_90a") {  // 2 * 128 multiply-adds and 4096 flops a clock and unit
+    const double most = device_->info().units * 2.0e9 * 1e-12;
+    EXPECT_LT(ceilings.f32_tflops, 256 * most);
+    EXPECT_GT(ceilings.f32_tflops, 256 * most * 0.6);
+    EXPECT_LT(ceilings.bf16_tflops, 4096 * most);
+    EXPECT_GT(ceilings.bf16_tflops, 4096 * most * 0.5);
+  }
+}
+
+TEST_F(CudaTimingTest, FlushingTheCacheShows) {
+  const test::TemporaryFolder folder;
+  PipelineCache pipelines(*device_, folder.path());
+  const CacheFlush flush(*device_);
+  const FlushTest result = test_flush(*device_, pipelines, flush);
+  std::printf("hot %.2f us, cold %.2f us\n", 1e6 * result.hot_s, 1e6 * result.cold_s);
+  EXPECT_TRUE(result.ok) << result.json();
+}
+
+}  // namespace
+}  // namespace attn

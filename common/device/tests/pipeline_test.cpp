@@ -1,0 +1,675 @@
+// The pipeline cache and archive: who compiles what and how often, and that nothing damaged is trusted. Most run on a
+// device that makes up its code, so that every byte of an entry can be tried; two processes share a folder for real.
+#include "common/device/pipeline_cache.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/sha256.h"
+#include "common/device/tests/support.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CapturedLog;
+using test::kernel_text;
+using test::message_of;
+using test::TemporaryFolder;
+using test::Variable;
+using test::write_text;
+
+struct FakeKernel : Kernel {
+  explicit FakeKernel(std::string loaded) : code(std::move(loaded)) {}
+  std::string code;
+};
+
+/// Counts what it compiles; the code is made of the source's key.
+class FakeDevice : public Device {
+ public:
+  void* allocate(size_t bytes) override { return std::malloc(bytes); }
+  void release(void* pointer) noexcept override { std::free(pointer); }
+  void upload(void*, const void*, size_t) override {}
+  void download(void*, const void*, size_t) override {}
+  Binary compile(const KernelSource& source) override {
+    {
+      const std::lock_guard lock(mutex_);
+      ++compiled_[source.key()];
+    }
+    std::this_thread::sleep_for(compile_time);
+    if (fail) throw CompileError("told to");
+    return expected(source);
+  }
+  std::string compiler_identity() const override { return identity; }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string&) override {
+    return std::make_unique<FakeKernel>(binary.code);
+  }
+  std::vector<double> submit(const CommandEncoder&) override { return {}; }
+
+  static Binary expected(const KernelSource& source) {
+    Binary binary;
+    binary.key = source.key();
+    binary.source_sha256 = source_sha256(source);
+    binary.code = std::string("\n\0\xFF code {}\n of ", 16) + source.key();
+    binary.code_sha256 = sha256(binary.code);
+    binary.times = {0.1, 1.0 / 3, 1.5e-5};
+    binary.registers = 17;
+    binary.spill_bytes = int64_t{1} << 40;
+    return binary;
+  }
+  int compiled() const {
+    int sum = 0;
+    for (const auto& [key, count] : compiled_) sum += count;
+    return sum;
+  }
+  const std::map<std::string, int>& compiled_by_key() const { return compiled_; }
+
+  std::string identity = "compiler 1";
+  std::chrono::milliseconds compile_time{0};
+  bool fail = false;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> compiled_;
+};
+
+KernelSource source_number(int64_t number) { return kernel_text("// nothing\n", {{"NUMBER", number}}); }
+
+void expect_equal(const Binary& binary, const Binary& expected) {
+  EXPECT_EQ(binary.key, expected.key);
+  EXPECT_EQ(binary.source_sha256, expected.source_sha256);
+  EXPECT_EQ(binary.code_sha256, expected.code_sha256);
+  EXPECT_EQ(binary.code, expected.code);
+  EXPECT_EQ(binary.times.front_end_s, expected.times.front_end_s);
+  EXPECT_EQ(binary.times.optimizer_s, expected.times.optimizer_s);
+  EXPECT_EQ(binary.times.code_generation_s, expected.times.code_generation_s);
+  EXPECT_EQ(binary.registers, expected.registers);
+  EXPECT_EQ(binary.spill_bytes, expected.spill_bytes);
+}
+
+class PipelineCacheTest : public testing::Test {
+ protected:
+  /// What a new cache over the folder gives for the source, and how it came to it.
+  std::string origin_in_a_new_run(const KernelSource& source, const std::string& folder) {
+    PipelineCache cache(device_, folder);
+    const Pipeline& pipeline = cache.get(source);
+    expect_equal(pipeline.binary, FakeDevice::expected(source));
+    EXPECT_EQ(static_cast<const FakeKernel&>(*pipeline.kernel).code, pipeline.binary.code);
+    return pipeline.origin;
+  }
+  std::string origin_in_a_new_run(const KernelSource& source) { return origin_in_a_new_run(source, folder_.path()); }
+
+  FakeDevice device_;
+  TemporaryFolder folder_;
+};
+
+TEST_F(PipelineCacheTest, FragmentsAndHowTheyAreLinkedTellPipelinesApart) {
+  std::vector<KernelSource> sources(4, source_number(1));
+  for (size_t i = 0; i < 3; ++i) sources[i].fragments = {source_number(2)};
+  sources[1].fragments[0].constants["NUMBER"] = 3;
+  sources[2].linking = Linking::after_code_generation;
+  {
+    PipelineCache cache(device_, folder_.path());
+    for (const KernelSource& source : sources) EXPECT_EQ(cache.get(source).origin, "compiled") << source.key();
+    for (const KernelSource& source : sources) cache.get(source);
+  }
+  EXPECT_EQ(device_.compiled(), 4);
+  for (const KernelSource& source : sources) EXPECT_EQ(origin_in_a_new_run(source), "disk") << source.key();
+  EXPECT_EQ(device_.compiled(), 4);
+}
+
+TEST_F(PipelineCacheTest, GivesTheSamePipelineAgain) {
+  PipelineCache cache(device_, "");
+  const Pipeline& first = cache.get(source_number(1));
+  EXPECT_EQ(first.origin, "compiled");
+  EXPECT_GT(first.ready_s, 0);
+  for (int i = 2; i < 200; ++i) cache.get(source_number(i));
+  EXPECT_EQ(&cache.get(source_number(1)), &first) << "it stays where it is while others come";
+  EXPECT_EQ(device_.compiled(), 199);
+}
+
+TEST_F(PipelineCacheTest, TellsSourcesApartByAllThatCanChangeTheCode) {
+  const KernelSource source = source_number(1);
+  std::vector<KernelSource> sources(5, source);
+  sources[1].entry = "walk";
+  sources[2].constants["NUMBER"] = 2;
+  sources[3].includes[source.path] += "extern int more;\n";
+  sources[4].assembler = "-O1";
+  PipelineCache cache(device_, folder_.path());
+  for (const KernelSource& each : sources) EXPECT_EQ(cache.get(each).origin, "compiled");
+  EXPECT_EQ(folder_.files().size(), sources.size());
+}
+
+TEST_F(PipelineCacheTest, AMovedSourceHasTheSameCode) {
+  KernelSource source = source_number(1), moved = source;
+  moved.path = "other.cpu.cpp";
+  moved.includes = {{moved.path, "// More to say.\n" + source.includes.at(source.path)}};
+  PipelineCache cache(device_, folder_.path());
+  EXPECT_EQ(cache.get(source).origin, "compiled");
+  EXPECT_EQ(cache.get(moved).origin, "disk");
+}
+
+TEST_F(PipelineCacheTest, FindsOnDiskWhatAnEarlierRunCompiled) {
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk");
+  EXPECT_EQ(origin_in_a_new_run(source_number(2)), "compiled");
+  EXPECT_EQ(device_.compiled(), 2);
+  device_.identity = "compiler 2";
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled") << "another compiler makes other code";
+}
+
+TEST_F(PipelineCacheTest, WritesNothingWithoutAFolder) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_.path());
+  EXPECT_EQ(origin_in_a_new_run(source_number(1), ""), "compiled");
+  EXPECT_EQ(origin_in_a_new_run(source_number(1), ""), "compiled");
+  fs::current_path(before);
+  EXPECT_TRUE(folder_.files().empty());
+}
+
+TEST_F(PipelineCacheTest, AFailureIsNotKept) {
+  PipelineCache cache(device_, folder_.path());
+  device_.fail = true;
+  EXPECT_THROW(cache.get(source_number(1)), CompileError);
+  EXPECT_THROW(cache.get(source_number(1)), CompileError);
+  EXPECT_TRUE(folder_.files().empty());
+  device_.fail = false;
+  EXPECT_EQ(cache.get(source_number(1)).origin, "compiled");
+}
+
+// A file that is cut, flipped or lengthened anywhere is compiled again, and put right on disk.
+TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
+  const KernelSource source = source_number(1);
+  origin_in_a_new_run(source);
+  const auto files = folder_.files();
+  ASSERT_EQ(files.size(), 1u);
+  const auto& [name, entry] = *files.begin();
+  std::vector<std::string> damaged = {entry + "x", entry + entry, "\n" + entry, std::string(5000, '\0')};
+  for (size_t length = 0; length < entry.size(); ++length) damaged.push_back(entry.substr(0, length));
+  for (size_t at = 0; at < entry.size(); ++at) {
+    damaged.push_back(entry);
+    damaged.back()[at] ^= static_cast<char>(1 << at % 8);
+    damaged.push_back(entry);
+    damaged.back()[at] ^= 0x20;  // changes the case of letters, so of hex digits and exponents
+  }
+  for (const std::string& text : damaged) {
+    CapturedLog log;
+    write_text(folder_.path() / name, text);
+    ASSERT_EQ(origin_in_a_new_run(source), "compiled") << text;
+    ASSERT_EQ(log.lines(), 1) << log.text();
+    ASSERT_EQ(folder_.files(), files) << "repaired, and nothing left beside it";
+  }
+  EXPECT_EQ(origin_in_a_new_run(source), "disk");
+}
+
+TEST_F(PipelineCacheTest, TrustsNoEntryUnderAnothersName) {
+  origin_in_a_new_run(source_number(1));
+  const std::string first = folder_.files().begin()->first;
+  origin_in_a_new_run(source_number(2));
+  auto files = folder_.files();
+  ASSERT_EQ(files.size(), 2u);
+  for (const auto& [name, entry] : files) {
+    if (name != first) write_text(folder_.path() / first, entry);
+  }
+  CapturedLog log;
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
+  EXPECT_EQ(folder_.files(), files);
+}
+
+TEST_F(PipelineCacheTest, AFolderInAnEntrysPlace) {
+  const KernelSource source = source_number(1);
+  origin_in_a_new_run(source);
+  const auto files = folder_.files();
+  const fs::path entry = folder_.path() / files.begin()->first;
+  CapturedLog log;
+  fs::remove(entry);
+  fs::create_directory(entry);
+  EXPECT_EQ(origin_in_a_new_run(source), "compiled");
+  EXPECT_EQ(folder_.files(), files) << "an empty folder gives way";
+
+  fs::remove(entry);
+  write_text(entry / "someone's", "file");
+  EXPECT_EQ(origin_in_a_new_run(source), "compiled");
+  EXPECT_EQ(test::read_text(entry / "someone's"), "file") << "one with files in it stays";
+  EXPECT_EQ(folder_.files().size(), 1u);
+}
+
+TEST_F(PipelineCacheTest, WorksWithoutAFolderItCannotHave) {
+  const fs::path file = folder_.path() / "file";
+  write_text(file, "in the way");
+  for (const std::string& folder :
+       {file.string(), (file / "sub").string(), std::string("/proc/attention-proto"), std::string("/proc")}) {
+    CapturedLog log;
+    PipelineCache cache(device_, folder);
+    EXPECT_EQ(cache.get(source_number(1)).origin, "compiled") << folder;
+    EXPECT_EQ(cache.get(source_number(2)).origin, "compiled");
+    EXPECT_EQ(&cache.get(source_number(1)), &cache.get(source_number(1)));
+    EXPECT_EQ(log.lines(), 1) << log.text();
+    EXPECT_NE(log.text().find(folder), std::string::npos) << log.text();
+  }
+}
+
+TEST_F(PipelineCacheTest, ReadsAFolderItCannotWrite) {
+  origin_in_a_new_run(source_number(1));
+  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);  // means nothing to root
+  CapturedLog log;
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk");
+  EXPECT_EQ(log.lines(), 0) << log.text();
+  fs::permissions(folder_.path(), fs::perms::owner_all);
+}
+
+/// The longest file this process may write, as a full disk would have it.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit = {bytes, old_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit old_;
+};
+
+TEST_F(PipelineCacheTest, LeavesNoTornFileOnAFullDisk) {
+  for (const rlim_t bytes : {0, 1, 100}) {
+    CapturedLog log;
+    PipelineCache cache(device_, folder_.path());
+    std::string origin;
+    {
+      const FileSizeLimit limit(bytes);
+      origin = cache.get(source_number(1)).origin;
+      cache.get(source_number(2));
+    }
+    EXPECT_EQ(origin, "compiled");
+    EXPECT_TRUE(folder_.files().empty()) << folder_.files().begin()->first;
+    EXPECT_EQ(log.lines(), 1) << log.text();
+  }
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk") << "there is room again";
+}
+
+TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
+  device_.compile_time = std::chrono::milliseconds(5);
+  PipelineCache cache(device_, folder_.path());
+  constexpr int keys = 10;
+  std::array<std::array<const Pipeline*, keys>, 8> found = {};
+  std::vector<std::thread> threads;
+  for (size_t thread = 0; thread < found.size(); ++thread) {
+    threads.emplace_back([&, thread] {
+      // Half of them from the other end, so that both equal and different keys are wanted at once.
+      for (int i = 0; i < keys; ++i) {
+        const int key = thread % 2 ? keys - 1 - i : i;
+        found[thread][key] = &cache.get(source_number(key));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(device_.compiled_by_key().size(), size_t{keys});
+  EXPECT_EQ(device_.compiled(), keys);
+  for (const auto& of_thread : found) EXPECT_EQ(of_thread, found[0]);
+  for (int key = 0; key < keys; ++key) expect_equal(found[0][key]->binary, FakeDevice::expected(source_number(key)));
+  EXPECT_EQ(folder_.files().size(), size_t{keys});
+  EXPECT_EQ(cache.archive().size(), size_t{keys});
+}
+
+// Two caches over one folder are what two processes have, but for the counting.
+TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
+  device_.compile_time = std::chrono::milliseconds(5);
+  PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
+  std::vector<KernelSource> sources;
+  for (int i = 0; i < 10; ++i) sources.push_back(source_number(i));
+  std::thread thread([&] { other.prepare({sources.rbegin(), sources.rend()}, 4); });
+  one.prepare(sources, 4);
+  thread.join();
+  EXPECT_EQ(device_.compiled(), 10);
+  EXPECT_EQ(device_.compiled_by_key().size(), 10u);
+  EXPECT_EQ(folder_.files().size(), 10u) << "nothing but the entries is left";
+  for (const KernelSource& source : sources) {
+    EXPECT_NE(one.get(source).origin, other.get(source).origin) << "one compiled it, the other found it";
+    expect_equal(other.get(source).binary, FakeDevice::expected(source));
+  }
+}
+
+// Whoever waits for another's compilation goes on itself where that fails.
+TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
+  device_.compile_time = std::chrono::milliseconds(50);
+  device_.fail = true;
+  PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
+  std::thread thread([&] { EXPECT_THROW(other.get(source_number(1)), CompileError); });
+  EXPECT_THROW(one.get(source_number(1)), CompileError);
+  thread.join();
+  EXPECT_EQ(device_.compiled(), 2);
+  EXPECT_TRUE(folder_.files().empty());
+}
+
+// A process that died while it compiled leaves a part of a file, which is nobody's any more.
+TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
+  origin_in_a_new_run(source_number(1));
+  const auto files = folder_.files();
+  const std::string name = files.begin()->first;
+  fs::remove(folder_.path() / name);
+  write_text(folder_.path() / (name + ".part"),
+             "half of an entry, and longer than the entry that is to come: " + std::string(4096, 'x'));
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
+  EXPECT_EQ(folder_.files(), files);
+}
+
+TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsWhatFails) {
+  std::vector<KernelSource> sources;
+  for (int i = 0; i < 20; ++i) sources.push_back(source_number(i % 15));
+  PipelineCache cache(device_, "");
+  cache.prepare({}, 3);
+  cache.prepare(sources, 3);
+  EXPECT_EQ(cache.archive().size(), 15u);
+  EXPECT_EQ(device_.compiled(), 15);
+  device_.fail = true;
+  sources.push_back(source_number(99));
+  EXPECT_THROW(cache.prepare(sources, 3), CompileError);
+}
+
+TEST_F(PipelineCacheTest, ValuesAtRunTimeShareABinary) {
+  KernelSource source = source_number(1);
+  source.run_time = {"NUMBER"};
+  KernelSource same = source;
+  same.constants["NUMBER"] = 2;
+  EXPECT_EQ(source.key(), same.key());
+  EXPECT_EQ(source_sha256(source), source_sha256(same));
+  EXPECT_NE(source_sha256(source), source_sha256(source_number(1)));
+  PipelineCache cache(device_, folder_.path());
+  EXPECT_EQ(cache.get(source).origin, "compiled");
+  EXPECT_EQ(cache.get(same).origin, "disk");
+  EXPECT_NE(&cache.get(source), &cache.get(same)) << "each is loaded with its own values";
+  EXPECT_EQ(cache.get(source).binary.run_time, (FunctionConstants{{"NUMBER", 1}}));
+  EXPECT_EQ(cache.get(same).binary.run_time, (FunctionConstants{{"NUMBER", 2}}));
+
+  source.run_time = {"ANOTHER"};
+  EXPECT_THROW(cache.get(source), BadInput);
+  same.constants["NUMBER"] = int64_t{1} << 40;
+  const std::string message = message_of<BadInput>([&] { cache.get(same); });
+  EXPECT_NE(message.find("NUMBER=1099511627776 is no int"), std::string::npos) << message;
+}
+
+TEST_F(PipelineCacheTest, DefaultFolderFollowsTheEnvironment) {
+  const Variable named("ATTENTION_PROTO_CACHE", "/named"), xdg("XDG_CACHE_HOME", "/xdg"), home("HOME", "/home/me");
+  EXPECT_EQ(PipelineCache::default_folder(), "/named");
+  {
+    const Variable off("ATTENTION_PROTO_CACHE", "");
+    EXPECT_EQ(PipelineCache::default_folder(), "") << "empty switches the disk cache off";
+  }
+  const Variable unnamed("ATTENTION_PROTO_CACHE", std::nullopt);
+  EXPECT_EQ(PipelineCache::default_folder(), "/xdg/attention-proto");
+  const Variable no_xdg("XDG_CACHE_HOME", std::nullopt);
+  EXPECT_EQ(PipelineCache::default_folder(), "/home/me/.cache/attention-proto");
+  const Variable no_home("HOME", std::nullopt);
+  EXPECT_EQ(PipelineCache::default_folder(), "");
+}
+
+class PipelineArchiveTest : public PipelineCacheTest {
+ protected:
+  static constexpr int entries = 3;
+  static std::string key(int number) { return sha256(std::to_string(number)); }
+
+  std::string path_ = folder_.path() / "archive";
+
+  /// An archive of `entries` binaries, as a file's text.
+  std::string saved() {
+    PipelineArchive archive;
+    for (int i = 0; i < entries; ++i) archive.add(key(i), FakeDevice::expected(source_number(i)));
+    archive.save(path_);
+    return test::read_text(path_);
+  }
+  /// Loads `text`; each entry must be right or absent. How many there are, or nothing for a foreign file.
+  std::optional<PipelineArchive> load(const std::string& text) {
+    write_text(path_, text);
+    const CapturedLog log;
+    std::optional<PipelineArchive> archive;
+    try {
+      archive = PipelineArchive::load(path_);
+    } catch (const BadInput&) {
+      return std::nullopt;
+    }
+    size_t found = 0;
+    for (int i = 0; i < entries; ++i) {
+      if (const Binary* binary = archive->find(key(i))) {
+        ++found;
+        expect_equal(*binary, FakeDevice::expected(source_number(i)));
+      }
+    }
+    EXPECT_EQ(archive->size(), found);
+    EXPECT_EQ(log.lines(), archive->damaged() > 0) << log.text();
+    return archive;
+  }
+};
+
+TEST_F(PipelineArchiveTest, RoundTrip) {
+  const auto archive = load(saved());
+  ASSERT_TRUE(archive);
+  EXPECT_EQ(archive->size(), size_t{entries});
+  EXPECT_EQ(archive->damaged(), 0u);
+  EXPECT_EQ(archive->find(key(entries)), nullptr);
+  EXPECT_EQ(folder_.files().size(), 1u);
+  PipelineArchive().save(path_);
+  EXPECT_EQ(PipelineArchive::load(path_).size(), 0u);
+}
+
+TEST_F(PipelineArchiveTest, IsAskedBeforeTheDiskAndTheCompiler) {
+  PipelineCache first(device_, folder_.path() / "cache");
+  first.get(source_number(0));
+  first.get(source_number(1));
+  first.archive().save(path_);
+  PipelineCache second(device_, folder_.path() / "cache");
+  second.attach(PipelineArchive::load(path_));
+  const Pipeline& pipeline = second.get(source_number(1));
+  EXPECT_EQ(pipeline.origin, "archive");
+  expect_equal(pipeline.binary, FakeDevice::expected(source_number(1)));
+  EXPECT_EQ(second.get(source_number(2)).origin, "compiled");
+  EXPECT_EQ(second.archive().size(), 2u);
+  EXPECT_EQ(device_.compiled(), 3);
+}
+
+TEST_F(PipelineArchiveTest, CutAnywhere) {
+  const std::string text = saved();
+  const size_t magic_bytes = text.find('\n') + 1;
+  size_t most = 0;
+  for (size_t length = 0; length < text.size(); ++length) {
+    const auto archive = load(text.substr(0, length));
+    ASSERT_EQ(archive.has_value(), length >= magic_bytes) << length;
+    if (!archive) continue;
+    EXPECT_LT(archive->size(), size_t{entries});
+    EXPECT_GE(archive->size(), most) << "a longer part has no fewer entries";
+    EXPECT_LE(archive->damaged(), 1u);
+    most = archive->size();
+  }
+  EXPECT_EQ(most, size_t{entries} - 1);
+}
+
+TEST_F(PipelineArchiveTest, FlippedAnywhere) {
+  const std::string text = saved();
+  const size_t magic_bytes = text.find('\n') + 1;
+  for (size_t at = 0; at < text.size(); ++at) {
+    for (const int bit : {1 << at % 8, 0x20}) {
+      std::string flipped = text;
+      flipped[at] ^= static_cast<char>(bit);
+      const auto archive = load(flipped);
+      ASSERT_EQ(archive.has_value(), at >= magic_bytes) << at;
+      if (archive) {
+        EXPECT_GE(archive->damaged(), 1u) << at;
+      }
+    }
+  }
+}
+
+TEST_F(PipelineArchiveTest, DamagedCodeCostsOneEntryOnly) {
+  std::string text = saved();
+  const size_t second = text.find("code {}", text.find("code {}") + 1);
+  ASSERT_NE(second, std::string::npos);
+  text[second] = 'C';
+  const auto archive = load(text);
+  ASSERT_TRUE(archive);
+  EXPECT_EQ(archive->size(), 2u);
+  EXPECT_EQ(archive->damaged(), 1u);
+}
+
+TEST_F(PipelineArchiveTest, WhatIsDamagedIsSaidAndCompiledAgain) {
+  PipelineCache first(device_, "");
+  for (int i = 0; i < entries; ++i) first.get(source_number(i));
+  first.archive().save(path_);
+  std::string text = test::read_text(path_);
+  text[text.find("code {}")] = 'C';
+  write_text(path_, text);
+
+  CapturedLog log;
+  PipelineCache second(device_, "");
+  second.attach(PipelineArchive::load(path_));
+  EXPECT_EQ(log.lines(), 1) << log.text();
+  EXPECT_NE(log.text().find(path_ + ": 1 damaged, 2 read; what is missing is compiled again"), std::string::npos)
+      << log.text();
+  int compiled = 0;
+  for (int i = 0; i < entries; ++i) {
+    const Pipeline& pipeline = second.get(source_number(i));
+    expect_equal(pipeline.binary, FakeDevice::expected(source_number(i)));
+    compiled += pipeline.origin == "compiled";
+  }
+  EXPECT_EQ(compiled, 1);
+  EXPECT_EQ(device_.compiled(), entries + 1);
+}
+
+TEST_F(PipelineArchiveTest, RefusesForeignFiles) {
+  for (const char* text : {"",
+                           "\x7F"
+                           "ELF",
+                           "{}", "attention-proto archive 2\n"}) {
+    write_text(path_, text);
+    const std::string message = message_of<BadInput>([&] { PipelineArchive::load(path_); });
+    EXPECT_NE(message.find(path_), std::string::npos) << message;
+  }
+  EXPECT_THROW(PipelineArchive::load(folder_.path() / "missing"), BadInput);
+  EXPECT_THROW(PipelineArchive::load(folder_.path()), BadInput);
+  EXPECT_THROW(PipelineArchive().save(folder_.path() / "missing" / "archive"), BadInput);
+}
+
+// Real code from here on.
+
+KernelSource multiply_by(int64_t factor) {
+  return kernel_text("extern \"C\" void run(long long* const* value, const Threadgroup*) { **value *= FACTOR; }\n",
+                     {{"FACTOR", factor}});
+}
+
+/// Gets `keys` kernels through a new cache over `folder` and runs each. Whether all were right.
+bool compile_and_run(const fs::path& folder, int keys) {
+  const auto device = Device::open("cpu:threads=1");
+  PipelineCache cache(*device, folder);
+  bool right = true;
+  for (int key = 0; key < keys; ++key) {
+    long long value = 100;
+    CommandEncoder encoder;
+    encoder.dispatch(*cache.get(multiply_by(key)).kernel, {}, 1, 0, &value);
+    device->submit(encoder);
+    right &= value == 100 * key;
+  }
+  return right;
+}
+
+/// A FakeDevice that writes down what it compiles, a line each, for several processes.
+class LoggingDevice : public FakeDevice {
+ public:
+  explicit LoggingDevice(fs::path log) : log_(std::move(log)) { compile_time = std::chrono::milliseconds(3); }
+  Binary compile(const KernelSource& source) override {
+    const std::string line = source.key() + "\n";
+    const int file = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
+    close(file);
+    return FakeDevice::compile(source);
+  }
+
+ private:
+  const fs::path log_;
+};
+
+TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
+  constexpr int keys = 40;  // of which every thread wants the first ten, and each two threads of a process the others
+  const TemporaryFolder folder, logs;
+  const fs::path log = logs.path() / "compiled";
+  const auto process = [&] {
+    LoggingDevice device(log);
+    PipelineCache cache(device, folder.path());
+    std::atomic<bool> right = true;
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int i = 0; i < keys; ++i) {
+          const int key = thread % 2 ? keys - 1 - i : i;
+          if (key >= 10 && key % 4 != thread / 2) continue;
+          const Pipeline& pipeline = cache.get(source_number(key));
+          if (pipeline.binary.code != FakeDevice::expected(source_number(key)).code) right = false;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return right ? 0 : 1;
+  };
+  std::vector<pid_t> children;
+  for (int child = 0; child < 2; ++child) {
+    children.push_back(fork());
+    if (children.back() == 0) _exit(process());
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  std::map<std::string, int> compiled;
+  std::istringstream lines(test::read_text(log));
+  for (std::string line; std::getline(lines, line);) ++compiled[line];
+  EXPECT_EQ(compiled.size(), size_t{keys});
+  for (const auto& [key, times] : compiled) EXPECT_EQ(times, 1) << key;
+  EXPECT_EQ(folder.files().size(), size_t{keys}) << "nothing but whole entries is left";
+  FakeDevice device;
+  PipelineCache cache(device, folder.path());
+  for (int key = 0; key < keys; ++key) EXPECT_EQ(cache.get(source_number(key)).origin, "disk") << key;
+}
+
+using SharedFolderTest = test::CpuTest;
+
+TEST_F(SharedFolderTest, ServesTwoProcessesAtOnce) {
+  device_.reset();  // a process with threads must not fork
+  constexpr int keys = 12;
+  const TemporaryFolder folder;
+  std::vector<pid_t> children;
+  for (int child = 0; child < 2; ++child) {
+    children.push_back(fork());
+    if (children.back() == 0) _exit(compile_and_run(folder.path(), keys) ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  EXPECT_EQ(folder.files().size(), size_t{keys}) << "no temporary file is left";
+  const auto device = Device::open("cpu:threads=1");
+  PipelineCache cache(*device, folder.path());
+  for (int key = 0; key < keys; ++key) EXPECT_EQ(cache.get(multiply_by(key)).origin, "disk") << key;
+}
+
+}  // namespace
+}  // namespace attn

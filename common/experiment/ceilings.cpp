@@ -1,0 +1,261 @@
+#include "common/experiment/ceilings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/experiment/kernels/ceiling.h"
+#include "common/kernel/types.h"
+#include "common/records/timing.h"
+
+namespace attn {
+namespace {
+
+// Long against a launch, short against a time slice: on a machine that is shared, many short repetitions meet a quiet
+// moment, and few long ones do not.
+constexpr double repetition_s = 2e-3;
+constexpr int min_repetitions = 5, max_repetitions = 1000;
+constexpr size_t mebibyte = size_t{1} << 20;
+constexpr double min_flush_effect = 1.2;
+
+/// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
+uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
+
+/// What the backends differ in.
+struct CeilingKernels {
+  std::string path;
+  FunctionConstants constants;  // what is the same for all of a file's kernels
+  uint32_t threads;             // of a threadgroup
+  double lanes;                 // f32 numbers that a threadgroup works on at once
+  double fma_flops;             // of a threadgroup in an iteration of ceiling_fma
+  uint32_t copy_threads;
+  size_t copy_bytes;       // of source and of target, far larger than the caches
+  int copy_slices;         // a repetition copies one of them; by its next turn the others have evicted it
+  size_t copy_part_bytes;  // of a threadgroup; 0 for as many threadgroups as the arithmetic has
+};
+
+CeilingKernels cpu_kernels(const DeviceInfo& info) {
+  // Two registers hold the operands. 12 chains cover a latency of 4 on two pipes, 24 are three times that.
+  const int accumulators = info.vector_registers >= 32 ? 24 : 12;
+  return {.path = "common/experiment/kernels/ceiling.cpu.cpp",
+          .constants = {{"VECTOR_WIDTH", info.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
+          .threads = 1,
+          .lanes = static_cast<double>(info.simd_width),
+          .fma_flops = 2.0 * info.simd_width * accumulators,
+          .copy_threads = 1,
+          .copy_bytes = std::clamp(4 * info.last_level_cache_bytes, 64 * mebibyte, 128 * mebibyte),
+          .copy_slices = 8,
+          .copy_part_bytes = 0};
+}
+
+CeilingKernels cuda_kernels(const DeviceInfo& info) {
+  constexpr int accumulators = 8;  // twice the latency of 4
+  return {.path = "common/experiment/kernels/ceiling.cuda.cu",
+          .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
+          .threads = ceiling_threads,
+          .lanes = ceiling_threads,
+          .fma_flops = 2.0 * ceiling_threads * accumulators,
+          .copy_threads = copy_threads,
+          .copy_bytes = std::max(32 * info.last_level_cache_bytes, 512 * mebibyte),
+          .copy_slices = 1,
+          .copy_part_bytes = copy_threads * 16};
+}
+
+CeilingKernels kernels_of(const DeviceInfo& info) {
+  return info.backend == "cuda" ? cuda_kernels(info) : cpu_kernels(info);
+}
+
+/// `changed`: constants that differ from the file's usual ones.
+const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
+                             FunctionConstants changed = {}) {
+  CeilingKernels kernels = kernels_of(device.info());
+  changed.merge(kernels.constants);
+  return *pipelines
+              .get({.path = kernels.path, .entry = std::move(entry), .constants = std::move(changed), .includes = {}})
+              .kernel;
+}
+
+template <typename Parameters>
+CommandEncoder timed(const Kernel& kernel, uint32_t groups, uint32_t threads, const Parameters& parameters,
+                     const CacheFlush* flush = nullptr) {
+  CommandEncoder encoder;
+  if (flush) flush->encode(encoder);
+  encoder.timestamp();
+  encoder.dispatch(kernel, {groups}, threads, 0, parameters);
+  encoder.timestamp();
+  return encoder;
+}
+
+double run_once(Device& device, const CommandEncoder& encoder) { return device.submit(encoder).at(0); }
+
+/// Seconds of the fastest repetition; the encoders take turns.
+double best_time(Device& device, const std::vector<CommandEncoder>& encoders, double budget_s) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto spent = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= budget_s;
+  };
+  double best = run_once(device, encoders.front());
+  for (int i = 1; i < max_repetitions && (i < min_repetitions || !spent()); ++i) {
+    best = std::min(best, run_once(device, encoders[i % encoders.size()]));
+  }
+  return best;
+}
+
+/// A copy cut among threadgroups; see CopyParams.
+struct CopyShape {
+  uint32_t groups;
+  size_t part_bytes;
+  size_t bytes() const { return groups * part_bytes; }
+};
+
+/// Of about `bytes`.
+CopyShape copy_shape(const DeviceInfo& info, size_t bytes) {
+  if (const size_t part_bytes = kernels_of(info).copy_part_bytes) {
+    return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
+  }
+  return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};
+}
+
+double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
+  const DeviceInfo& info = device.info();
+  const CeilingKernels kernels = kernels_of(info);
+  const CopyShape shape = copy_shape(info, kernels.copy_bytes / kernels.copy_slices);
+  const size_t slice = shape.bytes();
+  Buffer source(device, kernels.copy_slices * slice), target(device, kernels.copy_slices * slice);
+  double best = 0;
+  for (const bool non_temporal : {false, true}) {
+    const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}});
+    std::vector<CommandEncoder> encoders;
+    for (int i = 0; i < kernels.copy_slices; ++i) {
+      const size_t offset = i * slice;
+      const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + offset; };
+      encoders.push_back(
+          timed(kernel, shape.groups, kernels.copy_threads, CopyParams{at(source), at(target), shape.part_bytes}));
+    }
+    const double bytes = 2.0 * static_cast<double>(slice);
+    best = std::max(best, bytes / best_time(device, encoders, budget_s / 2) * 1e-9);
+  }
+  return best;
+}
+
+/// The kernel whose rate is a dtype's ceiling, and what a threadgroup of it does in an iteration.
+struct Arithmetic {
+  const char* entry;
+  double group_flops;
+  FunctionConstants constants;
+};
+
+Arithmetic multiply_adds(const DeviceInfo& info) { return {"ceiling_fma", kernels_of(info).fma_flops, {}}; }
+
+/// Instructions that multiply several numbers of the dtype at once (f32 as tf32) and accumulate in f32, if the device
+/// is known to have them.
+std::optional<Arithmetic> products(const DeviceInfo& info, DType dtype) {
+  if (info.has("mma")) {
+    const double columns = static_cast<double>(ceiling_row_bytes) / static_cast<double>(size_bytes(dtype));
+    return Arithmetic{"ceiling_mma", 2.0 * ceiling_m * ceiling_n * columns, {{"IN_TYPE", element_type(dtype)}}};
+  }
+  if (dtype == DType::bf16 && info.has("amx-bf16")) return Arithmetic{"ceiling_amx", ceiling_amx_flops, {}};
+  if (dtype == DType::bf16 && info.has("avx512bf16")) {
+    return Arithmetic{"ceiling_bf16", 2 * kernels_of(info).fma_flops, {}};
+  }
+  return std::nullopt;
+}
+
+Buffer arithmetic_result(Device& device) {
+  return {device, parts(device.info()) * static_cast<size_t>(kernels_of(device.info()).lanes) * sizeof(float)};
+}
+
+CommandEncoder encode_arithmetic(Device& device, const Kernel& kernel, const Buffer& result, long long iterations) {
+  return timed(kernel, parts(device.info()), kernels_of(device.info()).threads,
+               ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
+}
+
+double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Arithmetic& arithmetic, double budget_s) {
+  const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
+  const Buffer result = arithmetic_result(device);
+  const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
+  // Double until a launch is long enough to tell its rate from its overhead, then scale to the wanted length.
+  long long iterations = 1024;
+  double seconds = run_once(device, encode(iterations));
+  while (seconds < repetition_s / 4 && iterations < (1ll << 40)) {
+    iterations *= 2;
+    seconds = run_once(device, encode(iterations));
+  }
+  iterations = std::max(1ll, static_cast<long long>(iterations * repetition_s / seconds));
+  const double flops = arithmetic.group_flops * static_cast<double>(iterations) * parts(device.info());
+  return flops / best_time(device, {encode(iterations)}, budget_s) * 1e-12;
+}
+
+}  // namespace
+
+Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s) {
+  const DeviceInfo& info = device.info();
+  const auto tf32 = products(info, DType::f32), f16 = products(info, DType::f16), bf16 = products(info, DType::bf16);
+  const double share = budget_s / (2 + tf32.has_value() + f16.has_value() + bf16.has_value());
+  const auto rate = [&](const std::optional<Arithmetic>& arithmetic) {
+    return arithmetic ? arithmetic_tflops(device, pipelines, *arithmetic, share) : 0;
+  };
+  Ceilings ceilings;
+  ceilings.copy_gbps = copy_gbps(device, pipelines, share);
+  ceilings.f32_tflops = rate(multiply_adds(info));
+  // Some cores run dot products more slowly than multiply-adds.
+  ceilings.f16_tflops = std::max(rate(f16), ceilings.f32_tflops);
+  ceilings.bf16_tflops = std::max(rate(bf16), ceilings.f32_tflops);
+  ceilings.tf32_tflops = rate(tf32);
+  return ceilings;
+}
+
+MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured,
+                             double launch_s)
+    : device_(device), result_(arithmetic_result(device)) {
+  const double tflops = measured.matrix_tflops(dtype);
+  const bool by_products = tflops > measured.f32_tflops;
+  const Arithmetic arithmetic = by_products ? products(device.info(), dtype).value() : multiply_adds(device.info());
+  const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
+  const double repeats = by_products && dtype == DType::f32 ? Ceilings::tf32_of_f32 : 1;
+  const double iteration_flops = arithmetic.group_flops / repeats * parts(device.info());
+  const long long iterations = std::max(1ll, std::llround(tflops * 1e12 * launch_s / iteration_flops));
+  encoder_ = encode_arithmetic(device, kernel, result_, iterations);
+  flops_ = iteration_flops * static_cast<double>(iterations);
+}
+
+double MatrixCeiling::sample() const { return run_once(device_, encoder_); }
+
+Ceilings max(const Ceilings& a, const Ceilings& b) {
+  return {.copy_gbps = std::max(a.copy_gbps, b.copy_gbps),
+          .f32_tflops = std::max(a.f32_tflops, b.f32_tflops),
+          .f16_tflops = std::max(a.f16_tflops, b.f16_tflops),
+          .bf16_tflops = std::max(a.bf16_tflops, b.bf16_tflops),
+          .tf32_tflops = std::max(a.tf32_tflops, b.tf32_tflops)};
+}
+
+CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_level_cache_bytes) {}
+
+nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"cold_s", cold_s}, {"ok", ok}}; }
+
+FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
+  constexpr int samples = 5;
+  const DeviceInfo& info = device.info();
+  const CopyShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
+  const Buffer source(device, shape.bytes()), target(device, shape.bytes());
+  const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy");
+  const CopyParams parameters{source.data(), target.data(), shape.part_bytes};
+  const uint32_t threads = kernels_of(info).copy_threads;
+  const CommandEncoder hot = timed(kernel, shape.groups, threads, parameters);
+  const CommandEncoder cold = timed(kernel, shape.groups, threads, parameters, &flush);
+
+  std::vector<double> hot_s, cold_s;
+  run_once(device, hot);
+  for (int i = 0; i < samples; ++i) hot_s.push_back(run_once(device, hot));
+  for (int i = 0; i < samples; ++i) cold_s.push_back(run_once(device, cold));
+  FlushTest test{.hot_s = median(hot_s), .cold_s = median(cold_s)};
+  test.ok = test.cold_s >= min_flush_effect * test.hot_s;
+  return test;
+}
+
+}  // namespace attn

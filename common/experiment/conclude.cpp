@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include "common/experiment/environment.h"
+#include "common/experiment/state.h"
+
+namespace attn {
+
+/// The cases behind a conclusion, so that a replay can run them.
+Json Experiment::State::cases_of(const Conclusion& conclusion) const {
+  std::vector<Case> cases;
+  const auto add = [&](const Case& config) {
+    if (std::find(cases.begin(), cases.end(), config) == cases.end()) cases.push_back(config);
+  };
+  const auto& ids = conclusion.measurements;
+  for (const Measurement& result : results) {
+    if (std::find(ids.begin(), ids.end(), result.id) != ids.end()) add(result.config);
+  }
+  if (conclusion.compare) {
+    add(conclusion.compare->baseline);
+    add(conclusion.compare->contender);
+  }
+  Json list = Json::array();
+  for (const Case& config : cases) list.push_back(config.json());
+  return list;
+}
+
+Json Experiment::State::environment() {
+  return {{"device", device->info().json()},
+          {"ceilings", measured_ceilings().json()},
+          {"flush_selftest", flush_test ? Json(flush_test->json()) : Json(nullptr)},
+          {"host_compiler", host_compiler()},
+          {"git", git_state(source_root())}};
+}
+
+Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env) {
+  const auto hypothesis =
+      std::find_if(spec.hypotheses.begin(), spec.hypotheses.end(),
+                   [&](const Hypothesis& candidate) { return candidate.id == conclusion.hypothesis; });
+  if (hypothesis == spec.hypotheses.end()) {
+    throw std::logic_error("a conclusion about '" + conclusion.hypothesis + "', which is no registered hypothesis");
+  }
+  const std::string where = device_name(device->info());
+  const std::string claim = claim_key(spec.name, hypothesis->id, where, conclusion.subject);
+  const std::string state(name(judge(*hypothesis, conclusion).state));
+  bool replicated = false, recorded = false;
+  for (const Json& finding : known) {
+    if (finding.value("claim_key", "") != claim) continue;
+    const Json data = finding.value("data", Json::object());
+    const bool same_run = data.value("/run/id"_json_pointer, "") == run["id"].get<std::string>();
+    const bool agrees = data.value("/verdict/state"_json_pointer, "") == state && finding.value("confidence", 0.) > 0;
+    recorded |= same_run;
+    replicated |= !same_run && agrees;
+  }
+  Json finding = make_finding(spec.name, where, *hypothesis, conclusion, replicated, run, env);
+  finding["data"]["cases"] = cases_of(conclusion);
+  finding["id"] = record_id(finding);
+  if (!recorded) {
+    emit_finding(*finding_file, finding);
+    print_json(finding);
+  }
+  return finding;
+}
+
+bool Experiment::State::in_replay(const Conclusion& conclusion) const {
+  return !replays_finding() || replayed.at("claim_key") == claim_key(spec.name, conclusion.hypothesis,
+                                                                     device_name(device->info()), conclusion.subject);
+}
+
+int Experiment::State::exit_status() const {
+  const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
+    return result.status == "wrong" || result.status == "failed" || result.status == "timeout";
+  });
+  return bad ? 1 : 0;
+}
+
+int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
+  progress.clear();
+  std::string verdicts;
+  if (!options.only_verify) {
+    raise_ceilings();  // now that the device is warm
+    std::vector<std::string> problems;
+    const std::vector<Json> known = read_records(options.findings_path, problems);
+    for (const std::string& problem : problems) progress.note(options.findings_path + ": " + problem);
+    const Json env = environment();
+    std::set<std::string> judged;
+    for (const Conclusion& conclusion : conclusions) {
+      if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
+      const Json finding = find(conclusion, known, env);
+      judged.insert(conclusion.hypothesis);
+      verdicts += verdict_text(finding);
+      if (!replays_finding()) continue;
+      const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];
+      verdicts +=
+          fmt::format("{:<12} {} the finding {} that is replayed, which was {}\n", agrees ? "AGREES" : "DIFFERS",
+                      agrees ? "with" : "from", replayed["id"].get<std::string>(),
+                      replayed["data"]["verdict"]["state"].get<std::string>());
+    }
+    std::string silent;
+    for (const Hypothesis& hypothesis : spec.hypotheses) {
+      const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == hypothesis.id;
+      if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
+    }
+    if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not tell\n", "NOT JUDGED", silent);
+  }
+  if (!options.json) {
+    fmt::print("{}", table(results, ceilings.value_or(Ceilings{})));
+    if (!verdicts.empty()) fmt::print("\n{}", verdicts);
+    fmt::print("\nmeasurements: {}  findings: {}\n", options.measurements_path, options.findings_path);
+  }
+  return exit_status();
+}
+
+int Experiment::State::replay_measurement() {
+  const Measurement old = measurement_from_json(replayed);
+  lab.measure(lab.verify({old.config}));
+  const Measurement& now = results.back();
+  const Timing* before = old.main_timing();
+  const Timing* after = now.main_timing();
+  const bool both = before && after;
+  const bool agrees = both ? before->ci_lo_s <= after->ci_hi_s && after->ci_lo_s <= before->ci_hi_s
+                           : !before && !after && old.status == now.status;
+  progress.clear();
+  print_json({{"replay", old.id}, {"measurement", now.id}, {"agrees", agrees}});
+  if (!options.json) {
+    const auto print_line = [](const char* when, const Measurement& record, const Timing* timing) {
+      fmt::print("{:<9} {}  {} {}\n", when, record.id, record.status,
+                 timing ? format_interval(*timing) : record.reason);
+    };
+    fmt::print("{}\n", old.config.key());
+    print_line("recorded", old, before);
+    print_line("now", now, after);
+    const std::string why = both ? fmt::format("now {:.3f} of the recorded median, the intervals {}overlap",
+                                               after->median_s / before->median_s, agrees ? "" : "do not ")
+                                 : fmt::format("recorded {}, now {}", old.status, now.status);
+    fmt::print("{}: {}\n", agrees ? "AGREES" : "DIFFERS", why);
+  }
+  return exit_status();
+}
+
+}  // namespace attn

@@ -1,0 +1,164 @@
+#include "common/experiment/experiment.h"
+
+#include <fmt/format.h>
+#include <linux/close_range.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/experiment/state.h"
+#include "common/base/shell.h"
+
+namespace attn {
+namespace {
+
+volatile std::sig_atomic_t signal_received = 0;
+
+/// Notes the first SIGINT or SIGTERM; the second has its usual effect.
+class SignalGuard {
+ public:
+  SignalGuard() {
+    signal_received = 0;
+    struct sigaction action{};
+    action.sa_handler = [](int number) { signal_received = number; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+  }
+  ~SignalGuard() {
+    sigaction(SIGINT, &old_interrupt_, nullptr);
+    sigaction(SIGTERM, &old_terminate_, nullptr);
+  }
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+
+ private:
+  struct sigaction old_interrupt_{}, old_terminate_{};
+};
+
+}  // namespace
+
+bool interrupted() { return signal_received != 0; }
+
+Experiment::Experiment(const ExperimentSpec& spec, Options options)
+    : state_(std::make_unique<State>(*this, spec, std::move(options))) {}
+Experiment::~Experiment() = default;
+
+Device& Experiment::device() { return *state_->device; }
+PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
+uint64_t Experiment::seed() const { return state_->options.seed; }
+const std::string& Experiment::input() const { return state_->options.input; }
+const std::string& Experiment::file() const { return state_->options.file; }
+std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
+const std::vector<Measurement>& Experiment::results() const { return state_->results; }
+const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
+
+std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole) {
+  std::map<std::string, int> seen;
+  std::vector<std::pair<int, Duel>> ranked;
+  for (const Duel& duel : duels)
+    ranked.emplace_back(whole.contains(duel.hypothesis) ? 0 : seen[duel.hypothesis]++, duel);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Duel> ordered;
+  for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
+  return ordered;
+}
+
+std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
+  std::vector<Trial> trials;
+  for (const Case& config : cases) {
+    if (interrupted()) throw Interrupted{};
+    state_->progress.begin(state_->label(config));
+    if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
+  }
+  return trials;
+}
+
+void Experiment::measure(std::vector<Trial> trials) {
+  if (interrupted()) throw Interrupted{};
+  if (state_->options.only_verify) {
+    for (Trial& trial : trials) state_->store(std::move(trial.record));
+  } else {
+    state_->measure(std::move(trials));
+  }
+  if (interrupted()) throw Interrupted{};
+}
+
+void Experiment::compare(const std::vector<Duel>& duels) {
+  if (!state_->options.only_verify) state_->compare(duels);
+}
+
+int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
+  if (interrupted()) throw Interrupted{};
+  return state_->conclude(conclusions);
+}
+
+void restart_process(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  std::fflush(nullptr);
+  close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // the device's files: closing them ends what still runs on it
+  execv("/proc/self/exe", argv.data());
+}
+
+int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
+                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
+                   const Restarter& restart) {
+  const auto complain = [&](const std::string& message, int status) {
+    fmt::print(stderr, "{}: {}\n", spec.name, message);
+    return status;
+  };
+  const SignalGuard guard;
+  // spdlog's own logger writes to stdout, which holds results only.
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
+  try {
+    auto options = parse_options(argc, argv, spec);
+    if (!options) return 0;
+    options->open_device = open_device;
+    Experiment lab(spec, *options);
+    Experiment::State& state = *lab.state_;
+    if (options->list) {
+      fmt::print("{}", list(spec, *options, state.groups));
+      return 0;
+    }
+    if (options->dry_run) {
+      fmt::print("{}", dry_run(spec, *options, state.groups, lab.device().info()));
+      return 0;
+    }
+    state.open_records();
+    std::vector<std::string> resuming = options->arguments;
+    if (!options->resume && options->replay.empty()) resuming.emplace_back("--resume");
+    try {
+      return state.replays_measurement() ? state.replay_measurement() : body(lab);
+    } catch (const Interrupted&) {
+      state.progress.clear();
+      return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
+                                  options->measurements_path, shell_command(resuming)),
+                      130);
+    } catch (const Restart&) {
+      state.progress.note(state.results.back().reason + "; going on in a new process");
+      if (options->replay.empty()) restart(resuming);
+      return complain(
+          fmt::format("the device is lost; {} cases are kept in {}", state.results.size(), options->measurements_path),
+          1);
+    }
+  } catch (const BadInput& error) {
+    return complain(error.what(), 2);
+  } catch (const DeviceMissing& error) {
+    return complain(first_line(error.what()), 3);
+  } catch (const std::exception& error) {
+    return complain(first_line(error.what()), 1);
+  }
+}
+
+}  // namespace attn

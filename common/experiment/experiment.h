@@ -1,0 +1,144 @@
+// The loop every experiment shares: command line, cases, verify -> measure -> compare -> conclude, records.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/data/compare.h"
+#include "common/device/device.h"
+#include "common/device/pipeline_cache.h"
+#include "common/records/finding.h"
+#include "common/experiment/options.h"
+#include "common/records/case.h"
+#include "common/records/timing.h"
+
+namespace attn {
+
+class Experiment;
+
+/// One case made concrete: its tensors on the device and its pipeline.
+class Problem {
+ public:
+  virtual ~Problem() = default;
+  /// One launch of the work.
+  virtual void encode(CommandEncoder& encoder) const = 0;
+  /// Of a case about the host (compiling, say), where no launch is timed: what takes a sample and returns its seconds,
+  /// scope `host`. All that it needs is made ready before it is returned; check() judges what the last sample left.
+  virtual Sampler host_sampler() { return {}; }
+  /// Makes the outputs NaN, so that what the next launch does not write shows.
+  virtual void poison() = 0;
+  /// Compares what the last launch wrote with the oracle, and looks at the guard bands.
+  virtual Check check() = 0;
+  virtual Work work() const = 0;
+  /// Of Q, K and V: whose matrix ceiling the rate is held against.
+  virtual DType dtype() const = 0;
+  virtual const Pipeline& pipeline() const = 0;
+  virtual size_t threadgroup_bytes() const = 0;
+  /// Writes the outputs to a safetensors file (--dump-output).
+  virtual void dump(const std::string& path) const = 0;
+  /// What else the record is to say of the case: an object, or null. Of a case about the host it is asked once that is
+  /// timed.
+  virtual Json values() const { return nullptr; }
+};
+
+/// A file of the user's, beside --input, that an experiment takes.
+struct FileOption {
+  std::string name;  // with its dashes
+  std::string help;
+  /// The axes that the file fixes. Throws BadInput.
+  std::function<std::vector<Axis>(const std::string& path)> axes;
+};
+
+/// What makes an experiment this one and not another.
+struct ExperimentSpec {
+  std::string name;
+  std::string summary;
+  std::vector<AxisInfo> axes;
+  /// The axes that tell the cases of one comparison apart (tile, variant); the rest is the shape.
+  std::vector<std::string> compared_axes;
+  /// The compared axes are tile and variant, and `complete` knows the best: it alone runs where the command line leaves
+  /// one shape and names no tile. False: all of them run.
+  bool default_tile = true;
+  std::vector<Hypothesis> hypotheses;
+  std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
+  /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
+  std::function<void(Case&, const DeviceInfo&)> complete;
+  /// Why a case cannot run on this device, in words with the figures; nothing if it can. Throws BadInput for a case
+  /// that makes no sense on any device.
+  std::function<std::optional<std::string>(const Case&, const DeviceInfo&)> skip_reason;
+  std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> make;
+  /// Fixes the shape axes from --input; null where an experiment takes no input file.
+  std::function<std::vector<Axis>(const std::string& input_path)> input_axes;
+  std::optional<FileOption> file_option = {};
+};
+
+/// A problem under measurement, with its case.
+struct Trial {
+  Case config;
+  std::unique_ptr<Problem> problem;
+  Measurement record;
+  Sampler host = {};    // the problem's own; empty where launches are timed
+  double launch_s = 0;  // of the launch that was checked
+};
+
+/// A comparison a hypothesis asks for.
+struct Duel {
+  std::string hypothesis;
+  Case baseline, contender;
+};
+
+/// The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
+/// All duels of a hypothesis that is among `whole` come with the first: a part of them would be no answer.
+std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole = {});
+
+class Experiment {
+ public:
+  Experiment(const ExperimentSpec& spec, Options options);
+  ~Experiment();
+
+  Device& device();
+  PipelineCache& pipelines();
+  uint64_t seed() const;
+  /// --input, empty where there is none.
+  const std::string& input() const;
+  /// The path that the experiment's own file option gives, empty where it is not given.
+  const std::string& file() const;
+
+  /// The cases of this run, after --axis, --shard, --resume and --replay; a group is measured interleaved.
+  std::vector<std::vector<Case>> groups();
+  /// Makes, launches and checks each case; a skip, a wrong result or a failure is recorded and left out.
+  std::vector<Trial> verify(const std::vector<Case>& cases);
+  /// Times the verified cases in turn, checks them again and records them.
+  void measure(std::vector<Trial> trials);
+  /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
+  void compare(const std::vector<Duel>& duels);
+  /// Judges, writes findings, prints table and verdicts. Returns the exit status.
+  int conclude(const std::vector<Conclusion>& conclusions);
+
+  const std::vector<Measurement>& results() const;  // this run's, and those resumed from
+  const std::vector<Comparison>& comparisons() const;
+
+ private:
+  friend int run_experiment(int, const char* const*, const ExperimentSpec&, const std::function<int(Experiment&)>&,
+                            const DeviceOpener&, const std::function<void(const std::vector<std::string>&)>&);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Takes the place of this process by the same program with other arguments; returns only if that fails.
+using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
+void restart_process(const std::vector<std::string>& arguments);
+
+/// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong,
+/// failed or did not end; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far
+/// kept. After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on. Nor
+/// do they once a device is lost: that is recorded, and `restart` is called with the command line that goes on.
+int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
+                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device = &Device::open,
+                   const Restarter& restart = &restart_process);
+
+}  // namespace attn

@@ -1,0 +1,244 @@
+#include "common/experiment/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "common/base/error.h"
+#include "common/experiment/experiment.h"
+
+namespace attn {
+namespace {
+
+constexpr size_t min_replay_digits = 6;
+
+constexpr std::string_view footer = R"(
+AXES
+  --axis NAME=V1,V2          these values            --axis head_dim=64,128
+  --axis NAME=A:B:STEP       A, A+STEP, .. up to B   --axis block_c=16:128:16
+  --axis NAME=A:B:pow2       A, 2A, 4A .. up to B    --axis q_len=1024:65536:pow2
+  An axis that is not named keeps the profile's values; --list shows axes, values and hypotheses.
+  Where the axes named leave a single shape and its tile is not named, the default tile for that shape runs, of the
+  tuned variant unless `variant` is named.
+
+TABLE
+  One line per configuration; axes with one value in all of them stand above it.
+  median_us    median device time of one launch, caches as the launch before left them, in microseconds; of a case that
+               launches nothing, of what it does on the host
+  ci_%         half the 95 % confidence interval of the median, in percent of it
+  cv_%         standard deviation over mean of all samples, in percent
+  n            samples
+  stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted
+  cold_us      the same median with caches flushed before each sample (full profile)
+  host_us      the same median from submit to completion, as the host sees it
+  tflops       work over median; causal counts unmasked pairs only
+  matrix_%     tflops in percent of the arithmetic rate that this run measured on the device for the dtype
+  gbps         each input read once and each output written once, over the median
+  copy_%       gbps in percent of the copy rate that this run measured on the device
+  max_abs      largest difference from the double-precision oracle
+  status       ok; skipped, wrong, failed, timeout, oom: with the reason. '!' marks a device that said it was throttled
+
+EXIT STATUS
+  0    done; also a replay that DIFFERS from its record, which it says
+  1    a case was wrong, failed or did not end, or a record could not be written
+  2    bad arguments: one line says what and what is allowed
+  3    the device, or a library it needs, is not there
+  130  interrupted; everything measured so far is kept, and --resume goes on from there
+)";
+
+template <typename Number>
+std::optional<Number> to_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+template <typename Number>
+Number parse_number(const std::string& option, const std::string& text, Number min, Number max) {
+  const auto value = to_number<Number>(text);
+  if (value && *value >= min && *value <= max) return *value;
+  throw BadInput(fmt::format("{} {}: not allowed; a number from {} to {}", option, text, min, max));
+}
+
+void parse_shard(const std::string& text, Options& options) {
+  const size_t slash = std::min(text.find('/'), text.size());
+  const auto index = to_number<int>(std::string_view(text).substr(0, slash));
+  const auto count = to_number<int>(std::string_view(text).substr(std::min(slash + 1, text.size())));
+  if (!index || !count || *index < 1 || *index > *count) {
+    throw BadInput(fmt::format("--shard {}: not allowed; I/N with 1 <= I <= N, as in 2/4", text));
+  }
+  options.shard_index = *index;
+  options.shard_count = *count;
+}
+
+std::string one_of(const std::string& option, const std::string& text, const std::vector<std::string>& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
+  throw BadInput(fmt::format("{} {}: not allowed; {}", option, text, fmt::join(allowed, " or ")));
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+const Axis* Options::axis(std::string_view name) const {
+  const auto place = std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.name == name; });
+  return place == axes.end() ? nullptr : &*place;
+}
+
+std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec) {
+  Options options;
+  options.arguments.assign(argv, argv + argc);
+  // Values are taken as text and read here, so that every message says what is allowed.
+  std::string budget, seed, shard, threadgroup_memory, only;
+  std::vector<std::string> axes;
+
+  CLI::App app(spec.summary, spec.name);
+  app.get_formatter()->column_width(32);
+  app.footer(std::string(footer));
+  app.set_help_flag("-h,--help", "this text");
+  app.set_version_flag("--version", spec.name + " " ATTN_VERSION, "the version");
+  const auto text = [&](const char* name, std::string& target, const char* type, const std::string& help) {
+    return app.add_option(name, target, help)->type_name(type);
+  };
+  auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
+  auto* profile = text("--profile", options.profile, "NAME",
+                       "quick (default): minutes, the shapes that matter most\n"
+                       "full: hours, all shapes, at least 50 rounds each, also with cold caches");
+  auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
+                   ->type_name("NAME=VALUES")
+                   ->allow_extra_args(false);
+  app.add_flag("--list", options.list, "print axes, their values in this profile, and hypotheses; run nothing");
+  app.add_flag("--dry-run", options.dry_run, "print the cases that would run, and why others would not; run nothing");
+  auto* only_option = text("--only", only, "verify", "check every case, measure none");
+  text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
+  auto* seed_option = text("--seed", seed, "N", "seed of the inputs and of the statistics; default 1");
+  auto* input = text("--input", options.input, "FILE", "safetensors file with the inputs (q, k, v): fixes the shape");
+  text("--dump-output", options.dump_output, "FILE",
+       "write the outputs of the one selected case as a safetensors file");
+  text("--out", options.findings_path, "FILE", "append findings here; default findings.jsonl");
+  text("--measurements", options.measurements_path, "FILE", "append measurements here; default measurements.jsonl");
+  CLI::Option* file = nullptr;
+  if (spec.file_option) file = text(spec.file_option->name.c_str(), options.file, "FILE", spec.file_option->help);
+  auto* resume = app.add_flag("--resume", options.resume,
+                              "go on with the run in --measurements: what it has of the same code,\n"
+                              "device and seed is not measured again");
+  auto* shard_option = text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together are the run");
+  auto* memory = text("--threadgroup-memory", threadgroup_memory, "BYTES",
+                      "lower the device's threadgroup memory, to explore another device's");
+  auto* replay = text("--replay", options.replay, "ID",
+                      "measure the recorded measurement or finding ID again, under its own case, seed\n"
+                      "and device; the first 6 or more digits of the id are enough");
+  app.add_flag("--json", options.json, "print measurements and findings as JSON lines instead of the table");
+  app.add_flag("--quiet", options.quiet, "no progress");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return std::nullopt;
+  } catch (const CLI::CallForVersion& version) {
+    fmt::print("{}\n", version.what());
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
+  }
+
+  for (const CLI::Option* option : app.get_options()) {
+    const auto& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) {
+      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
+    }
+  }
+  one_of("--profile", options.profile, {"quick", "full"});
+  if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
+  if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);
+  if (!seed.empty()) options.seed = parse_number<uint64_t>("--seed", seed, 0, UINT64_MAX);
+  if (!shard.empty()) parse_shard(shard, options);
+  if (!threadgroup_memory.empty()) {
+    options.threadgroup_memory_bytes = parse_number<size_t>("--threadgroup-memory", threadgroup_memory, 1, SIZE_MAX);
+  }
+  if (*replay) {
+    for (const CLI::Option* other :
+         {device, profile, axis, only_option, seed_option, input, file, resume, shard_option, memory}) {
+      if (other && *other)
+        throw BadInput(
+            fmt::format("--replay takes the case and all about it from the record; leave {} out", other->get_name()));
+    }
+    const bool hex = options.replay.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (!hex || options.replay.size() < min_replay_digits) {
+      throw BadInput(fmt::format("--replay {}: not allowed; at least {} hex digits of a record's id", options.replay,
+                                 min_replay_digits));
+    }
+  }
+  if (*input && !spec.input_axes) throw BadInput(spec.name + " takes no --input");
+  for (const std::string& named : axes) {
+    Axis parsed = parse_axis(named, spec.axes);
+    if (options.axis(parsed.name))
+      throw BadInput(fmt::format("--axis {} is given twice; once, with all values", parsed.name));
+    options.axes.push_back(std::move(parsed));
+  }
+  return options;
+}
+
+std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options,
+                                            const DeviceInfo& info) {
+  std::vector<Axis> named = options.axes;
+  const auto fix = [&](const std::string& path, const std::vector<Axis>& axes) {
+    for (const Axis& fixed : axes) {
+      const Axis* other = options.axis(fixed.name);
+      if (!other) {
+        named.push_back(fixed);
+      } else if (other->values != fixed.values) {
+        throw BadInput(fmt::format("--axis {}: {} has {}={}; leave the axis out", fixed.name, path, fixed.name,
+                                   to_string(fixed.values.front())));
+      }
+    }
+  };
+  if (!options.input.empty()) fix(options.input, spec.input_axes(options.input));
+  if (!options.file.empty()) fix(options.file, spec.file_option->axes(options.file));
+  Sweep sweep = spec.sweep(options.profile, info);
+  for (const Axis& axis : named) override_axis(sweep, axis);
+  const auto complete = [&](Case& config) {
+    if (spec.complete) spec.complete(config, info);
+  };
+  std::vector<Case> cases = expand(sweep, spec.axes, complete);
+
+  // Tile axes are the compared ones but `variant`; a name for the variant still leaves the choice of the tile open.
+  const auto compared = [&](const std::string& axis) {
+    return std::find(spec.compared_axes.begin(), spec.compared_axes.end(), axis) != spec.compared_axes.end();
+  };
+  const bool shape_named =
+      std::any_of(named.begin(), named.end(), [&](const Axis& axis) { return !compared(axis.name); });
+  const bool tile_named = std::any_of(named.begin(), named.end(),
+                                      [&](const Axis& axis) { return compared(axis.name) && axis.name != "variant"; });
+  if (spec.default_tile && shape_named && !tile_named && group(cases, spec.compared_axes).size() == 1) {
+    for (Block& block : sweep.blocks) {
+      std::erase_if(block, [&](const Axis& axis) {
+        return compared(axis.name) && !(axis.name == "variant" && options.axis("variant"));
+      });
+    }
+    const auto variant =
+        std::find_if(spec.axes.begin(), spec.axes.end(), [](const AxisInfo& axis) { return axis.name == "variant"; });
+    if (variant != spec.axes.end() && !options.axis("variant") &&
+        std::find(variant->choices.begin(), variant->choices.end(), "tuned") != variant->choices.end()) {
+      override_axis(sweep, {"variant", {std::string("tuned")}});
+    }
+    cases = expand(sweep, spec.axes, complete);
+  }
+  if (!options.dump_output.empty() && cases.size() != 1) {
+    throw BadInput(fmt::format(
+        "--dump-output writes one case, and {} are selected, which differ in {}; name one value of each with --axis",
+        cases.size(), fmt::join(varying_axes(cases), ", ")));
+  }
+  return shard(group(cases, spec.compared_axes), options.shard_index, options.shard_count);
+}
+
+}  // namespace attn

@@ -1,0 +1,185 @@
+#include "common/experiment/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/experiment/options.h"
+
+namespace attn {
+namespace {
+
+constexpr size_t max_status = 100;  // the record has all of it
+
+using Row = std::vector<std::string>;
+
+/// Columns as wide as their widest cell; numbers to the right, the last column as it is.
+std::string align(const std::vector<Row>& rows) {
+  std::vector<size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool last = i + 1 == row.size();
+      line += last ? row[i] : fmt::format("{:>{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
+
+std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 10e-6 ? 3 : 1); }
+std::string microseconds(const Timing* timing) { return timing ? microseconds(timing->median_s) : ""; }
+
+double half_interval(const Timing& timing) { return (timing.ci_hi_s - timing.ci_lo_s) / 2; }
+
+bool throttled(const Measurement& result) {
+  return result.clocks.is_object() && !result.clocks.value("throttle_reasons", Json::array()).empty();
+}
+
+Row result_row(const Measurement& result, const Ceilings& ceilings) {
+  const Timing* main = result.main_timing();
+  const bool launched = main && main->scope == Scope::device_hot;
+  const double tflops = result.tflops(), gbps = result.gbps();
+  Row row;
+  row.push_back(microseconds(main));
+  row.push_back(main ? percent(half_interval(*main), main->median_s) : "");
+  row.push_back(main ? fmt::format("{:.1f}", 100 * main->cv) : "");
+  row.push_back(main ? std::to_string(main->n) : "");
+  row.push_back(main ? main->stop : "");
+  row.push_back(microseconds(result.timing(Scope::device_cold)));
+  row.push_back(microseconds(result.timing(Scope::host)));
+  row.push_back(launched ? fmt::format("{:.4g}", tflops) : "");
+  row.push_back(result.matrix_pct ? fmt::format("{:.1f}", result.matrix_pct->value) : "");
+  row.push_back(launched ? fmt::format("{:.4g}", gbps) : "");
+  row.push_back(launched ? percent(gbps, ceilings.copy_gbps) : "");
+  row.push_back(result.check ? fmt::format("{:.1e}", result.check->max_abs) : "");
+  std::string status = result.status + (throttled(result) ? " !" : "");
+  if (!result.reason.empty()) status += ": " + result.reason;
+  row.push_back(status.size() <= max_status ? status : status.substr(0, max_status - 2) + "..");
+  return row;
+}
+
+}  // namespace
+
+std::string format_interval(const Timing& timing) {
+  return fmt::format("{} us [{}, {}]", microseconds(timing.median_s), microseconds(timing.ci_lo_s),
+                     microseconds(timing.ci_hi_s));
+}
+
+std::string summary(const Measurement& measurement) {
+  std::string line = measurement.status;
+  if (!measurement.reason.empty()) line += ": " + measurement.reason;
+  if (const Timing* main = measurement.main_timing()) {
+    line += fmt::format(", {} us +- {} %", microseconds(main), percent(half_interval(*main), main->median_s));
+    if (main->scope == Scope::device_hot) line += fmt::format(", {:.4g} TFLOP/s", measurement.tflops());
+  }
+  return line;
+}
+
+std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
+  if (results.empty()) return "no cases\n";
+  // Axes that all cases share with one value stand above the table.
+  std::vector<Case> cases;
+  for (const Measurement& result : results) cases.push_back(result.config);
+  const std::vector<std::string> varying = varying_axes(cases);
+  std::vector<std::string> constant;
+  for (const auto& axis : cases.front().axes()) {
+    if (std::find(varying.begin(), varying.end(), axis.first) == varying.end()) constant.push_back(axis.first);
+  }
+
+  Row head = varying;
+  for (const char* column : {"median_us", "ci_%", "cv_%", "n", "stop", "cold_us", "host_us", "tflops", "matrix_%",
+                             "gbps", "copy_%", "max_abs", "status"}) {
+    head.emplace_back(column);
+  }
+  std::vector<Row> rows{head};
+  for (const Measurement& result : results) {
+    Row row;
+    for (const std::string& axis : varying) {
+      const std::string pair = result.config.key({axis});
+      row.push_back(pair.empty() ? "" : pair.substr(axis.size() + 1));
+    }
+    const Row figures = result_row(result, ceilings);
+    row.insert(row.end(), figures.begin(), figures.end());
+    rows.push_back(std::move(row));
+  }
+  return results.front().config.key(constant) + "\n" + align(rows);
+}
+
+std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups) {
+  std::string text = fmt::format("{}: {}\n\nAxes, and their values in the selected cases ({} profile):\n", spec.name,
+                                 spec.summary, options.profile);
+  for (const AxisInfo& axis : spec.axes) {
+    std::vector<AxisValue> values;
+    for (const auto& group : groups) {
+      for (const Case& config : group) {
+        for (const auto& [name, value] : config.axes()) {
+          if (name == axis.name && std::find(values.begin(), values.end(), value) == values.end()) {
+            values.push_back(value);
+          }
+        }
+      }
+    }
+    std::sort(values.begin(), values.end());
+    std::vector<std::string> shown;
+    for (const AxisValue& value : values) shown.push_back(to_string(value));
+    const std::string allowed = !axis.choices.empty() ? fmt::format("{}", fmt::join(axis.choices, " "))
+                                : axis.multiple_of > 1
+                                    ? fmt::format("{}..{} by {}", axis.min, axis.max, axis.multiple_of)
+                                    : fmt::format("{}..{}", axis.min, axis.max);
+    text += fmt::format("  {:<12} {}\n  {:<12}   allowed: {}\n  {:<12}   here:    {}\n", axis.name, axis.help, "",
+                        allowed, "", shown.empty() ? "-" : fmt::format("{}", fmt::join(shown, ",")));
+  }
+  text += "\nHypotheses:\n";
+  for (const Hypothesis& hypothesis : spec.hypotheses) {
+    text +=
+        fmt::format("  {:<12} {}\n  {:<12}   holds if: {} {} {}\n  {:<12}   origin:   {}\n", hypothesis.id,
+                    hypothesis.text, "", hypothesis.metric, hypothesis.op, hypothesis.threshold, "", hypothesis.origin);
+  }
+  return text;
+}
+
+std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
+                    const DeviceInfo& info) {
+  std::string text;
+  size_t cases = 0, runnable = 0;
+  for (const auto& group : groups) {
+    for (const Case& config : group) {
+      const auto reason = spec.skip_reason ? spec.skip_reason(config, info) : std::nullopt;
+      ++cases;
+      runnable += !reason;
+      if (options.json) {
+        const Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
+        text += line.dump() + "\n";
+      } else {
+        text += fmt::format("{}{}{}\n", config.key(), reason ? "  skipped: " : "", reason.value_or(""));
+      }
+    }
+  }
+  if (options.json) return text;
+  return text + fmt::format("{} of {} cases in {} groups would run, in at most about {} of measuring\n", runnable,
+                            cases, groups.size(), format_duration(options.budget()));
+}
+
+std::string verdict_text(const Json& finding) {
+  const Json& data = finding.at("data");
+  std::string state = data.at("verdict").at("state").get<std::string>();
+  std::transform(state.begin(), state.end(), state.begin(), [](unsigned char c) { return std::toupper(c); });
+  const std::string subject = data.at("subject").get<std::string>();
+  const auto text = [](const Json& value) { return value.get<std::string>(); };
+  return fmt::format("{:<12} {}{}: {}\n{:<12} {}: {}; confidence {}\n", state, text(data.at("hypothesis").at("id")),
+                     subject.empty() ? "" : fmt::format(" ({})", subject), text(finding.at("title")), "",
+                     text(data.at("hypothesis").at("metric")), text(data.at("verdict").at("reason")),
+                     finding.at("confidence").get<double>());
+}
+
+}  // namespace attn

@@ -1,0 +1,31 @@
+// What a run shows when it has measured: the table and the verdicts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/experiment/experiment.h"
+#include "common/base/progress.h"
+
+namespace attn {
+
+/// "123.4 us [122.9, 124.0]", in microseconds.
+std::string format_interval(const Timing& timing);
+
+/// What came of one measurement, in a line.
+std::string summary(const Measurement& measurement);
+
+/// The table that --help describes.
+std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings);
+
+/// Axes, their values in these cases, and the hypotheses (--list).
+std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups);
+
+/// One line per case: whether it would run (--dry-run), as JSON with --json.
+std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
+                    const DeviceInfo& info);
+
+/// A finding in two lines: verdict and title; metric, reason and confidence.
+std::string verdict_text(const Json& finding);
+
+}  // namespace attn

@@ -1,0 +1,285 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "common/experiment/environment.h"
+#include "common/base/error.h"
+#include "common/experiment/state.h"
+#include "common/base/sha256.h"
+#include "common/base/shell.h"
+
+namespace attn {
+namespace {
+
+/// The fields of a record's `run` under which a case is measured the same way again.
+constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "file"};
+
+/// A condition as a record has it; null in records of before there was such a condition.
+Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
+
+std::string new_run_id(const std::string& time) {
+  std::random_device random;
+  return sha256(fmt::format("{} {} {}", time, getpid(), random())).substr(0, 16);
+}
+
+Json file_json(const std::string& option, const std::string& path) {
+  if (path.empty()) return nullptr;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) throw BadInput(fmt::format("{} {}: cannot be read", option, path));
+  return {{"path", path}, {"sha256", sha256(text.str())}};
+}
+
+bool is_finding(const Json& record) { return record.is_object() && record.value("schema", "") == "finding/1"; }
+
+const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
+
+/// The one record of either file whose id starts with options.replay; sets the options it was measured under.
+Json find_replayed(Options& options, const ExperimentSpec& spec) {
+  std::vector<std::string> problems;
+  std::map<std::string, Json> found;
+  for (const std::string& path : {options.measurements_path, options.findings_path}) {
+    for (Json& record : read_records(path, problems)) {
+      const std::string id = record.value("id", "");
+      if (id.starts_with(options.replay)) found.emplace(id, std::move(record));
+    }
+  }
+  const std::string files = fmt::format("{} or {}", options.measurements_path, options.findings_path);
+  if (found.empty()) throw BadInput(fmt::format("--replay {}: no such record in {}", options.replay, files));
+  if (found.size() > 1) {
+    throw BadInput(
+        fmt::format("--replay {}: {} records in {} start so; give more digits", options.replay, found.size(), files));
+  }
+  Json record = std::move(found.begin()->second);
+  try {
+    const std::string experiment = (is_finding(record) ? record.at("data") : record).at("experiment");
+    if (experiment != spec.name) {
+      throw BadInput(fmt::format("--replay {}: is a record of {}; replay it there", options.replay, experiment));
+    }
+    const Json& run = run_of(record);
+    options.device = run.at("device");
+    options.seed = run.at("seed");
+    options.profile = run.at("profile");
+    if (const Json& bytes = run.at("threadgroup_memory_bytes"); !bytes.is_null()) {
+      options.threadgroup_memory_bytes = bytes.get<size_t>();
+    }
+    const auto take_file = [&](const char* name, const std::string& option, std::string& path) {
+      const Json recorded = condition(run, name);
+      if (recorded.is_null()) return;
+      path = recorded.at("path");
+      if (file_json(option, path) != recorded) {
+        throw BadInput(fmt::format("--replay {}: its {} {} has changed", options.replay, name, path));
+      }
+    };
+    take_file("input", "--input", options.input);
+    if (spec.file_option) take_file("file", spec.file_option->name, options.file);
+  } catch (const Json::exception&) {
+    throw BadInput(fmt::format("--replay {}: the record lacks what a replay needs", options.replay));
+  }
+  return record;
+}
+
+std::vector<std::vector<Case>> replayed_cases(const Json& record, const ExperimentSpec& spec) {
+  if (!is_finding(record)) return {{Case::from_json(record.at("case"))}};
+  std::vector<Case> cases;
+  for (const Json& config : record.at("data").at("cases")) cases.push_back(Case::from_json(config));
+  return group(cases, spec.compared_axes);
+}
+
+}  // namespace
+
+std::string device_name(const DeviceInfo& info) { return fmt::format("{}, {} units", info.name, info.units); }
+
+void fail(Measurement& record, std::string status, std::string reason) {
+  record.status = std::move(status);
+  record.reason = std::move(reason);
+  record.time.clear();
+}
+
+Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options given)
+    : lab(owner), spec(std::move(experiment)), options(std::move(given)), progress(options.quiet) {
+  if (!options.replay.empty()) replayed = find_replayed(options, spec);
+  device = options.open_device(options.device);
+  if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);
+  pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
+
+  const std::string now = utc_now();
+  std::vector<std::string> arguments = options.arguments;
+  if (!arguments.empty()) arguments[0] = spec.name;  // where it lies is nobody's business
+  run = {{"id", new_run_id(now)},
+         {"ts", now},
+         {"argv", arguments},
+         {"seed", options.seed},
+         {"replay", replay_command()},
+         {"profile", options.profile},
+         {"device", device->info().spec},
+         {"threadgroup_memory_bytes", nullptr},
+         {"input", file_json("--input", options.input)},
+         {"file", spec.file_option ? file_json(spec.file_option->name, options.file) : Json(nullptr)}};
+  if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
+
+  groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
+  std::vector<Case> all;
+  for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
+  for (const Case& config : all) skip_reason(config);  // bad input shows here, before time is spent
+  cases_left = all.size();
+  label_axes = varying_axes(all);
+}
+
+bool Experiment::State::replays_measurement() const { return !replayed.is_null() && !is_finding(replayed); }
+
+bool Experiment::State::replays_finding() const { return is_finding(replayed); }
+
+std::optional<std::string> Experiment::State::skip_reason(const Case& config) const {
+  return spec.skip_reason ? spec.skip_reason(config, device->info()) : std::nullopt;
+}
+
+/// The command line that does the same again from nothing, with what it left to defaults written out.
+std::string Experiment::State::replay_command() const {
+  if (replays_finding()) return run_of(replayed).at("replay");
+  std::vector<std::string> arguments = options.arguments;
+  if (!arguments.empty()) arguments[0] = spec.name;
+  std::erase(arguments, "--resume");
+  const auto add = [&](const std::string& option, const std::string& value) {
+    const bool named = std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
+      return argument == option || argument.starts_with(option + "=");
+    });
+    if (!named) arguments.insert(arguments.end(), {option, value});
+  };
+  add("--device", device->info().spec);
+  add("--profile", options.profile);
+  add("--seed", std::to_string(options.seed));
+  return shell_command(arguments);
+}
+
+void Experiment::State::open_records() {
+  measurement_file.emplace(options.measurements_path);
+  finding_file.emplace(options.findings_path);
+  if (options.resume) resume();
+  progress.add(cases_left);
+  if (options.quiet || options.only_verify) return;
+  progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left, device_name(device->info()),
+                            format_duration(options.budget())));
+}
+
+/// Takes over what an earlier run of this code under these conditions recorded, and its run id.
+void Experiment::State::resume() {
+  std::vector<std::string> problems;
+  const auto records = read_records(options.measurements_path, problems);
+  for (const std::string& problem : problems) progress.note(options.measurements_path + ": " + problem);
+
+  std::map<std::string, Measurement> latest;
+  for (const Json& record : records) {
+    try {
+      if (record.at("schema") != "measurement/1" || record.at("experiment") != spec.name ||
+          record.at("device") != device_name(device->info()) ||
+          !std::all_of(std::begin(conditions), std::end(conditions),
+                       [&](const char* field) { return condition(record.at("run"), field) == run[field]; })) {
+        continue;
+      }
+      Measurement measurement = measurement_from_json(record);
+      run["id"] = measurement.run_id;
+      latest[measurement.config.key()] = std::move(measurement);
+    } catch (const std::exception&) {
+      progress.note(fmt::format("{}: record {} is damaged, skipped", options.measurements_path,
+                                record.contains("id") ? record["id"].dump() : "without id"));
+    }
+  }
+
+  for (auto& cases : groups) {
+    std::erase_if(cases, [&](const Case& config) {
+      const auto record = latest.find(config.key());
+      if (record == latest.end() || !is_done(record->second)) return false;
+      results.push_back(record->second);
+      --cases_left;
+      return true;
+    });
+  }
+  std::erase_if(groups, [](const auto& cases) { return cases.empty(); });
+  if (!options.quiet) {
+    progress.note(fmt::format("resumed: cases recorded {}, left {}", results.size(), cases_left));
+  }
+}
+
+bool Experiment::State::is_done(const Measurement& record) {
+  if (record.status == "failed" && !record.reason.starts_with(device_lost)) return false;
+  if (record.reason == budget_spent) return false;
+  const Timing* timing = record.main_timing();
+  if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
+  if (record.pipeline.is_null()) return record.status == "skipped" && record.reason == skip_reason(record.config);
+  return current_source(record.pipeline.value("key", ""), record.config) == record.pipeline.value("source_sha256", "-");
+}
+
+/// Hash of the source that the pipeline `key` has today; made once per key, as many cases share a pipeline.
+std::string Experiment::State::current_source(const std::string& key, const Case& config) {
+  const auto [place, added] = source_hashes.try_emplace(key);
+  if (!added) return place->second;
+  try {
+    const std::unique_ptr<Problem> problem = spec.make(lab, config);
+    const Binary& binary = problem->pipeline().binary;
+    if (binary.key == key) place->second = binary.source_sha256;
+  } catch (const std::exception&) {
+    // Cannot be made now, so it is not taken over; verify() records why.
+  }
+  return place->second;
+}
+
+Measurement Experiment::State::blank(const Case& config) const {
+  Measurement record;
+  record.run_id = run["id"];
+  record.experiment = spec.name;
+  record.device = device_name(device->info());
+  record.config = config;
+  if (config.has("dtype")) record.dtype = parse_dtype(config.text("dtype"));
+  return record;
+}
+
+void Experiment::State::store(Measurement record, int launches_per_sample) {
+  const auto to_record = [&] { return to_json(record, ceilings.value_or(Ceilings{})); };
+  Json json;
+  // A rate may be above a ceiling that was measured in bad moments; if it stays there, this is an error.
+  for (int retries = 4; json.is_null(); --retries) {
+    try {
+      json = to_record();
+    } catch (const std::runtime_error& error) {
+      if (ceilings && retries > 0) {
+        raise_ceilings();
+      } else {
+        fail(record, "failed", first_line(error.what()));
+      }
+    }
+  }
+  for (Json& timing : json["time"]) {
+    timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
+  }
+  json["run"] = {{"ts", utc_now()}};
+  for (const char* field : conditions) json["run"][field] = run[field];
+  json["id"] = record.id = record_id(json);
+  measurement_file->append(json);
+  print_json(json);
+  progress.finish(label(record.config) + ": " + summary(record));
+  if (cases_left > 0) --cases_left;
+  results.push_back(std::move(record));
+  if (device->lost()) throw Restart{};
+}
+
+void Experiment::State::store_skipped(Measurement record, std::string reason) {
+  fail(record, "skipped", std::move(reason));
+  store(std::move(record));
+}
+
+void Experiment::State::print_json(const Json& json) const {
+  if (!options.json) return;
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+std::string Experiment::State::label(const Case& config) const {
+  return label_axes.empty() ? config.key() : config.key(label_axes);
+}
+
+}  // namespace attn

@@ -1,0 +1,129 @@
+// What an Experiment keeps: the parts of the loop, one file each. Private to common/experiment.
+//   records.cpp   the command line's selection, --resume and --replay; writing measurements
+//   measure.cpp   verify, measure, compare
+//   conclude.cpp  judging, findings, table
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/stopwatch.h"
+#include "common/experiment/ceilings.h"
+#include "common/experiment/experiment.h"
+#include "common/experiment/report.h"
+
+namespace attn {
+
+/// Ends a run after an interruption, once what was measured is recorded.
+struct Interrupted {};
+
+/// Ends a run whose device is lost, once the case that lost it is recorded: a new process goes on with the others.
+struct Restart {};
+
+/// Whether SIGINT or SIGTERM came.
+bool interrupted();
+
+/// Reason of a case that was not reached; --resume takes it up again.
+inline constexpr const char* budget_spent = "budget spent";
+
+/// How the reason of a case begins that lost the device; --resume does not take it up, it would only do so again.
+inline constexpr const char* device_lost = "device lost: ";
+
+/// How many rounds a profile takes at least.
+struct Rounds {
+  int quick, full;
+};
+
+inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Names the hardware in records. The units tell a part of a machine (two of its threads, say) from all of it.
+std::string device_name(const DeviceInfo& info);
+
+/// Ends a case that has no times to show.
+void fail(Measurement& record, std::string status, std::string reason);
+
+struct Experiment::State {
+  State(Experiment& owner, ExperimentSpec experiment, Options given);
+
+  // records.cpp
+  bool replays_measurement() const;
+  bool replays_finding() const;
+  std::optional<std::string> skip_reason(const Case& config) const;
+  std::string replay_command() const;
+  /// Opens both files, takes over what --resume finds, and says what is to come.
+  void open_records();
+  void resume();
+  bool is_done(const Measurement& record);
+  std::string current_source(const std::string& key, const Case& config);
+  Measurement blank(const Case& config) const;
+  /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
+  void store(Measurement record, int launches_per_sample = 1);
+  void store_skipped(Measurement record, std::string reason);
+  void print_json(const Json& json) const;
+  /// What tells a case from the others of this run, for progress.
+  std::string label(const Case& config) const;
+
+  // measure.cpp
+  /// A case that may be measured, or nothing: then its record is stored.
+  std::optional<Trial> verify(const Case& config);
+  void measure(std::vector<Trial> trials);
+  void compare(const std::vector<Duel>& duels);
+  /// Nothing where a result was wrong or something failed: that is recorded.
+  std::optional<Comparison> compare(const Duel& duel, double budget_s);
+  void make(Trial& trial);
+  /// One launch on poisoned outputs (or one sample of the host's work), and the check of what it wrote. Problems may
+  /// share their outputs, so nothing may run between the two.
+  void launch_and_check(Trial& trial);
+  /// The check once more, after timing. What the host did is not done again for it, since that may take long.
+  void check_again(Trial& trial);
+  /// The pair that the finding under replay compared, if it did.
+  std::vector<Duel> replayed_duels() const;
+  bool was_measured(const Case& config) const;
+  double budget_left() const { return options.budget() - measured_s; }
+  /// What the sweep may still take; the rest is for comparisons.
+  double sweep_budget() const;
+  TimingPolicy policy(const Rounds& rounds, double budget_s) const;
+  const Ceilings& measured_ceilings();
+  Json pipeline_json(const Problem& problem);
+  /// Measures the ceilings again; the better of both counts.
+  void raise_ceilings();
+  /// The flush for cold samples; null in the quick profile and where its self-test fails.
+  const CacheFlush* cold_flush();
+
+  // conclude.cpp
+  int conclude(const std::vector<Conclusion>& conclusions);
+  /// Measures the replayed measurement's case again and shows both. Returns the exit status.
+  int replay_measurement();
+  /// Judges and records one conclusion; `known` are the findings recorded before. Returns the finding.
+  Json find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env);
+  Json cases_of(const Conclusion& conclusion) const;
+  Json environment();
+  bool in_replay(const Conclusion& conclusion) const;
+  int exit_status() const;
+
+  Experiment& lab;
+  const ExperimentSpec spec;
+  Options options;
+  Progress progress;
+  Json replayed;  // the record that --replay names, else null
+  Json run;       // what a finding says of this run
+  std::unique_ptr<Device> device;
+  std::unique_ptr<PipelineCache> pipelines;
+  std::optional<CacheFlush> flush;
+  std::optional<FlushTest> flush_test;
+  std::optional<Ceilings> ceilings;
+  std::vector<std::vector<Case>> groups;
+  std::vector<std::string> label_axes;
+  size_t cases_left = 0;
+  double measured_s = 0;
+  std::optional<RecordFile> measurement_file, finding_file;
+  std::map<std::string, std::string> source_hashes;   // by pipeline key
+  std::map<std::string, CodeContents> code_contents;  // by code_sha256
+  std::vector<Measurement> results;
+  std::vector<Comparison> comparisons;
+};
+
+}  // namespace attn

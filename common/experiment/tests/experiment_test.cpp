@@ -1,0 +1,1147 @@
+// The loop on a fake device whose time is virtual: a launch takes what the test says it takes.
+#include "common/experiment/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "common/experiment/ceilings.h"
+#include "common/base/error.h"
+#include "common/experiment/kernels/ceiling.h"
+#include "common/experiment/options.h"
+#include "common/base/sha256.h"
+#include "common/base/shell.h"
+#include "common/base/temporary_folder.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double fma_tflops = 0.5, copy_rate_gbps = 20;
+
+/// What the fake world does; every test starts with a fresh one.
+struct World {
+  std::function<double(const Case&)> seconds = [](const Case&) { return 1e-3; };
+  std::function<void(const Case&)> on_make = [](const Case&) {};
+  std::function<bool(const Case&, int checks)> correct = [](const Case&, int) { return true; };
+  std::function<void()> on_launch = [] {};
+  std::function<void(double)> on_launch_of = [](double) {};  // of a launch that takes so many seconds
+  bool flush_works = true;
+  std::string source = "source 1";
+  double flops = 1e6;
+  bool on_host = false;  // cases are about the host, and nothing is launched
+  int samples = 0;       // of the host
+  int makes = 0, launches = 0, poisons = 0, dumps = 0;
+  std::vector<std::string> opened;
+  std::vector<std::vector<std::string>> restarts;  // command lines
+  size_t threadgroup_memory = 0;
+  uint64_t last_seed = 0;
+};
+World world;
+
+struct LaunchParams {
+  double seconds;
+  int* written;
+};
+
+class FakeKernel : public Kernel {
+ public:
+  explicit FakeKernel(std::string name) : entry(std::move(name)) {}
+  const std::string entry;
+};
+
+class FakeDevice : public Device {
+ public:
+  explicit FakeDevice(std::string_view spec) {
+    info_.spec = spec;
+    info_.backend = "cpu";
+    info_.name = "fake";
+    info_.units = 2;
+    info_.simd_width = 8;
+    info_.vector_registers = 16;
+    info_.threadgroup_memory_bytes = 8192;
+    info_.last_level_cache_bytes = size_t{1} << 20;
+  }
+  void* allocate(size_t bytes) override { return std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096); }
+  void release(void* pointer) noexcept override { std::free(pointer); }
+  void upload(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
+  void download(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
+  Binary compile(const KernelSource& source) override {
+    Binary binary;
+    binary.key = source.key();
+    binary.code = source.entry;
+    binary.code_sha256 = sha256(binary.code);
+    binary.source_sha256 = source_sha256(source);
+    return binary;
+  }
+  std::string compiler_identity() const override { return "fake"; }
+  CodeContents contents(const Binary&) const override { return {{{"nop", 3}}, 4096}; }
+  std::unique_ptr<Kernel> load(const Binary&, const std::string& entry) override {
+    return std::make_unique<FakeKernel>(entry);
+  }
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    try {
+      return run(encoder);
+    } catch (const DeviceLost&) {
+      lost_ = true;
+      throw;
+    }
+  }
+
+ private:
+  std::vector<double> run(const CommandEncoder& encoder) {
+    std::vector<double> stamps;
+    double now = 0;
+    for (const auto& command : encoder.commands()) {
+      if (std::holds_alternative<CommandEncoder::Fill>(command)) {
+        flushed_ = true;
+      } else if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
+        now += run(*dispatch) * (flushed_ && world.flush_works ? 2 : 1);
+        flushed_ = false;
+      } else {
+        stamps.push_back(now);
+      }
+    }
+    std::vector<double> seconds;
+    for (size_t i = 1; i < stamps.size(); ++i) seconds.push_back(stamps[i] - stamps[i - 1]);
+    return seconds;
+  }
+
+  double run(const CommandEncoder::Dispatch& dispatch) {
+    const std::string& entry = static_cast<const FakeKernel*>(dispatch.kernel)->entry;
+    if (entry == "ceiling_copy") {
+      CopyParams params;
+      std::memcpy(&params, dispatch.parameters.data(), sizeof params);
+      return 2.0 * static_cast<double>(params.part_bytes * dispatch.grid.count()) / (copy_rate_gbps * 1e9);
+    }
+    if (entry == "ceiling_fma") {
+      ArithmeticParams params;
+      std::memcpy(&params, dispatch.parameters.data(), sizeof params);
+      return 2.0 * 8 * 12 * static_cast<double>(params.iterations) * static_cast<double>(dispatch.grid.count()) /
+             (fma_tflops * 1e12);
+    }
+    LaunchParams params;
+    std::memcpy(&params, dispatch.parameters.data(), sizeof params);
+    ++world.launches;
+    ++*params.written;
+    world.on_launch();
+    world.on_launch_of(params.seconds);
+    jitter_ = (jitter_ * 5 + 3) % 17;
+    return params.seconds * (1 + 1e-5 * jitter_);
+  }
+
+  bool flushed_ = false;
+  int jitter_ = 0;
+};
+
+class FakeProblem : public Problem {
+ public:
+  FakeProblem(Experiment& lab, Case config) : config_(std::move(config)) {
+    world.on_make(config_);
+    ++world.makes;
+    world.last_seed = lab.seed();
+    world.threadgroup_memory = lab.device().info().threadgroup_memory_bytes;
+    pipeline_.binary.key = "fake[TILE=" + std::to_string(config_.integer("tile")) + "]";
+    pipeline_.binary.source_sha256 = sha256(world.source);
+    pipeline_.kernel = std::make_unique<FakeKernel>("work");
+    pipeline_.origin = "compiled";
+  }
+  void encode(CommandEncoder& encoder) const override {
+    encoder.dispatch(*pipeline_.kernel, {1}, 1, 0, LaunchParams{world.seconds(config_), &written_});
+  }
+  Sampler host_sampler() override {
+    if (!world.on_host) return {};
+    return [this]() -> std::vector<double> {
+      ++written_;
+      return {world.seconds(config_) * (1 + 1e-5 * (++world.samples % 7))};
+    };
+  }
+  Json values() const override {
+    if (world.on_host) return {{"samples", world.samples}};
+    return {{"tile_area", config_.integer("tile") * config_.integer("n")}};
+  }
+  void poison() override {
+    written_ = 0;
+    ++world.poisons;
+  }
+  Check check() override {
+    Check check;
+    check.ok = written_ > 0 && world.correct(config_, checks_++);
+    check.rows_checked = 1;
+    if (!check.ok) check.worst = "O[0]: got nan, want 1";
+    return check;
+  }
+  Work work() const override { return {world.flops, 1e3}; }
+  DType dtype() const override { return DType::f32; }
+  const Pipeline& pipeline() const override { return pipeline_; }
+  size_t threadgroup_bytes() const override { return 0; }
+  void dump(const std::string& path) const override {
+    ++world.dumps;
+    std::ofstream(path) << "dumped";
+  }
+
+ private:
+  Case config_;
+  Pipeline pipeline_;
+  mutable int written_ = 0;
+  int checks_ = 0;
+};
+
+ExperimentSpec fake_spec() {
+  ExperimentSpec spec;
+  spec.name = "fake_experiment";
+  spec.summary = "A test of the loop";
+  spec.axes = {{.name = "n", .help = "size", .choices = {}, .min = 1, .max = 65536},
+               {.name = "m", .help = "other size, n if not named", .choices = {}, .min = 1, .max = 65536},
+               {.name = "tile", .help = "tile", .choices = {}, .min = 8, .max = 64, .multiple_of = 8},
+               {.name = "variant", .help = "kernel", .choices = {"tuned", "naive"}}};
+  spec.compared_axes = {"tile", "variant"};
+  spec.hypotheses = {{"tile32", "tile 32 is faster", "ratio of medians", "<", 1.0, "a test"},
+                     {"other", "never judged", "nothing", ">", 2.0, "a test"}};
+  spec.sweep = [](const std::string& profile, const DeviceInfo&) {
+    const Axis n{"n", {int64_t{64}, int64_t{128}, int64_t{256}}};
+    const Axis tile{"tile", {int64_t{16}, int64_t{32}}};
+    Sweep sweep{{{n, tile, {"variant", {std::string("tuned")}}}}};
+    if (profile == "full") sweep.blocks.push_back({n, {"tile", {int64_t{64}}}, {"variant", {std::string("naive")}}});
+    return sweep;
+  };
+  spec.complete = [](Case& config, const DeviceInfo&) {
+    if (!config.has("m")) config.set("m", config.integer("n"));
+    if (!config.has("tile")) config.set("tile", int64_t{24});
+    if (!config.has("variant")) config.set("variant", std::string("naive"));
+  };
+  spec.skip_reason = [](const Case& config, const DeviceInfo& info) -> std::optional<std::string> {
+    if (config.integer("m") < config.integer("n")) throw BadInput("m must be at least n");
+    const auto bytes = static_cast<size_t>(config.integer("tile") * config.integer("n"));
+    if (bytes > info.threadgroup_memory_bytes) return "needs " + std::to_string(bytes) + " bytes";
+    return std::nullopt;
+  };
+  spec.make = [](Experiment& lab, const Case& config) { return std::make_unique<FakeProblem>(lab, config); };
+  spec.input_axes = [](const std::string&) { return std::vector<Axis>{{"n", {int64_t{96}}}}; };
+  return spec;
+}
+
+/// verify, measure, compare tile 32 with 16, conclude.
+int fake_body(Experiment& lab) {
+  for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+  std::vector<Duel> duels;
+  const auto results = lab.results();
+  for (const Measurement& result : results) {
+    if (result.config.integer("tile") != 32) continue;
+    Case baseline = result.config;
+    baseline.set("tile", int64_t{16});
+    duels.push_back({"tile32", baseline, result.config});
+    duels.push_back({"other", baseline, result.config});  // the same pair again
+  }
+  lab.compare(duels);
+  std::vector<Conclusion> conclusions;
+  for (const Comparison& comparison : lab.comparisons()) {
+    if (comparison.hypothesis != "tile32") continue;
+    Conclusion conclusion;
+    conclusion.hypothesis = "tile32";
+    conclusion.subject = comparison.contender.key({"n"});
+    conclusion.title = "tile 32 takes {compare.ratio:.2f} of tile 16";
+    conclusion.content = conclusion.title;
+    conclusion.estimate = comparison.ratio;
+    conclusion.aa_floor = comparison.aa_floor();
+    conclusion.cv = comparison.cv;
+    conclusion.compare = comparison;
+    for (const Measurement& result : lab.results()) {
+      if (result.config == comparison.baseline || result.config == comparison.contender) {
+        conclusion.measurements.push_back(result.id);
+      }
+    }
+    conclusions.push_back(conclusion);
+  }
+  return lab.conclude(conclusions);
+}
+
+class ExperimentTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    world = World();
+    setenv("ATTENTION_PROTO_CACHE", (folder_.path() / "cache").c_str(), 1);
+  }
+
+  struct Outcome {
+    int status;
+    std::string out, err;
+  };
+
+  Outcome run(std::vector<std::string> arguments, const std::function<int(Experiment&)>& body = fake_body) {
+    for (const char* file : {"measurements", "out"}) {
+      const std::string option = std::string("--") + file;
+      if (std::find(arguments.begin(), arguments.end(), option) == arguments.end()) {
+        arguments.insert(arguments.begin(), {option, path(std::string(file) + ".jsonl")});
+      }
+    }
+    arguments.insert(arguments.begin(), "/somewhere/fake_experiment");
+    std::vector<const char*> argv;
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const int status = run_experiment(
+        static_cast<int>(argv.size()), argv.data(), spec_, body,
+        [](std::string_view spec) {
+          if (spec == "gone") throw DeviceMissing("gone: is not there");
+          world.opened.emplace_back(spec);
+          return std::make_unique<FakeDevice>(spec);
+        },
+        [](const std::vector<std::string>& given) { world.restarts.push_back(given); });
+    return {status, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  }
+
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  std::vector<Json> records(const std::string& name) const {
+    std::vector<std::string> problems;
+    return read_records(path(name), problems);
+  }
+  std::vector<Json> measurements() const { return records("measurements.jsonl"); }
+  std::vector<Json> findings() const { return records("out.jsonl"); }
+
+  /// The one measurement of a case.
+  Json measurement(int64_t n, int64_t tile) const {
+    Json found;
+    for (const Json& record : measurements()) {
+      if (!record.contains("case") || record["case"]["n"] != n || record["case"]["tile"] != tile) continue;
+      EXPECT_TRUE(found.is_null()) << "two records of n=" << n << " tile=" << tile;
+      found = record;
+    }
+    EXPECT_FALSE(found.is_null()) << "no record of n=" << n << " tile=" << tile;
+    return found;
+  }
+
+  static std::vector<std::string> cases_of(const Outcome& dry_run) {
+    std::vector<std::string> cases;
+    std::istringstream lines(dry_run.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("n=")) cases.push_back(line);
+    }
+    return cases;
+  }
+
+  ExperimentSpec spec_ = fake_spec();
+  TemporaryFolder folder_;
+};
+
+bool tile_is(const Case& config, int64_t tile) { return config.integer("tile") == tile; }
+
+// ---- the loop
+
+TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
+  const Outcome outcome = run({});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  ASSERT_EQ(measurements().size(), 6u);
+  const Json record = measurement(128, 32);
+  EXPECT_EQ(record["status"], "ok");
+  EXPECT_EQ(record["id"], record_id(record));
+  EXPECT_EQ(record["device"], "fake, 2 units");
+  EXPECT_EQ(record["run"]["device"], "cpu");
+  EXPECT_EQ(record["time"].size(), 2u);  // hot and host, no cold in the quick profile
+  EXPECT_EQ(record["time"][0]["scope"], "device_hot");
+  EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 0.5e-3, 1e-6);
+  EXPECT_EQ(record["time"][0]["launches_per_sample"], 1);
+  EXPECT_EQ(record["time"][1]["scope"], "host");
+  // 1e6 flops in 0.5 ms are 0.002 TFLOP/s, of a ceiling of 0.5.
+  EXPECT_NEAR(record["rate"]["pct_matrix_ceiling"].get<double>(), 0.4, 0.01);
+  EXPECT_NEAR(record["rate"]["pct_copy_ceiling"].get<double>(), 0.01, 0.001);
+
+  ASSERT_EQ(findings().size(), 3u);
+  for (const Json& finding : findings()) {
+    EXPECT_EQ(finding["id"], record_id(finding));
+    const Json& data = finding["data"];
+    EXPECT_EQ(data["verdict"]["state"], "supported");
+    EXPECT_NEAR(data["compare"]["ratio"].get<double>(), 0.5, 1e-3);
+    EXPECT_GE(data["compare"]["time"][0]["rounds"].get<int>(), 15);
+    EXPECT_EQ(data["cases"].size(), 2u);
+    EXPECT_EQ(data["measurements"].size(), 2u);
+    EXPECT_EQ(data["run"]["argv"][0], "fake_experiment");
+    EXPECT_EQ(data["run"]["seed"], 1);
+    EXPECT_TRUE(data["run"]["replay"].get<std::string>().ends_with("--device cpu --profile quick --seed 1"));
+    EXPECT_NEAR(data["env"]["ceilings"]["f32_tflops"].get<double>(), fma_tflops, 1e-6);
+    EXPECT_NEAR(data["env"]["ceilings"]["copy_gbps"].get<double>(), copy_rate_gbps, 1e-6);
+    EXPECT_TRUE(data["env"].contains("git"));
+    EXPECT_EQ(finding["confidence"], 0.8);
+  }
+  EXPECT_NE(outcome.out.find("median_us"), std::string::npos);
+  EXPECT_NE(outcome.out.find("SUPPORTED    tile32 (n=128): tile 32 takes 0.50 of tile 16"), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.out.find("NOT JUDGED   other"), std::string::npos);
+  EXPECT_NE(outcome.err.find("[9/9]"), std::string::npos) << outcome.err;  // 6 cases and 3 comparisons
+  char host[256];
+  ASSERT_EQ(gethostname(host, sizeof host), 0);
+  EXPECT_EQ(findings()[0]["data"]["env"].dump().find("\"" + std::string(host) + "\""), std::string::npos);
+}
+
+TEST_F(ExperimentTest, CasesOfTheHost) {
+  world.on_host = true;
+  // Longer than any launch may be.
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2.0 : 4.0; };
+  Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) {
+    for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+    return lab.conclude({});
+  });
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(world.launches, 0);
+  const Json record = measurement(8, 32);
+  EXPECT_EQ(record["status"], "ok");
+  ASSERT_EQ(record["time"].size(), 1u);
+  EXPECT_EQ(record["time"][0]["scope"], "host");
+  EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 2, 1e-3);
+  EXPECT_TRUE(record["rate"].is_null());
+  EXPECT_EQ(record["values"]["samples"], world.samples);
+  const int counted = record["time"][0]["n"];
+  EXPECT_GE(counted, 3);
+  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one that is checked, and no more for the check after timing";
+  EXPECT_NE(outcome.out.find("  2000"), std::string::npos) << outcome.out;
+
+  world.samples = 0;
+  outcome = run({"--axis", "n=9", "--axis", "tile=16,32"});
+  ASSERT_EQ(findings().size(), 1u) << outcome.err;
+  const Json compare = findings()[0]["data"]["compare"];
+  EXPECT_NEAR(compare["ratio"].get<double>(), 0.5, 1e-3);
+  EXPECT_EQ(compare["time"][1]["scope"], "host");
+  EXPECT_GE(compare["time"][1]["rounds"], 6);
+
+  const int makes = world.makes;
+  outcome =
+      run({"--axis", "n=9", "--axis", "tile=16,32", "--resume"}, [](Experiment& lab) { return lab.conclude({}); });
+  EXPECT_NE(outcome.err.find("cases recorded 2, left 0"), std::string::npos) << outcome.err;
+  EXPECT_GT(world.makes, makes) << "to see whether the source is the same";
+  outcome = run({"--replay", measurement(9, 32)["id"]});
+  EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
+
+  world.correct = [](const Case&, int checks) { return checks == 0; };
+  outcome = run({"--axis", "n=10", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.status, 1) << "it is checked again after it was timed";
+  EXPECT_EQ(measurement(10, 16)["status"], "wrong");
+}
+
+TEST_F(ExperimentTest, EveryStatusIsRecorded) {
+  world.on_make = [](const Case& config) {
+    const int64_t n = config.integer("n");
+    if (n == 1) throw CompileError("kernel:3: unknown name\nand more");
+    if (n == 2) throw OutOfMemory("no room on the device", 12345);
+    if (n == 3) throw std::bad_alloc();
+    if (n == 4) throw std::runtime_error("odd");
+  };
+  world.correct = [](const Case& config, int checks) {
+    return config.integer("n") != 5 && !(config.integer("n") == 6 && checks == 1);
+  };
+  world.seconds = [](const Case& config) { return config.integer("n") == 7 ? 0.6 : 1e-3; };
+  EXPECT_EQ(run({"--axis", "n=1,2,3,4,5,6,7,8,4096", "--axis", "tile=16"}).status, 1);
+  const auto expect = [&](int64_t n, const char* status, const std::string& reason) {
+    const Json record = measurement(n, 16);
+    EXPECT_EQ(record["status"], status) << n;
+    EXPECT_NE(record["reason"].get<std::string>().find(reason), std::string::npos) << record["reason"];
+    EXPECT_EQ(record["reason"].get<std::string>().find('\n'), std::string::npos);
+    EXPECT_EQ(record["time"].empty(), record["status"] != "ok") << n;
+  };
+  expect(1, "failed", "kernel:3: unknown name");
+  expect(2, "oom", "12345 bytes");
+  expect(3, "oom", "host");
+  expect(4, "failed", "odd");
+  expect(5, "wrong", "O[0]");
+  expect(6, "wrong", "O[0]");  // right before timing, wrong after
+  expect(7, "skipped", "600 ms");
+  expect(8, "ok", "");
+  expect(4096, "skipped", "needs 65536 bytes");
+  EXPECT_EQ(measurement(5, 16)["check"]["ok"], false);
+}
+
+TEST_F(ExperimentTest, AnUnwrittenOutputIsWrong) {
+  spec_.make = [](Experiment& lab, const Case& config) {
+    struct Idle : FakeProblem {
+      using FakeProblem::FakeProblem;
+      void poison() override { poisoned = true; }
+      Check check() override {
+        Check check;
+        check.ok = !poisoned;
+        return check;
+      }
+      bool poisoned = false;
+    };
+    return std::make_unique<Idle>(lab, config);
+  };
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 1);
+  EXPECT_EQ(measurement(8, 16)["status"], "wrong");
+}
+
+TEST_F(ExperimentTest, SkippedCasesAreNoFailure) {
+  EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16,32"}).status, 0);
+  EXPECT_EQ(measurement(4096, 32)["status"], "skipped");
+  EXPECT_EQ(world.makes, 0);
+}
+
+TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
+  world.on_launch = [] {
+    if (world.launches == 20) throw std::runtime_error("device lost\nand more");
+  };
+  EXPECT_EQ(run({"--axis", "n=64", "--axis", "tile=16,32"}).status, 1);
+  EXPECT_EQ(measurement(64, 16)["status"], "failed");
+  EXPECT_EQ(measurement(64, 32)["reason"], "device lost");
+}
+
+// The culprit alone is recorded, then a new process takes over; it does not try the culprit again.
+TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
+  struct Loss {
+    int launches;  // of tile 32, before it goes wrong
+    const char* status;
+  };
+  for (const auto& [launches, status] : {Loss{0, "failed"}, {0, "timeout"}, {12, "failed"}, {12, "timeout"}}) {
+    world = World();
+    fs::remove(path("measurements.jsonl"));
+    int left = launches;
+    world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+    world.on_launch_of = [&](double seconds) {
+      if (seconds != 2e-3 || left-- > 0) return;
+      if (std::string(status) == "failed") throw DeviceFault("an illegal address");
+      throw DeviceTimeout("no end");
+    };
+    const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32,64", "--seed", "5"});
+    EXPECT_EQ(outcome.status, 1);
+    ASSERT_EQ(world.restarts.size(), 1u);
+    EXPECT_EQ(world.restarts[0].front(), "/somewhere/fake_experiment");
+    EXPECT_EQ(world.restarts[0].back(), "--resume");
+    EXPECT_EQ(measurements().back()["status"], status);
+    EXPECT_TRUE(measurements().back()["reason"].get<std::string>().starts_with("device lost: "));
+
+    std::vector<std::string> again(world.restarts[0].begin() + 1, world.restarts[0].end());
+    EXPECT_EQ(run(again).status, 1);
+    EXPECT_EQ(world.restarts.size(), 1u) << "once was enough";
+    for (const int tile : {16, 64}) EXPECT_EQ(measurement(8, tile)["status"], "ok") << tile;
+    EXPECT_EQ(measurement(8, 32)["status"], status);
+    EXPECT_EQ(measurement(8, 32)["run_id"], measurement(8, 16)["run_id"]);
+  }
+}
+
+TEST_F(ExperimentTest, ShortLaunchesAreBatched) {
+  world.seconds = [](const Case&) { return 5e-6; };
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 0);
+  const Json hot = measurement(8, 16)["time"][0];
+  EXPECT_NEAR(hot["median_s"].get<double>(), 5e-6, 1e-8);  // divided again
+  EXPECT_GE(hot["launches_per_sample"].get<int>(), 19);
+  EXPECT_LE(hot["launches_per_sample"].get<int>(), 21);
+}
+
+TEST_F(ExperimentTest, FullProfileMeasuresCold) {
+  EXPECT_EQ(run({"--profile", "full", "--axis", "n=8", "--axis", "tile=16,32", "--axis", "variant=tuned"}).status, 0);
+  const Json record = measurement(8, 16);
+  ASSERT_EQ(record["time"].size(), 3u);
+  EXPECT_EQ(record["time"][1]["scope"], "device_cold");
+  EXPECT_NEAR(record["time"][1]["median_s"].get<double>(), 2e-3, 1e-5);
+  EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 1e-3, 1e-5);
+  EXPECT_GE(record["time"][0]["rounds"].get<int>(), 50);
+  const Json test = findings().at(0)["data"]["env"]["flush_selftest"];
+  EXPECT_EQ(test["ok"], true);
+  EXPECT_NEAR(test["cold_s"].get<double>() / test["hot_s"].get<double>(), 2, 1e-6);
+}
+
+TEST_F(ExperimentTest, ColdIsLeftOutWhereTheFlushDoesNotWork) {
+  world.flush_works = false;
+  const Outcome outcome =
+      run({"--profile", "full", "--axis", "n=8", "--axis", "tile=16,32", "--axis", "variant=tuned", "--quiet"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(measurement(8, 16)["time"].size(), 2u);
+  EXPECT_NE(outcome.err.find("device_cold is left out"), std::string::npos);
+  EXPECT_EQ(findings().at(0)["data"]["env"]["flush_selftest"]["ok"], false);
+}
+
+TEST_F(ExperimentTest, ARateAboveItsCeilingIsAnError) {
+  world.flops = 1e9;  // in 1 ms: 1 TFLOP/s, twice the ceiling
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 1);
+  const Json record = measurement(8, 16);
+  EXPECT_EQ(record["status"], "failed");
+  const std::string reason = record["reason"];
+  EXPECT_TRUE(reason.ends_with("TFLOP/s is above the ceiling of 0.5 measured in this run")) << reason;
+  EXPECT_LT(reason.size(), 72u) << reason;
+  EXPECT_TRUE(record["time"].empty());
+}
+
+TEST_F(ExperimentTest, AWrongResultInAComparisonLeavesTheComparisonOut) {
+  world.correct = [](const Case& config, int) { return !(tile_is(config, 32) && world.makes > 2); };
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16,32"}).status, 1);
+  ASSERT_EQ(measurements().size(), 3u);
+  EXPECT_EQ(measurements()[2]["status"], "wrong");
+  EXPECT_EQ(measurements()[2]["case"]["tile"], 32);
+  EXPECT_TRUE(findings().empty());
+}
+
+TEST_F(ExperimentTest, OnlyVerifyChecksAndMeasuresNothing) {
+  world.correct = [](const Case& config, int) { return config.integer("n") != 128; };
+  EXPECT_EQ(run({"--only", "verify"}).status, 1);
+  ASSERT_EQ(measurements().size(), 6u);
+  EXPECT_EQ(world.launches, 6);
+  EXPECT_EQ(measurement(64, 16)["status"], "ok");
+  EXPECT_TRUE(measurement(64, 16)["time"].empty());
+  EXPECT_EQ(measurement(128, 16)["status"], "wrong");
+  EXPECT_TRUE(findings().empty());
+}
+
+TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
+  const Outcome outcome = run({"--json", "--axis", "n=8", "--axis", "tile=16,32"});
+  std::istringstream lines(outcome.out);
+  std::vector<Json> printed;
+  for (std::string line; std::getline(lines, line);) printed.push_back(Json::parse(line));
+  std::vector<Json> recorded = measurements();
+  for (const Json& finding : findings()) recorded.push_back(finding);
+  EXPECT_EQ(recorded.size(), 3u);
+  EXPECT_EQ(printed, recorded);
+}
+
+TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
+  std::ofstream(path("cache")) << "not a folder";
+  const Outcome outcome = run({"--json", "--quiet", "--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("kernel cache"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
+}
+
+TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
+  const Outcome outcome = run({"--quiet", "--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_NE(outcome.out.find("median_us"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, AnIndependentRunThatAgreesRaisesConfidence) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
+  const std::vector<std::string> arguments = {"--axis", "n=8", "--axis", "tile=16,32"};
+  run(arguments);
+  run(arguments);
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+  run(arguments);
+  ASSERT_EQ(findings().size(), 3u);
+  EXPECT_EQ(findings()[0]["confidence"], 0.8);
+  EXPECT_EQ(findings()[1]["confidence"], 0.95);
+  EXPECT_EQ(findings()[2]["data"]["verdict"]["state"], "refuted");
+  EXPECT_EQ(findings()[2]["confidence"], 0.8);  // the others disagree
+  EXPECT_EQ(findings()[0]["claim_key"], findings()[1]["claim_key"]);
+  EXPECT_NE(findings()[0]["data"]["run"]["id"], findings()[1]["data"]["run"]["id"]);
+}
+
+// ---- budget, interruption, resume
+
+TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
+  EXPECT_EQ(run({"--budget", "1e-9"}).status, 0);
+  int measured = 0, missed = 0;
+  for (const Json& record : measurements()) {
+    measured += record["status"] == "ok";
+    missed += record["reason"] == "budget spent";
+  }
+  EXPECT_EQ(measured, 2);  // the first group, which took it all
+  EXPECT_EQ(missed, 4);
+  EXPECT_TRUE(findings().empty());
+
+  const int makes = world.makes;
+  EXPECT_EQ(run({"--resume"}).status, 0);
+  std::map<std::string, int> ok;
+  std::set<std::string> runs;
+  for (const Json& record : measurements()) {
+    ok[record["case"].dump()] += record["status"] == "ok";
+    runs.insert(record["run_id"].get<std::string>());
+  }
+  EXPECT_EQ(ok.size(), 6u);
+  for (const auto& [config, count] : ok) EXPECT_EQ(count, 1) << config;
+  EXPECT_EQ(runs.size(), 1u);
+  EXPECT_EQ(findings().size(), 3u);
+  // One problem per pipeline to know its source, 4 cases, 3 comparisons of 3.
+  EXPECT_EQ(world.makes - makes, 2 + 4 + 9);
+
+  EXPECT_EQ(run({"--resume"}).status, 0);  // nothing left: nothing is written twice
+  EXPECT_EQ(measurements().size(), 10u);
+  EXPECT_EQ(findings().size(), 3u);
+}
+
+TEST_F(ExperimentTest, ResumeMeasuresAgainWhatIsNotTheSame) {
+  const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--axis", "variant=tuned"};
+  const auto resumed = [&](std::vector<std::string> more) {
+    more.insert(more.end(), one.begin(), one.end());
+    more.emplace_back("--resume");
+    EXPECT_EQ(run(more).status, 0);
+    return measurements().size();
+  };
+  run(one);
+  EXPECT_EQ(resumed({}), 1u);
+  EXPECT_EQ(resumed({"--seed", "2"}), 2u);
+  EXPECT_EQ(resumed({"--device", "cpu:threads=1"}), 3u);
+  EXPECT_EQ(resumed({"--profile", "full"}), 4u);
+  EXPECT_EQ(resumed({"--threadgroup-memory", "4096"}), 5u);
+  EXPECT_EQ(resumed({}), 5u);
+  world.source = "source 2";
+  EXPECT_EQ(resumed({}), 6u);
+  EXPECT_EQ(resumed({}), 6u);
+  run(one);  // without --resume everything is measured again
+  EXPECT_EQ(measurements().size(), 7u);
+  EXPECT_NE(measurements()[6]["run_id"], measurements()[5]["run_id"]);
+}
+
+TEST_F(ExperimentTest, ResumeKeepsWrongAndSkippedButTriesFailedAgain) {
+  world.correct = [](const Case& config, int) { return config.integer("n") != 1; };
+  world.on_make = [](const Case& config) {
+    if (config.integer("n") == 2) throw CompileError("no");
+  };
+  const std::vector<std::string> arguments = {"--axis", "n=1,2,4096", "--axis", "tile=16", "--resume"};
+  EXPECT_EQ(run(arguments).status, 1);
+  EXPECT_EQ(measurements().size(), 3u);
+  world.on_make = [](const Case&) {};
+  EXPECT_EQ(run(arguments).status, 1);  // the wrong one still counts
+  ASSERT_EQ(measurements().size(), 4u);
+  EXPECT_EQ(measurements()[3]["case"]["n"], 2);
+  EXPECT_EQ(measurements()[3]["status"], "ok");
+}
+
+TEST_F(ExperimentTest, VerifiedOnlyIsNotMeasured) {
+  const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--resume"};
+  std::vector<std::string> verify = one;
+  verify.insert(verify.end(), {"--only", "verify"});
+  run(verify);
+  run(verify);
+  EXPECT_EQ(measurements().size(), 1u);
+  run(one);
+  ASSERT_EQ(measurements().size(), 2u);
+  EXPECT_FALSE(measurements()[1]["time"].empty());
+}
+
+TEST_F(ExperimentTest, ResumeReportsTornAndDamagedLines) {
+  run({"--axis", "n=8", "--axis", "tile=16"});
+  {
+    std::ofstream file(path("measurements.jsonl"), std::ios::app);
+    file << R"({"schema":"measurement/1","experiment":"fake_experiment","id":"abc"})"
+         << "\n"
+         << R"({"schema":"mea)";
+  }
+  const Outcome outcome = run({"--axis", "n=8,9", "--axis", "tile=16", "--resume"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("line 3"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("\"abc\" is damaged"), std::string::npos) << outcome.err;
+  EXPECT_EQ(measurement(9, 16)["status"], "ok");
+  EXPECT_EQ(measurement(8, 16)["status"], "ok");
+}
+
+TEST_F(ExperimentTest, InterruptionKeepsWhatWasMeasured) {
+  world.on_launch = [] {
+    if (world.launches == 58) std::raise(SIGINT);
+  };
+  const Outcome outcome = run({});
+  EXPECT_EQ(outcome.status, 130);
+  EXPECT_EQ(world.launches, 58 + 2);  // the sample in hand was the last; then both cases are checked once more
+  EXPECT_NE(outcome.err.find("--resume"), std::string::npos);
+  ASSERT_EQ(measurements().size(), 4u);
+  EXPECT_EQ(measurements().back()["time"][0]["stop"], "interrupted");
+  EXPECT_TRUE(findings().empty());
+
+  EXPECT_EQ(run({"--resume"}).status, 0);
+  std::map<std::string, int> complete;
+  for (const Json& record : measurements()) {
+    complete[record["case"].dump()] += record["time"][0]["stop"] != "interrupted";
+  }
+  EXPECT_EQ(complete.size(), 6u);
+  for (const auto& [config, count] : complete) EXPECT_EQ(count, 1) << config;
+}
+
+TEST_F(ExperimentTest, InterruptionDuringVerifyAndCompare) {
+  world.on_launch = [] { std::raise(SIGTERM); };
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16,32"}).status, 130);
+  EXPECT_TRUE(measurements().empty());
+  world.on_launch = [] {
+    static bool raised = false;
+    if (world.makes == 5 && !raised) {
+      raised = true;
+      std::raise(SIGTERM);
+    }
+  };
+  world.makes = 0;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16,32"}).status, 130);
+  EXPECT_EQ(measurements().size(), 2u);
+  EXPECT_TRUE(findings().empty());
+}
+
+TEST_F(ExperimentTest, SignalsAreGivenBack) {
+  run({"--list"});
+  struct sigaction action{};
+  sigaction(SIGINT, nullptr, &action);
+  EXPECT_EQ(action.sa_handler, SIG_DFL);
+}
+
+// ---- replay
+
+TEST_F(ExperimentTest, ReplayOfAMeasurement) {
+  run({"--device", "cpu:threads=1", "--seed", "7", "--threadgroup-memory", "4096", "--axis", "n=8", "--axis",
+       "tile=16,32"});
+  const std::string id = measurement(8, 32)["id"];
+  world.opened.clear();
+  world.last_seed = 0;
+  Outcome outcome = run({"--replay", id.substr(0, 8)});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(id), std::string::npos);
+  EXPECT_EQ(world.opened, std::vector<std::string>{"cpu:threads=1"});
+  EXPECT_EQ(world.last_seed, 7u);
+  EXPECT_EQ(world.threadgroup_memory, 4096u);
+  ASSERT_EQ(measurements().size(), 3u);
+  EXPECT_EQ(measurements()[2]["case"], measurements()[1]["case"]);
+
+  world.seconds = [](const Case&) { return 2e-3; };
+  outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.out.find("DIFFERS: now 2.000 of the recorded median, the intervals do not overlap\n"),
+            std::string::npos)
+      << outcome.out;
+
+  world.correct = [](const Case&, int) { return false; };
+  outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.out.find("DIFFERS: recorded ok, now wrong\n"), std::string::npos) << outcome.out;
+}
+
+TEST_F(ExperimentTest, ReplayOfAFinding) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
+  run({"--seed", "7"});
+  const Json finding = findings().at(1);
+  const Outcome outcome = run({"--replay", finding["id"].get<std::string>()});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const std::string id = finding["id"];
+  EXPECT_NE(outcome.out.find("AGREES       with the finding " + id + " that is replayed, which was supported\n"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(measurements().size(), 6u + 2u);  // its two cases alone
+  ASSERT_EQ(findings().size(), 4u);
+  const Json again = findings()[3];
+  EXPECT_EQ(again["claim_key"], finding["claim_key"]);
+  EXPECT_EQ(again["confidence"], 0.95);
+  EXPECT_EQ(again["data"]["run"]["seed"], 7);
+  EXPECT_EQ(again["data"]["run"]["replay"], finding["data"]["run"]["replay"]);
+  EXPECT_EQ(outcome.out.find("NOT JUDGED"), std::string::npos);
+
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+  const Outcome differs = run({"--replay", id});
+  EXPECT_EQ(differs.status, 0) << differs.err;
+  EXPECT_NE(differs.out.find("DIFFERS      from the finding " + id + " that is replayed, which was supported\n"),
+            std::string::npos)
+      << differs.out;
+}
+
+TEST_F(ExperimentTest, ReplayCommandMeasuresTheSame) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
+  run({"--axis", "n=8", "--axis", "tile=16,32", "--resume"});
+  std::istringstream command(findings().at(0)["data"]["run"]["replay"].get<std::string>());
+  std::vector<std::string> words;
+  for (std::string word; command >> word;) words.push_back(word);
+  EXPECT_EQ(words.front(), "fake_experiment");
+  words.erase(words.begin());
+  EXPECT_EQ(std::count(words.begin(), words.end(), "--resume"), 0);
+  EXPECT_EQ(run(words).status, 0);
+  ASSERT_EQ(findings().size(), 2u);
+  EXPECT_EQ(findings()[1]["confidence"], 0.95);
+}
+
+TEST_F(ExperimentTest, ReplayRefusesWhatItCannotFind) {
+  run({"--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(run({"--replay", "0000000"}).status, 2);
+  EXPECT_EQ(run({"--replay", "12345"}).status, 2);
+  const std::string id = measurement(8, 16)["id"];
+  EXPECT_EQ(run({"--replay", id, "--seed", "3"}).status, 2);
+  spec_.name = "another_experiment";
+  const Outcome outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("fake_experiment"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, ReplayNeedsTheInputItHad) {
+  std::ofstream(path("input")) << "tensors";
+  run({"--input", path("input"), "--axis", "tile=16"});
+  const std::string id = measurement(96, 16)["id"];
+  EXPECT_EQ(run({"--replay", id}).status, 0);
+  std::ofstream(path("input")) << "other tensors";
+  const Outcome outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("has changed"), std::string::npos) << outcome.err;
+}
+
+// ---- selection
+
+TEST_F(ExperimentTest, AxesNotNamedKeepTheProfile) {
+  EXPECT_EQ(cases_of(run({"--dry-run"})).size(), 6u);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--profile", "full"})).size(), 9u);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8:32:pow2"})).size(), 6u);
+  EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
+  EXPECT_EQ(world.makes, 0);
+}
+
+TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
+  using Cases = std::vector<std::string>;
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})), Cases{"n=8 m=8 tile=24 variant=tuned"});
+  EXPECT_EQ(cases_of(run({"--dry-run", "--profile", "full", "--axis", "n=8"})), Cases{"n=8 m=8 tile=24 variant=tuned"});
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "variant=naive"})),
+            Cases{"n=8 m=8 tile=24 variant=naive"});
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "tile=16"})), Cases{"n=8 m=8 tile=16 variant=tuned"});
+  // Two shapes: the profile's tiles.
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8,9"})).size(), 4u);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "m=8,9"})).size(), 4u);
+  // A single shape of the profile's own choosing is a sweep of its tiles.
+  spec_.sweep = [](const std::string&, const DeviceInfo&) {
+    return Sweep{{{{"n", {int64_t{8}}}, {"tile", {int64_t{16}, int64_t{32}}}, {"variant", {std::string("tuned")}}}}};
+  };
+  EXPECT_EQ(cases_of(run({"--dry-run"})).size(), 2u);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "variant=naive"})).size(), 2u);
+}
+
+TEST_F(ExperimentTest, InputFixesTheShape) {
+  std::ofstream(path("input")) << "tensors";
+  const std::vector<std::string> expected = {"n=96 m=96 tile=24 variant=tuned"};
+  EXPECT_EQ(cases_of(run({"--dry-run", "--input", path("input")})), expected);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--input", path("input"), "--axis", "n=96"})), expected);
+  const Outcome conflict = run({"--dry-run", "--input", path("input"), "--axis", "n=64,96"});
+  EXPECT_EQ(conflict.status, 2);
+  EXPECT_NE(conflict.err.find("n=96"), std::string::npos) << conflict.err;
+}
+
+TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
+  std::vector<std::string> all = cases_of(run({"--dry-run"})), parts;
+  for (const char* shard : {"1/2", "2/2"}) {
+    const auto part = cases_of(run({"--dry-run", "--shard", shard}));
+    EXPECT_FALSE(part.empty());
+    parts.insert(parts.end(), part.begin(), part.end());
+  }
+  std::sort(all.begin(), all.end());
+  std::sort(parts.begin(), parts.end());
+  EXPECT_EQ(parts, all);
+  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // a part without cases
+}
+
+TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
+  const Outcome outcome = run({"--dump-output", path("o.safetensors")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("6 are selected, which differ in n, m, tile; name one value of each with --axis"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_FALSE(fs::exists(path("o.safetensors")));
+  EXPECT_EQ(run({"--dump-output", path("o.safetensors"), "--axis", "n=8"}).status, 0);
+  EXPECT_TRUE(fs::exists(path("o.safetensors")));
+  EXPECT_EQ(world.dumps, 1);
+  EXPECT_EQ(run({"--dump-output", path("p.safetensors"), "--axis", "n=4096"}).status, 2);  // it would be skipped
+}
+
+TEST_F(ExperimentTest, ListShowsAxesValuesAndHypotheses) {
+  const Outcome outcome = run({"--list"});
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* text : {"64,128,256", "8..64 by 8", "tuned naive", "tile32", "ratio of medians < 1", "a test"}) {
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
+  }
+  EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
+}
+
+TEST_F(ExperimentTest, DryRunSaysWhatIsSkipped) {
+  const Outcome outcome = run({"--dry-run", "--axis", "n=8,4096"});
+  EXPECT_NE(outcome.out.find("n=4096 m=4096 tile=16 variant=tuned  skipped: needs 65536 bytes"), std::string::npos);
+  EXPECT_NE(outcome.out.find("2 of 4 cases in 2 groups"), std::string::npos) << outcome.out;
+  std::istringstream lines(run({"--dry-run", "--json"}).out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_EQ(Json::parse(line)["runs"], true);
+  EXPECT_EQ(count, 6);
+}
+
+// ---- command line
+
+TEST_F(ExperimentTest, HelpExplainsOptionsColumnsAndExitStatus) {
+  const Outcome outcome = run({"--help"});
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* text : {"--device",    "--profile",      "--axis",   "--list",    "--dry-run",
+                           "--only",      "--budget",       "--seed",   "--input",   "--dump-output",
+                           "--out",       "--measurements", "--resume", "--shard",   "--threadgroup-memory",
+                           "--replay",    "--json",         "--quiet",  "--version", "cpu:threads=N",
+                           "EXIT STATUS", "DIFFERS",        "  130  "}) {
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text;
+  }
+  // Every column of the table is explained.
+  const Outcome table = run({"--axis", "n=8", "--axis", "tile=16"});
+  std::istringstream lines(table.out);
+  std::string head;
+  while (std::getline(lines, head) && head.find("median_us") == head.npos) {
+  }
+  std::istringstream columns(head);
+  int count = 0;
+  for (std::string column; columns >> column; ++count) {
+    EXPECT_NE(outcome.out.find("\n  " + column + " "), std::string::npos) << column;
+  }
+  EXPECT_GE(count, 13);
+  EXPECT_TRUE(run({"--version"}).out.starts_with("fake_experiment "));
+}
+
+TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
+  struct {
+    std::vector<std::string> arguments;
+    const char* mentions;
+  } const table[] = {
+      {{"--nonsense"}, "--nonsense"},
+      {{"stray"}, "stray"},
+      {{"--device"}, "--device"},
+      {{"--profile", "medium"}, "quick or full"},
+      {{"--only", "measure"}, "verify"},
+      {{"--budget", "abc"}, "a number from 0"},
+      {{"--budget", "-1"}, "a number from 0"},
+      {{"--budget", "nan"}, "a number from 0"},
+      {{"--budget", ""}, "--budget is empty"},
+      {{"--input", ""}, "--input is empty"},
+      {{"--seed", "1.5"}, "18446744073709551615"},
+      {{"--seed", "-1"}, "18446744073709551615"},
+      {{"--seed", "1", "--seed", "2"}, "--seed"},
+      {{"--shard", "0/4"}, "1 <= I <= N"},
+      {{"--shard", "5/4"}, "1 <= I <= N"},
+      {{"--shard", "2"}, "1 <= I <= N"},
+      {{"--shard", "1/2/3"}, "1 <= I <= N"},
+      {{"--threadgroup-memory", "0"}, "a number from 1"},
+      {{"--threadgroup-memory", "9999999"}, "8192"},
+      {{"--axis", "nonsense=1"}, "n, m, tile, variant"},
+      {{"--axis", "tile=9"}, "multiple of 8"},
+      {{"--axis", "variant=fast"}, "tuned, naive"},
+      {{"--axis", "n=8", "--axis", "n=9"}, "twice"},
+      {{"--axis", "n=8", "--axis", "m=4"}, "m must be at least n"},
+      {{"--replay", "xyz"}, "hex"},
+      {{"--replay", "123456", "--axis", "n=8"}, "--axis"},
+      {{"--input", "/nowhere/x.safetensors"}, "/nowhere/x.safetensors"},
+      {{"--out", "/nowhere/findings.jsonl"}, "/nowhere/findings.jsonl"},
+      {{"--measurements", "/nowhere/m.jsonl"}, "/nowhere/m.jsonl"},
+  };
+  for (const auto& [arguments, mentions] : table) {
+    const Outcome outcome = run(arguments);
+    const std::string shown = shell_command(arguments);
+    EXPECT_EQ(outcome.status, 2) << shown;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << shown << ": " << outcome.err;
+    EXPECT_NE(outcome.err.find(mentions), std::string::npos) << shown << ": " << outcome.err;
+    EXPECT_EQ(outcome.out, "") << shown;
+  }
+  EXPECT_EQ(world.makes, 0);
+}
+
+TEST_F(ExperimentTest, MissingDeviceIsStatus3) {
+  const Outcome outcome = run({"--device", "gone"});
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_EQ(outcome.err, "fake_experiment: gone: is not there\n");
+}
+
+// ---- a file that the experiment takes beside --input
+
+FileOption file_option() {
+  return {"--extra", "a file", [](const std::string& file) {
+            if (fs::file_size(file) < 8) throw BadInput("the file is too short\nfor what follows");
+            return std::vector<Axis>{{"n", {static_cast<int64_t>(fs::file_size(file))}}};
+          }};
+}
+
+TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
+  std::ofstream(path("extra")) << "eightbyt";
+  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
+  spec_.file_option = file_option();
+  EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
+  const Outcome conflict = run({"--dry-run", "--extra", path("extra"), "--axis", "n=9"});
+  EXPECT_EQ(conflict.status, 2);
+  EXPECT_NE(conflict.err.find("n=8"), std::string::npos) << conflict.err;
+  std::string seen;
+  run({"--extra", path("extra"), "--axis", "tile=16"}, [&](Experiment& lab) {
+    seen = lab.file();
+    return fake_body(lab);
+  });
+  EXPECT_EQ(seen, path("extra"));
+  EXPECT_EQ(measurement(8, 16)["run"]["file"]["path"], path("extra"));
+  EXPECT_EQ(measurement(8, 16)["run"]["file"]["sha256"], sha256("eightbyt"));
+}
+
+TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
+  spec_.file_option = file_option();
+  std::ofstream(path("extra")) << "eightbyt";
+  run({"--extra", path("extra"), "--axis", "tile=16"});
+  const std::string id = measurement(8, 16)["id"];
+  EXPECT_EQ(run({"--replay", id, "--extra", path("extra")}).status, 2);
+  EXPECT_EQ(run({"--replay", id}).status, 0);
+  const size_t before = measurements().size();
+  run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
+  EXPECT_EQ(measurements().size(), before) << "nothing is measured again";
+  std::ofstream(path("extra")) << "othertxt";
+  run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
+  EXPECT_GT(measurements().size(), before) << "another text, another case";
+  const Outcome outcome = run({"--replay", id});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("has changed"), std::string::npos) << outcome.err;
+}
+
+TEST_F(ExperimentTest, BadInputIsToldInFull) {
+  spec_.file_option = file_option();
+  EXPECT_NE(run({"--extra", "/nowhere"}).err.find("/nowhere: cannot be read"), std::string::npos);
+  std::ofstream(path("extra")) << "short";
+  const Outcome outcome = run({"--extra", path("extra")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "fake_experiment: the file is too short\nfor what follows\n");
+}
+
+TEST_F(ExperimentTest, WhereThereIsNoDefaultAllThatIsComparedRuns) {
+  spec_.default_tile = false;
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})).size(), 2u);
+  EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "tile=16"})).size(), 1u);
+}
+
+TEST_F(ExperimentTest, RecordsHaveWhatTheProblemAndTheCodeSay) {
+  run({"--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(measurement(8, 16)["values"]["tile_area"], 16 * 8);
+  EXPECT_EQ(measurement(8, 16)["pipeline"]["code_bytes"], 4096);
+  EXPECT_EQ(measurement(8, 16)["pipeline"]["instructions"]["nop"], 3);
+  EXPECT_EQ(measurement_from_json(measurement(8, 16)).values["tile_area"], 16 * 8);
+  Json old = measurement(8, 16);
+  old.erase("values");
+  EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record of before there were values";
+}
+
+TEST_F(ExperimentTest, NoInputWhereNoneIsTaken) {
+  spec_.input_axes = nullptr;
+  const Outcome outcome = run({"--input", "x"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("takes no --input"), std::string::npos);
+}
+
+TEST(ShellCommand, SurvivesAShell) {
+  EXPECT_EQ(shell_command({"a", "b c", "", "it's", "n=1,2"}), R"(a 'b c' '' 'it'\''s' n=1,2)");
+}
+
+TEST(Ceilings, BetterOfBoth) {
+  const Ceilings best = max({.copy_gbps = 1, .f32_tflops = 5, .f16_tflops = 2, .bf16_tflops = 8},
+                            {.copy_gbps = 3, .f32_tflops = 4, .f16_tflops = 6, .bf16_tflops = 7});
+  EXPECT_EQ(best.copy_gbps, 3);
+  EXPECT_EQ(best.f32_tflops, 5);
+  EXPECT_EQ(best.f16_tflops, 6);
+  EXPECT_EQ(best.bf16_tflops, 8);
+}
+
+TEST(Ceilings, OfTheCpu) {
+  std::unique_ptr<Device> device;
+  try {
+    device = Device::open("cpu:threads=1");
+  } catch (const DeviceMissing& missing) {
+    GTEST_SKIP() << missing.what();
+  }
+  PipelineCache pipelines(*device, "");
+  const Ceilings ceilings = measure_ceilings(*device, pipelines, 0.1);
+  // Any CPU of the last decade does more than this, and none comes near the upper bounds with one thread. A kernel
+  // whose arithmetic was optimised away would.
+  EXPECT_GT(ceilings.copy_gbps, 0.1);
+  EXPECT_LT(ceilings.copy_gbps, 2000);
+  EXPECT_GT(ceilings.f32_tflops, 1e-4);
+  EXPECT_LT(ceilings.f32_tflops, 1);
+  EXPECT_GE(ceilings.bf16_tflops, ceilings.f32_tflops);
+  // Sanitizers slow multiply-adds down, and not the tile registers of AMX, 16 times as fast.
+  EXPECT_LT(ceilings.bf16_tflops, device->info().has("amx-bf16") ? 16 : 4 * ceilings.f32_tflops);
+  EXPECT_EQ(ceilings.f16_tflops, ceilings.f32_tflops);
+}
+
+}  // namespace
+}  // namespace attn

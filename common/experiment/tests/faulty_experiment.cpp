@@ -1,0 +1,102 @@
+// An experiment whose kernels misbehave, for loop_test.cpp: the variant says how. Each case writes 42 into a tensor
+// that the cases of a group share.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/experiment/experiment.h"
+
+namespace attn {
+namespace {
+
+// A late fault or hang comes while the case is timed, not when it is checked.
+constexpr int late = 8;
+
+const char* const text = R"(
+  struct Params { float* result; unsigned* launches; };
+  extern "C" __global__ void run(const Params p) {
+    if (atomicAdd(p.launches, 1u) >= LAUNCHES_BEFORE) {
+      if (FAULTS) *reinterpret_cast<volatile int*>(64) = 1;
+      while (HANGS) __nanosleep(1000);
+    }
+    *p.result = 42;
+  })";
+
+struct Params {
+  void* result;
+  void* launches;
+};
+
+class FaultyProblem : public Problem {
+ public:
+  FaultyProblem(Experiment& lab, const std::string& variant, std::shared_ptr<Buffer> result)
+      : result_(std::move(result)), launches_(lab.device(), sizeof(unsigned)) {
+    const unsigned none = 0;
+    launches_.upload(&none, sizeof none);
+    const std::string path = "test/faulty.cuda.cu";
+    pipeline_ = &lab.pipelines().get({path,
+                                      "run",
+                                      {{"FAULTS", variant.ends_with("fault")},
+                                       {"HANGS", variant.ends_with("hang")},
+                                       {"LAUNCHES_BEFORE", variant.starts_with("late") ? late : 0}},
+                                      {{path, text}}});
+  }
+  void encode(CommandEncoder& encoder) const override {
+    encoder.dispatch(*pipeline_->kernel, {}, 1, 0, Params{result_->data(), launches_.data()});
+  }
+  void poison() override { result_->poison(); }
+  Check check() override {
+    float value = 0;
+    result_->download(&value, sizeof value);
+    Check check;
+    check.ok = value == 42;
+    check.rows_checked = 1;
+    if (!check.ok) check.worst = "got " + std::to_string(value);
+    return check;
+  }
+  Work work() const override { return {1, 4}; }
+  DType dtype() const override { return DType::f32; }
+  const Pipeline& pipeline() const override { return *pipeline_; }
+  size_t threadgroup_bytes() const override { return 0; }
+  void dump(const std::string&) const override {}
+
+ private:
+  std::shared_ptr<Buffer> result_;
+  Buffer launches_;
+  const Pipeline* pipeline_ = nullptr;
+};
+
+ExperimentSpec faulty_spec() {
+  ExperimentSpec spec;
+  spec.name = "faulty_experiment";
+  spec.axes = {{.name = "n", .help = "group", .choices = {}, .min = 1, .max = 9},
+               {.name = "variant",
+                .help = "what it does",
+                .choices = {"good", "fault", "late_fault", "hang", "late_hang", "fine"}}};
+  spec.compared_axes = {"variant"};
+  spec.sweep = [](const std::string&, const DeviceInfo&) {
+    return Sweep{{{{"n", {int64_t{1}, int64_t{2}}}, {"variant", {std::string("good"), std::string("fine")}}}}};
+  };
+  spec.skip_reason = [](const Case& config, const DeviceInfo&) -> std::optional<std::string> {
+    if (config.integer("n") > 1 && config.text("variant").ends_with("hang")) return "one hang is enough";
+    return std::nullopt;
+  };
+  spec.make = [last = std::weak_ptr<Buffer>()](Experiment& lab, const Case& config) mutable {
+    std::shared_ptr<Buffer> shared = last.lock();
+    if (!shared) last = shared = std::make_shared<Buffer>(lab.device(), sizeof(float));
+    return std::make_unique<FaultyProblem>(lab, config.text("variant"), shared);
+  };
+  return spec;
+}
+
+}  // namespace
+}  // namespace attn
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  return run_experiment(argc, argv, faulty_spec(), [](Experiment& lab) {
+    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
+    return lab.conclude({});
+  });
+}

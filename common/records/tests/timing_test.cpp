@@ -1,0 +1,322 @@
+#include "common/records/timing.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+namespace attn {
+namespace {
+
+/// Subjects that write down their turns and take the seconds a test says.
+struct Script {
+  std::string turns;
+  std::vector<Sampler> samplers;
+
+  Script(const std::string& names, const std::function<double(char name, int turn)>& seconds) {
+    for (char subject : names) {
+      samplers.emplace_back([this, subject, seconds] {
+        turns += subject;
+        return std::vector<double>{seconds(subject, static_cast<int>(turns.size()))};
+      });
+    }
+  }
+};
+
+double steady(char, int) { return 1e-3; }
+/// Never narrow: the spread is half the median.
+double noisy(char, int turn) { return turn % 7 < 3 ? 1e-3 : 2e-3; }
+
+TEST(MeasureInterleaved, WarmsUpThenAlternatesTheOrder) {
+  Script script("ABC", noisy);
+  const auto measured =
+      measure_interleaved(script.samplers, {.warmup = 2, .samples_per_round = 1, .max_samples = 3, .budget_s = 60});
+  EXPECT_EQ(script.turns,
+            "AABBCC"
+            "ABC"
+            "CBA"
+            "ABC");
+  ASSERT_EQ(measured.size(), 3u);
+  for (const Measured& subject : measured) {
+    EXPECT_EQ(subject.stop, "max");
+    ASSERT_EQ(subject.series.size(), 1u);
+    EXPECT_EQ(subject.series[0].size(), 3u);
+  }
+}
+
+TEST(MeasureInterleaved, KeepsSamplesWithTheirSubjectScopeAndRound) {
+  int turn = 0;
+  const auto sampler = [&turn](double base) {
+    return [&turn, base] {
+      ++turn;
+      return std::vector<double>{base + turn, 100 + base + turn};
+    };
+  };
+  const std::vector<Sampler> samplers{sampler(1000), sampler(2000)};
+  const auto measured =
+      measure_interleaved(samplers, {.warmup = 0, .samples_per_round = 2, .max_samples = 4, .min_rounds = 2});
+  EXPECT_EQ(measured[0].series[0], (Series{{1001, 1002}, {1007, 1008}}));  // A is last in the second round
+  EXPECT_EQ(measured[1].series[0], (Series{{2003, 2004}, {2005, 2006}}));
+  EXPECT_EQ(measured[1].series[1], (Series{{2103, 2104}, {2105, 2106}}));
+}
+
+TEST(MeasureInterleaved, StopsOnceEverySubjectIsNarrow) {
+  Script script("A", steady);
+  const auto measured = measure_interleaved(script.samplers, {.min_samples = 10, .budget_s = 60});
+  EXPECT_EQ(measured[0].stop, "ci");
+  EXPECT_EQ(measured[0].series[0].size(), 10u);
+
+  Script pair("AB", [](char name, int turn) { return name == 'A' ? 1e-3 : noisy(name, turn); });
+  const auto both = measure_interleaved(pair.samplers, {.max_samples = 40, .budget_s = 60});
+  EXPECT_EQ(both[0].stop, "max") << "B is not narrow yet";
+  EXPECT_EQ(both[0].series[0].size(), 40u);
+}
+
+TEST(MeasureInterleaved, TheFirstScopeDecides) {
+  int turn = 0;
+  const std::vector<Sampler> noisy_second{[&] { return std::vector<double>{1e-3, noisy('A', ++turn)}; }};
+  EXPECT_EQ(measure_interleaved(noisy_second, {.budget_s = 60})[0].stop, "ci");
+  const std::vector<Sampler> noisy_first{[&] { return std::vector<double>{noisy('A', ++turn), 1e-3}; }};
+  EXPECT_EQ(measure_interleaved(noisy_first, {.max_samples = 30, .budget_s = 60})[0].stop, "max");
+}
+
+TEST(MeasureInterleaved, FewRoundsCarryNoInterval) {
+  Script script("A", steady);
+  const auto measured = measure_interleaved(
+      script.samplers, {.samples_per_round = 10, .min_samples = 10, .budget_s = 60, .min_rounds = 1});
+  EXPECT_EQ(measured[0].stop, "ci");
+  EXPECT_EQ(measured[0].series[0].size(), 6u);
+}
+
+TEST(MeasureInterleaved, BudgetEndsItButNotBeforeTheLeastRounds) {
+  Script script("AB", noisy);
+  auto measured = measure_interleaved(script.samplers, {.warmup = 1, .budget_s = 0, .min_rounds = 4});
+  EXPECT_EQ(measured[1].stop, "budget");
+  EXPECT_EQ(measured[1].series[0].size(), 4u);
+
+  // Warm-up counts: it uses up the budget here, though the rounds themselves are quick.
+  int turn = 0;
+  const std::vector<Sampler> slow_start{[&] {
+    if (++turn <= 2) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    return std::vector<double>{noisy('A', turn)};
+  }};
+  measured = measure_interleaved(slow_start, {.warmup = 2, .max_samples = 1000000, .budget_s = 0.05, .min_rounds = 2});
+  EXPECT_EQ(measured[0].stop, "budget");
+  EXPECT_EQ(measured[0].series[0].size(), 2u);
+}
+
+TEST(MeasureInterleaved, AnInterruptLeavesWholeRoundsOnly) {
+  Script script("AB", noisy);
+  const auto measured = measure_interleaved(script.samplers, {.warmup = 1, .budget_s = 60},
+                                            [&] { return script.turns.size() == 2 + 4 + 1; });
+  EXPECT_EQ(script.turns,
+            "AB"
+            "ABBA"
+            "A");
+  for (const Measured& subject : measured) {
+    EXPECT_EQ(subject.stop, "interrupted");
+    EXPECT_EQ(subject.series[0].size(), 2u);
+  }
+  Script cold("AB", noisy);
+  const auto nothing = measure_interleaved(cold.samplers, {.warmup = 3}, [&] { return cold.turns.size() == 1; });
+  EXPECT_EQ(cold.turns, "A");
+  EXPECT_EQ(nothing[1].stop, "interrupted");
+}
+
+TEST(MeasureInterleaved, RefusesWhatCannotBeATime) {
+  for (double seconds : {0.0, -1e-3, std::nan(""), HUGE_VAL}) {
+    const std::vector<Sampler> broken{[=] { return std::vector<double>{seconds}; }};
+    EXPECT_THROW(measure_interleaved(broken, {}), std::runtime_error) << seconds;
+  }
+  const std::vector<Sampler> none{[] { return std::vector<double>{}; }};
+  EXPECT_THROW(measure_interleaved(none, {}), std::logic_error);
+  EXPECT_THROW(measure_interleaved(none, {.samples_per_round = 0}), std::invalid_argument);
+  EXPECT_TRUE(measure_interleaved({}, {}).empty());
+}
+
+TEST(Median, OddEvenAndNothing) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
+  EXPECT_EQ(median({7}), 7);
+  EXPECT_THROW(median({}), std::invalid_argument);
+}
+
+/// Rounds with an error of their own, as a machine's state gives: sd `between`, and `within` for each sample.
+Series simulate(std::mt19937_64& random, int rounds, int samples, double between, double within) {
+  std::normal_distribution<double> normal;
+  Series series(rounds);
+  for (Round& round : series) {
+    const double common = between * normal(random);
+    for (int i = 0; i < samples; ++i) round.push_back(10 + common + within * normal(random));
+  }
+  return series;
+}
+
+Series one_sample_per_round(const Series& series) {
+  Series flat;
+  for (const Round& round : series) {
+    for (double sample : round) flat.push_back({sample});
+  }
+  return flat;
+}
+
+TEST(BootstrapMedian, ItsValueIsTheMedianOfAllSamples) {
+  std::mt19937_64 random(1);
+  for (int rounds : {1, 2, 7, 10}) {
+    Series series = simulate(random, rounds, 3, 1, 1);
+    series.front().push_back(11);  // uneven rounds
+    series.emplace_back();
+    std::vector<double> all;
+    for (const Round& round : series) all.insert(all.end(), round.begin(), round.end());
+    const Estimate estimate = bootstrap_median(series, 3);
+    EXPECT_DOUBLE_EQ(estimate.value, median(all));
+    EXPECT_LE(estimate.ci_lo, estimate.value);
+    EXPECT_GE(estimate.ci_hi, estimate.value);
+  }
+}
+
+TEST(BootstrapMedian, CoversTheTrueMedianWhereAnIntervalOverLaunchesDoesNot) {
+  std::mt19937_64 random(2024);
+  constexpr int trials = 400;
+  int covered_by_rounds = 0, covered_by_launches = 0;
+  for (int trial = 0; trial < trials; ++trial) {
+    const Series series = simulate(random, 20, 5, 1, 0.3);
+    const Estimate rounds = bootstrap_median(series, trial);
+    const Estimate launches = bootstrap_median(one_sample_per_round(series), trial);
+    covered_by_rounds += rounds.ci_lo <= 10 && 10 <= rounds.ci_hi;
+    covered_by_launches += launches.ci_lo <= 10 && 10 <= launches.ci_hi;
+  }
+  EXPECT_GT(covered_by_rounds, 0.91 * trials);
+  EXPECT_LT(covered_by_rounds, 0.985 * trials);
+  EXPECT_LT(covered_by_launches, 0.75 * trials);
+}
+
+TEST(BootstrapMedian, NarrowsWithTheSquareRootOfTheRounds) {
+  std::mt19937_64 random(5);
+  const Estimate few = bootstrap_median(simulate(random, 50, 1, 1, 0), 1);
+  const Estimate many = bootstrap_median(simulate(random, 3200, 1, 1, 0), 1);
+  EXPECT_NEAR((few.ci_hi - few.ci_lo) / (many.ci_hi - many.ci_lo), 8, 4);
+}
+
+TEST(BootstrapMedian, OneRoundGivesItsExtremes) {
+  const Estimate estimate = bootstrap_median({{5, 1, 4, 2, 3}}, 9);
+  EXPECT_EQ(estimate.value, 3);
+  EXPECT_EQ(estimate.ci_lo, 1);
+  EXPECT_EQ(estimate.ci_hi, 5);
+}
+
+TEST(BootstrapMedian, TheSeedDecides) {
+  std::mt19937_64 random(3);
+  const Series series = simulate(random, 300, 2, 1, 1);
+  const Estimate a = bootstrap_median(series, 7), b = bootstrap_median(series, 7), c = bootstrap_median(series, 8);
+  EXPECT_EQ(a.ci_lo, b.ci_lo);
+  EXPECT_EQ(a.ci_hi, b.ci_hi);
+  EXPECT_TRUE(a.ci_lo != c.ci_lo || a.ci_hi != c.ci_hi);
+  EXPECT_THROW(bootstrap_median({}, 1), std::invalid_argument);
+  EXPECT_THROW(bootstrap_median({{}, {}}, 1), std::invalid_argument);
+}
+
+TEST(Summarize, FillsEveryField) {
+  const Timing timing = summarize({{2, 4}, {4, 6}, {}}, Scope::host, "max", 1);
+  EXPECT_EQ(timing.scope, Scope::host);
+  EXPECT_EQ(timing.n, 4);
+  EXPECT_EQ(timing.rounds, 2);
+  EXPECT_EQ(timing.median_s, 4);
+  EXPECT_EQ(timing.ci_lo_s, 3);
+  EXPECT_EQ(timing.ci_hi_s, 5);
+  EXPECT_DOUBLE_EQ(timing.cv, std::sqrt(8.0 / 3) / 4);  // the sample standard deviation divides by n - 1
+  EXPECT_EQ(timing.min_s, 2);
+  EXPECT_EQ(timing.stop, "max");
+}
+
+TEST(Summarize, OneSampleAndNone) {
+  const Timing one = summarize({{2}}, Scope::device_hot, "interrupted", 1);
+  EXPECT_EQ(one.cv, 0);
+  EXPECT_EQ(one.median_s, 2);
+  EXPECT_EQ(summarize({}, Scope::device_hot, "interrupted", 1).n, 0);
+}
+
+TEST(Ratio, RecoversTheFactorThoughBothDrift) {
+  // Both subjects slow down fivefold over the run; the contender takes 1.2 times as long at every moment. The medians
+  // alone could not tell a factor this small from the drift.
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal;
+  Series baseline, contender;
+  for (int round = 0; round < 40; ++round) {
+    const double speed = 1 + round / 10.0;
+    baseline.push_back({speed * (1 + 0.01 * normal(random)), speed * (1 + 0.01 * normal(random))});
+    contender.push_back({1.2 * speed * (1 + 0.01 * normal(random)), 1.2 * speed * (1 + 0.01 * normal(random))});
+  }
+  const Estimate estimate = ratio(baseline, contender, 1);
+  EXPECT_NEAR(estimate.value, 1.2, 0.01);
+  EXPECT_LT(estimate.ci_lo, 1.2);
+  EXPECT_GT(estimate.ci_hi, 1.2);
+  EXPECT_LT(estimate.ci_hi - estimate.ci_lo, 0.02);
+  const Estimate alone = bootstrap_median(baseline, 1);
+  EXPECT_GT(alone.ci_hi - alone.ci_lo, 0.2 * alone.value) << "the drift must be larger than the effect";
+}
+
+TEST(Ratio, PairsSampleBySampleAndCutsTheLonger) {
+  EXPECT_EQ(ratio({{1, 2}, {4}}, {{2, 4, 99}, {8, 99}}, 1).value, 2);
+  EXPECT_EQ(ratio({{1, 2}, {4}}, {{2, 4, 99}, {8, 99}}, 1).ci_hi, 2);
+  EXPECT_EQ(ratio({{2}}, {{1}}, 1).value, 0.5) << "contender / baseline";
+  EXPECT_THROW(ratio({{1}}, {{1}, {1}}, 1), std::invalid_argument);
+  EXPECT_THROW(ratio({{1}}, {{}}, 1), std::invalid_argument);
+}
+
+TEST(ScalingExponent, RecoversAPower) {
+  std::mt19937_64 random(17);
+  std::normal_distribution<double> normal;
+  std::vector<ScalingPoint> points;
+  for (double x : {256, 512, 1024, 4096}) {
+    Series series(20);
+    for (Round& round : series) round = {3e-9 * x * x * (1 + 0.02 * normal(random))};
+    points.push_back({x, bootstrap_median(series, 1)});
+  }
+  const Estimate estimate = scaling_exponent(points);
+  EXPECT_NEAR(estimate.value, 2.0, 0.01);
+  EXPECT_LT(estimate.ci_lo, 2.0);
+  EXPECT_GT(estimate.ci_hi, 2.0);
+  EXPECT_LT(estimate.ci_hi - estimate.ci_lo, 0.05);
+}
+
+// The true exponent lies in 95 of 100 intervals.
+TEST(ScalingExponent, IntervalsCoverTheTruth) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  int covered = 0;
+  for (int run = 0; run < 1000; ++run) {
+    std::vector<ScalingPoint> points;
+    for (const double x : {1, 2, 4, 8}) {
+      const double time = std::pow(x, 1.5) * std::exp(0.03 * normal(random));
+      points.push_back({x, {time, time * std::exp(-1.96 * 0.03), time * std::exp(1.96 * 0.03)}});
+    }
+    const Estimate estimate = scaling_exponent(points);
+    covered += estimate.ci_lo < 1.5 && 1.5 < estimate.ci_hi;
+  }
+  EXPECT_NEAR(covered, 950, 25);
+}
+
+TEST(ScalingExponent, IntervalsThatLeanToOneSideDoSoHere) {
+  const std::vector<ScalingPoint> points{{1, {2, 2, 4}}, {4, {16, 16, 32}}};
+  const Estimate estimate = scaling_exponent(points);
+  EXPECT_DOUBLE_EQ(estimate.value, 1.5);
+  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "the first point at 4";
+  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "the last at 32";
+}
+
+TEST(ScalingExponent, NeedsTwoDifferentX) {
+  const Estimate time{1, 1, 1};
+  using Points = std::vector<ScalingPoint>;
+  EXPECT_THROW(scaling_exponent(Points{}), std::invalid_argument);
+  EXPECT_THROW(scaling_exponent(Points{{8, time}}), std::invalid_argument);
+  EXPECT_THROW(scaling_exponent(Points{{0.1, time}, {0.1, time}, {0.1, time}}), std::invalid_argument);
+  EXPECT_THROW(scaling_exponent(Points{{0, time}, {8, time}}), std::invalid_argument);
+  EXPECT_THROW(scaling_exponent(Points{{1, {}}, {8, time}}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace attn

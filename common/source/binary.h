@@ -1,0 +1,46 @@
+// Machine code, what is known of it, and how it is kept in a file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/source/kernel_source.h"
+
+namespace attn {
+
+/// Seconds spent in each phase of a compilation.
+struct CompileTimes {
+  double front_end_s = 0;
+  double optimizer_s = 0;
+  double code_generation_s = 0;
+  double total_s() const { return front_end_s + optimizer_s + code_generation_s; }
+  CompileTimes& operator+=(const CompileTimes& other) {
+    front_end_s += other.front_end_s;
+    optimizer_s += other.optimizer_s;
+    code_generation_s += other.code_generation_s;
+    return *this;
+  }
+};
+
+/// Machine code and what is known of it.
+struct Binary {
+  std::string key;
+  std::string source_sha256;      // over prologue, source and every header it includes, and the same of its fragments
+  std::string code_sha256;        // over the machine code in `code`
+  std::string code;               // an object file, or an archive of several (cpu), or a cubin (cuda)
+  CompileTimes times;             // of the compilation that made it, however long ago
+  int registers = -1;             // per thread; -1 where the device does not tell
+  int64_t spill_bytes = -1;       // stack bytes a thread's spills take; -1 where the device does not tell
+  int64_t threadgroup_bytes = 0;  // threadgroup memory that the kernel itself declares, beside what a dispatch gives it
+  FunctionConstants run_time;     // what Device::load() sets; not a part of the code, and not kept with it
+};
+
+/// A binary as a text: the checksum of all that follows, a line of JSON, the code. The JSON has the cache key, so that
+/// an entry under another's name is seen to be wrong too.
+std::string serialize(const std::string& cache_key, const Binary& binary);
+/// Nothing if the text is not exactly what serialize() wrote for this key.
+std::optional<Binary> deserialize(const std::string& cache_key, std::string_view text);
+
+}  // namespace attn

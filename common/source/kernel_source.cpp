@@ -1,0 +1,305 @@
+#include "common/source/kernel_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <stdexcept>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/sha256.h"
+
+namespace attn {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view assembler_key = "assembler";  // beside the constants, whose names are upper case
+
+// Where `name` is, or would be.
+template <typename Entries>
+auto place_of(Entries& entries, std::string_view name) {
+  return std::lower_bound(entries.begin(), entries.end(), name,
+                          [](const auto& entry, std::string_view other) { return entry.first < other; });
+}
+}  // namespace
+
+FunctionConstants::FunctionConstants(std::initializer_list<Entry> entries) {
+  for (const auto& [name, value] : entries) (*this)[name] = value;
+}
+
+int64_t& FunctionConstants::operator[](std::string_view name) {
+  auto place = place_of(entries_, name);
+  if (place == entries_.end() || place->first != name) place = entries_.emplace(place, name, 0);
+  return place->second;
+}
+
+int64_t FunctionConstants::at(std::string_view name) const {
+  const auto place = place_of(entries_, name);
+  if (place == entries_.end() || place->first != name) throw std::out_of_range("no constant " + std::string(name));
+  return place->second;
+}
+
+bool FunctionConstants::contains(std::string_view name) const {
+  const auto place = place_of(entries_, name);
+  return place != entries_.end() && place->first == name;
+}
+
+void FunctionConstants::erase(std::string_view name) {
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.first == name; });
+}
+
+void FunctionConstants::merge(const FunctionConstants& others) {
+  for (const auto& [name, value] : others) {
+    if (!contains(name)) (*this)[name] = value;
+  }
+}
+
+FunctionConstants KernelSource::run_time_values() const {
+  FunctionConstants values;
+  for (const std::string& name : run_time) {
+    if (!constants.contains(name)) throw BadInput(fmt::format("{} is no constant of {}", name, path));
+    const int64_t value = constants.at(name);
+    if (value != static_cast<int>(value)) {
+      throw BadInput(fmt::format("{}={} is no int; only those can be set at run time", name, value));
+    }
+    values[name] = value;
+  }
+  return values;
+}
+
+std::string KernelSource::key() const {
+  std::string text = entry;
+  text += '[';
+  for (const auto& [name, value] : constants) {
+    text += run_time.contains(name) ? fmt::format("{}=run_time,", name) : fmt::format("{}={},", name, value);
+  }
+  for (const auto& [name, body] : includes) {
+    text += fmt::format("{}:{},", fs::path(name).filename().string(), sha256(body).substr(0, 8));
+  }
+  if (!assembler.empty()) text += fmt::format("{}={},", assembler_key, assembler);
+  if (text.back() == ',') text.pop_back();
+  text += "]";
+  for (const KernelSource& fragment : fragments) {
+    text += linking == Linking::before_optimizer ? '+' : '|';
+    text += fragment.key();
+  }
+  return text;
+}
+
+namespace {
+
+/// "flash_forward[BLOCK_C=128,...]" back to entry and function constants; nothing where it has more than these.
+std::optional<KernelSource> parse_source(std::string_view text) {
+  const size_t open = text.find('[');
+  if (open == text.npos || text.back() != ']') return std::nullopt;
+  KernelSource source{.path = "", .entry = std::string(text.substr(0, open))};
+  std::string_view rest = text.substr(open + 1, text.size() - open - 2);
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+    const size_t equals = item.find('=');
+    if (equals == item.npos) return std::nullopt;  // a replaced header, whose text no record has
+    if (item.substr(0, equals) == assembler_key) {
+      source.assembler = item.substr(equals + 1);
+      continue;
+    }
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(item.data() + equals + 1, item.data() + item.size(), value);
+    if (error != std::errc() || end != item.data() + item.size()) return std::nullopt;
+    source.constants[std::string(item.substr(0, equals))] = value;
+  }
+  return source;
+}
+
+}  // namespace
+
+std::optional<KernelSource> parse_key(std::string_view key) {
+  std::optional<KernelSource> source;
+  while (!key.empty()) {
+    const size_t end = std::min(key.find(']'), key.size() - 1) + 1;
+    const bool fragment = source && (key[0] == '+' || key[0] == '|');
+    if (source && !fragment) return std::nullopt;
+    if (fragment) {
+      source->linking = key[0] == '+' ? Linking::before_optimizer : Linking::after_code_generation;
+    }
+    const std::optional<KernelSource> part = parse_source(key.substr(fragment, end - fragment));
+    if (!part) return std::nullopt;
+    if (fragment) {
+      source->fragments.push_back(*part);
+    } else {
+      source = part;
+    }
+    key.remove_prefix(end);
+  }
+  return source;
+}
+
+std::string cxx_prologue(const KernelSource& source, const std::function<std::string(const std::string&)>& declare) {
+  std::string text;
+  for (const auto& [name, value] : source.constants) {
+    if (source.run_time.contains(name)) {
+      text += declare(name);
+      continue;
+    }
+    const bool is_int = value == static_cast<int>(value);
+    // The smallest cannot be written: C++ reads it as the negative of a literal that is too large.
+    const std::string number = value == INT64_MIN ? fmt::format("{} - 1", INT64_MIN + 1) : fmt::to_string(value);
+    text +=
+        fmt::format("constexpr {0} {1} = {2};\n#define {1}_VALUE ({2})\n", is_int ? "int" : "long long", name, number);
+  }
+  return text + fmt::format("#line 1 \"{}\"\n", source.path);
+}
+
+size_t KernelSourceHash::operator()(const KernelSource& source) const {
+  size_t hash = source.path.size();
+  const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
+  // Only what is quickly told apart, above all the variants of a kernel; comparing does the rest.
+  mix(std::hash<std::string>()(source.entry));
+  for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
+  for (const auto& [name, body] : source.includes) mix(body.size());
+  mix(source.run_time.size());
+  for (const KernelSource& fragment : source.fragments) mix((*this)(fragment) + static_cast<size_t>(source.linking));
+  return hash ^ hash >> 32;
+}
+
+std::string source_root() {
+  const char* named = std::getenv("ATTENTION_PROTO_SOURCE");
+  return named && *named ? fs::absolute(named).lexically_normal().string() : ATTN_SOURCE_ROOT;
+}
+
+std::vector<std::string> kernel_files() {
+  std::vector<std::string> paths;
+  const fs::path root = source_root();
+  std::error_code error;
+  for (auto file = fs::recursive_directory_iterator(root, error); file != fs::end(file); file.increment(error)) {
+    const fs::path path = fs::relative(file->path(), root, error);
+    const std::string name = path.filename();
+    if (file->is_directory() && (name.starts_with('.') || name == "build")) file.disable_recursion_pending();
+    if (path.parent_path().filename() != "kernels" || !(name.ends_with(".cpp") || name.ends_with(".cu"))) continue;
+    paths.push_back(path.generic_string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::string read_source(const KernelSource& source, const std::string& path) {
+  if (const auto replaced = source.includes.find(path); replaced != source.includes.end()) return replaced->second;
+  const fs::path file = fs::path(source_root()) / path;
+  std::optional<std::string> text = read_file(file);
+  if (!text) {
+    throw BadInput(
+        fmt::format("kernel source {} cannot be read; ATTENTION_PROTO_SOURCE names the source tree", file.string()));
+  }
+  return std::move(*text);
+}
+
+namespace {
+
+/// NAME where the line is #include "NAME", else nothing, whether or not the preprocessor would reach it: a file too
+/// many in the identity costs a recompilation, one too few a wrong result.
+std::string_view included_name(std::string_view line) {
+  size_t at = line.find_first_not_of(" \t");
+  if (at == line.npos || line[at] != '#') return {};
+  at = line.find_first_not_of(" \t", at + 1);
+  if (at == line.npos || line.compare(at, 7, "include") != 0) return {};
+  const size_t open = line.find('"', at);
+  const size_t close = open == line.npos ? open : line.find('"', open + 1);
+  return close == line.npos ? std::string_view() : line.substr(open + 1, close - open - 1);
+}
+
+template <typename Action>
+void for_each_line(std::string_view text, const Action& action) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    action(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+void collect(const KernelSource& source, const std::string& path, std::set<std::string>& seen,
+             std::vector<SourceFile>& files) {
+  if (!seen.insert(path).second) return;
+  files.push_back({path, read_source(source, path)});
+  const std::string text = files.back().text;
+  for_each_line(text, [&](std::string_view line) {
+    if (const std::string_view name = included_name(line); !name.empty()) {
+      collect(source, std::string(name), seen, files);
+    }
+  });
+}
+
+/// C++ without comments; what stands in quotes stays as it is.
+std::string without_comments(std::string_view text) {
+  std::string kept;
+  char quote = 0;  // that the current literal began with
+  for (size_t i = 0; i < text.size(); ++i) {
+    const std::string_view rest = text.substr(i);
+    if (quote) {
+      if (text[i] == '\\' && i + 1 < text.size()) kept += text[i++];
+      if (text[i] == quote || text[i] == '\n') quote = 0;
+    } else if (rest.starts_with("//")) {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+      continue;
+    } else if (rest.starts_with("/*")) {
+      i = std::min(text.find("*/", i + 2), text.size() - 2) + 1;
+      kept += ' ';
+      continue;
+    } else if (text[i] == '"' ||
+               (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
+      quote = text[i];  // a ' behind a digit separates digits
+    }
+    kept += text[i];
+  }
+  return kept;
+}
+
+void expand(const KernelSource& source, const std::string& path, std::set<std::string>& seen, std::string& expanded) {
+  if (!seen.insert(path).second) return;
+  for_each_line(without_comments(read_source(source, path)), [&](std::string_view line) {
+    if (const std::string_view name = included_name(line); !name.empty()) {
+      expand(source, std::string(name), seen, expanded);
+      return;
+    }
+    const size_t end = line.find_last_not_of(" \t\r") + 1;
+    if (end == 0 || line.substr(0, end) == "#pragma once") return;
+    expanded.append(line, 0, end).append("\n");
+  });
+}
+
+}  // namespace
+
+std::vector<SourceFile> reached_sources(const KernelSource& source) {
+  std::vector<SourceFile> files;
+  std::set<std::string> seen;
+  collect(source, source.path, seen, files);
+  return files;
+}
+
+std::string expanded_text(const KernelSource& source) {
+  std::string text;
+  std::set<std::string> seen;
+  expand(source, source.path, seen, text);
+  return text;
+}
+
+std::string source_sha256(const KernelSource& source) {
+  std::string text = source.entry + "\n";
+  for (const auto& [name, value] : source.constants) {
+    text += source.run_time.contains(name) ? fmt::format("{}=run_time\n", name) : fmt::format("{}={}\n", name, value);
+  }
+  if (!source.assembler.empty()) text += fmt::format("assembler {}\n", source.assembler);
+  text += expanded_text(source);
+  for (const KernelSource& fragment : source.fragments) {
+    text += fmt::format("linked {} {}\n", static_cast<int>(source.linking), source_sha256(fragment));
+  }
+  return sha256(text);
+}
+
+}  // namespace attn

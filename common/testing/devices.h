@@ -1,0 +1,32 @@
+// Devices that the tests of pure functions make up.
+#pragma once
+
+#include "common/device/device.h"
+
+namespace attn::test {
+
+inline DeviceInfo avx2() {
+  DeviceInfo info;
+  info.spec = "cpu:threads=2";
+  info.backend = "cpu";
+  info.units = 2;
+  info.simd_width = 8;
+  info.vector_registers = 16;
+  info.threadgroup_memory_bytes = 512 << 10;
+  return info;
+}
+
+inline DeviceInfo hopper() {
+  DeviceInfo info;
+  info.spec = "cuda:0";
+  info.backend = "cuda";
+  info.arch = "sm_90a";
+  info.toolchain = "NVRTC 12.0";
+  info.features = {"mma", "tma", "wgmma"};
+  info.units = 132;
+  info.threadgroup_memory_bytes = 227 << 10;
+  info.last_level_cache_bytes = 50 << 20;
+  return info;
+}
+
+}  // namespace attn::test

@@ -1,0 +1,42 @@
+// Kernels broken on purpose, for tests that say what the checks catch.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+#include "common/source/kernel_source.h"
+#include "common/base/temporary_folder.h"
+
+namespace attn::test {
+
+/// While it lives kernels are read from a copy of the sources in which one text, the first of its kind in `file`, is
+/// replaced by another. Throws std::runtime_error where `file` does not have it.
+class MutatedSources {
+ public:
+  MutatedSources(const std::string& file, const std::string& from, const std::string& to) {
+    namespace fs = std::filesystem;
+    const fs::path original = source_root(), copy = root_.path();
+    for (const fs::path folder : {"common/kernel", "common/attention/kernels", "proto2_stitching/kernels"}) {
+      fs::create_directories(copy / folder);
+      fs::copy(original / folder, copy / folder, fs::copy_options::recursive);
+    }
+    std::ifstream in(copy / file);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    const size_t at = text.find(from);
+    if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
+    std::ofstream(copy / file) << text.replace(at, from.size(), to);
+    setenv("ATTENTION_PROTO_SOURCE", copy.c_str(), 1);
+  }
+  ~MutatedSources() { unsetenv("ATTENTION_PROTO_SOURCE"); }
+  MutatedSources(const MutatedSources&) = delete;
+  MutatedSources& operator=(const MutatedSources&) = delete;
+
+ private:
+  TemporaryFolder root_;
+};
+
+}  // namespace attn::test

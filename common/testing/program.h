@@ -1,0 +1,101 @@
+// Programs of the build, run as a user runs them.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/temporary_folder.h"
+
+namespace attn::test {
+
+struct Outcome {
+  int status = -1;  // exit status, or 128 + signal
+  std::string out, err;
+};
+
+/// A test of one program, in a folder of its own, where its kernels are cached too.
+class ProgramTest : public testing::Test {
+ protected:
+  explicit ProgramTest(const std::string& program) : program_(std::filesystem::path(ATTN_BINARY_DIR) / program) {
+    setenv("ATTENTION_PROTO_CACHE", path("cache").c_str(), 1);
+  }
+
+  std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
+  static std::string text_of(const std::filesystem::path& file) {
+    std::ifstream stream(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  std::string write_text(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+  std::vector<nlohmann::ordered_json> records(const std::string& name) const {
+    std::vector<nlohmann::ordered_json> all;
+    std::ifstream stream(path(name));
+    for (std::string line; std::getline(stream, line);) all.push_back(nlohmann::ordered_json::parse(line));
+    return all;
+  }
+
+  /// stdin is the file `in`; stdout and stderr go to NAME.out and NAME.err.
+  pid_t start(const std::vector<std::string>& arguments, const std::string& name = "run",
+              const std::string& in = "/dev/null") const {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    if (chdir(folder_.path().c_str()) != 0) _exit(127);
+    const int input = open(in.c_str(), O_RDONLY);
+    if (input < 0 || dup2(input, 0) < 0) _exit(127);
+    for (const auto& [descriptor, suffix] : {std::pair{1, ".out"}, {2, ".err"}}) {
+      const int file = open((name + suffix).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      if (file < 0 || dup2(file, descriptor) < 0) _exit(127);
+    }
+    std::vector<std::string> all = {program_};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    std::vector<char*> raw;
+    for (std::string& argument : all) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    execv(raw[0], raw.data());
+    _exit(127);
+  }
+  Outcome finish(pid_t child, const std::string& name = "run") const {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(path(name + ".out")),
+            text_of(path(name + ".err"))};
+  }
+  Outcome run(const std::vector<std::string>& arguments, const std::string& in = "/dev/null") const {
+    return finish(start(arguments, "run", in));
+  }
+  /// Arguments between blanks; one that has some, or is empty, stands between single quotes.
+  Outcome run_line(const std::string& line) const {
+    std::vector<std::string> arguments;
+    std::istringstream words(line);
+    for (std::string word; words >> std::quoted(word, '\'');) arguments.push_back(word);
+    return run(arguments);
+  }
+
+  /// False where the schema of the records refuses one; a machine that cannot tell says so.
+  bool schema_accepts(const std::vector<std::string>& files) const {
+    std::string command = ATTN_SOURCE_DIR "/findings/validate";
+    for (const std::string& file : files) command += " " + path(file).string();
+    const int status = WEXITSTATUS(std::system(command.c_str()));
+    if (status == 77) std::puts("python3-jsonschema is not installed: records are not held against the schema");
+    return status == 0 || status == 77;
+  }
+
+  const std::filesystem::path program_;
+  TemporaryFolder folder_;
+};
+
+}  // namespace attn::test
