@@ -1,0 +1,196 @@
+#include "common/records/measurement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+constexpr double ceiling_slack = 1.05;  // two measurements of the same rate differ by a few per cent
+
+Json to_json(const Check& check) {
+  return {{"ok", check.ok},
+          {"max_abs", check.max_abs},
+          {"max_rel", check.max_rel},
+          {"rows_checked", check.rows_checked},
+          {"worst", check.worst}};
+}
+
+Check check_from_json(const Json& json) {
+  return {.ok = json.at("ok"),
+          .max_abs = json.at("max_abs"),
+          .max_rel = json.at("max_rel"),
+          .rows_checked = json.at("rows_checked"),
+          .worst = json.at("worst")};
+}
+
+Json to_json(const Timing& timing) {
+  return {{"scope", name(timing.scope)},
+          {"n", timing.n},
+          {"rounds", timing.rounds},
+          {"median_s", timing.median_s},
+          {"ci_lo_s", timing.ci_lo_s},
+          {"ci_hi_s", timing.ci_hi_s},
+          {"cv", timing.cv},
+          {"min_s", timing.min_s},
+          {"stop", timing.stop}};
+}
+
+Scope parse_scope(const std::string& text) {
+  for (const Scope scope : {Scope::device_hot, Scope::device_cold, Scope::host}) {
+    if (text == name(scope)) return scope;
+  }
+  throw BadInput(fmt::format("scope '{}' is not allowed; one of device_hot, device_cold, host", text));
+}
+
+Timing timing_from_json(const Json& json) {
+  return {.scope = parse_scope(json.at("scope")),
+          .n = json.at("n"),
+          .rounds = json.at("rounds"),
+          .median_s = json.at("median_s"),
+          .ci_lo_s = json.at("ci_lo_s"),
+          .ci_hi_s = json.at("ci_hi_s"),
+          .cv = json.at("cv"),
+          .min_s = json.at("min_s"),
+          .stop = json.at("stop")};
+}
+
+/// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
+Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
+
+void require_below(double rate, double ceiling, const char* unit) {
+  if (!(ceiling > 0) || rate <= ceiling_slack * ceiling) return;
+  throw std::runtime_error(
+      fmt::format("{:.4g} {} is above the ceiling of {:.4g} measured in this run", rate, unit, ceiling));
+}
+
+const Timing* timing_of(const Measurement& measurement, Scope preferred, Scope otherwise) {
+  const Timing* timing = measurement.timing(preferred);
+  return timing ? timing : measurement.timing(otherwise);
+}
+
+Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
+  const bool timed = timing_of(measurement, Scope::device_hot, Scope::device_cold);
+  if (measurement.status != "ok" || !measurement.work || !timed) return nullptr;
+  const double matrix_ceiling = ceilings.matrix_tflops(measurement.dtype);
+  require_below(measurement.tflops(), matrix_ceiling, "TFLOP/s");
+  // Hot data may come from caches, which copy faster than memory does; cold data may not.
+  if (measurement.timing(Scope::device_cold)) {
+    require_below(measurement.gbps(), ceilings.copy_gbps, "GB/s");
+  }
+  Json rate = {{"tflops", measurement.tflops()}, {"gbps", measurement.gbps()},
+               {"pct_matrix_ceiling", nullptr},  {"pct_matrix_ci_lo", nullptr},
+               {"pct_matrix_ci_hi", nullptr},    {"pct_copy_ceiling", percent(measurement.gbps(), ceilings.copy_gbps)}};
+  if (const auto& pct = measurement.matrix_pct) {
+    rate["pct_matrix_ceiling"] = pct->value;
+    rate["pct_matrix_ci_lo"] = pct->ci_lo;
+    rate["pct_matrix_ci_hi"] = pct->ci_hi;
+  }
+  return rate;
+}
+
+}  // namespace
+
+double Ceilings::matrix_tflops(DType dtype) const {
+  switch (dtype) {
+    case DType::f32:
+      return std::max(f32_tflops, tf32_tflops / tf32_of_f32);
+    case DType::f16:
+      return f16_tflops;
+    case DType::bf16:
+      return bf16_tflops;
+  }
+  throw std::logic_error("matrix_tflops: no such dtype");
+}
+
+Json Ceilings::json() const {
+  return {{"copy_gbps", copy_gbps},
+          {"f32_tflops", f32_tflops},
+          {"f16_tflops", f16_tflops},
+          {"bf16_tflops", bf16_tflops},
+          {"tf32_tflops", tf32_tflops}};
+}
+
+const Timing* Measurement::timing(Scope scope) const {
+  const auto found =
+      std::find_if(time.begin(), time.end(), [&](const Timing& t) { return t.scope == scope && t.n > 0; });
+  return found == time.end() ? nullptr : &*found;
+}
+
+const Timing* Measurement::main_timing() const { return timing_of(*this, Scope::device_hot, Scope::host); }
+
+double Measurement::tflops() const {
+  const Timing* timed = timing_of(*this, Scope::device_hot, Scope::device_cold);
+  return timed && work ? work->flops / timed->median_s / 1e12 : 0;
+}
+
+double Measurement::gbps() const {
+  const Timing* timed = timing_of(*this, Scope::device_cold, Scope::device_hot);
+  return timed && work ? work->bytes / timed->median_s / 1e9 : 0;
+}
+
+std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free) {
+  std::map<std::string, Results> groups;
+  for (const Measurement* result : results) groups[result->config.key_without(free)].push_back(result);
+  return groups;
+}
+
+Json to_json(const std::vector<Timing>& times) {
+  Json list = Json::array();
+  for (const Timing& timing : times) {
+    if (timing.n > 0) list.push_back(to_json(timing));
+  }
+  return list;
+}
+
+Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
+  Json record = {{"schema", "measurement/1"},
+                 {"id", ""},
+                 {"run_id", measurement.run_id},
+                 {"experiment", measurement.experiment},
+                 {"device", measurement.device},
+                 {"case", measurement.config.json()},
+                 {"dtype", name(measurement.dtype)},
+                 {"status", measurement.status},
+                 {"reason", measurement.reason},
+                 {"check", measurement.check ? to_json(*measurement.check) : Json(nullptr)},
+                 {"work", nullptr},
+                 {"time", to_json(measurement.time)},
+                 {"rate", rate_of(measurement, ceilings)},
+                 {"pipeline", measurement.pipeline},
+                 {"clocks", measurement.clocks},
+                 {"values", measurement.values}};
+  if (measurement.work) record["work"] = {{"flops", measurement.work->flops}, {"bytes", measurement.work->bytes}};
+  require_finite(record, "measurement");
+  record["id"] = record_id(record);
+  return record;
+}
+
+Measurement measurement_from_json(const Json& json) {
+  if (json.at("schema") != "measurement/1") throw BadInput("the record is no measurement/1");
+  Measurement measurement;
+  measurement.id = json.at("id");
+  measurement.run_id = json.at("run_id");
+  measurement.experiment = json.at("experiment");
+  measurement.device = json.at("device");
+  measurement.config = Case::from_json(json.at("case"));
+  measurement.dtype = parse_dtype(json.at("dtype").get<std::string>());
+  measurement.status = json.at("status");
+  measurement.reason = json.at("reason");
+  if (!json.at("check").is_null()) measurement.check = check_from_json(json.at("check"));
+  if (const Json& work = json.at("work"); !work.is_null()) measurement.work = Work{work.at("flops"), work.at("bytes")};
+  for (const Json& timing : json.at("time")) measurement.time.push_back(timing_from_json(timing));
+  if (const Json& rate = json.at("rate"); rate.is_object() && rate.value("pct_matrix_ci_lo", Json()).is_number()) {
+    measurement.matrix_pct = {rate.at("pct_matrix_ceiling"), rate.at("pct_matrix_ci_lo"), rate.at("pct_matrix_ci_hi")};
+  }
+  measurement.pipeline = json.at("pipeline");
+  measurement.clocks = json.at("clocks");
+  if (json.contains("values")) measurement.values = json["values"];
+  return measurement;
+}
+
+}  // namespace attn

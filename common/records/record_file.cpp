@@ -1,0 +1,110 @@
+#include "common/records/record_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/sha256.h"
+
+namespace attn {
+namespace {
+
+/// The text of a record: one line without its end. Bytes that are not UTF-8 (of a compiler's message, say) are
+/// replaced.
+std::string line_of(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+/// An exclusive lock on an open file, for as long as this lives. Where the file system has none, appends still go to
+/// the end of the file; only the repair of a torn line could then meet another process.
+class FileLock {
+ public:
+  explicit FileLock(int descriptor) : descriptor_(descriptor) {
+    while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~FileLock() { flock(descriptor_, LOCK_UN); }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+void require_finite(const Json& json, const std::string& path) {
+  if (json.is_number_float() && !std::isfinite(json.get<double>())) {
+    throw std::runtime_error(fmt::format("{} is not a finite number and cannot be recorded", path));
+  }
+  if (json.is_structured()) {
+    for (const auto& [key, value] : json.items()) require_finite(value, path + "." + key);
+  }
+}
+
+std::string record_id(const Json& record) {
+  Json content = record;
+  content.erase("id");
+  return sha256(line_of(content)).substr(0, 16);
+}
+
+RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
+  descriptor_ = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) {
+    throw BadInput(fmt::format("cannot append to '{}': {}; name a file that can be written", path_, strerror(errno)));
+  }
+}
+
+RecordFile::~RecordFile() { close(descriptor_); }
+
+void RecordFile::append(const Json& record) {
+  std::string line = line_of(record) + '\n';
+  const FileLock lock(descriptor_);
+  struct stat status{};
+  fstat(descriptor_, &status);
+  const bool regular = S_ISREG(status.st_mode);
+  char last = '\n';
+  if (regular && status.st_size > 0 && pread(descriptor_, &last, 1, status.st_size - 1) == 1 && last != '\n') {
+    line.insert(line.begin(), '\n');  // ends a line that a crash left torn
+  }
+
+  ssize_t written;
+  do {
+    written = write(descriptor_, line.data(), line.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(line.size())) return;
+  const int error = written < 0 ? errno : ENOSPC;  // a file takes less than it is given where the room ends
+  const bool whole = !regular || ftruncate(descriptor_, status.st_size) == 0;
+  throw std::runtime_error(
+      fmt::format("cannot append to '{}': {}{}", path_, strerror(error), whole ? "" : "; its last line is torn"));
+}
+
+std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems) {
+  if (!std::filesystem::exists(path)) return {};
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) throw BadInput(fmt::format("cannot read '{}'", path));
+  std::vector<Json> records;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    Json record = Json::parse(line, nullptr, false);
+    if (record.is_object()) {
+      records.push_back(std::move(record));
+    } else {
+      problems.push_back(fmt::format("line {}: {}, skipped", number,
+                                     file.eof() ? "torn (the run that wrote it ended early)" : "no JSON object"));
+    }
+  }
+  return records;
+}
+
+}  // namespace attn

@@ -1,0 +1,161 @@
+#include "common/records/measurement.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+const Ceilings ceilings{.copy_gbps = 10, .f32_tflops = 2, .f16_tflops = 3, .bf16_tflops = 4, .tf32_tflops = 0};
+
+Timing timing(Scope scope, double median_s) {
+  return {scope, 50, 10, median_s, 0.99 * median_s, 1.01 * median_s, 0.02, 0.9 * median_s, "ci"};
+}
+
+Measurement measured() {
+  Measurement m;
+  m.run_id = "r1";
+  m.experiment = "proto1_flash";
+  m.device = "A CPU";
+  m.config.set("head_dim", AxisValue(int64_t{64}));
+  m.config.set("variant", AxisValue("tuned"));
+  m.check = Check{true, 1e-6, 1e-4, 128, ""};
+  m.work = Work{.flops = 1e9, .bytes = 4e6};
+  m.time = {timing(Scope::device_hot, 1e-3), timing(Scope::host, 1.5e-3)};
+  m.dtype = DType::bf16;
+  m.matrix_pct = Estimate{24, 23, 25.5};
+  m.pipeline = {{"key", "flash_forward[HEAD_DIM=64]"}};
+  m.clocks = {{"core_mhz", 3000.5}};
+  m.values = {{"peak_bytes", 5}};
+  return m;
+}
+
+TEST(Measurement, RatesFollowTheScope) {
+  Measurement m = measured();
+  EXPECT_DOUBLE_EQ(m.tflops(), 1.0);
+  EXPECT_DOUBLE_EQ(m.gbps(), 4.0);
+  m.time.push_back(timing(Scope::device_cold, 2e-3));
+  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "arithmetic by hot caches";
+  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "traffic by cold caches";
+  EXPECT_EQ(m.timing(Scope::host)->median_s, 1.5e-3);
+  m.time = {timing(Scope::host, 1e-3)};
+  EXPECT_EQ(m.tflops(), 0) << "host time is no device rate";
+  EXPECT_EQ(m.timing(Scope::device_hot), nullptr);
+  m = measured();
+  m.work.reset();
+  EXPECT_EQ(m.gbps(), 0);
+}
+
+TEST(Measurement, JsonHasEveryField) {
+  const Json json = to_json(measured(), ceilings);
+  const Json expected = Json::parse(R"({
+    "schema": "measurement/1", "run_id": "r1", "experiment": "proto1_flash", "device": "A CPU",
+    "case": {"head_dim": 64, "variant": "tuned"}, "dtype": "bf16", "status": "ok", "reason": "",
+    "check": {"ok": true, "max_abs": 1e-6, "max_rel": 1e-4, "rows_checked": 128, "worst": ""},
+    "work": {"flops": 1e9, "bytes": 4e6},
+    "time": [{"scope": "device_hot", "n": 50, "rounds": 10, "median_s": 1e-3, "ci_lo_s": 9.9e-4, "ci_hi_s": 1.01e-3,
+              "cv": 0.02, "min_s": 9e-4, "stop": "ci"},
+             {"scope": "host", "n": 50, "rounds": 10, "median_s": 1.5e-3, "ci_lo_s": 1.485e-3, "ci_hi_s": 1.515e-3,
+              "cv": 0.02, "min_s": 1.35e-3, "stop": "ci"}],
+    "rate": {"tflops": 1.0, "gbps": 4.0, "pct_matrix_ceiling": 24.0, "pct_matrix_ci_lo": 23.0, "pct_matrix_ci_hi": 25.5,
+             "pct_copy_ceiling": 40.0},
+    "pipeline": {"key": "flash_forward[HEAD_DIM=64]"}, "clocks": {"core_mhz": 3000.5},
+    "values": {"peak_bytes": 5}})");
+  Json without_id = json;
+  without_id.erase("id");
+  EXPECT_EQ(without_id.size(), expected.size());
+  const Json leaves = expected.flatten();
+  for (const auto& [key, value] : leaves.items()) {
+    const Json got = without_id.at(Json::json_pointer(key));
+    if (value.is_number_float()) {
+      EXPECT_NEAR(got.get<double>(), value.get<double>(), 1e-12 * std::abs(value.get<double>())) << key;
+    } else {
+      EXPECT_EQ(got, value) << key;
+    }
+  }
+  EXPECT_EQ(json["id"], record_id(json));
+}
+
+TEST(Measurement, RoundTrips) {
+  Measurement skipped;
+  skipped.run_id = "r1";
+  skipped.status = "skipped";
+  skipped.reason = "needs 66048 bytes of threadgroup memory; 32768 are there";
+  Measurement wrong = measured();
+  wrong.status = "wrong";
+  wrong.check = Check{false, 0.5, 1e9, 4, "o[3]: got nan, want 1"};
+  wrong.time.clear();
+  for (const Measurement& m : {measured(), skipped, wrong}) {
+    const Json json = to_json(m, ceilings);
+    const Measurement back = measurement_from_json(Json::parse(json.dump()));
+    EXPECT_EQ(to_json(back, ceilings).dump(), json.dump());
+    EXPECT_EQ(json["id"], back.id);
+    EXPECT_EQ(back.status, m.status);
+    EXPECT_EQ(back.reason, m.reason);
+  }
+  EXPECT_TRUE(to_json(skipped, ceilings)["check"].is_null());
+  EXPECT_TRUE(to_json(skipped, ceilings)["rate"].is_null());
+}
+
+TEST(Measurement, RefusesForeignRecords) {
+  Json json = to_json(measured(), ceilings);
+  json["schema"] = "measurement/2";
+  EXPECT_THROW(measurement_from_json(json), BadInput);
+  json = to_json(measured(), ceilings);
+  json["time"][0]["scope"] = "hot";
+  EXPECT_THROW(measurement_from_json(json), BadInput);
+  json.erase("device");
+  EXPECT_THROW(measurement_from_json(json), std::exception);
+}
+
+TEST(Measurement, NothingBeatsItsCeiling) {
+  Measurement m = measured();
+  m.work->flops = 4.15e9;  // 4.15 TFLOPS in 1 ms; the bf16 ceiling is 4
+  EXPECT_NO_THROW(to_json(m, ceilings));
+  m.work->flops = 4.25e9;
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
+  m.status = "failed";
+  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a right result has a rate";
+
+  m = measured();
+  m.dtype = DType::f32;
+  m.work->flops = 2.2e9;
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling is that of the dtype";
+  EXPECT_NO_THROW(to_json(m, {})) << "no ceiling was measured";
+  m = measured();
+  m.matrix_pct.reset();
+  EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_ceiling"].is_null());
+
+  m = measured();
+  m.work->bytes = 11e6;  // 11 GB/s
+  EXPECT_NO_THROW(to_json(m, ceilings)) << "hot data may come from caches";
+  m.time.push_back(timing(Scope::device_cold, 1e-3));
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
+}
+
+TEST(Measurement, NoFigureThatIsNone) {
+  Measurement m = measured();
+  m.clocks["core_mhz"] = std::nan("");
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
+  m = measured();
+  m.time[0].cv = HUGE_VAL;
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
+  m = measured();
+  m.time[1] = {};  // interrupted before its first round
+  EXPECT_EQ(to_json(m, ceilings)["time"].size(), 1u);
+}
+
+TEST(Ceilings, ByDtype) {
+  EXPECT_EQ(ceilings.matrix_tflops(DType::f32), 2);
+  EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5) << "three for one";
+  EXPECT_EQ(ceilings.matrix_tflops(DType::f16), 3);
+  EXPECT_EQ(ceilings.matrix_tflops(DType::bf16), 4);
+  EXPECT_EQ(ceilings.json().dump(),
+            R"({"copy_gbps":10.0,"f32_tflops":2.0,"f16_tflops":3.0,"bf16_tflops":4.0,"tf32_tflops":0.0})");
+}
+
+}  // namespace
+}  // namespace attn

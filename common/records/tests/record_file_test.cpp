@@ -1,0 +1,159 @@
+#include "common/records/record_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "common/base/error.h"
+#include "common/base/sha256.h"
+#include "common/base/temporary_folder.h"
+
+namespace attn {
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+TEST(RecordId, IsTheHashOfTheLineWithoutIt) {
+  const Json record = {{"schema", "finding/1"}, {"id", "x"}, {"n", 1}};
+  EXPECT_EQ(record_id(record), sha256(R"({"schema":"finding/1","n":1})").substr(0, 16));
+  Json other = record;
+  other["id"] = "y";
+  EXPECT_EQ(record_id(other), record_id(record));
+  other["n"] = 2;
+  EXPECT_NE(record_id(other), record_id(record));
+}
+
+TEST(RecordFile, AppendsWholeLines) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  {
+    RecordFile(path).append({{"n", 1}});
+  }
+  RecordFile file(path);
+  file.append({{"text", "two\nlines"}});
+  EXPECT_EQ(contents(path), "{\"n\":1}\n{\"text\":\"two\\nlines\"}\n") << "visible before the file is closed";
+  file.append({{"text", "\xff"}});
+  std::vector<std::string> problems;
+  EXPECT_EQ(read_records(path, problems).size(), 3u) << "bytes that are no UTF-8 do not end the run";
+  EXPECT_TRUE(problems.empty());
+}
+
+TEST(RecordFile, EndsATornLine) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  write_text(path, "{\"n\":1}\n{\"n\":");
+  RecordFile file(path);
+  file.append({{"n", 3}});
+  file.append({{"n", 4}});
+  EXPECT_EQ(contents(path), "{\"n\":1}\n{\"n\":\n{\"n\":3}\n{\"n\":4}\n");
+  std::vector<std::string> problems;
+  EXPECT_EQ(read_records(path, problems).size(), 3u);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].substr(0, 7), "line 2:");
+}
+
+TEST(RecordFile, SaysWhereItCannotWrite) {
+  EXPECT_THROW(RecordFile("/no/such/folder/r.jsonl"), BadInput);
+  EXPECT_THROW(RecordFile("/"), BadInput);
+  RecordFile full("/dev/full");
+  try {
+    full.append({{"n", 1}});
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(std::string(error.what()), "cannot append to '/dev/full': No space left on device");
+  }
+}
+
+TEST(RecordFile, CutsOffALineThatDidNotFit) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  const pid_t child = fork();  // the limit is the process's own
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    RecordFile file(path);
+    file.append({{"n", 1}});
+    int thrown = 0;
+    for (int i = 0; i < 2; ++i) {
+      try {
+        file.append({{"text", std::string(200, 'x')}});
+      } catch (const std::runtime_error&) {
+        ++thrown;
+      }
+    }
+    file.append({{"n", 2}});
+    _exit(thrown == 2 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(path), "{\"n\":1}\n{\"n\":2}\n");
+}
+
+TEST(RecordFile, TwoProcessesLoseNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  write_text(path, "{\"torn");
+  constexpr int lines = 1000;
+  pid_t children[2];
+  for (int process = 0; process < 2; ++process) {
+    children[process] = fork();
+    ASSERT_GE(children[process], 0);
+    if (children[process] == 0) {
+      RecordFile file(path);
+      for (int i = 0; i < lines; ++i) {
+        file.append({{"process", process}, {"i", i}, {"text", std::string(i % 97 * 50, 'x')}});
+      }
+      _exit(0);
+    }
+  }
+  for (const pid_t child : children) {
+    int status = 1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  std::vector<std::string> problems;
+  std::set<std::pair<int, int>> seen;
+  for (const Json& record : read_records(path, problems))
+    seen.emplace(record["process"].get<int>(), record["i"].get<int>());
+  EXPECT_EQ(seen.size(), 2u * lines);
+  EXPECT_EQ(problems.size(), 1u) << "the torn line, and no blank or broken one";
+  EXPECT_EQ(contents(path).find("\n\n"), std::string::npos);
+}
+
+TEST(ReadRecords, SkipsWhatIsNoRecord) {
+  const TemporaryFolder folder;
+  std::vector<std::string> problems;
+  EXPECT_TRUE(read_records(folder.path() / "missing.jsonl", problems).empty());
+  EXPECT_TRUE(problems.empty());
+
+  const std::string path = folder.path() / "r.jsonl";
+  write_text(path, "{\"n\":1}\r\n\n[1]\n{\"n\":2} {\"n\":3}\nnonsense\n{\"n\":4}\n{\"n\":");
+  const std::vector<Json> records = read_records(path, problems);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1]["n"], 4);
+  EXPECT_EQ(problems, (std::vector<std::string>{"line 3: no JSON object, skipped", "line 4: no JSON object, skipped",
+                                                "line 5: no JSON object, skipped",
+                                                "line 7: torn (the run that wrote it ended early), skipped"}));
+  write_text(path, "{\"n\":1}");
+  EXPECT_EQ(read_records(path, problems).size(), 1u) << "whole, though its end of line is missing";
+  EXPECT_THROW(read_records("/", problems), BadInput);
+}
+
+}  // namespace
+}  // namespace attn
