@@ -3,10 +3,14 @@
 
     scripts/peers_gpu.py [--device cuda:0] [--seconds 0.2] [--out peers_gpu.json] [--page]
 
-All take turns on the same values, each launch after the same pause and a flush of twice the last-level cache, timed by
-events on the device; ratios are taken turn by turn. Needs PyTorch with CUDA, and the library proto1_flash_c that
-scripts/gpu builds. FlashAttention-3 takes part where its Python module is found: flash_attn_interface, or
-fa3_fwd_interface of the package fa3-fwd. --page writes the table into docs/peers.md.
+All sides take turns on the same values; ratios are taken turn by turn. Every side is timed in the same way: a launch is
+one CUDA graph that holds a fill of twice the last-level cache, an event, all kernels of the launch, and another event.
+The time is what passes between the two events. Python and the driver are not in it, nor are allocations and the choice
+of an algorithm: they are done with before the graph is submitted.
+
+Needs PyTorch with CUDA and events that a graph can record, and the library proto1_flash_c that scripts/gpu builds.
+FlashAttention-3 takes part where its Python module is found: flash_attn_interface, or fa3_fwd_interface of the package
+fa3-fwd. --page writes the table into docs/peers.md; --from needs neither PyTorch nor a GPU.
 """
 
 import argparse
@@ -30,10 +34,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/peers.md"
 BEGIN, END = "<!-- peers-gpu:begin -->\n", "<!-- peers-gpu:end -->\n"
 TOKENS, WIDTH = 16384, 2048
-# Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth (common/data/compare.h).
+# Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth, as every check of this project allows.
 ATOL, RTOL = 1e-2, 2e-2
-ROUNDS_AT_LEAST = 15
-PAUSE_CYCLES = 400_000  # the host is then ahead of the device, and its own time is not measured
+WARM_UP = 3
+ROUNDS_AT_LEAST, ROUNDS_AT_MOST = 15, 200
+PAUSE_CYCLES = 400_000  # every side then starts on a device that was equally busy
+WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels of the "
+          "launch, an event; the time is between the events")
+# What results say that were measured before there was a field for it.
+EAGER_WINDOW = ("ours from a CUDA graph, the peers launched from Python between two events, so that a slow host shows in "
+                "short rows")
 
 
 def flash_attention_3():
@@ -47,7 +57,23 @@ def flash_attention_3():
     return None, None
 
 
+def pause():
+    torch.cuda._sleep(PAUSE_CYCLES)
+    torch.cuda.synchronize()
+
+
+def timed_event():
+    """An event that a graph records, and that can be read outside of it."""
+    try:
+        return torch.cuda.Event(enable_timing=True, external=True)
+    except TypeError:
+        sys.exit(f"peers_gpu: PyTorch {torch.__version__} cannot time within a CUDA graph (torch.cuda.Event knows no "
+                 "external=True); take a later one")
+
+
 class Ours:
+    """The C library, which submits such a graph by itself."""
+
     def __init__(self, library, device):
         self.lib = ctypes.CDLL(str(library))
         self.lib.flash_peer_open.restype = ctypes.c_void_p
@@ -69,8 +95,7 @@ class Ours:
                                                      *self.room())).decode()
 
     def seconds(self):
-        torch.cuda._sleep(PAUSE_CYCLES)
-        torch.cuda.synchronize()
+        pause()
         return self.checked(self.lib.flash_peer_launch(self.handle, *self.room()))
 
     def output(self, shape):
@@ -80,44 +105,49 @@ class Ours:
 
 
 class Peer:
-    """Of PyTorch's: run() gives [batch, heads, length, head_dim]."""
+    """A call of PyTorch's. run() launches it and gives [batch, heads, length, head_dim]."""
 
-    def __init__(self):
-        cache = torch.cuda.get_device_properties(0).L2_cache_size
-        self.flush = torch.empty(2 * cache, dtype=torch.uint8, device="cuda")
+    def capture(self, flush):
+        """Makes the graph, fills `flush` in it first. After that run() is not called any more."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # whatever a first call does besides must not be captured
+            for _ in range(WARM_UP):
+                self.run()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.start, self.end, self.graph = timed_event(), timed_event(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            flush.fill_(0)
+            self.start.record()
+            self.o = self.run()  # stays where it is; every replay writes it anew
+            self.end.record()
 
     def seconds(self):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(PAUSE_CYCLES)
-        self.flush.fill_(1)
-        start.record()
-        self.run()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e-3
+        pause()
+        self.graph.replay()
+        torch.cuda.synchronize()
+        return self.start.elapsed_time(self.end) * 1e-3
+
+    def output(self):
+        return self.o.float().cpu()
 
 
 class CuDnn(Peer):
     """torch.nn.functional.scaled_dot_product_attention, held to the cuDNN backend."""
 
     def __init__(self, q, k, v, causal):
-        super().__init__()
         self.tensors, self.causal = (q, k, v), causal
 
     def run(self):
         q, k, v = self.tensors
-        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=q.shape[1] != k.shape[1])
-
-    def seconds(self):
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-            return super().seconds()
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=q.shape[1] != k.shape[1])
 
 
 class FlashAttention3(Peer):
     """In its own layout, [batch, length, heads, head_dim]."""
 
     def __init__(self, function, q, k, v, causal):
-        super().__init__()
         self.function, self.causal = function, causal
         self.tensors = tuple(x.transpose(1, 2).contiguous() for x in (q, k, v))
 
@@ -141,36 +171,49 @@ def save(path, tensors):
             file.write(memoryview(tensor.contiguous().cpu().view(torch.int16).numpy()))
 
 
-def measure(ours, fa3, dim, q_heads, kv_heads, batch, length, causal, seconds, folder):
+def take_turns(sides, seconds):
+    """The times of each round, the order reversed every other one."""
+    turns, spent = [], 0.0
+    while len(turns) < ROUNDS_AT_LEAST or (spent < seconds and len(turns) < ROUNDS_AT_MOST):
+        order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
+        turns.append({name: sides[name].seconds() for name in order})
+        spent += sum(turns[-1].values())
+    return turns
+
+
+def rates(turns, flops):
+    """TFLOPS of each side, and the time of each peer over ours."""
+    found = {}
+    for name in turns[0]:
+        found[name + "_tflops"] = flops / statistics.median(turn[name] for turn in turns) * 1e-12
+        if name != "ours":
+            found[name + "_ratio"] = statistics.median(turn[name] / turn["ours"] for turn in turns)
+    return found
+
+
+def measure(ours, fa3, flush, dim, q_heads, kv_heads, batch, length, causal, seconds, folder):
     torch.manual_seed(length + dim)
     q, k, v = (torch.randn(batch, heads, length, dim, device="cuda", dtype=torch.bfloat16)
                for heads in (q_heads, kv_heads, kv_heads))
     save(folder / "qkv.safetensors", {"q": q, "k": k, "v": v})
     tile = ours.load(f"variant=tuned causal={int(causal)} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
-    sides = {"ours": ours, "cudnn": CuDnn(q, k, v, causal)}
+    peers = {"cudnn": CuDnn(q, k, v, causal)}
     if fa3:
-        sides["fa3"] = FlashAttention3(fa3, q, k, v, causal)
-    for _ in range(3):
+        peers["fa3"] = FlashAttention3(fa3, q, k, v, causal)
+    for peer in peers.values():
+        peer.capture(flush)
+    sides = {"ours": ours, **peers}
+    for _ in range(WARM_UP):
         for side in sides.values():
             side.seconds()
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-        want = sides["cudnn"].run().float().cpu()
-    got = ours.output(want.shape)
-    agree = bool(((got - want).abs() <= ATOL + RTOL * want.abs()).all())  # a NaN is not
+    want = peers["cudnn"].output()
+    others = [ours.output(want.shape), *(peer.output() for name, peer in peers.items() if name != "cudnn")]
+    agree = all(bool(((got - want).abs() <= ATOL + RTOL * want.abs()).all()) for got in others)  # a NaN is not
 
-    turns, spent = [], 0.0
-    while len(turns) < ROUNDS_AT_LEAST or (spent < seconds and len(turns) < 200):
-        order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
-        turns.append({name: sides[name].seconds() for name in order})
-        spent += sum(turns[-1].values())
+    turns = take_turns(sides, seconds)
     flops = 4 * dim * q_heads * batch * (length * (length + 1) // 2 if causal else length * length)
-    row = {"head_dim": dim, "q_heads": q_heads, "kv_heads": kv_heads, "batch": batch, "length": length,
-           "causal": causal, "tile": tile, "turns": len(turns), "agree": agree}
-    for name in sides:
-        row[name + "_tflops"] = flops / statistics.median(turn[name] for turn in turns) * 1e-12
-        if name != "ours":
-            row[name + "_ratio"] = statistics.median(turn[name] / turn["ours"] for turn in turns)
-    return row
+    return {"head_dim": dim, "q_heads": q_heads, "kv_heads": kv_heads, "batch": batch, "length": length,
+            "causal": causal, "tile": tile, "turns": len(turns), "agree": agree, **rates(turns, flops)}
 
 
 def table(rows, about):
@@ -179,7 +222,8 @@ def table(rows, about):
         peers["fa3"] = f"FlashAttention-3 ({about['fa3']})"
     names = {"cudnn": "cuDNN", "fa3": "FA-3"}
     lines = [f"Measured on {about['device']} with {' and '.join(peers.values())}, bf16, by `scripts/peers_gpu.py`. "
-             "TFLOPS, and the medians of the ratios turn by turn; causal counts the unmasked half.\n\n",
+             "TFLOPS, and the medians of the ratios turn by turn; causal counts the unmasked half. "
+             f"Timed: {about.get('window', EAGER_WINDOW)}.\n\n",
              "| head_dim | heads | mask | length | batch | tile | ours | " +
              " | ".join(f"{names[p]} | ours / {names[p]}" for p in peers) + " |\n",
              "|---" * (7 + 2 * len(peers)) + "|\n"]
@@ -200,20 +244,27 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.2, help="device time per shape")
     parser.add_argument("--out", type=pathlib.Path, help="rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/peers.md")
+    parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
+                        help="write the table into FILE, docs/peers.md where none is named")
     options = parser.parse_args()
 
     if options.source:
         result = json.loads(options.source.read_text())
     elif torch is None:
         sys.exit("peers_gpu: PyTorch is not installed")
+    elif not torch.cuda.is_available():
+        sys.exit("peers_gpu: PyTorch finds no GPU")
     else:
         version = torch.backends.cudnn.version()
         fa3, fa3_name = flash_attention_3()
         result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
-                            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", "fa3": fa3_name},
+                            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", "fa3": fa3_name,
+                            "window": WINDOW},
                   "rows": []}
+        # Before PyTorch allocates: it then works in the context that this leaves current, and all share one.
         ours = Ours(options.library, options.device)
+        timed_event()  # ends here where there is none
+        flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
         shapes = [(dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, causal)
                   for dim in (64, 128, 256) for causal in (False, True)
                   for length in (512, 1024, 2048, 4096, 8192, 16384)]
@@ -221,7 +272,7 @@ def main():
                    for length in (2048, 4096, 8192, 16384, 32768)]
         with tempfile.TemporaryDirectory() as folder:
             for shape in shapes:
-                row = measure(ours, fa3, *shape, options.seconds, pathlib.Path(folder))
+                row = measure(ours, fa3, flush, *shape, options.seconds, pathlib.Path(folder))
                 result["rows"].append(row)
                 ratios = ", ".join(f"{peer} {row[peer + '_tflops']:.1f} ({row[peer + '_ratio']:.3f})"
                                    for peer in ("cudnn", "fa3") if peer + "_ratio" in row)
@@ -231,9 +282,8 @@ def main():
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
     if options.page:
-        page = PAGE.read_text()
-        head, rest = page.split(BEGIN)
-        PAGE.write_text(head + BEGIN + table(result["rows"], result["about"]) + END + rest.split(END)[1])
+        head, rest = options.page.read_text().split(BEGIN)
+        options.page.write_text(head + BEGIN + table(result["rows"], result["about"]) + END + rest.split(END)[1])
     return 0 if all(row["agree"] for row in result["rows"]) else 1
 
 

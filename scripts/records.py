@@ -5,6 +5,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORDED = "findings/recorded/*/*.jsonl"
+PUBLISHED = "findings/published/*.json"
+STATES = ("supported", "refuted", "inconclusive")
 
 
 def load(paths):
@@ -30,6 +32,11 @@ def load(paths):
 def recorded():
     """The files that the project's own runs left."""
     return sorted(ROOT.glob(RECORDED))
+
+
+def published():
+    """What others have published, a study each: device, setting, citation, and claims by number."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
 def latest_findings(findings):
@@ -72,3 +79,63 @@ def rate(record):
 def environments(findings):
     """Of each device what its last run said of it. Findings from the records of two devices are of none."""
     return {finding["data"]["device"]: finding["data"]["env"] for finding in findings if finding["data"]["env"].get("device")}
+
+
+def published_value(claim):
+    return f"{claim['value']} {claim['unit']}".strip()
+
+
+def by_claim(findings):
+    """Findings by (experiment, hypothesis), in the order in which they come."""
+    claims = {}
+    for finding in findings:
+        claims.setdefault((finding["data"]["experiment"], finding["data"]["hypothesis"]["id"]), []).append(finding)
+    return claims
+
+
+def states(findings):
+    """How often each verdict: "supported 3, refuted 1", or the one that all have."""
+    found = [finding["data"]["verdict"]["state"] for finding in findings]
+    count = {state: found.count(state) for state in STATES if state in found}
+    return next(iter(count)) if len(count) == 1 else ", ".join(f"{state} {n}" for state, n in count.items())
+
+
+def digits(value):
+    """Three digits, and those before the point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def span(values):
+    """The lowest and the highest: "1.31 to 2.1"."""
+    first, last = digits(min(values)), digits(max(values))
+    return first if first == last else f"{first} to {last}"
+
+
+def figures(findings):
+    return span([finding["data"]["estimate"]["value"] for finding in findings])
+
+
+def holds_if(finding):
+    return f"{finding['data']['hypothesis']['op']} {finding['data']['hypothesis']['threshold']:g}"
+
+
+def differing(findings):
+    """The axes in which the subjects of findings differ."""
+    values = {}
+    for finding in findings:
+        for word in finding["data"]["subject"].split():
+            axis, _, value = word.partition("=")
+            values.setdefault(axis, set()).add(value)
+    return [axis for axis in values if len(values[axis]) > 1]
+
+
+def subject(finding, axes):
+    """What a finding is about, in these axes."""
+    words = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
+    return " ".join(f"{axis}={words[axis]}" for axis in axes if axis in words)
+
+
+def table(heads, rows):
+    """Lines of Markdown."""
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return lines + ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]

@@ -7,7 +7,6 @@ FILE it reads findings.jsonl and measurements.jsonl in this folder, else what th
 import argparse
 import collections
 import html
-import json
 import pathlib
 import shlex
 import sys
@@ -32,6 +31,11 @@ def short(value):
     """A name on an axis or in a legend: what is longer would leave no room for the picture."""
     value = str(value)
     return text(value if len(value) <= 64 else value[:63] + "\u2026")
+
+
+def judged(finding):
+    """A finding's title never stands alone: of a refuted claim it would read like a fact."""
+    return text(f"{finding['data']['verdict']['state']}: {finding['title']}")
 
 
 def replay(record):
@@ -294,7 +298,7 @@ def comparisons(page, findings):
                 figure.add_scatter(x=[value[0] for value in values], y=[name for name, _, _ in some], mode="markers",
                                    name=state, marker={"color": color, "size": 8}, error_x=interval(values),
                                    customdata=[finding["id"] for _, _, finding in some],
-                                   hovertext=[f"{text(finding['title'])}<br>{pair}" for _, pair, finding in some])
+                                   hovertext=[f"{judged(finding)}<br>{pair}" for _, pair, finding in some])
         figure.update_xaxes(title="time of contender / time of baseline", type="log")
         figure.update_layout(height=180 + 28 * len(own))
         page.add("Comparisons", f"{device}: {experiment}",
@@ -390,7 +394,7 @@ def side_by_side(page, findings):
                     mode="markers", name=short(device), customdata=[f["id"] for f in some],
                     marker={"symbol": [{"supported": "circle", "refuted": "x"}.get(f["data"]["verdict"]["state"],
                                                                                    "circle-open") for f in some]},
-                    hovertext=[text(f["title"]) for f in some])
+                    hovertext=[judged(f) for f in some])
         if not own:
             continue
         figure.add_vline(x=1, line_color="#444")
