@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
                                .hypotheses = flash_hypotheses(),
                                .sweep = flash_sweep,
                                .complete = complete_flash,
-                               .skip_reason = flash_skip_reason,
+                               .plan = flash_plan,
                                .make = flash_problems(),
                                .input_axes = flash_input_axes};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {

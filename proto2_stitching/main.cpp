@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
       .hypotheses = stitch_hypotheses(),
       .sweep = stitch_sweep,
       .complete = complete_stitch,
-      .skip_reason = stitch_skip_reason,
+      .plan = stitch_plan,
       .make = stitch_problems(),
       .input_axes = flash_input_axes,
       .file_option = FileOption{"--score-function",

@@ -99,6 +99,11 @@ RegisterTiles register_tiles(int64_t keys, const TunedLayout& layout) {
   return count;
 }
 
+/// The function apart from the kernel.
+KernelSource fragment_of(const ScoreHook& hook) {
+  return {.path = "proto2_stitching/kernels/fragment.h", .entry = "score_fragment", .includes = hook.includes};
+}
+
 int64_t keys_seen(const AttentionShape& shape, int64_t query) {
   if (!shape.causal) return shape.kv_len;
   return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
@@ -177,6 +182,41 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
 }
 
+UserFunction function_of(const StitchConfig& config, const std::string& file) {
+  return config.function == file_function && !file.empty() ? read_function(file)
+                                                           : built_in_function(config.function, config.work);
+}
+
+ScoreHook stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
+  std::string choice = fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n", form_number(config.form),
+                                   grain_number(config.grain));
+  if (config.grain != "element") {
+    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, true).source;
+    choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
+  }
+  ScoreHook hook;
+  hook.name = sha256(function.header());
+  hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
+  hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
+                   {"proto2_stitching/kernels/function.h", function.header()}};
+  hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
+  if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
+    hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
+    hook.fragments = {fragment_of(hook)};
+  }
+  return hook;
+}
+
+Plan stitch_plan(const Case& config, const Setting& setting) {
+  const DeviceInfo& device = setting.device;
+  const StitchConfig stitch = StitchConfig::from(config, device);
+  if (!form_runs_on(stitch.form, device)) {
+    return {.unable = fmt::format("form {} is a call of the host's; on {} there is none", stitch.form, device.backend)};
+  }
+  const ScoreHook hook = stitch_hook(stitch, device, function_of(stitch, setting.file));
+  return attention_plan(stitch.flash, device, &hook);
+}
+
 StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs,
                              StitchConfig config, const UserFunction& function)
     : inputs_(std::move(inputs)),
@@ -196,31 +236,13 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
     device.submit(encoder);
     inputs_->monolithic.emplace(function_id_, problem.output());
   }
-  const KernelSource kernel = FlashBackend::of(device.info()).kernel(flash, device.info(), true).source;
-  ScoreHook hook;
-  hook.name = function_id_;
+  ScoreHook hook = stitch_hook(config_, device.info(), function);
   hook.reference = double_precision(device, pipelines, function, flash.shape);
-  std::string choice = fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n", form_number(config_.form),
-                                   grain_number(config_.grain));
-  if (config_.grain != "element") {
-    choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config_, device.info(), kernel));
-  }
-  hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
-  hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
-                   {"proto2_stitching/kernels/function.h", function.header()}};
-  hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
-  KernelSource fragment;
-  fragment.path = "proto2_stitching/kernels/fragment.h";
-  fragment.entry = "score_fragment";
-  fragment.includes = hook.includes;
   if (config_.form == "std_function") {
-    void* const address = published_address(device, pipelines, fragment);
+    void* const address = published_address(device, pipelines, fragment_of(hook));
     callable_ = config_.grain == "tile"  ? wrap(reinterpret_cast<TileFunction*>(address), hook.data)
                 : config_.grain == "row" ? wrap(reinterpret_cast<RowFunction*>(address), hook.data)
                                          : wrap(reinterpret_cast<ElementFunction*>(address), hook.data);
-  } else if (config_.form == "stitched" || config_.form == "stitched_nolto" || config_.form == "virtual") {
-    hook.linking = config_.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
-    hook.fragments.push_back(std::move(fragment));
   }
   flash_ = std::make_unique<FlashProblem>(device, pipelines, inputs_->flash, flash, std::move(hook));
 }
@@ -248,9 +270,9 @@ Check StitchProblem::check() {
 
 Json StitchProblem::values() const { return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}}; }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> stitch_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case& config) mutable {
+  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
     const StitchConfig stitch = StitchConfig::from(config, lab.device().info());
     const FlashConfig& flash = stitch.flash;
     std::shared_ptr<StitchInputs> shared = last.lock();
@@ -259,10 +281,8 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problem
       shared->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
       last = shared;
     }
-    const UserFunction function = stitch.function == file_function && !lab.file().empty()
-                                      ? read_function(lab.file())
-                                      : built_in_function(stitch.function, stitch.work);
-    return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch, function);
+    return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch,
+                                           function_of(stitch, lab.file()));
   };
 }
 

@@ -44,6 +44,16 @@ struct CallCount {
 /// Of `monolithic`: the places where a call would be.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
+/// The function that a case names; `file` is what --score-function gives. Throws BadInput where there is none.
+UserFunction function_of(const StitchConfig& config, const std::string& file);
+
+/// How the kernel comes to the function, without what only a device can give: the oracle's function, and the address of
+/// a std::function.
+ScoreHook stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
+
+/// One launch of attention with the function in its form; or why there is none.
+Plan stitch_plan(const Case& config, const Setting& setting);
+
 /// Tensors of one shape and what is known of their outputs; the cases of a comparison share it.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
@@ -59,10 +69,6 @@ class StitchProblem : public Problem {
   void poison() override { flash_->poison(); }
   /// The oracle's check, and on the cpu that every form gives the bits of `monolithic`.
   Check check() override;
-  Work work() const override { return flash_->work(); }
-  DType dtype() const override { return flash_->dtype(); }
-  const Pipeline& pipeline() const override { return flash_->pipeline(); }
-  size_t threadgroup_bytes() const override { return flash_->threadgroup_bytes(); }
   void dump(const std::string& path) const override { flash_->dump(path); }
   Json values() const override;
 
@@ -81,6 +87,6 @@ class StitchProblem : public Problem {
 };
 
 /// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> stitch_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> stitch_problems();
 
 }  // namespace attn

@@ -92,13 +92,6 @@ void complete_stitch(Case& config, const DeviceInfo& device) {
   }
 }
 
-std::optional<std::string> stitch_skip_reason(const Case& config, const DeviceInfo& device) {
-  const std::string& form = config.text("form");
-  if (!form_runs_on(form, device))
-    return fmt::format("form {} is a call of the host's; on {} there is none", form, device.backend);
-  return flash_skip_reason(flash_case(config, device), device);
-}
-
 std::vector<Axis> score_function_axes(const std::string& path) {
   read_function(path);
   return {texts("function", {file_function}), integers("work", {0})};

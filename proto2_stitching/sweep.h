@@ -1,7 +1,6 @@
-// What proto2_stitching varies, and why a case is left out.
+// What proto2_stitching varies.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +19,6 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 /// What follows from other axes where it is not named: the shape and tile as in proto1_flash; the grain, which
 /// `monolithic` does not have; the work, which is 0 for every function but `chain`.
 void complete_stitch(Case& config, const DeviceInfo& device);
-
-/// Why the case cannot run on the device. Throws BadInput for one that no device can run.
-std::optional<std::string> stitch_skip_reason(const Case& config, const DeviceInfo& device);
 
 /// The axes that --score-function fixes. Throws BadInput where the file cannot be read.
 std::vector<Axis> score_function_axes(const std::string& path);

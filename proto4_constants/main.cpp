@@ -31,9 +31,9 @@ int main(int argc, char** argv) {
                                .hypotheses = constants_hypotheses(),
                                .sweep = constants_sweep,
                                .complete = complete_constants,
-                               .skip_reason = constants_skip_reason,
-                               .make = constants_problems(),
-                               .input_axes = {}};
+                               .plan = constants_plan,
+                               .make = constants_launches(),
+                               .make_host = constants_host_problems()};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
     lab.compare(constants_duels(lab.results()));

@@ -2,17 +2,32 @@
 // and in an archive, starting a process; and what it buys, as a launch with constants read at run time.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/experiment/experiment.h"
+#include "proto4_constants/prepared.h"
+#include "proto4_constants/variants.h"
 
 namespace attn {
 
-/// Makes the problems of an experiment. What they need to find on disk is made once a run, in a temporary folder.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> constants_problems();
+/// The launch of a case, or the kernels that it is about: of many variants the first. Or why it does not run.
+Plan constants_plan(const Case& config, const Setting& setting);
+
+/// Makes launches with constants read at run time; those of one shape share their tensors.
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> constants_launches();
+/// Makes the cases about the host. What they need to find on disk is made once a run, in a temporary folder.
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> constants_host_problems();
+
+/// Getting many variants in one of the ways there are.
+std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
+                                              std::shared_ptr<Prepared> prepared);
+/// A new process, from its start to its first result, with `variants` variants on disk.
+std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
+                                           std::shared_ptr<Prepared> prepared);
 
 /// The child process of the start_* tasks: opens the device, gets the first variant of a kernel's grid, launches it
 /// once and prints a JSON line with what that took; then checks the result. Arguments: device, kernel, dtype, seed,

@@ -22,8 +22,8 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 /// Axes that say nothing of a task are 0, 1 worker, or "none".
 void complete_constants(Case& config, const DeviceInfo& device);
 
-/// Why the case cannot run on the device.
-std::optional<std::string> constants_skip_reason(const Case& config, const DeviceInfo& device);
+/// Why the device has no such kernel, variants or constants at run time, else empty.
+std::string constants_unable(const Case& config, const DeviceInfo& device);
 
 /// What a case with task=run launches.
 Variant run_variant(const Case& config);

@@ -30,9 +30,8 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 }
 
 bool runs(const Variant& variant, const DeviceInfo& device) {
-  const FlashBackend& backend = FlashBackend::of(device);
-  return !backend.skip_reason(variant.config, device) &&
-         backend.kernel(variant.config, device, variant.alibi).threadgroup_bytes <= device.threadgroup_memory_bytes;
+  const ScoreHook hook = variant.hook();
+  return !skip_reason(attention_plan(variant.config, device, &hook), device);
 }
 
 // The variants of a grid that run, in steps of about the golden section of their number: any first few are spread.
@@ -93,7 +92,7 @@ ScoreHook Variant::hook() const {
 
 KernelSource Variant::source(const DeviceInfo& device) const {
   const ScoreHook alibi_hook = hook();
-  return flash_kernel(config, device, &alibi_hook).source;
+  return attention_launch(config, device, &alibi_hook).source;
 }
 
 AttentionShape small_shape(int64_t head_dim, bool causal) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/problem.h"
+#include "common/attention/launch.h"
 #include "common/device/device.h"
 
 namespace attn {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/attention/backend.h"
+#include "common/attention/launch.h"
 #include "common/base/error.h"
 #include "common/data/tensor.h"
 
@@ -55,18 +55,12 @@ void complete_flash(Case& config, const DeviceInfo& device) {
   config.set("block_c", flash.block_c);
 }
 
+Plan flash_plan(const Case& config, const Setting& setting) {
+  return attention_plan(FlashConfig::from(config), setting.device);
+}
+
 std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device) {
-  const FlashConfig flash = FlashConfig::from(config);
-  const FlashBackend& backend = FlashBackend::of(device);
-  const std::vector<std::string> variants = backend.variants();
-  if (std::find(variants.begin(), variants.end(), flash.variant) == variants.end()) {
-    return fmt::format("variant {} is not one of {}'s: {}", flash.variant, device.backend, fmt::join(variants, ", "));
-  }
-  if (auto reason = backend.skip_reason(flash, device)) return reason;
-  const size_t needed = backend.kernel(flash, device, false).threadgroup_bytes;
-  if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
-  return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
-                     device.threadgroup_memory_bytes);
+  return skip_reason(flash_plan(config, {device}), device);
 }
 
 std::vector<Axis> flash_input_axes(const std::string& path) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/device/device.h"
+#include "common/experiment/plan.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -16,7 +16,9 @@ std::vector<AxisInfo> flash_axes();
 /// are 0 for `naive`, which has no tile.
 void complete_flash(Case& config, const DeviceInfo& device);
 
-/// Why the case cannot run on the device, with the bytes it needs. Throws BadInput for one that no device can run.
+/// One launch of attention. Throws BadInput for a case that no device can run.
+Plan flash_plan(const Case& config, const Setting& setting);
+/// Why the case cannot run on the device. Throws as flash_plan() does.
 std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device);
 
 /// The shape axes that a safetensors file with q, k, v fixes. Throws BadInput.

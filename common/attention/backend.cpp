@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "common/base/error.h"
 
 namespace attn {
 
 const FlashBackend& FlashBackend::of(const DeviceInfo& device) {
-  return device.backend == "cuda" ? cuda_flash() : cpu_flash();
+  if (device.backend == "cpu") return cpu_flash();
+  if (device.backend == "cuda") return cuda_flash();
+  throw std::logic_error(fmt::format("no attention kernels for backend '{}'; cpu and cuda have them", device.backend));
 }
 
 FlashConfig FlashConfig::from(const Case& config) {

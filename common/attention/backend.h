@@ -1,4 +1,4 @@
-// What a backend brings to proto1_flash: its kernels, how they are launched, and the tile that suits them.
+// What a backend brings to attention: its kernels, how they are launched, and the tile that suits them.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "common/device/device.h"
 #include "common/attention/kernels/attention.h"
 #include "common/attention/reference.h"
-#include "common/records/case.h"
 #include "common/data/tensor.h"
+#include "common/device/device.h"
+#include "common/experiment/plan.h"
+#include "common/records/case.h"
 
 namespace attn {
 
-/// Everything a case of proto1_flash says, typed.
+/// Everything a case of attention says, typed.
 struct FlashConfig {
   std::string variant;
   AttentionShape shape;
@@ -34,32 +35,25 @@ struct FlashConfig {
   }
 };
 
-/// The kernel of a configuration, and what a launch of it takes.
-struct FlashKernel {
-  KernelSource source;
-  Grid grid;
-  uint32_t threads = 1;
-  size_t threadgroup_bytes = 0;
-};
-
 class FlashBackend {
  public:
-  /// Those of the device: "cpu" or "cuda".
+  /// That of the device. Throws std::logic_error for a device that has no attention kernels.
   static const FlashBackend& of(const DeviceInfo& device);
 
   virtual ~FlashBackend() = default;
   /// From textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
   /// `hooked`: a score hook takes the place of the identity.
-  virtual FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const = 0;
+  virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const = 0;
   /// Why the kernel does not take this configuration, threadgroup memory apart.
   virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const = 0;
   /// Fills the tile where it is 0: the one expected to be fastest for the shape.
   virtual void choose_tile(FlashConfig& config, const DeviceInfo& device) const = 0;
-  /// What encodes a launch; made once, so that a launch itself does nothing else.
-  virtual std::function<void(CommandEncoder&)> launcher(Device& device, const FlashConfig& config,
-                                                        const FlashKernel& kernel, const Kernel& loaded,
-                                                        const AttentionParams& params) const = 0;
+  /// What encodes a launch on the tensors that the parameters point to. It keeps what a launch takes beside them (a
+  /// list of tiles, counters) on the device, so that two launches of one launcher must not run at the same time.
+  using Launcher = std::function<void(CommandEncoder&, const AttentionParams&)>;
+  virtual Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch,
+                            const Kernel& kernel) const = 0;
 };
 
 const FlashBackend& cpu_flash();   // backend_cpu.cpp

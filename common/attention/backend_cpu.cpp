@@ -1,11 +1,11 @@
 #include <numeric>
 #include <utility>
 
-#include "common/kernel/types.h"
 #include "common/attention/backend.h"
 #include "common/attention/kernels/amx.h"
 #include "common/attention/kernels/tiled.h"
 #include "common/attention/kernels/tuned.h"
+#include "common/kernel/types.h"
 
 namespace attn {
 namespace {
@@ -112,7 +112,7 @@ class CpuFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "tiled_scalar", "tiled_vector", "tuned"}; }
 
-  FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
     const AttentionShape& shape = config.shape;
     const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
     return {.source = source_of(config, device, hooked),
@@ -145,11 +145,10 @@ class CpuFlash : public FlashBackend {
     }
   }
 
-  std::function<void(CommandEncoder&)> launcher(Device& /*device*/, const FlashConfig& /*config*/,
-                                                const FlashKernel& kernel, const Kernel& loaded,
-                                                const AttentionParams& params) const override {
-    return [kernel, &loaded, params](CommandEncoder& encoder) {
-      encoder.dispatch(loaded, kernel.grid, kernel.threads, kernel.threadgroup_bytes, params);
+  Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
+                    const Kernel& kernel) const override {
+    return [launch, &kernel](CommandEncoder& encoder, const AttentionParams& params) {
+      encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, params);
     };
   }
 };

@@ -7,14 +7,14 @@
 #include <numbers>
 #include <vector>
 
-#include "common/device/cuda/tensor_map.h"
-#include "common/kernel/types.h"
 #include "common/attention/backend.h"
-#include "common/attention/kernels/wgmma.h"
 #include "common/attention/kernels/mma_sync.h"
 #include "common/attention/kernels/naive.h"
 #include "common/attention/kernels/round_up.h"
+#include "common/attention/kernels/wgmma.h"
 #include "common/attention/wgmma_schedule.h"
+#include "common/device/cuda/tensor_map.h"
+#include "common/kernel/types.h"
 
 namespace attn {
 namespace {
@@ -102,10 +102,10 @@ class CudaFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "mma_sync", "wgmma", "tuned"}; }
 
-  FlashKernel kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
     const AttentionShape& shape = config.shape;
     const std::string name = kernel_of(config, device);
-    FlashKernel kernel;
+    Launch kernel;
     kernel.source.entry = "flash_forward";
     kernel.source.path = fmt::format("common/attention/kernels/{}.cuda.cu", name);
     kernel.source.constants = {{"HEAD_DIM", shape.head_dim},
@@ -186,37 +186,37 @@ class CudaFlash : public FlashBackend {
     }
   }
 
-  std::function<void(CommandEncoder&)> launcher(Device& device, const FlashConfig& config, const FlashKernel& kernel,
-                                                const Kernel& loaded, const AttentionParams& params) const override {
+  Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch,
+                    const Kernel& kernel) const override {
     if (kernel_of(config, device.info()) != "wgmma") {
-      return [kernel, &loaded, params](CommandEncoder& encoder) {
-        encoder.dispatch(loaded, kernel.grid, kernel.threads, kernel.threadgroup_bytes, params);
+      return [launch, &kernel](CommandEncoder& encoder, const AttentionParams& params) {
+        encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, params);
       };
     }
-    const AttentionShape& shape = config.shape;
-    WgmmaParams wgmma{};
-    wgmma.attention = params;
-    const DType in = config.dtype;
-    const WgmmaLayout layout = wgmma_layout(config, device.info());
-    const int64_t panels = layout.panels, rows = config.block_c;
-    wgmma.q = panel_map(params.q, in, shape, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
-    wgmma.k = panel_map(params.k, in, shape, shape.kv_heads, shape.kv_len, params.k_strides, rows, panels);
-    wgmma.v = panel_map(params.v, in, shape, shape.kv_heads, shape.kv_len, params.v_strides, rows, panels);
-    if (const int64_t out = layout.out_panels; out > 0) {
-      wgmma.o = panel_map(params.o, config.out_dtype, shape, shape.q_heads, shape.q_len, params.o_strides, 64, out);
-    }
-    wgmma.scale_log2 = params.scale * log2_e;
     const std::vector<WgmmaTile> schedule = wgmma_schedule(config, device.info());
     const auto tiles = std::make_shared<Buffer>(device, schedule.size() * sizeof(WgmmaTile));
     tiles->upload(schedule.data(), tiles->bytes());
-    wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());
-    wgmma.tile_count = static_cast<unsigned>(schedule.size());
     const unsigned zeros[2] = {};
     const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
     counters->upload(zeros, sizeof zeros);
-    wgmma.counters = static_cast<unsigned*>(counters->data());
-    return [kernel, &loaded, wgmma, tiles, counters](CommandEncoder& encoder) {
-      encoder.dispatch(loaded, kernel.grid, kernel.threads, kernel.threadgroup_bytes, wgmma);
+    const WgmmaLayout layout = wgmma_layout(config, device.info());
+    return [config, launch, &kernel, tiles, counters, layout](CommandEncoder& encoder, const AttentionParams& params) {
+      const AttentionShape& shape = config.shape;
+      const int64_t panels = layout.panels, rows = config.block_c;
+      const DType in = config.dtype;
+      WgmmaParams wgmma{};
+      wgmma.attention = params;
+      wgmma.q = panel_map(params.q, in, shape, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
+      wgmma.k = panel_map(params.k, in, shape, shape.kv_heads, shape.kv_len, params.k_strides, rows, panels);
+      wgmma.v = panel_map(params.v, in, shape, shape.kv_heads, shape.kv_len, params.v_strides, rows, panels);
+      if (const int64_t out = layout.out_panels; out > 0) {
+        wgmma.o = panel_map(params.o, config.out_dtype, shape, shape.q_heads, shape.q_len, params.o_strides, 64, out);
+      }
+      wgmma.scale_log2 = params.scale * log2_e;
+      wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());
+      wgmma.tile_count = static_cast<unsigned>(tiles->bytes() / sizeof(WgmmaTile));
+      wgmma.counters = static_cast<unsigned*>(counters->data());
+      encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, wgmma);
     };
   }
 

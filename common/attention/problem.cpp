@@ -16,11 +16,6 @@ constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
 
-TensorStrides kernel_strides(const Tensor& tensor) {
-  const Strides strides = tensor.strides();
-  return {strides.batch, strides.head, strides.row};
-}
-
 Buffer upload(Device& device, const Tensor& tensor) {
   Buffer buffer(device, tensor.bytes());
   buffer.upload(tensor.data.data(), tensor.bytes());
@@ -79,49 +74,28 @@ const ReferenceRows& FlashInputs::reference(const ScoreHook* hook) {
   return known->second;
 }
 
-FlashKernel flash_kernel(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook) {
-  FlashKernel kernel = FlashBackend::of(device).kernel(config, device, hook && !hook->identity);
-  if (hook) {
-    kernel.source.includes = hook->includes;
-    kernel.source.includes["common/attention/kernels/score.h"] = hook->text;
-    kernel.source.fragments = hook->fragments;
-    kernel.source.linking = hook->linking;
-    kernel.source.constants.merge(hook->constants);
-  }
-  return kernel;
-}
-
 FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs,
                            FlashConfig config, std::optional<ScoreHook> hook, std::set<std::string> run_time)
-    : device_(device), inputs_(std::move(inputs)), config_(std::move(config)), hook_(std::move(hook)) {
-  const AttentionShape& shape = config_.shape;
-  kernel_ = flash_kernel(config_, device.info(), hook_ ? &*hook_ : nullptr);
-  kernel_.source.run_time = std::move(run_time);
+    : inputs_(std::move(inputs)),
+      config_(std::move(config)),
+      hook_(std::move(hook)),
+      launch_(device, pipelines, config_, hook_ ? &*hook_ : nullptr, std::move(run_time)) {
   if (hook_) {
     hook_buffer_ = Buffer(device, hook_->data.size());
     hook_buffer_.upload(hook_->data.data(), hook_buffer_.bytes());
   }
-  pipeline_ = &pipelines.get(kernel_.source);
-
-  AttentionParams params{};
-  params.q = inputs_->q_buffer_.data();
-  params.k = inputs_->k_buffer_.data();
-  params.v = inputs_->v_buffer_.data();
-  params.o = inputs_->o_buffer_.data();
-  params.lse = static_cast<float*>(inputs_->lse_buffer_.data());
-  params.q_strides = params.o_strides = kernel_strides(inputs_->q());
-  params.k_strides = params.v_strides = kernel_strides(inputs_->k());
-  params.batch = static_cast<int>(shape.batch);
-  params.q_heads = static_cast<int>(shape.q_heads);
-  params.kv_heads = static_cast<int>(shape.kv_heads);
-  params.q_len = static_cast<int>(shape.q_len);
-  params.kv_len = static_cast<int>(shape.kv_len);
-  params.scale = static_cast<float>(shape.effective_scale());
-  params.score_data = hook_ ? hook_buffer_.data() : nullptr;
-  launch_ = FlashBackend::of(device.info()).launcher(device, config_, kernel_, *pipeline_->kernel, params);
+  const Strides q = inputs_->q().strides(), kv = inputs_->k().strides();
+  tensors_ = {.q = inputs_->q_buffer_.data(),
+              .k = inputs_->k_buffer_.data(),
+              .v = inputs_->v_buffer_.data(),
+              .o = inputs_->o_buffer_.data(),
+              .lse = static_cast<float*>(inputs_->lse_buffer_.data()),
+              .q_strides = q,
+              .k_strides = kv,
+              .v_strides = kv,
+              .o_strides = q,
+              .hook_data = hook_ ? hook_buffer_.data() : nullptr};
 }
-
-void FlashProblem::encode(CommandEncoder& encoder) const { launch_(encoder); }
 
 void FlashProblem::poison() {
   inputs_->o_buffer_.poison();
@@ -167,16 +141,6 @@ Check FlashProblem::check() {
   return check;
 }
 
-Work FlashProblem::work() const {
-  const AttentionShape& shape = config_.shape;
-  const double q = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
-  const double kv = static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
-  const double dim = static_cast<double>(shape.head_dim);
-  return {4 * dim * shape.unmasked_pairs(),
-          (q + 2 * kv) * dim * static_cast<double>(size_bytes(config_.dtype)) +
-              q * (dim * static_cast<double>(size_bytes(config_.out_dtype)) + sizeof(float))};
-}
-
 void FlashProblem::dump(const std::string& path) const {
   const AttentionShape& shape = config_.shape;
   const std::vector<float> all_lse = lse();
@@ -189,9 +153,9 @@ void FlashProblem::dump(const std::string& path) const {
                      {"lse", {DType::f32, {shape.batch, shape.q_heads, shape.q_len}, {bytes.begin(), bytes.end()}}}});
 }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> flash_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> flash_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case& config) mutable {
+  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
     const FlashConfig flash = FlashConfig::from(config);
     std::shared_ptr<FlashInputs> shared = last.lock();
     if (!shared || !flash.same_tensors(shared->config())) {

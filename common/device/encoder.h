@@ -55,6 +55,7 @@ class CommandEncoder {
   }
   void fill(void* target, uint8_t value, size_t bytes) { commands_.emplace_back(Fill{target, value, bytes}); }
   void timestamp() { commands_.emplace_back(Timestamp{}); }
+  void add(const Command& command) { commands_.push_back(command); }
 
   const std::vector<Command>& commands() const { return commands_; }
 

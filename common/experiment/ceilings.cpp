@@ -1,14 +1,18 @@
 #include "common/experiment/ceilings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/stopwatch.h"
 #include "common/experiment/kernels/ceiling.h"
 #include "common/kernel/types.h"
 #include "common/records/timing.h"
@@ -67,7 +71,9 @@ CeilingKernels cuda_kernels(const DeviceInfo& info) {
 }
 
 CeilingKernels kernels_of(const DeviceInfo& info) {
-  return info.backend == "cuda" ? cuda_kernels(info) : cpu_kernels(info);
+  if (info.backend == "cpu") return cpu_kernels(info);
+  if (info.backend == "cuda") return cuda_kernels(info);
+  throw std::logic_error(fmt::format("no ceilings for backend '{}'; cpu and cuda have them", info.backend));
 }
 
 /// `changed`: constants that differ from the file's usual ones.
@@ -95,12 +101,9 @@ double run_once(Device& device, const CommandEncoder& encoder) { return device.s
 
 /// Seconds of the fastest repetition; the encoders take turns.
 double best_time(Device& device, const std::vector<CommandEncoder>& encoders, double budget_s) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto spent = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= budget_s;
-  };
+  const Stopwatch stopwatch;
   double best = run_once(device, encoders.front());
-  for (int i = 1; i < max_repetitions && (i < min_repetitions || !spent()); ++i) {
+  for (int i = 1; i < max_repetitions && (i < min_repetitions || stopwatch.seconds() < budget_s); ++i) {
     best = std::min(best, run_once(device, encoders[i % encoders.size()]));
   }
   return best;
@@ -121,21 +124,24 @@ CopyShape copy_shape(const DeviceInfo& info, size_t bytes) {
   return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};
 }
 
+/// Slice number `i` of a copy of large buffers.
+CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const CopyShape& shape, bool non_temporal,
+                           const Buffer& source, const Buffer& target, int i, const CacheFlush* flush = nullptr) {
+  const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + i * shape.bytes(); };
+  return timed(ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
+               kernels_of(device.info()).copy_threads, CopyParams{at(source), at(target), shape.part_bytes}, flush);
+}
+
 double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
-  const DeviceInfo& info = device.info();
-  const CeilingKernels kernels = kernels_of(info);
-  const CopyShape shape = copy_shape(info, kernels.copy_bytes / kernels.copy_slices);
+  const CeilingKernels kernels = kernels_of(device.info());
+  const CopyShape shape = copy_shape(device.info(), kernels.copy_bytes / kernels.copy_slices);
   const size_t slice = shape.bytes();
   Buffer source(device, kernels.copy_slices * slice), target(device, kernels.copy_slices * slice);
   double best = 0;
   for (const bool non_temporal : {false, true}) {
-    const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}});
     std::vector<CommandEncoder> encoders;
     for (int i = 0; i < kernels.copy_slices; ++i) {
-      const size_t offset = i * slice;
-      const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + offset; };
-      encoders.push_back(
-          timed(kernel, shape.groups, kernels.copy_threads, CopyParams{at(source), at(target), shape.part_bytes}));
+      encoders.push_back(encode_copy(device, pipelines, shape, non_temporal, source, target, i));
     }
     const double bytes = 2.0 * static_cast<double>(slice);
     best = std::max(best, bytes / best_time(device, encoders, budget_s / 2) * 1e-9);
@@ -225,6 +231,26 @@ MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dty
 }
 
 double MatrixCeiling::sample() const { return run_once(device_, encoder_); }
+
+CopyCeiling::CopyCeiling(Device& device, PipelineCache& pipelines, const CacheFlush& flush) : device_(device) {
+  constexpr int tries = 3;
+  const CopyShape shape = copy_shape(device.info(), kernels_of(device.info()).copy_bytes);
+  source_ = Buffer(device, shape.bytes());
+  target_ = Buffer(device, shape.bytes());
+  bytes_ = 2.0 * static_cast<double>(shape.bytes());
+  double least = std::numeric_limits<double>::infinity();
+  for (const bool non_temporal : {false, true}) {
+    const CommandEncoder encoder = encode_copy(device, pipelines, shape, non_temporal, source_, target_, 0, &flush);
+    for (int i = 0; i < tries; ++i) {
+      const double seconds = run_once(device, encoder);
+      if (seconds >= least) continue;
+      least = seconds;
+      encoder_ = encoder;
+    }
+  }
+}
+
+double CopyCeiling::sample() const { return run_once(device_, encoder_); }
 
 Ceilings max(const Ceilings& a, const Ceilings& b) {
   return {.copy_gbps = std::max(a.copy_gbps, b.copy_gbps),

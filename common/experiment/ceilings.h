@@ -5,7 +5,7 @@
 
 #include "common/device/device.h"
 #include "common/device/pipeline_cache.h"
-#include "common/records/finding.h"
+#include "common/records/measurement.h"
 
 namespace attn {
 
@@ -37,9 +37,6 @@ class MatrixCeiling {
   double flops_;
 };
 
-/// Of two measurements of one device the better: a noisy neighbour makes a ceiling too low, never too high.
-Ceilings max(const Ceilings& a, const Ceilings& b);
-
 /// Pushes everything else out of the caches, by a fill of twice the last-level cache.
 class CacheFlush {
  public:
@@ -50,6 +47,26 @@ class CacheFlush {
  private:
   Buffer buffer_;
 };
+
+/// A copy between large buffers, behind a flush of the caches, as one more subject of interleaved rounds.
+class CopyCeiling {
+ public:
+  /// The faster of the copies with and without non-temporal loads and stores.
+  CopyCeiling(Device& device, PipelineCache& pipelines, const CacheFlush& flush);
+  /// Seconds of a launch.
+  double sample() const;
+  /// Read plus written by a launch.
+  double bytes() const { return bytes_; }
+
+ private:
+  Device& device_;
+  Buffer source_, target_;
+  CommandEncoder encoder_;
+  double bytes_ = 0;
+};
+
+/// Of two measurements of one device the better: a noisy neighbour makes a ceiling too low, never too high.
+Ceilings max(const Ceilings& a, const Ceilings& b);
 
 /// The proof that a flush works: copying half a last-level cache takes longer after it.
 struct FlushTest {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "common/base/error.h"
-#include "common/experiment/state.h"
 #include "common/base/shell.h"
+#include "common/experiment/state.h"
 
 namespace attn {
 namespace {
@@ -45,6 +45,8 @@ class SignalGuard {
 };
 
 }  // namespace
+
+void Problem::dump(const std::string&) const { throw BadInput("--dump-output: this case has no output worth a file"); }
 
 bool interrupted() { return signal_received != 0; }
 

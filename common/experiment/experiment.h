@@ -11,37 +11,42 @@
 #include "common/data/compare.h"
 #include "common/device/device.h"
 #include "common/device/pipeline_cache.h"
-#include "common/records/finding.h"
 #include "common/experiment/options.h"
+#include "common/experiment/plan.h"
 #include "common/records/case.h"
+#include "common/records/finding.h"
 #include "common/records/timing.h"
 
 namespace attn {
 
 class Experiment;
 
-/// One case made concrete: its tensors on the device and its pipeline.
+/// One case made concrete: its tensors on the device, and its launches.
 class Problem {
  public:
   virtual ~Problem() = default;
-  /// One launch of the work.
+  /// The launches of the plan, once and in its order.
   virtual void encode(CommandEncoder& encoder) const = 0;
-  /// Of a case about the host (compiling, say), where no launch is timed: what takes a sample and returns its seconds,
-  /// scope `host`. All that it needs is made ready before it is returned; check() judges what the last sample left.
-  virtual Sampler host_sampler() { return {}; }
   /// Makes the outputs NaN, so that what the next launch does not write shows.
   virtual void poison() = 0;
   /// Compares what the last launch wrote with the oracle, and looks at the guard bands.
   virtual Check check() = 0;
-  virtual Work work() const = 0;
-  /// Of Q, K and V: whose matrix ceiling the rate is held against.
-  virtual DType dtype() const = 0;
-  virtual const Pipeline& pipeline() const = 0;
-  virtual size_t threadgroup_bytes() const = 0;
-  /// Writes the outputs to a safetensors file (--dump-output).
-  virtual void dump(const std::string& path) const = 0;
-  /// What else the record is to say of the case: an object, or null. Of a case about the host it is asked once that is
-  /// timed.
+  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput where there are none worth a file.
+  virtual void dump(const std::string& path) const;
+  /// What else the record is to say of the case: an object, or null.
+  virtual Json values() const { return nullptr; }
+};
+
+/// A case about the host (compiling, say), which launches nothing. All that a sample needs is made ready before the
+/// first.
+class HostProblem {
+ public:
+  virtual ~HostProblem() = default;
+  /// Does the work once; its seconds.
+  virtual double sample() = 0;
+  /// Judges what the last sample left.
+  virtual Check check() = 0;
+  /// Asked once the case is timed.
   virtual Json values() const { return nullptr; }
 };
 
@@ -67,21 +72,23 @@ struct ExperimentSpec {
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
   std::function<void(Case&, const DeviceInfo&)> complete;
-  /// Why a case cannot run on this device, in words with the figures; nothing if it can. Throws BadInput for a case
-  /// that makes no sense on any device.
-  std::function<std::optional<std::string>(const Case&, const DeviceInfo&)> skip_reason;
-  std::function<std::unique_ptr<Problem>(Experiment&, const Case&)> make;
+  /// What a case does, or why it cannot. Pure. Throws BadInput for a case that makes no sense on any device.
+  std::function<Plan(const Case&, const Setting&)> plan;
+  /// Makes the problem of a plan that runs. `make_host` is for plans about the host.
+  std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> make;
+  std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> make_host = {};
   /// Fixes the shape axes from --input; null where an experiment takes no input file.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes;
   std::optional<FileOption> file_option = {};
 };
 
-/// A problem under measurement, with its case.
+/// A case under measurement: either of the two problems, and the record that it fills.
 struct Trial {
   Case config;
-  std::unique_ptr<Problem> problem;
-  Measurement record;
-  Sampler host = {};    // the problem's own; empty where launches are timed
+  Plan plan = {};
+  std::unique_ptr<Problem> problem = {};
+  std::unique_ptr<HostProblem> host = {};
+  Measurement record = {};
   double launch_s = 0;  // of the launch that was checked
 };
 

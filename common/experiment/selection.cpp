@@ -6,11 +6,11 @@
 #include <random>
 #include <sstream>
 
-#include "common/experiment/environment.h"
 #include "common/base/error.h"
-#include "common/experiment/state.h"
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
+#include "common/experiment/environment.h"
+#include "common/experiment/state.h"
 
 namespace attn {
 namespace {
@@ -94,12 +94,6 @@ std::vector<std::vector<Case>> replayed_cases(const Json& record, const Experime
 
 std::string device_name(const DeviceInfo& info) { return fmt::format("{}, {} units", info.name, info.units); }
 
-void fail(Measurement& record, std::string status, std::string reason) {
-  record.status = std::move(status);
-  record.reason = std::move(reason);
-  record.time.clear();
-}
-
 Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options given)
     : lab(owner), spec(std::move(experiment)), options(std::move(given)), progress(options.quiet) {
   if (!options.replay.empty()) replayed = find_replayed(options, spec);
@@ -125,7 +119,7 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
   std::vector<Case> all;
   for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
-  for (const Case& config : all) skip_reason(config);  // bad input shows here, before time is spent
+  for (const Case& config : all) plan(config);  // bad input shows here, before time is spent
   cases_left = all.size();
   label_axes = varying_axes(all);
 }
@@ -134,9 +128,7 @@ bool Experiment::State::replays_measurement() const { return !replayed.is_null()
 
 bool Experiment::State::replays_finding() const { return is_finding(replayed); }
 
-std::optional<std::string> Experiment::State::skip_reason(const Case& config) const {
-  return spec.skip_reason ? spec.skip_reason(config, device->info()) : std::nullopt;
-}
+Plan Experiment::State::plan(const Case& config) const { return spec.plan(config, {device->info(), options.file}); }
 
 /// The command line that does the same again from nothing, with what it left to defaults written out.
 std::string Experiment::State::replay_command() const {
@@ -210,22 +202,22 @@ bool Experiment::State::is_done(const Measurement& record) {
   if (record.reason == budget_spent) return false;
   const Timing* timing = record.main_timing();
   if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
-  if (record.pipeline.is_null()) return record.status == "skipped" && record.reason == skip_reason(record.config);
-  return current_source(record.pipeline.value("key", ""), record.config) == record.pipeline.value("source_sha256", "-");
+  const Plan today = plan(record.config);
+  if (record.pipeline.is_null()) {
+    return record.status == "skipped" && record.reason == skip_reason(today, device->info());
+  }
+  return is_current(record, today);
 }
 
-/// Hash of the source that the pipeline `key` has today; made once per key, as many cases share a pipeline.
-std::string Experiment::State::current_source(const std::string& key, const Case& config) {
-  const auto [place, added] = source_hashes.try_emplace(key);
-  if (!added) return place->second;
-  try {
-    const std::unique_ptr<Problem> problem = spec.make(lab, config);
-    const Binary& binary = problem->pipeline().binary;
-    if (binary.key == key) place->second = binary.source_sha256;
-  } catch (const std::exception&) {
-    // Cannot be made now, so it is not taken over; verify() records why.
-  }
-  return place->second;
+bool Experiment::State::is_current(const Measurement& record, const Plan& plan) {
+  const std::vector<Json> kernels = record.kernels();
+  return std::equal(kernels.begin(), kernels.end(), plan.launches.begin(), plan.launches.end(),
+                    [&](const Json& recorded, const Launch& launch) {
+                      const auto [hash, added] = source_hashes.try_emplace(launch.source);
+                      if (added) hash->second = source_sha256(launch.source);
+                      return recorded.value("key", "") == launch.source.key() &&
+                             recorded.value("source_sha256", "") == hash->second;
+                    });
 }
 
 Measurement Experiment::State::blank(const Case& config) const {

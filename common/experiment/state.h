@@ -1,15 +1,21 @@
 // What an Experiment keeps: the parts of the loop, one file each. Private to common/experiment.
-//   records.cpp   the command line's selection, --resume and --replay; writing measurements
-//   measure.cpp   verify, measure, compare
-//   conclude.cpp  judging, findings, table
+//   selection.cpp  the command line's selection, --resume and --replay; writing measurements
+//   verify.cpp     makes, launches and checks a case
+//   measure.cpp    times cases in turn
+//   compare.cpp    measures pairs
+//   conclude.cpp   judging, findings, table
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/base/stopwatch.h"
 #include "common/experiment/ceilings.h"
 #include "common/experiment/experiment.h"
@@ -44,20 +50,23 @@ std::string device_name(const DeviceInfo& info);
 
 /// Ends a case that has no times to show.
 void fail(Measurement& record, std::string status, std::string reason);
+/// The same, of a case that lost the device.
+void fail_lost(Measurement& record, const DeviceLost& error);
 
 struct Experiment::State {
   State(Experiment& owner, ExperimentSpec experiment, Options given);
 
-  // records.cpp
+  // selection.cpp
   bool replays_measurement() const;
   bool replays_finding() const;
-  std::optional<std::string> skip_reason(const Case& config) const;
+  Plan plan(const Case& config) const;
   std::string replay_command() const;
   /// Opens both files, takes over what --resume finds, and says what is to come.
   void open_records();
   void resume();
   bool is_done(const Measurement& record);
-  std::string current_source(const std::string& key, const Case& config);
+  /// Whether the record's kernels, all of them, are what the plan has today.
+  bool is_current(const Measurement& record, const Plan& plan);
   Measurement blank(const Case& config) const;
   /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
   void store(Measurement record, int launches_per_sample = 1);
@@ -66,32 +75,42 @@ struct Experiment::State {
   /// What tells a case from the others of this run, for progress.
   std::string label(const Case& config) const;
 
-  // measure.cpp
+  // verify.cpp
   /// A case that may be measured, or nothing: then its record is stored.
   std::optional<Trial> verify(const Case& config);
-  void measure(std::vector<Trial> trials);
-  void compare(const std::vector<Duel>& duels);
-  /// Nothing where a result was wrong or something failed: that is recorded.
-  std::optional<Comparison> compare(const Duel& duel, double budget_s);
+  Trial new_trial(const Case& config) const;
   void make(Trial& trial);
   /// One launch on poisoned outputs (or one sample of the host's work), and the check of what it wrote. Problems may
   /// share their outputs, so nothing may run between the two.
   void launch_and_check(Trial& trial);
   /// The check once more, after timing. What the host did is not done again for it, since that may take long.
   void check_again(Trial& trial);
-  /// The pair that the finding under replay compared, if it did.
-  std::vector<Duel> replayed_duels() const;
-  bool was_measured(const Case& config) const;
+  Json pipeline_json(const Launch& launch);
+  /// Runs a step of a case; what goes wrong in it becomes the status of its record.
+  void guarded(Measurement& record, const std::function<void()>& step);
+
+  // measure.cpp
+  void measure(std::vector<Trial> trials);
   double budget_left() const { return options.budget() - measured_s; }
   /// What the sweep may still take; the rest is for comparisons.
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
   const Ceilings& measured_ceilings();
-  Json pipeline_json(const Problem& problem);
   /// Measures the ceilings again; the better of both counts.
   void raise_ceilings();
-  /// The flush for cold samples; null in the quick profile and where its self-test fails.
+  /// The flush for cold samples; null where its self-test fails.
   const CacheFlush* cold_flush();
+  int launches_per_sample(const Trial& trial);
+  /// Whether the case is judged by its time with cold caches.
+  bool judged_cold(const Trial& trial);
+
+  // compare.cpp
+  void compare(const std::vector<Duel>& duels);
+  /// Nothing where a result was wrong or something failed: that is recorded.
+  std::optional<Comparison> compare(const Duel& duel, double budget_s);
+  /// The pair that the finding under replay compared, if it did.
+  std::vector<Duel> replayed_duels() const;
+  bool was_measured(const Case& config) const;
 
   // conclude.cpp
   int conclude(const std::vector<Conclusion>& conclusions);
@@ -120,7 +139,8 @@ struct Experiment::State {
   size_t cases_left = 0;
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file;
-  std::map<std::string, std::string> source_hashes;   // by pipeline key
+  std::unordered_map<KernelSource, std::string, KernelSourceHash> source_hashes;
+  std::set<std::string> compiler_messages;            // that were shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
   std::vector<Comparison> comparisons;

@@ -85,6 +85,16 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
   Json rate = {{"tflops", measurement.tflops()}, {"gbps", measurement.gbps()},
                {"pct_matrix_ceiling", nullptr},  {"pct_matrix_ci_lo", nullptr},
                {"pct_matrix_ci_hi", nullptr},    {"pct_copy_ceiling", percent(measurement.gbps(), ceilings.copy_gbps)}};
+  if (measurement.work->bound == Bound::memory) {
+    const Estimate gbps = measurement.gbps_interval();
+    rate["gbps_ci_lo"] = gbps.ci_lo;
+    rate["gbps_ci_hi"] = gbps.ci_hi;
+  }
+  if (const auto& pct = measurement.copy_pct) {
+    rate["pct_copy_ceiling"] = pct->value;
+    rate["pct_copy_ci_lo"] = pct->ci_lo;
+    rate["pct_copy_ci_hi"] = pct->ci_hi;
+  }
   if (const auto& pct = measurement.matrix_pct) {
     rate["pct_matrix_ceiling"] = pct->value;
     rate["pct_matrix_ci_lo"] = pct->ci_lo;
@@ -94,6 +104,16 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
 }
 
 }  // namespace
+
+std::string_view name(Bound bound) {
+  switch (bound) {
+    case Bound::matrix:
+      return "matrix";
+    case Bound::memory:
+      return "memory";
+  }
+  throw std::logic_error("name(Bound): no such bound");
+}
 
 double Ceilings::matrix_tflops(DType dtype) const {
   switch (dtype) {
@@ -121,16 +141,30 @@ const Timing* Measurement::timing(Scope scope) const {
   return found == time.end() ? nullptr : &*found;
 }
 
-const Timing* Measurement::main_timing() const { return timing_of(*this, Scope::device_hot, Scope::host); }
+const Timing* Measurement::main_timing() const {
+  const bool by_memory = work && work->bound == Bound::memory && timing(Scope::device_cold);
+  return by_memory ? timing(Scope::device_cold) : timing_of(*this, Scope::device_hot, Scope::host);
+}
+
+std::vector<Json> Measurement::kernels() const {
+  if (phases.empty()) return pipeline.is_null() ? std::vector<Json>() : std::vector<Json>{pipeline};
+  std::vector<Json> all;
+  for (const Phase& phase : phases) all.push_back(phase.pipeline);
+  return all;
+}
 
 double Measurement::tflops() const {
   const Timing* timed = timing_of(*this, Scope::device_hot, Scope::device_cold);
   return timed && work ? work->flops / timed->median_s / 1e12 : 0;
 }
 
-double Measurement::gbps() const {
+double Measurement::gbps() const { return gbps_interval().value; }
+
+Estimate Measurement::gbps_interval() const {
   const Timing* timed = timing_of(*this, Scope::device_cold, Scope::device_hot);
-  return timed && work ? work->bytes / timed->median_s / 1e9 : 0;
+  if (!timed || !work) return {};
+  const auto rate = [&](double seconds) { return work->bytes / seconds / 1e9; };
+  return {rate(timed->median_s), rate(timed->ci_hi_s), rate(timed->ci_lo_s)};
 }
 
 std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free) {
@@ -164,7 +198,15 @@ Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
                  {"pipeline", measurement.pipeline},
                  {"clocks", measurement.clocks},
                  {"values", measurement.values}};
-  if (measurement.work) record["work"] = {{"flops", measurement.work->flops}, {"bytes", measurement.work->bytes}};
+  if (const auto& work = measurement.work) {
+    record["work"] = {{"flops", work->flops}, {"bytes", work->bytes}, {"bound", name(work->bound)}};
+  }
+  if (!measurement.log.empty()) record["log"] = measurement.log;
+  for (const Phase& phase : measurement.phases) {
+    record["phases"].push_back({{"phase", phase.name},
+                                {"pipeline", phase.pipeline},
+                                {"time", phase.time.n > 0 ? to_json(phase.time) : Json(nullptr)}});
+  }
   require_finite(record, "measurement");
   record["id"] = record_id(record);
   return record;
@@ -182,14 +224,32 @@ Measurement measurement_from_json(const Json& json) {
   measurement.status = json.at("status");
   measurement.reason = json.at("reason");
   if (!json.at("check").is_null()) measurement.check = check_from_json(json.at("check"));
-  if (const Json& work = json.at("work"); !work.is_null()) measurement.work = Work{work.at("flops"), work.at("bytes")};
-  for (const Json& timing : json.at("time")) measurement.time.push_back(timing_from_json(timing));
-  if (const Json& rate = json.at("rate"); rate.is_object() && rate.value("pct_matrix_ci_lo", Json()).is_number()) {
-    measurement.matrix_pct = {rate.at("pct_matrix_ceiling"), rate.at("pct_matrix_ci_lo"), rate.at("pct_matrix_ci_hi")};
+  if (const Json& work = json.at("work"); !work.is_null()) {
+    const bool by_memory = work.value("bound", "") == name(Bound::memory);
+    measurement.work = {.flops = work.at("flops"),
+                        .bytes = work.at("bytes"),
+                        .bound = by_memory ? Bound::memory : Bound::matrix,
+                        .dtype = measurement.dtype};
   }
+  measurement.log = json.value("log", "");
+  for (const Json& timing : json.at("time")) measurement.time.push_back(timing_from_json(timing));
+  const auto pct = [&](const std::string& of) -> std::optional<Estimate> {
+    const Json& rate = json.at("rate");
+    if (!rate.is_object() || !rate.value("pct_" + of + "_ci_lo", Json()).is_number()) return std::nullopt;
+    return Estimate{rate.at("pct_" + of + "_ceiling"), rate.at("pct_" + of + "_ci_lo"),
+                    rate.at("pct_" + of + "_ci_hi")};
+  };
+  measurement.matrix_pct = pct("matrix");
+  measurement.copy_pct = pct("copy");
   measurement.pipeline = json.at("pipeline");
   measurement.clocks = json.at("clocks");
   if (json.contains("values")) measurement.values = json["values"];
+  for (const Json& phase : json.value("phases", Json::array())) {
+    const Json& time = phase.at("time");
+    measurement.phases.push_back({.name = phase.at("phase"),
+                                  .pipeline = phase.at("pipeline"),
+                                  .time = time.is_null() ? Timing() : timing_from_json(time)});
+  }
   return measurement;
 }
 

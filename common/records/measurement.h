@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/data/compare.h"
@@ -14,10 +15,24 @@
 
 namespace attn {
 
+/// The resource that limits work at best: the rate of products, or that of memory. Work that memory limits is judged by
+/// its time with cold caches, and by the bytes a second that it moves.
+enum class Bound { matrix, memory };
+std::string_view name(Bound bound);
+
 /// What one launch does: causal counts only unmasked pairs (about half).
 struct Work {
   double flops = 0;
   double bytes = 0;  // each input read once, each output written once
+  Bound bound = Bound::matrix;
+  DType dtype = DType::f32;  // of the products: whose ceiling the rate is held against
+};
+
+/// One launch of several that make a case.
+struct Phase {
+  std::string name;
+  Json pipeline;
+  Timing time = {};  // n = 0 where it was not timed
 };
 
 /// Rates the device reached in this run; results are reported as a share of them.
@@ -40,21 +55,28 @@ struct Measurement {
   Case config;                // the record's "case"
   std::string status = "ok";  // ok skipped wrong failed timeout oom
   std::string reason;
+  std::string log;  // what the compiler said where it failed
   std::optional<Check> check;
   std::optional<Work> work;
   std::vector<Timing> time;
   DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
   std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
-  Json pipeline, clocks;               // null where there is none
+  std::optional<Estimate> copy_pct;    // of the copy ceiling in the same rounds, cold, where memory is the bound
+  Json pipeline, clocks;               // null where there is none; of several kernels the first
+  std::vector<Phase> phases;           // of a case of several launches; else empty
   Json values;                         // what else the experiment says of the case; null where there is nothing
 
   const Timing* timing(Scope scope) const;
-  /// What the case is judged by: device_hot; host where it is about the host and nothing was launched.
+  /// What the case is judged by: device_hot; device_cold where memory is the bound; host where nothing was launched.
   const Timing* main_timing() const;
+  /// What the record says of each kernel, in the order of their launches.
+  std::vector<Json> kernels() const;
   /// Rates by the median of one scope; 0 without work or time. Arithmetic is at its best with hot caches; cold ones
   /// leave no doubt that the bytes came from memory. Where the preferred scope is missing, the other stands in.
   double tflops() const;
   double gbps() const;
+  /// The same with the interval of the time.
+  Estimate gbps_interval() const;
 };
 
 using Results = std::vector<const Measurement*>;

@@ -197,6 +197,7 @@ void check_measurement(const Fields& record) {
   record.object("work", true, [](const Fields& work) {
     work.number("flops", 0);
     work.number("bytes", 0);
+    if (work.has("bound")) work.one_of("bound", {"matrix", "memory"});
   });
   check_timings(record, "time");
   record.object("rate", true, [&](const Fields& rate) {
@@ -205,11 +206,25 @@ void check_measurement(const Fields& record) {
     rate.number("gbps", 0);
     rate.number("pct_matrix_ceiling", 0, infinity, true);
     rate.number("pct_copy_ceiling", 0, infinity, true);
-    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi"}) {
+    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi", "pct_copy_ci_lo", "pct_copy_ci_hi"}) {
       if (rate.has(key)) rate.number(key, 0, infinity, true);
+    }
+    for (const char* key : {"gbps_ci_lo", "gbps_ci_hi"}) {
+      if (rate.has(key)) rate.number(key, 0);
     }
   });
   record.object("pipeline", true, check_pipeline);
+  if (record.has("log")) record.text("log");
+  if (record.has("phases")) {
+    record.list("phases", [&](const Json& phase, const std::string& path) {
+      if (!phase.is_object()) return record.problems().push_back(path + ": must be an object");
+      const Fields fields(phase, path, record.problems());
+      fields.text("phase");
+      fields.object("pipeline", false, check_pipeline);
+      const Json& time = phase.value("/time"_json_pointer, Json());
+      if (!time.is_null()) check_timing(time, path + ".time", record.problems());
+    });
+  }
   record.object("clocks", true, check_clocks);
   if (record.has("values")) record.object("values", true, [](const Fields&) {});
 }

@@ -169,16 +169,29 @@ Freshness freshness(const Json& pipeline) {
   return has_hash(*source, 0, pipeline.at("source_sha256")) ? Freshness::current : Freshness::changed;
 }
 
+namespace {
+
+/// What a measurement says of each kernel that it launched.
+std::vector<Json> kernels_of(const Json& measurement) {
+  std::vector<Json> found;
+  for (const Json& phase : measurement.value("phases", Json::array())) found.push_back(phase.value("pipeline", Json()));
+  if (found.empty()) found.push_back(measurement.value("pipeline", Json()));
+  std::erase_if(found, [](const Json& pipeline) { return !pipeline.is_object(); });
+  return found;
+}
+
+}  // namespace
+
 Verification verify(const Store& store) {
   Verification result;
-  std::map<std::string, Json> pipelines;                           // of measurements, by their id
+  std::map<std::string, std::vector<Json>> kernels;                // of measurements, by their id
   std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash: many measurements share one
   const std::vector<Record> records = store.list({});
   std::map<std::string, std::vector<Record>> claims;
   for (const Record& record : records) {
     ++result.records;
     for (std::string& text : verify_record(record)) result.problems.push_back({record.id, std::move(text)});
-    if (record.kind == "measurement") pipelines[record.id] = record.json().value("pipeline", Json());
+    if (record.kind == "measurement") kernels[record.id] = kernels_of(record.json());
     if (record.kind == "finding") claims[record.claim_key].push_back(record);
   }
 
@@ -194,14 +207,14 @@ Verification verify(const Store& store) {
     bool current = false;
     std::string changed;
     for (const Json& id : record.json().value("/data/measurements"_json_pointer, Json::array())) {
-      const auto pipeline = pipelines.find(id.get<std::string>());
-      if (pipeline == pipelines.end() || !pipeline->second.is_object()) continue;
-      const std::string key = pipeline->second.at("key");
-      const auto [place, added] =
-          known.try_emplace({key, pipeline->second.at("source_sha256").get<std::string>()}, Freshness::unknown);
-      if (added) place->second = freshness(pipeline->second);
-      current |= place->second == Freshness::current;
-      if (place->second == Freshness::changed) changed = key;
+      for (const Json& pipeline : kernels[id.get<std::string>()]) {
+        const std::string key = pipeline.at("key");
+        const auto [place, added] =
+            known.try_emplace({key, pipeline.at("source_sha256").get<std::string>()}, Freshness::unknown);
+        if (added) place->second = freshness(pipeline);
+        current |= place->second == Freshness::current;
+        if (place->second == Freshness::changed) changed = key;
+      }
     }
     if (!changed.empty()) {
       result.stale.push_back(

@@ -24,8 +24,6 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   config.flash.dtype = config.flash.out_dtype = DType::bf16;
   config.flash.block_r = 128;
   config.flash.block_c = 64;
-  auto inputs = std::make_shared<StitchInputs>();
-  inputs->flash = std::make_shared<FlashInputs>(device, config.flash, 7, "");
   std::map<std::string, std::string> codes;
   for (const std::string& form : score_forms()) {
     if (!form_runs_on(form, device.info())) continue;
@@ -33,8 +31,8 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
       if (form == "monolithic" && grain != "element") continue;
       config.form = form;
       config.grain = grain;
-      const StitchProblem problem(device, pipelines, inputs, config, built_in_function("alibi", 0));
-      const Binary& binary = problem.pipeline().binary;
+      const ScoreHook hook = stitch_hook(config, device.info(), built_in_function("alibi", 0));
+      const Binary& binary = pipelines.get(attention_launch(config.flash, device.info(), &hook).source).binary;
       EXPECT_GT(binary.registers, 0) << form << " by " << grain;
       EXPECT_GE(binary.spill_bytes, 0) << form << " by " << grain;
       codes[form + " by " + grain] = binary.code_sha256;

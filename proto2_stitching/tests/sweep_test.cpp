@@ -13,6 +13,10 @@
 namespace attn {
 namespace {
 
+std::optional<std::string> why_skipped(const Case& config, const DeviceInfo& device) {
+  return skip_reason(stitch_plan(config, {device}), device);
+}
+
 using test::avx2;
 using test::hopper;
 
@@ -30,7 +34,7 @@ TEST(StitchSweepTest, EveryFormAndGrainIsThereWithItsBaseline) {
           forms.insert(config.text("form"));
           grains.insert(config.text("grain"));
           baselines += config.text("form") == "monolithic";
-          EXPECT_FALSE(stitch_skip_reason(config, info)) << config.key();
+          EXPECT_FALSE(why_skipped(config, info)) << config.key();
         }
         EXPECT_EQ(baselines, 1) << group.front().key() << " " << profile;
         EXPECT_GT(group.size(), 1u) << group.front().key();
@@ -67,7 +71,7 @@ TEST(StitchSweepTest, FormsOfTheHostAreSkippedOnAGpu) {
   Case config = cases("quick", hopper()).front();
   for (const std::string form : {"std_function", "virtual"}) {
     config.set("form", form);
-    const auto reason = stitch_skip_reason(config, hopper());
+    const auto reason = why_skipped(config, hopper());
     ASSERT_TRUE(reason);
     EXPECT_NE(reason->find(form), std::string::npos) << *reason;
     EXPECT_FALSE(form_runs_on(form, hopper()));
@@ -78,7 +82,7 @@ TEST(StitchSweepTest, FormsOfTheHostAreSkippedOnAGpu) {
 TEST(StitchSweepTest, TilesThatDoNotFitAreSkipped) {
   DeviceInfo small = avx2();
   small.threadgroup_memory_bytes = 1024;
-  EXPECT_TRUE(stitch_skip_reason(cases("quick", avx2()).front(), small));
+  EXPECT_TRUE(why_skipped(cases("quick", avx2()).front(), small));
 }
 
 TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {

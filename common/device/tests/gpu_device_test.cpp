@@ -64,7 +64,7 @@ class GpuDeviceTest : public test::OpenDeviceTest {
   }
 };
 
-using CudaTimingTest = GpuDeviceTest;
+using GpuTimingTest = GpuDeviceTest;
 
 TEST(CudaOpenTest, RefusesBadSpecs) {
   for (const char* spec : {"cuda:", "cuda:-1", "cuda:x", "cuda:0x", "cuda:0,1", "cuda: 0", "cuda:99999999999"}) {
@@ -168,7 +168,7 @@ TEST_F(GpuDeviceTest, FaultyCubinIsAnError) {
   EXPECT_THROW(device_->load(Binary(), "run"), CompileError);
 }
 
-TEST_F(CudaTimingTest, TimesWhatLiesBetweenTimestamps) {
+TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   const auto kernel = load(spin());
   CommandEncoder encoder;
   encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not counted
@@ -187,7 +187,7 @@ TEST_F(CudaTimingTest, TimesWhatLiesBetweenTimestamps) {
 }
 
 // What a timestamp and a launch cost, which no short kernel can get below.
-TEST_F(CudaTimingTest, AnEmptyLaunchTakesMicroseconds) {
+TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   const auto kernel = load(spin());
   const auto median_us = [&](int launches) {
     CommandEncoder encoder;
@@ -234,7 +234,7 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
 
 // The driver caches what it compiles from PTX, and nothing of what is machine code already: timing a compilation here
 // times NVRTC. It reads where its cache lies when it starts, so the test says something only in a process of its own.
-TEST(CudaDriverCacheTest, SeesNoKernel) {
+TEST(GpuDriverCacheTest, SeesNoKernel) {
   const test::TemporaryFolder folder;
   const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
   std::unique_ptr<Device> device;
@@ -394,7 +394,7 @@ TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
 
 // ---- ceilings
 
-TEST_F(CudaTimingTest, CeilingsArePlausible) {
+TEST_F(GpuTimingTest, CeilingsArePlausible) {
   const test::TemporaryFolder folder;
   PipelineCache pipelines(*device_, folder.path());
   const Ceilings ceilings = measure_ceilings(*device_, pipelines, 2);
@@ -420,7 +420,7 @@ TEST_F(CudaTimingTest, CeilingsArePlausible) {
   }
 }
 
-TEST_F(CudaTimingTest, FlushingTheCacheShows) {
+TEST_F(GpuTimingTest, FlushingTheCacheShows) {
   const test::TemporaryFolder folder;
   PipelineCache pipelines(*device_, folder.path());
   const CacheFlush flush(*device_);

@@ -12,13 +12,13 @@
 #include <set>
 #include <sstream>
 
-#include "common/experiment/ceilings.h"
 #include "common/base/error.h"
-#include "common/experiment/kernels/ceiling.h"
-#include "common/experiment/options.h"
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
 #include "common/base/temporary_folder.h"
+#include "common/experiment/ceilings.h"
+#include "common/experiment/kernels/ceiling.h"
+#include "common/experiment/options.h"
 
 namespace attn {
 namespace {
@@ -35,8 +35,10 @@ struct World {
   std::function<void()> on_launch = [] {};
   std::function<void(double)> on_launch_of = [](double) {};  // of a launch that takes so many seconds
   bool flush_works = true;
-  std::string source = "source 1";
-  double flops = 1e6;
+  std::string source = "int one;";
+  double flops = 1e6, bytes = 1e3;
+  Bound bound = Bound::matrix;
+  int launches_of_a_case = 1;
   bool on_host = false;  // cases are about the host, and nothing is launched
   int samples = 0;       // of the host
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
@@ -142,32 +144,25 @@ class FakeDevice : public Device {
   int jitter_ = 0;
 };
 
+KernelSource fake_source(const Case& config) {
+  const std::string path = "fake.cpu.cpp";
+  return {path, "work", {{"TILE", config.integer("tile")}}, {{path, world.source}}};
+}
+
 class FakeProblem : public Problem {
  public:
-  FakeProblem(Experiment& lab, Case config) : config_(std::move(config)) {
+  FakeProblem(Experiment& lab, Case config) : config_(std::move(config)), kernel_("work") {
     world.on_make(config_);
     ++world.makes;
     world.last_seed = lab.seed();
     world.threadgroup_memory = lab.device().info().threadgroup_memory_bytes;
-    pipeline_.binary.key = "fake[TILE=" + std::to_string(config_.integer("tile")) + "]";
-    pipeline_.binary.source_sha256 = sha256(world.source);
-    pipeline_.kernel = std::make_unique<FakeKernel>("work");
-    pipeline_.origin = "compiled";
   }
   void encode(CommandEncoder& encoder) const override {
-    encoder.dispatch(*pipeline_.kernel, {1}, 1, 0, LaunchParams{world.seconds(config_), &written_});
+    for (int launch = 0; launch < world.launches_of_a_case; ++launch) {
+      encoder.dispatch(kernel_, {1}, 1, 0, LaunchParams{world.seconds(config_), &written_});
+    }
   }
-  Sampler host_sampler() override {
-    if (!world.on_host) return {};
-    return [this]() -> std::vector<double> {
-      ++written_;
-      return {world.seconds(config_) * (1 + 1e-5 * (++world.samples % 7))};
-    };
-  }
-  Json values() const override {
-    if (world.on_host) return {{"samples", world.samples}};
-    return {{"tile_area", config_.integer("tile") * config_.integer("n")}};
-  }
+  Json values() const override { return {{"tile_area", config_.integer("tile") * config_.integer("n")}}; }
   void poison() override {
     written_ = 0;
     ++world.poisons;
@@ -179,10 +174,6 @@ class FakeProblem : public Problem {
     if (!check.ok) check.worst = "O[0]: got nan, want 1";
     return check;
   }
-  Work work() const override { return {world.flops, 1e3}; }
-  DType dtype() const override { return DType::f32; }
-  const Pipeline& pipeline() const override { return pipeline_; }
-  size_t threadgroup_bytes() const override { return 0; }
   void dump(const std::string& path) const override {
     ++world.dumps;
     std::ofstream(path) << "dumped";
@@ -190,9 +181,30 @@ class FakeProblem : public Problem {
 
  private:
   Case config_;
-  Pipeline pipeline_;
+  FakeKernel kernel_;
   mutable int written_ = 0;
   int checks_ = 0;
+};
+
+class FakeHostProblem : public HostProblem {
+ public:
+  explicit FakeHostProblem(Case config) : config_(std::move(config)) { ++world.makes; }
+  double sample() override {
+    ++sampled_;
+    return world.seconds(config_) * (1 + 1e-5 * (++world.samples % 7));
+  }
+  Check check() override {
+    Check check;
+    check.ok = sampled_ > 0 && world.correct(config_, checks_++);
+    check.rows_checked = 1;
+    if (!check.ok) check.worst = "O[0]: got nan, want 1";
+    return check;
+  }
+  Json values() const override { return {{"samples", world.samples}}; }
+
+ private:
+  Case config_;
+  int sampled_ = 0, checks_ = 0;
 };
 
 ExperimentSpec fake_spec() {
@@ -218,13 +230,22 @@ ExperimentSpec fake_spec() {
     if (!config.has("tile")) config.set("tile", int64_t{24});
     if (!config.has("variant")) config.set("variant", std::string("naive"));
   };
-  spec.skip_reason = [](const Case& config, const DeviceInfo& info) -> std::optional<std::string> {
+  spec.plan = [](const Case& config, const Setting&) {
     if (config.integer("m") < config.integer("n")) throw BadInput("m must be at least n");
     const auto bytes = static_cast<size_t>(config.integer("tile") * config.integer("n"));
-    if (bytes > info.threadgroup_memory_bytes) return "needs " + std::to_string(bytes) + " bytes";
-    return std::nullopt;
+    Plan plan{.work = {.flops = world.flops, .bytes = world.bytes, .bound = world.bound}, .host = world.on_host};
+    for (int launch = 0; launch < world.launches_of_a_case; ++launch) {
+      plan.launches.push_back({.source = fake_source(config), .threadgroup_bytes = bytes, .phase = "work"});
+      if (launch > 0) plan.launches.back().source.constants["STEP"] = launch;
+    }
+    return plan;
   };
-  spec.make = [](Experiment& lab, const Case& config) { return std::make_unique<FakeProblem>(lab, config); };
+  spec.make = [](Experiment& lab, const Case& config, const Plan&) {
+    return std::make_unique<FakeProblem>(lab, config);
+  };
+  spec.make_host = [](Experiment&, const Case& config, const Plan&) {
+    return std::make_unique<FakeHostProblem>(config);
+  };
   spec.input_axes = [](const std::string&) { return std::vector<Axis>{{"n", {int64_t{96}}}}; };
   return spec;
 }
@@ -417,7 +438,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   outcome =
       run({"--axis", "n=9", "--axis", "tile=16,32", "--resume"}, [](Experiment& lab) { return lab.conclude({}); });
   EXPECT_NE(outcome.err.find("cases recorded 2, left 0"), std::string::npos) << outcome.err;
-  EXPECT_GT(world.makes, makes) << "to see whether the source is the same";
+  EXPECT_EQ(world.makes, makes) << "its plan tells whether the source is the same";
   outcome = run({"--replay", measurement(9, 32)["id"]});
   EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
 
@@ -460,7 +481,7 @@ TEST_F(ExperimentTest, EveryStatusIsRecorded) {
 }
 
 TEST_F(ExperimentTest, AnUnwrittenOutputIsWrong) {
-  spec_.make = [](Experiment& lab, const Case& config) {
+  spec_.make = [](Experiment& lab, const Case& config, const Plan&) {
     struct Idle : FakeProblem {
       using FakeProblem::FakeProblem;
       void poison() override { poisoned = true; }
@@ -545,6 +566,63 @@ TEST_F(ExperimentTest, FullProfileMeasuresCold) {
   const Json test = findings().at(0)["data"]["env"]["flush_selftest"];
   EXPECT_EQ(test["ok"], true);
   EXPECT_NEAR(test["cold_s"].get<double>() / test["hot_s"].get<double>(), 2, 1e-6);
+}
+
+TEST_F(ExperimentTest, WhatMemoryLimitsIsMeasuredColdInEveryProfile) {
+  world.bound = Bound::memory;
+  world.flops = 0;
+  world.bytes = 16e6;  // of a launch that takes 2 ms cold: 8 GB/s, 40 % of the copy rate
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16,32"}).status, 0);
+  const Json record = measurement(8, 16);
+  std::map<std::string, double> median_s;
+  for (const Json& time : record["time"]) median_s[time["scope"]] = time["median_s"];
+  EXPECT_NEAR(median_s.at("device_cold"), 2e-3, 1e-5);
+  EXPECT_EQ(record["work"]["bound"], "memory");
+  const Json& rate = record["rate"];
+  EXPECT_NEAR(rate["gbps"].get<double>(), 8, 0.1);
+  EXPECT_LE(rate["gbps_ci_lo"], rate["gbps"]);
+  EXPECT_GE(rate["gbps_ci_hi"], rate["gbps"]);
+  EXPECT_TRUE(rate["pct_matrix_ceiling"].is_null());
+  // The flush makes the fake copy take twice the time, too.
+  EXPECT_NEAR(rate["pct_copy_ceiling"].get<double>(), 80, 2);
+  EXPECT_LE(rate["pct_copy_ci_lo"], rate["pct_copy_ceiling"]);
+  ASSERT_EQ(findings().size(), 1u);
+  EXPECT_EQ(findings()[0]["data"]["compare"]["time"][0]["scope"], "device_cold");
+}
+
+TEST_F(ExperimentTest, EachLaunchOfACaseHasItsTimeAndItsLine) {
+  world.launches_of_a_case = 3;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 0);
+  const Json record = measurement(8, 16);
+  ASSERT_EQ(record["phases"].size(), 3u);
+  for (const Json& phase : record["phases"]) {
+    EXPECT_EQ(phase["phase"], "work");
+    EXPECT_NEAR(phase["time"]["median_s"].get<double>(), 1e-3, 1e-5);
+  }
+  EXPECT_EQ(record["phases"][0]["pipeline"], record["pipeline"]);
+  EXPECT_NE(record["phases"][1]["pipeline"]["key"], record["phases"][2]["pipeline"]["key"]);
+  EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 3e-3, 3e-5);
+
+  // A second kernel that is not what was measured makes the record one of the past.
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
+  EXPECT_EQ(measurements().size(), 1u);
+  spec_.plan = [plan = spec_.plan](const Case& config, const Setting& setting) {
+    Plan changed = plan(config, setting);
+    changed.launches[1].source.constants["STEP"] = 17;
+    return changed;
+  };
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
+  EXPECT_EQ(measurements().size(), 2u);
+}
+
+TEST_F(ExperimentTest, WhatTheCompilerSaysIsShownOnceAndKept) {
+  const std::string log = "kernel.cpp:3:7: error: no such name\nkernel.cpp:9:1: error: nor this";
+  world.on_make = [&](const Case&) { throw CompileError("work[TILE=16] does not compile:\n" + log); };
+  const Outcome outcome = run({"--axis", "n=8,9", "--axis", "tile=16"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.err.find(log), outcome.err.rfind(log)) << outcome.err;
+  EXPECT_NE(outcome.err.find(log), std::string::npos) << outcome.err;
+  EXPECT_NE(measurement(9, 16)["log"].get<std::string>().find(log), std::string::npos);
 }
 
 TEST_F(ExperimentTest, ColdIsLeftOutWhereTheFlushDoesNotWork) {
@@ -654,8 +732,7 @@ TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
   for (const auto& [config, count] : ok) EXPECT_EQ(count, 1) << config;
   EXPECT_EQ(runs.size(), 1u);
   EXPECT_EQ(findings().size(), 3u);
-  // One problem per pipeline to know its source, 4 cases, 3 comparisons of 3.
-  EXPECT_EQ(world.makes - makes, 2 + 4 + 9);
+  EXPECT_EQ(world.makes - makes, 4 + 9) << "4 cases, 3 comparisons of 3; plans tell the rest";
 
   EXPECT_EQ(run({"--resume"}).status, 0);  // nothing left: nothing is written twice
   EXPECT_EQ(measurements().size(), 10u);
@@ -677,7 +754,7 @@ TEST_F(ExperimentTest, ResumeMeasuresAgainWhatIsNotTheSame) {
   EXPECT_EQ(resumed({"--profile", "full"}), 4u);
   EXPECT_EQ(resumed({"--threadgroup-memory", "4096"}), 5u);
   EXPECT_EQ(resumed({}), 5u);
-  world.source = "source 2";
+  world.source = "int two;";
   EXPECT_EQ(resumed({}), 6u);
   EXPECT_EQ(resumed({}), 6u);
   run(one);  // without --resume everything is measured again

@@ -30,20 +30,15 @@ struct Params {
 
 class FaultyProblem : public Problem {
  public:
-  FaultyProblem(Experiment& lab, const std::string& variant, std::shared_ptr<Buffer> result)
-      : result_(std::move(result)), launches_(lab.device(), sizeof(unsigned)) {
+  FaultyProblem(Experiment& lab, const Plan& plan, std::shared_ptr<Buffer> result)
+      : result_(std::move(result)),
+        launches_(lab.device(), sizeof(unsigned)),
+        kernel_(*lab.pipelines().get(plan.launches.front().source).kernel) {
     const unsigned none = 0;
     launches_.upload(&none, sizeof none);
-    const std::string path = "test/faulty.cuda.cu";
-    pipeline_ = &lab.pipelines().get({path,
-                                      "run",
-                                      {{"FAULTS", variant.ends_with("fault")},
-                                       {"HANGS", variant.ends_with("hang")},
-                                       {"LAUNCHES_BEFORE", variant.starts_with("late") ? late : 0}},
-                                      {{path, text}}});
   }
   void encode(CommandEncoder& encoder) const override {
-    encoder.dispatch(*pipeline_->kernel, {}, 1, 0, Params{result_->data(), launches_.data()});
+    encoder.dispatch(kernel_, {}, 1, 0, Params{result_->data(), launches_.data()});
   }
   void poison() override { result_->poison(); }
   Check check() override {
@@ -55,16 +50,11 @@ class FaultyProblem : public Problem {
     if (!check.ok) check.worst = "got " + std::to_string(value);
     return check;
   }
-  Work work() const override { return {1, 4}; }
-  DType dtype() const override { return DType::f32; }
-  const Pipeline& pipeline() const override { return *pipeline_; }
-  size_t threadgroup_bytes() const override { return 0; }
-  void dump(const std::string&) const override {}
 
  private:
   std::shared_ptr<Buffer> result_;
   Buffer launches_;
-  const Pipeline* pipeline_ = nullptr;
+  const Kernel& kernel_;
 };
 
 ExperimentSpec faulty_spec() {
@@ -78,14 +68,18 @@ ExperimentSpec faulty_spec() {
   spec.sweep = [](const std::string&, const DeviceInfo&) {
     return Sweep{{{{"n", {int64_t{1}, int64_t{2}}}, {"variant", {std::string("good"), std::string("fine")}}}}};
   };
-  spec.skip_reason = [](const Case& config, const DeviceInfo&) -> std::optional<std::string> {
-    if (config.integer("n") > 1 && config.text("variant").ends_with("hang")) return "one hang is enough";
-    return std::nullopt;
+  spec.plan = [](const Case& config, const Setting&) -> Plan {
+    const std::string &variant = config.text("variant"), path = "test/faulty.cuda.cu";
+    if (config.integer("n") > 1 && variant.ends_with("hang")) return {.unable = "one hang is enough"};
+    const FunctionConstants constants = {{"FAULTS", variant.ends_with("fault")},
+                                         {"HANGS", variant.ends_with("hang")},
+                                         {"LAUNCHES_BEFORE", variant.starts_with("late") ? late : 0}};
+    return {.launches = {{.source = {path, "run", constants, {{path, text}}}}}, .work = {.flops = 1, .bytes = 4}};
   };
-  spec.make = [last = std::weak_ptr<Buffer>()](Experiment& lab, const Case& config) mutable {
+  spec.make = [last = std::weak_ptr<Buffer>()](Experiment& lab, const Case&, const Plan& plan) mutable {
     std::shared_ptr<Buffer> shared = last.lock();
     if (!shared) last = shared = std::make_shared<Buffer>(lab.device(), sizeof(float));
-    return std::make_unique<FaultyProblem>(lab, config.text("variant"), shared);
+    return std::make_unique<FaultyProblem>(lab, plan, shared);
   };
   return spec;
 }

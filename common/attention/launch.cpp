@@ -1,0 +1,90 @@
+#include "common/attention/launch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+TensorStrides kernel_strides(const Strides& strides) { return {strides.batch, strides.head, strides.row}; }
+
+Work work_of(const FlashConfig& config) {
+  const AttentionShape& shape = config.shape;
+  const auto q = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
+  const auto kv = static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
+  const auto dim = static_cast<double>(shape.head_dim);
+  return {.flops = 4 * dim * shape.unmasked_pairs(),
+          .bytes = (q + 2 * kv) * dim * static_cast<double>(size_bytes(config.dtype)) +
+                   q * (dim * static_cast<double>(size_bytes(config.out_dtype)) + sizeof(float)),
+          .dtype = config.dtype};
+}
+
+std::string why_unable(const FlashConfig& config, const DeviceInfo& device) {
+  const FlashBackend& backend = FlashBackend::of(device);
+  const std::vector<std::string> variants = backend.variants();
+  if (std::find(variants.begin(), variants.end(), config.variant) == variants.end()) {
+    return fmt::format("variant {} is not one of {}'s: {}", config.variant, device.backend, fmt::join(variants, ", "));
+  }
+  return backend.skip_reason(config, device).value_or("");
+}
+
+}  // namespace
+
+Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook,
+                        std::set<std::string> run_time) {
+  Launch launch = FlashBackend::of(device).kernel(config, device, hook && !hook->identity);
+  launch.phase = "attention";
+  launch.source.run_time = std::move(run_time);
+  if (hook) {
+    launch.source.includes = hook->includes;
+    launch.source.includes["common/attention/kernels/score.h"] = hook->text;
+    launch.source.fragments = hook->fragments;
+    launch.source.linking = hook->linking;
+    launch.source.constants.merge(hook->constants);
+  }
+  return launch;
+}
+
+Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook,
+                    std::set<std::string> run_time) {
+  Plan plan{.work = work_of(config), .unable = why_unable(config, device)};
+  if (plan.unable.empty()) plan.launches = {attention_launch(config, device, hook, std::move(run_time))};
+  return plan;
+}
+
+AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config,
+                                 const ScoreHook* hook, std::set<std::string> run_time)
+    : shape_(config.shape) {
+  const Plan plan = attention_plan(config, device.info(), hook, std::move(run_time));
+  if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
+  const Launch& launch = plan.launches.front();
+  launcher_ = FlashBackend::of(device.info()).launcher(device, config, launch, *pipelines.get(launch.source).kernel);
+}
+
+void AttentionLaunch::encode(CommandEncoder& encoder, const AttentionTensors& tensors) const {
+  AttentionParams params{};
+  params.q = tensors.q;
+  params.k = tensors.k;
+  params.v = tensors.v;
+  params.o = tensors.o;
+  params.lse = tensors.lse;
+  params.q_strides = kernel_strides(tensors.q_strides);
+  params.k_strides = kernel_strides(tensors.k_strides);
+  params.v_strides = kernel_strides(tensors.v_strides);
+  params.o_strides = kernel_strides(tensors.o_strides);
+  params.batch = static_cast<int>(shape_.batch);
+  params.q_heads = static_cast<int>(shape_.q_heads);
+  params.kv_heads = static_cast<int>(shape_.kv_heads);
+  params.q_len = static_cast<int>(shape_.q_len);
+  params.kv_len = static_cast<int>(shape_.kv_len);
+  params.scale = static_cast<float>(shape_.effective_scale());
+  params.score_data = tensors.hook_data;
+  launcher_(encoder, params);
+}
+
+}  // namespace attn

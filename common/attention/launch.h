@@ -1,0 +1,49 @@
+// An attention launch without its inputs: anyone who has pointers can encode one.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/attention/backend.h"
+#include "common/attention/hook.h"
+#include "common/device/pipeline_cache.h"
+#include "common/experiment/plan.h"
+
+namespace attn {
+
+/// What a launch reads and writes, on its device: q, o [batch, q_heads, q_len, head_dim]; k, v [batch, kv_heads,
+/// kv_len, head_dim]; lse [batch, q_heads, q_len], f32, natural log, or null where nobody wants it. Strides are in
+/// elements. On a GPU the wgmma kernel takes addresses and strides that are multiples of 16 bytes.
+struct AttentionTensors {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* o = nullptr;
+  float* lse = nullptr;
+  Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
+  const void* hook_data = nullptr;  // what ScoreContext::data points to
+};
+
+/// The kernel of a configuration, with a hook, which may be null, in its place. `run_time`: as KernelSource has it.
+Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook,
+                        std::set<std::string> run_time = {});
+
+/// One launch of the kernel, the arithmetic of the pairs that are not masked, each tensor once; or why not.
+Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook = nullptr,
+                    std::set<std::string> run_time = {});
+
+/// A kernel that is loaded for one configuration, ready to be encoded on any tensors of its shape. Two launches of one
+/// AttentionLaunch must not run at the same time. It lives no longer than its device and pipelines.
+class AttentionLaunch {
+ public:
+  /// Throws CompileError, and BadInput where the device does not take the configuration.
+  AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const ScoreHook* hook = nullptr,
+                  std::set<std::string> run_time = {});
+
+  void encode(CommandEncoder& encoder, const AttentionTensors& tensors) const;
+
+ private:
+  AttentionShape shape_;
+  FlashBackend::Launcher launcher_;
+};
+
+}  // namespace attn

@@ -1,0 +1,127 @@
+#include <fmt/format.h>
+
+#include <new>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/experiment/sampling.h"
+#include "common/experiment/state.h"
+
+namespace attn {
+
+void fail(Measurement& record, std::string status, std::string reason) {
+  record.status = std::move(status);
+  record.reason = std::move(reason);
+  record.time.clear();
+  for (Phase& phase : record.phases) phase.time = {};
+}
+
+void fail_lost(Measurement& record, const DeviceLost& error) {
+  fail(record, dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed",
+       device_lost + first_line(error.what()));
+}
+
+void Experiment::State::guarded(Measurement& record, const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const BadInput&) {
+    throw;
+  } catch (const DeviceMissing&) {
+    throw;
+  } catch (const CompileError& error) {
+    fail(record, "failed", first_line(error.what()));
+    record.log = error.what();
+    if (compiler_messages.insert(record.log).second) progress.note(record.log);
+  } catch (const OutOfMemory& error) {
+    fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));
+  } catch (const std::bad_alloc&) {
+    fail(record, "oom", "the host has no room for the tensors");
+  } catch (const DeviceLost& error) {
+    fail_lost(record, error);
+  } catch (const std::exception& error) {
+    fail(record, "failed", first_line(error.what()));
+  }
+}
+
+Trial Experiment::State::new_trial(const Case& config) const {
+  Trial trial{.config = config, .plan = plan(config), .record = blank(config)};
+  trial.record.work = trial.plan.work;
+  trial.record.dtype = trial.plan.work.dtype;
+  return trial;
+}
+
+std::optional<Trial> Experiment::State::verify(const Case& config) {
+  Trial trial = new_trial(config);
+  if (const auto reason = skip_reason(trial.plan, device->info())) {
+    if (!options.dump_output.empty()) throw BadInput("--dump-output: the case cannot run here: " + *reason);
+    store_skipped(std::move(trial.record), *reason);
+    return std::nullopt;
+  }
+  if (!options.only_verify && sweep_budget() <= 0) {
+    store_skipped(std::move(trial.record), budget_spent);
+    return std::nullopt;
+  }
+  if (trial.plan.host && !options.dump_output.empty()) {
+    throw BadInput("--dump-output: a case that launches nothing has no output");
+  }
+  guarded(trial.record, [&] {
+    make(trial);
+    launch_and_check(trial);
+    if (!options.dump_output.empty()) trial.problem->dump(options.dump_output);
+  });
+  if (trial.record.status == "ok") return trial;
+  store(std::move(trial.record));
+  return std::nullopt;
+}
+
+void Experiment::State::make(Trial& trial) {
+  if (trial.plan.host) {
+    trial.host = spec.make_host(lab, trial.config, trial.plan);
+  } else {
+    trial.problem = spec.make(lab, trial.config, trial.plan);
+    trial.record.values = trial.problem->values();
+  }
+  const std::vector<Launch>& launches = trial.plan.launches;
+  if (!launches.empty()) trial.record.pipeline = pipeline_json(launches.front());
+  if (launches.size() < 2) return;
+  for (const Launch& launch : launches) {
+    trial.record.phases.push_back({.name = launch.phase, .pipeline = pipeline_json(launch)});
+  }
+}
+
+void Experiment::State::launch_and_check(Trial& trial) {
+  if (trial.host) {
+    trial.launch_s = trial.host->sample();
+  } else {
+    trial.problem->poison();
+    trial.launch_s = device->submit(encode_launches(*trial.problem, 1)).at(0);
+  }
+  trial.record.check = trial.host ? trial.host->check() : trial.problem->check();
+  if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
+}
+
+void Experiment::State::check_again(Trial& trial) {
+  if (!trial.host) return launch_and_check(trial);
+  trial.record.check = trial.host->check();
+  if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
+}
+
+Json Experiment::State::pipeline_json(const Launch& launch) {
+  const Pipeline& pipeline = pipelines->get(launch.source);
+  const Binary& binary = pipeline.binary;
+  const auto [known, added] = code_contents.try_emplace(binary.code_sha256);
+  if (added) known->second = device->contents(binary);
+  const auto& [instructions, code_bytes] = known->second;
+  return {{"key", binary.key},
+          {"source_sha256", binary.source_sha256},
+          {"code_sha256", binary.code_sha256},
+          {"registers", binary.registers >= 0 ? Json(binary.registers) : Json(nullptr)},
+          {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
+          {"threadgroup_bytes", launch.threadgroup_bytes + static_cast<size_t>(binary.threadgroup_bytes)},
+          {"instructions", instructions.empty() ? Json(nullptr) : Json(instructions)},
+          {"code_bytes", code_bytes >= 0 ? Json(code_bytes) : Json(nullptr)},
+          {"compile_s", binary.times.total_s()},
+          {"cache", pipeline.origin}};
+}
+
+}  // namespace attn

@@ -1,0 +1,34 @@
+// Cache folders and archives that cases about the host find on disk.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "common/base/temporary_folder.h"
+#include "common/device/device.h"
+
+namespace attn {
+
+/// A folder of cache entries, and archives, of the first variants of a grid: made when they are first asked for.
+class Prepared {
+ public:
+  Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}
+
+  /// A cache folder that has at least `count`.
+  std::string cache(size_t count);
+  /// An archive of exactly `count`.
+  std::string archive(size_t count);
+  /// Where a new archive may be written.
+  std::string new_archive() const { return folder_.path() / "archive-new"; }
+
+ private:
+  std::vector<KernelSource> first(size_t count) const;
+
+  Device& device_;
+  const std::vector<KernelSource> sources_;
+  TemporaryFolder folder_;
+  size_t cached_ = 0;
+};
+
+}  // namespace attn

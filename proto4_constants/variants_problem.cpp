@@ -1,0 +1,239 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "common/attention/problem.h"
+#include "common/base/stopwatch.h"
+#include "proto4_constants/problem.h"
+#include "proto4_constants/variants.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t launched_variants = 16;      // of those that a check has, as many are launched
+constexpr size_t traced_variants = 4;         // of those that a case compiles
+constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
+constexpr int64_t look_ups_per_reading = 64;  // of the clock
+
+/// Something of a device that is on as long as this lives, also where a compilation throws.
+class Switched {
+ public:
+  Switched(Device& device, void (Device::*set)(bool), bool on) : device_(device), set_(set) { (device_.*set_)(on); }
+  ~Switched() { (device_.*set_)(false); }
+  Switched(const Switched&) = delete;
+  Switched& operator=(const Switched&) = delete;
+
+ private:
+  Device& device_;
+  void (Device::*set_)(bool);
+};
+
+/// Of this process: the most memory it has had since reset(), where the system lets it be reset.
+class PeakMemory {
+ public:
+  void reset() {
+    std::ofstream file("/proc/self/clear_refs");
+    known_ = static_cast<bool>(file << "5" << std::flush);
+    before_ = field("VmRSS:");
+  }
+  bool known() const { return known_; }
+  int64_t bytes() const { return field("VmHWM:"); }
+  int64_t grown_bytes() const { return bytes() - before_; }
+
+ private:
+  static int64_t field(const std::string& name) {
+    std::ifstream file("/proc/self/status");
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with(name)) return std::strtoll(line.c_str() + name.size(), nullptr, 10) * 1024;  // "123 kB"
+    }
+    return 0;
+  }
+  bool known_ = false;
+  int64_t before_ = 0;
+};
+
+Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint64_t seed) {
+  FlashProblem problem(device, cache, std::make_shared<FlashInputs>(device, variant.config, seed, ""), variant.config,
+                       variant.hook());
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device.submit(encoder);
+  return problem.check();
+}
+
+void fail(Check& check, const std::string& why) {
+  if (check.ok) check.worst = why;
+  check.ok = false;
+}
+
+/// Getting many variants in one of the ways there are.
+class VariantsProblem : public HostProblem {
+ public:
+  VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants,
+                  std::shared_ptr<Prepared> prepared)
+      : lab_(lab),
+        device_(lab.device()),
+        task_(config.text("task")),
+        workers_(static_cast<unsigned>(config.integer("workers"))),
+        pch_(config.integer("pch") != 0),
+        variants_(std::move(variants)),
+        prepared_(std::move(prepared)) {
+    for (const Variant& variant : variants_) sources_.push_back(variant.source(device_.info()));
+    sample_ = sampler();
+  }
+
+  double sample() override { return sample_(); }
+
+  /// Whether each variant came from where the task says, is the code that a compilation gives, and computes attention.
+  Check check() override {
+    Check check;
+    std::optional<PipelineCache> archived;
+    if (task_ == "archive_create" || task_ == "archive_load") {
+      archived.emplace(device_, "");
+      archived->attach(task_ == "archive_load" ? *loaded_ : PipelineArchive::load(prepared_->new_archive()));
+    }
+    PipelineCache& cache = archived ? *archived : *cache_;
+    const std::string origin = task_.starts_with("compile") ? "compiled" : task_ == "disk" ? "disk" : "archive";
+    for (const KernelSource& source : sources_) {
+      const Pipeline& pipeline = cache.get(source);
+      if (pipeline.origin != origin) {
+        fail(check, fmt::format("{} is {}, not from {}", pipeline.binary.key, pipeline.origin, origin));
+      }
+    }
+    const size_t launches = std::min(launched_variants, variants_.size());
+    for (size_t i = 0; i < launches; ++i) {
+      check.merge(launch(device_, cache, variants_[i * variants_.size() / launches], lab_.seed()));
+    }
+    return check;
+  }
+
+  Json values() const override {
+    Json values = {{"variants", variants_.size()}};
+    for (const auto& [name, samples] : samples_) values[name] = median(samples);
+    if (task_ == "archive_load" || task_ == "archive") {
+      values["archive_bytes"] = fs::file_size(prepared_->archive(sources_.size()));
+    }
+    if (task_ == "archive_create") values["archive_bytes"] = fs::file_size(prepared_->new_archive());
+    return values;
+  }
+
+ private:
+  /// What takes a sample; what it finds on disk is made here.
+  std::function<double()> sampler() {
+    const size_t count = sources_.size();
+    if (task_.starts_with("compile")) return [this] { return get_all("", ""); };
+    if (task_ == "disk") return [this, folder = prepared_->cache(count)] { return get_all(folder, ""); };
+    if (task_ == "archive") return [this, file = prepared_->archive(count)] { return get_all("", file); };
+    if (task_ == "archive_load") {
+      return [this, file = prepared_->archive(count)] {
+        const Stopwatch stopwatch;
+        loaded_ = PipelineArchive::load(file);
+        return stopwatch.seconds();
+      };
+    }
+    get_all("", prepared_->archive(count));
+    if (task_ == "memory") return [this] { return look_up_all(); };
+    return [this] {  // archive_create
+      const Stopwatch stopwatch;
+      cache_->archive().save(prepared_->new_archive());
+      return stopwatch.seconds();
+    };
+  }
+
+  /// All variants through a new cache: seconds, archive and loading included. Keeps what the phases took.
+  double get_all(const std::string& folder, const std::string& archive) {
+    cache_.reset();  // unloads what the sample before has loaded
+    cache_.emplace(device_, folder);
+    const Switched precompiled(device_, &Device::precompile_headers, pch_);
+    PeakMemory peak;
+    peak.reset();
+    const Stopwatch stopwatch;
+    if (!archive.empty()) cache_->attach(PipelineArchive::load(archive));
+    cache_->prepare(sources_, workers_);
+    const double seconds = stopwatch.seconds();
+    if (peak.known()) {
+      note("peak_bytes", static_cast<double>(peak.bytes()));
+      note("peak_grown_bytes", static_cast<double>(peak.grown_bytes()));
+    }
+    CompileTimes times;
+    double load_s = 0, binary_bytes = 0;
+    for (const KernelSource& source : sources_) {
+      const Pipeline& pipeline = cache_->get(source);
+      times += pipeline.binary.times;
+      load_s += pipeline.load_s;
+      binary_bytes += static_cast<double>(pipeline.binary.code.size());
+    }
+    if (task_.starts_with("compile")) {
+      if (times.optimizer_s == 0) times = apportioned(times);
+      note("front_end_s", times.front_end_s);
+      note("optimizer_s", times.optimizer_s);
+      note("code_generation_s", times.code_generation_s);
+    }
+    note("load_s", load_s);
+    note("binary_bytes", binary_bytes);
+    return seconds;
+  }
+
+  /// What a compiler that does not tell its optimiser's time took, in the proportions of some variants that are
+  /// compiled again with a trace, which takes a tenth longer. As it is where there is no trace.
+  CompileTimes apportioned(const CompileTimes& times) {
+    if (!traced_) {
+      traced_.emplace();
+      const Switched traced(device_, &Device::trace_phases, true);
+      const size_t count = std::min(sources_.size(), traced_variants);
+      for (size_t i = 0; i < count; ++i) *traced_ += device_.compile(sources_[i * sources_.size() / count]).times;
+    }
+    if (traced_->optimizer_s == 0) return times;
+    const double scale = times.total_s() / traced_->total_s();
+    return {traced_->front_end_s * scale, traced_->optimizer_s * scale, traced_->code_generation_s * scale};
+  }
+
+  /// All variants, as often as a sample needs: seconds for one round of all of them.
+  double look_up_all() {
+    const Stopwatch stopwatch;
+    int64_t rounds = 0;
+    const int64_t batch = std::max<int64_t>(1, look_ups_per_reading / static_cast<int64_t>(sources_.size()));
+    do {
+      for (int64_t i = 0; i < batch; ++i) {
+        for (const KernelSource& source : sources_) found_ = &cache_->get(source);
+      }
+      rounds += batch;
+    } while (stopwatch.seconds() < least_sample_s);
+    return stopwatch.seconds() / static_cast<double>(rounds);
+  }
+
+  void note(const std::string& name, double value) { samples_[name].push_back(value); }
+
+  Experiment& lab_;
+  Device& device_;
+  const std::string task_;
+  const unsigned workers_;
+  const bool pch_;
+  const std::vector<Variant> variants_;
+  std::vector<KernelSource> sources_;
+  std::shared_ptr<Prepared> prepared_;
+  std::function<double()> sample_;
+  std::optional<PipelineCache> cache_;
+  std::optional<CompileTimes> traced_;
+  std::optional<PipelineArchive> loaded_;
+  const Pipeline* volatile found_ = nullptr;  // so that look-ups are not left out
+  std::map<std::string, std::vector<double>> samples_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
+                                              std::shared_ptr<Prepared> prepared) {
+  return std::make_unique<VariantsProblem>(lab, config, std::move(variants), std::move(prepared));
+}
+
+}  // namespace attn
