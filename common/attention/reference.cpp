@@ -17,6 +17,7 @@ namespace attn {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double tiny_weight = 0x1p-22;
 
 void require_shape(const Tensor& tensor, const char* label, int64_t batch, int64_t heads, int64_t seq, int64_t dim) {
   if (tensor.batch == batch && tensor.heads == heads && tensor.seq == seq && tensor.dim == dim) return;
@@ -40,6 +41,10 @@ std::vector<double> load_head(const Tensor& tensor, int64_t batch, int64_t head)
   return values;
 }
 
+double norm(std::span<const double> row) {
+  return std::sqrt(std::transform_reduce(row.begin(), row.end(), row.begin(), 0.0));
+}
+
 /// The keys and values of one head in double, [kv_len, head_dim], and the norm of each key.
 struct Head {
   Head(const Tensor& k, const Tensor& v, int64_t batch, int64_t head)
@@ -47,18 +52,14 @@ struct Head {
     for (int64_t s = 0; s < k.seq; ++s) key_norms[s] = norm(std::span(keys).subspan(s * k.dim, k.dim));
   }
 
-  static double norm(std::span<const double> row) {
-    return std::sqrt(std::transform_reduce(row.begin(), row.end(), row.begin(), 0.0));
-  }
-
   std::vector<double> keys, values, key_norms;
 };
 
 /// Of one row, what ReferenceRows has of it.
 struct Row {
-  std::span<double> o, spread;
-  double& lse;
-  double& score_size;
+  std::span<double> o, spread, swing;
+  double &lse, &score_size;
+  int64_t& tiny_weights;
 };
 
 void attend(const AttentionShape& shape, const RowIndex& row, std::span<const double> query, const Head& head,
@@ -75,30 +76,35 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
   for (const double s : scores) max = std::max(max, s);  // a NaN never wins here, but reaches the sum below
   if (max == -infinity) max = 0;                         // every weight is then exp(-inf) = 0, or NaN
 
-  double sum = 0, score_size = 0;
-  const double norm = std::abs(scale) * Head::norm(query);
   std::fill(result.o.begin(), result.o.end(), 0.0);
   std::fill(result.spread.begin(), result.spread.end(), 0.0);
+  std::fill(result.swing.begin(), result.swing.end(), 0.0);
+  const double query_norm = std::abs(scale) * norm(query);
+  std::vector<double> weights(scores.size());
+  double sum = 0, score_size = 0;
   for (int64_t k = 0; k < visible; ++k) {
-    const double weight = std::exp(scores[k] - max);
+    const double weight = weights[k] = std::exp(scores[k] - max);
     if (weight == 0) continue;  // a masked pair: whatever V holds there is not read
     sum += weight;
-    score_size += weight * (norm * head.key_norms[k] + std::abs(scores[k]));
-    const double least = std::max(weight, least_weight);
-    const double square = least * least;
+    score_size += weight * (query_norm * head.key_norms[k] + std::abs(scores[k]));
+    const double rounded = std::max(weight, least_weight);
     const double* v = head.values.data() + k * shape.head_dim;
     for (int64_t d = 0; d < shape.head_dim; ++d) {
       result.o[d] += weight * v[d];
-      result.spread[d] += square * (v[d] * v[d]);
+      result.swing[d] = std::max(result.swing[d], std::abs(result.o[d]));
+      result.spread[d] += rounded * v[d] * (rounded * v[d]);
     }
   }
-  result.score_size = 0;
   if (sum != 0) {
     for (double& value : result.o) value /= sum;
+    for (double& value : result.swing) value /= sum;
     for (double& value : result.spread) value = std::sqrt(value) / sum;
-    result.score_size = score_size / sum;
+    score_size /= sum;
   }
   result.lse = max + std::log(sum);
+  result.score_size = score_size;
+  result.tiny_weights =
+      std::count_if(weights.begin(), weights.end(), [&](double w) { return w != 0 && w < tiny_weight * sum; });
 }
 
 }  // namespace
@@ -161,8 +167,10 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
   result.rows = std::move(rows);
   result.o.resize(result.rows.size() * dim);
   result.spread.resize(result.rows.size() * dim);
+  result.swing.resize(result.rows.size() * dim);
   result.lse.resize(result.rows.size());
   result.score_size.resize(result.rows.size());
+  result.tiny_weights.resize(result.rows.size());
   const double least_weight = v.dtype == DType::f16 ? 0x1p-14 : 0;
   const int64_t queries_per_kv_head = shape.q_heads / shape.kv_heads;
 
@@ -179,9 +187,10 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
       const RowIndex& row = result.rows[i];
       std::vector<double> query(dim);
       q.load(q.offset(row.batch, row.head, row.q, 0), query);
-      attend(shape, row, query, head, least_weight, score,
-             {std::span(result.o).subspan(i * dim, dim), std::span(result.spread).subspan(i * dim, dim), result.lse[i],
-              result.score_size[i]});
+      attend(
+          shape, row, query, head, least_weight, score,
+          {std::span(result.o).subspan(i * dim, dim), std::span(result.spread).subspan(i * dim, dim),
+           std::span(result.swing).subspan(i * dim, dim), result.lse[i], result.score_size[i], result.tiny_weights[i]});
     });
     first = last;
   }

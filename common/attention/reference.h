@@ -55,9 +55,11 @@ struct ReferenceRows {
   std::vector<double> o;    // rows x head_dim
   std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
 
-  // What rounding errors grow with (tolerance.h), where w are a row's weights and sum to 1:
-  std::vector<double> spread;      // rows x head_dim: root of the sum over keys of (w v)^2
-  std::vector<double> score_size;  // per row: sum over keys of w (scale |q| |k| + |score|)
+  // What rounding errors grow with (tolerance.cpp), where w are a row's weights and sum to 1:
+  std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
+  std::vector<double> swing;          // rows x head_dim: the largest size of a sum over the first keys of w v
+  std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
+  std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
 };
 
 /// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity.

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "common/device/device.h"
 
@@ -14,15 +14,15 @@ namespace attn::test {
 
 class OtherHost : public Device {
  public:
-  OtherHost(Device& device, const std::string& arch, uint32_t simd_width, uint32_t vector_registers)
+  OtherHost(Device& device, const std::string& arch, uint32_t simd_width, uint32_t vector_registers,
+            const std::vector<std::string>& features = {})
       : device_(device) {
     info_ = device.info();
     info_.arch = arch;
     info_.simd_width = simd_width;
     info_.vector_registers = vector_registers;
-    info_.features.clear();
+    info_.features = features;
   }
-  void add_feature(const std::string& name) { info_.features.insert(info_.features.end(), name); }
 
   void* allocate(size_t bytes) override { return device_.allocate(bytes); }
   void release(void* pointer) noexcept override { device_.release(pointer); }
