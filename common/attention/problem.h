@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/inputs.h"
 #include "common/attention/launch.h"
 #include "common/attention/reference.h"
 #include "common/data/compare.h"
@@ -22,28 +23,6 @@
 #include "common/records/case.h"
 
 namespace attn {
-
-/// Q, K, V of a shape with the oracle's rows: what the cases of one comparison share.
-class FlashInputs {
- public:
-  /// Seeded random tensors, or those of a safetensors file with q, k, v if `input` is not empty.
-  FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input);
-  ~FlashInputs();
-
-  const FlashConfig& config() const { return config_; }
-  const Tensor& q() const { return q_; }
-  const Tensor& k() const { return k_; }
-  const Tensor& v() const { return v_; }
-  const ReferenceRows& reference(const ScoreHook* hook);
-
- private:
-  friend class FlashProblem;
-  FlashConfig config_;
-  uint64_t seed_;
-  Tensor q_, k_, v_;
-  Buffer q_buffer_, k_buffer_, v_buffer_, o_buffer_, lse_buffer_;
-  std::map<std::string, ReferenceRows> references_;  // by the hook's name, and without a hook
-};
 
 class FlashProblem : public Problem {
  public:

@@ -17,6 +17,7 @@ namespace attn {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double tiny_weight = 0x1p-22;
 
 void require_shape(const Tensor& tensor, const char* label, int64_t batch, int64_t heads, int64_t seq, int64_t dim) {
   if (tensor.batch == batch && tensor.heads == heads && tensor.seq == seq && tensor.dim == dim) return;
@@ -40,40 +41,80 @@ std::vector<double> load_head(const Tensor& tensor, int64_t batch, int64_t head)
   return values;
 }
 
-/// Writes one row of O and returns its log-sum-exp. `keys` and `values` are [kv_len, head_dim] of the row's head.
-double attend(const AttentionShape& shape, const RowIndex& row, std::span<const double> query, const double* keys,
-              const double* values, const ScoreFunction& score, std::span<double> o) {
-  const int64_t visible =
-      shape.causal ? std::clamp<int64_t>(row.q + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len) : shape.kv_len;
+double norm(std::span<const double> row) {
+  return std::sqrt(std::transform_reduce(row.begin(), row.end(), row.begin(), 0.0));
+}
+
+/// The keys and values of one head in double, [kv_len, head_dim], and the norm of each key.
+struct Head {
+  Head(const Tensor& k, const Tensor& v, int64_t batch, int64_t head)
+      : keys(load_head(k, batch, head)), values(load_head(v, batch, head)), key_norms(static_cast<size_t>(k.seq)) {
+    for (int64_t s = 0; s < k.seq; ++s) key_norms[s] = norm(std::span(keys).subspan(s * k.dim, k.dim));
+  }
+
+  std::vector<double> keys, values, key_norms;
+};
+
+/// Of one row, what ReferenceRows has of it.
+struct Row {
+  std::span<double> o, spread, swing;
+  double &lse, &score_size;
+  int64_t& tiny_weights;
+};
+
+void attend(const AttentionShape& shape, const RowIndex& row, std::span<const double> query, const Head& head,
+            double least_weight, const ScoreFunction& score, const Row& result) {
+  const int64_t visible = shape.keys_seen(row.q);
   const double scale = shape.effective_scale();
 
   std::vector<double> scores(static_cast<size_t>(visible));
   double max = -infinity;
   for (int64_t k = 0; k < visible; ++k) {
-    scores[k] = scale * std::transform_reduce(query.begin(), query.end(), keys + k * shape.head_dim, 0.0);
+    scores[k] = scale * std::transform_reduce(query.begin(), query.end(), head.keys.data() + k * shape.head_dim, 0.0);
   }
   if (score) score(scores, row.batch, row.head, row.q);
   for (const double s : scores) max = std::max(max, s);  // a NaN never wins here, but reaches the sum below
   if (max == -infinity) max = 0;                         // every weight is then exp(-inf) = 0, or NaN
 
-  double sum = 0;
-  std::fill(o.begin(), o.end(), 0.0);
+  std::fill(result.o.begin(), result.o.end(), 0.0);
+  std::fill(result.spread.begin(), result.spread.end(), 0.0);
+  std::fill(result.swing.begin(), result.swing.end(), 0.0);
+  const double query_norm = std::abs(scale) * norm(query);
+  std::vector<double> weights(scores.size());
+  double sum = 0, score_size = 0;
   for (int64_t k = 0; k < visible; ++k) {
-    const double weight = std::exp(scores[k] - max);
+    const double weight = weights[k] = std::exp(scores[k] - max);
     if (weight == 0) continue;  // a masked pair: whatever V holds there is not read
     sum += weight;
-    for (int64_t d = 0; d < shape.head_dim; ++d) o[d] += weight * values[k * shape.head_dim + d];
+    score_size += weight * (query_norm * head.key_norms[k] + std::abs(scores[k]));
+    const double rounded = std::max(weight, least_weight);
+    const double* v = head.values.data() + k * shape.head_dim;
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      result.o[d] += weight * v[d];
+      result.swing[d] = std::max(result.swing[d], std::abs(result.o[d]));
+      result.spread[d] += rounded * v[d] * (rounded * v[d]);
+    }
   }
   if (sum != 0) {
-    for (double& value : o) value /= sum;
+    for (double& value : result.o) value /= sum;
+    for (double& value : result.swing) value /= sum;
+    for (double& value : result.spread) value = std::sqrt(value) / sum;
+    score_size /= sum;
   }
-  return max + std::log(sum);
+  result.lse = max + std::log(sum);
+  result.score_size = score_size;
+  result.tiny_weights =
+      std::count_if(weights.begin(), weights.end(), [&](double w) { return w != 0 && w < tiny_weight * sum; });
 }
 
 }  // namespace
 
 double AttentionShape::effective_scale() const {
   return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
+}
+
+int64_t AttentionShape::keys_seen(int64_t q) const {
+  return causal ? std::clamp<int64_t>(q + 1 + kv_len - q_len, 0, kv_len) : kv_len;
 }
 
 double AttentionShape::unmasked_pairs() const {
@@ -122,9 +163,15 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
   }
 
   const size_t dim = static_cast<size_t>(shape.head_dim);
-  ReferenceRows result{std::move(rows), {}, {}};
+  ReferenceRows result;
+  result.rows = std::move(rows);
   result.o.resize(result.rows.size() * dim);
+  result.spread.resize(result.rows.size() * dim);
+  result.swing.resize(result.rows.size() * dim);
   result.lse.resize(result.rows.size());
+  result.score_size.resize(result.rows.size());
+  result.tiny_weights.resize(result.rows.size());
+  const double least_weight = v.dtype == DType::f16 ? 0x1p-14 : 0;
   const int64_t queries_per_kv_head = shape.q_heads / shape.kv_heads;
 
   // Rows that stand together and read the same keys and values share their conversion to double.
@@ -133,16 +180,17 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
     const auto last = std::find_if(first, result.rows.end(), [&](const RowIndex& row) {
       return row.batch != batch || row.head / queries_per_kv_head != kv_head;
     });
-    const std::vector<double> keys = load_head(k, batch, kv_head);
-    const std::vector<double> values = load_head(v, batch, kv_head);
+    const Head head(k, v, batch, kv_head);
     const size_t offset = static_cast<size_t>(first - result.rows.begin());
     parallel_for(last - first, 1, [&](int64_t begin, int64_t) {
       const size_t i = offset + static_cast<size_t>(begin);
       const RowIndex& row = result.rows[i];
       std::vector<double> query(dim);
       q.load(q.offset(row.batch, row.head, row.q, 0), query);
-      result.lse[i] =
-          attend(shape, row, query, keys.data(), values.data(), score, std::span(result.o).subspan(i * dim, dim));
+      attend(
+          shape, row, query, head, least_weight, score,
+          {std::span(result.o).subspan(i * dim, dim), std::span(result.spread).subspan(i * dim, dim),
+           std::span(result.swing).subspan(i * dim, dim), result.lse[i], result.score_size[i], result.tiny_weights[i]});
     });
     first = last;
   }

@@ -19,6 +19,8 @@ struct AttentionShape {
   double scale = 0;  // factor on q.k; 0 stands for 1/sqrt(head_dim)
 
   double effective_scale() const;
+  /// Keys that a query sees.
+  int64_t keys_seen(int64_t q) const;
   /// Query-key pairs that are not masked, over the whole batch.
   double unmasked_pairs() const;
   bool operator==(const AttentionShape&) const = default;
@@ -52,10 +54,17 @@ struct ReferenceRows {
   std::vector<RowIndex> rows;
   std::vector<double> o;    // rows x head_dim
   std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
+
+  // What rounding errors grow with (tolerance.cpp), where w are a row's weights and sum to 1:
+  std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
+  std::vector<double> swing;          // rows x head_dim: the largest size of a sum over the first keys of w v
+  std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
+  std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
 };
 
 /// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
+/// The spread of f16 counts weights below 2^-14 of the row's largest as that: they are denormals, rounded as it is.
 /// Quickest where the rows of one head stand together. Throws std::invalid_argument where tensors or rows do not fit
 /// the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,

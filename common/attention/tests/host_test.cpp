@@ -1,10 +1,11 @@
 // The tuned kernel of the cpu as other hosts compile it. Its register tile, its copies and its prefetches depend on the
-// host's vectors; the compiler breaks vectors of any width down to what this host has, so all of it can be tested here.
+// host's vectors.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/testing/tested_device.h"
 #include "common/attention/problem.h"
+#include "common/attention/tests/other_host.h"
+#include "common/testing/tested_device.h"
 
 namespace attn {
 namespace {
@@ -19,31 +20,6 @@ struct Host {
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.name; }
 
-/// The device under test, described as another host.
-class OtherHost : public Device {
- public:
-  OtherHost(Device& device, const Host& host) : device_(device) {
-    info_ = device.info();
-    info_.arch = host.arch;
-    info_.simd_width = host.simd_width;
-    info_.vector_registers = host.vector_registers;
-    info_.features.clear();
-  }
-  void* allocate(size_t bytes) override { return device_.allocate(bytes); }
-  void release(void* pointer) noexcept override { device_.release(pointer); }
-  void upload(void* target, const void* source, size_t bytes) override { device_.upload(target, source, bytes); }
-  void download(void* target, const void* source, size_t bytes) override { device_.download(target, source, bytes); }
-  Binary compile(const KernelSource& source) override { return device_.compile(source); }
-  std::string compiler_identity() const override { return device_.compiler_identity(); }
-  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
-    return device_.load(binary, entry);
-  }
-  std::vector<double> submit(const CommandEncoder& encoder) override { return device_.submit(encoder); }
-
- private:
-  Device& device_;
-};
-
 class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
  protected:
   static FlashConfig config(int64_t head_dim, int64_t block_r) {
@@ -54,8 +30,12 @@ class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
     result.block_c = 48;
     return result;
   }
+  static test::OtherHost described() {
+    const Host& host = GetParam();
+    return {test::device(), host.arch, host.simd_width, host.vector_registers};
+  }
   static int64_t constant(const FlashConfig& config, const std::string& name) {
-    const OtherHost host(test::device(), GetParam());
+    const test::OtherHost host = described();
     return FlashBackend::of(host.info()).kernel(config, host.info(), false).source.constants.at(name);
   }
 };
@@ -92,7 +72,7 @@ TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheFirstCache) {
 }
 
 TEST_P(Hosts, ComputeWhatTheOracleDoes) {
-  OtherHost host(test::device(), GetParam());
+  test::OtherHost host = described();
   PipelineCache pipelines(host, "");
   for (const auto& [head_dim, block_r] : {std::pair{8, 16}, {64, 64}, {72, 32}, {128, 128}, {256, 48}}) {
     for (const bool causal : {false, true}) {

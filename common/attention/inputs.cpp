@@ -1,0 +1,135 @@
+#include "common/attention/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace attn {
+namespace {
+
+// Above this many multiplications the oracle checks a sample of rows, so that checking stays cheaper than measuring.
+constexpr double full_check_products = 3e8;
+constexpr double sampled_check_products = 1e8;
+constexpr int64_t least_rows_checked = 64;
+
+constexpr int64_t signature_keys = 64;
+constexpr double needle_margin = 4;  // the needle's weight over that of all other keys, as a logarithm
+
+Buffer upload(Device& device, const Tensor& tensor) {
+  Buffer buffer(device, tensor.bytes());
+  buffer.upload(tensor.data.data(), tensor.bytes());
+  return buffer;
+}
+
+Tensor from_stored(const StoredTensor& stored, Layout layout) {
+  Tensor tensor =
+      Tensor::zeros(stored.shape[0], stored.shape[1], stored.shape[2], stored.shape[3], stored.dtype, Layout::bhsd);
+  tensor.data = stored.data;
+  return layout == Layout::bhsd ? tensor : convert(tensor, stored.dtype, layout);
+}
+
+AttentionInputs from_file(const std::string& path, Layout layout) {
+  const auto stored = read_safetensors(path, {"q", "k", "v"});
+  return {from_stored(stored.at("q"), layout), from_stored(stored.at("k"), layout),
+          from_stored(stored.at("v"), layout)};
+}
+
+// 64 bits in which every bit depends on every bit of x (the finaliser of splitmix64; Steele et al. 2014).
+uint64_t mixed(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+// values[s][d] += add(batch, head, s, d) for the rows s of all heads.
+template <typename Change>
+void change_rows(Tensor& tensor, const Change& change) {
+  std::vector<double> row(static_cast<size_t>(tensor.dim));
+  for (int64_t b = 0; b < tensor.batch; ++b) {
+    for (int64_t h = 0; h < tensor.heads; ++h) {
+      for (int64_t s = 0; s < tensor.seq; ++s) {
+        tensor.load(tensor.offset(b, h, s, 0), row);
+        change(row, b, h, s);
+        tensor.store(tensor.offset(b, h, s, 0), row);
+      }
+    }
+  }
+}
+
+// A key k times `factor` is added to every second query, which raises that key's score by about factor sqrt(dim), and
+// gives the others a standard deviation of `factor`.
+void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
+  const double dim = static_cast<double>(shape.head_dim);
+  std::vector<double> key(static_cast<size_t>(shape.head_dim));
+  change_rows(inputs.q, [&](std::span<double> query, int64_t b, int64_t h, int64_t s) {
+    const int64_t keys = shape.keys_seen(s);
+    if (s % 2 == 0 || keys == 0) return;
+    const uint64_t number = static_cast<uint64_t>((b * shape.q_heads + h) * shape.q_len + s);
+    const auto needle = static_cast<int64_t>(mixed(seed ^ mixed(number)) % static_cast<uint64_t>(keys));
+    inputs.k.load(inputs.k.offset(b, h / (shape.q_heads / shape.kv_heads), needle, 0), key);
+    const double score = std::log(static_cast<double>(keys)) + needle_margin;
+    const double factor = score / (shape.effective_scale() * dim);
+    for (size_t d = 0; d < query.size(); ++d) query[d] += factor * key[d];
+  });
+}
+
+void add_signatures(Tensor& v, uint64_t seed) {
+  change_rows(v, [&](std::span<double> value, int64_t b, int64_t h, int64_t s) {
+    const uint64_t block = static_cast<uint64_t>(((b * v.heads + h) * v.seq + s) / signature_keys);
+    for (size_t d = 0; d < value.size(); ++d) {
+      const uint64_t bits = mixed(seed ^ mixed(block * value.size() + d));
+      value[d] += bits % 2 == 0 ? 1 : -1;
+    }
+  });
+}
+
+}  // namespace
+
+AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind kind) {
+  const AttentionShape& shape = config.shape;
+  const auto random = [&](int64_t heads, int64_t length, uint64_t stream) {
+    return random_tensor(shape.batch, heads, length, shape.head_dim, config.dtype, config.layout, seed, stream);
+  };
+  AttentionInputs inputs{random(shape.q_heads, shape.q_len, 0), random(shape.kv_heads, shape.kv_len, 1),
+                         random(shape.kv_heads, shape.kv_len, 2)};
+  if (kind == InputKind::needles) {
+    add_needles(shape, inputs, seed);
+    add_signatures(inputs.v, seed);
+  }
+  return inputs;
+}
+
+FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input, InputKind kind)
+    : config_(std::move(config)),
+      seed_(seed),
+      inputs_(input.empty() ? make_inputs(config_, seed, kind) : from_file(input, config_.layout)),
+      q_buffer_(upload(device, inputs_.q)),
+      k_buffer_(upload(device, inputs_.k)),
+      v_buffer_(upload(device, inputs_.v)) {
+  const AttentionShape& shape = config_.shape;
+  const auto rows = static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len);
+  o_buffer_ = Buffer(device, rows * static_cast<size_t>(shape.head_dim) * size_bytes(config_.out_dtype));
+  lse_buffer_ = Buffer(device, rows * sizeof(float));
+}
+
+FlashInputs::~FlashInputs() = default;
+
+const ReferenceRows& FlashInputs::reference(const std::string& name, const ScoreFunction& score) {
+  auto known = references_.find(name);
+  if (known == references_.end()) {
+    const AttentionShape& shape = config_.shape;
+    const double products_per_row = static_cast<double>(shape.kv_len * shape.head_dim);
+    const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
+    const auto sampled = std::max(least_rows_checked, static_cast<int64_t>(sampled_check_products / products_per_row));
+    const bool all = rows * products_per_row <= full_check_products;
+    ReferenceRows reference = reference_attention(shape, inputs_.q, inputs_.k, inputs_.v,
+                                                  all ? all_rows(shape) : sample_rows(shape, sampled, seed_), score);
+    known = references_.emplace(name, std::move(reference)).first;
+  }
+  return known->second;
+}
+
+}  // namespace attn

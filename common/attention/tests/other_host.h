@@ -1,0 +1,42 @@
+// The device under test, described as another host: the tuned kernel of the cpu depends on what the host has. The
+// compiler breaks vectors of any width down to those that are here, so kernels for other hosts run here too, but for
+// instructions that are missing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/device/device.h"
+
+namespace attn::test {
+
+class OtherHost : public Device {
+ public:
+  OtherHost(Device& device, const std::string& arch, uint32_t simd_width, uint32_t vector_registers,
+            const std::vector<std::string>& features = {})
+      : device_(device) {
+    info_ = device.info();
+    info_.arch = arch;
+    info_.simd_width = simd_width;
+    info_.vector_registers = vector_registers;
+    info_.features = features;
+  }
+
+  void* allocate(size_t bytes) override { return device_.allocate(bytes); }
+  void release(void* pointer) noexcept override { device_.release(pointer); }
+  void upload(void* target, const void* source, size_t bytes) override { device_.upload(target, source, bytes); }
+  void download(void* target, const void* source, size_t bytes) override { device_.download(target, source, bytes); }
+  Binary compile(const KernelSource& source) override { return device_.compile(source); }
+  std::string compiler_identity() const override { return device_.compiler_identity(); }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    return device_.load(binary, entry);
+  }
+  std::vector<double> submit(const CommandEncoder& encoder) override { return device_.submit(encoder); }
+
+ private:
+  Device& device_;
+};
+
+}  // namespace attn::test
