@@ -160,6 +160,12 @@ function(attn_add_tests library folder)
   endif()
 endfunction()
 
+# attn_add_script_test(NAME SCRIPT [ARGUMENTS...]): a script that exits with 77 where it cannot be run.
+function(attn_add_script_test name script)
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/${script} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
+endfunction()
+
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER]): the experiment in FOLDER. All its sources but main.cpp
 # make a library, so that tests may use them; main.cpp makes the executable.
 function(attn_add_experiment folder)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/data/compare.h"
+#include "common/data/tensor.h"
 #include "common/records/case.h"
 #include "common/records/record_file.h"
 #include "common/records/timing.h"
