@@ -230,10 +230,7 @@ std::optional<std::string> constants_skip_reason(const Case& config, const Devic
   }
   const Variant variant = run_variant(config);
   if (auto reason = backend.skip_reason(variant.config, device)) return reason;
-  const size_t needed = backend.kernel(variant.config, device, variant.alibi).threadgroup_bytes;
-  if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
-  return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
-                     device.threadgroup_memory_bytes);
+  return device.lacks_threadgroup_memory(backend.kernel(variant.config, device, variant.alibi).threadgroup_bytes);
 }
 
 }  // namespace attn

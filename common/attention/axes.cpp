@@ -63,10 +63,7 @@ std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInf
     return fmt::format("variant {} is not one of {}'s: {}", flash.variant, device.backend, fmt::join(variants, ", "));
   }
   if (auto reason = backend.skip_reason(flash, device)) return reason;
-  const size_t needed = backend.kernel(flash, device, false).threadgroup_bytes;
-  if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
-  return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
-                     device.threadgroup_memory_bytes);
+  return device.lacks_threadgroup_memory(backend.kernel(flash, device, false).threadgroup_bytes);
 }
 
 std::vector<Axis> flash_input_axes(const std::string& path) {

@@ -172,7 +172,9 @@ class CpuDevice : public Device {
   }
   void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
 
-  Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
+  Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
+    return compiler_.compile(source);
+  }
   std::string compiler_identity() const override { return compiler_.identity(); }
   CodeContents contents(const Binary& binary) const override { return compiler_.contents(binary.code); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
@@ -212,6 +214,12 @@ class CpuDevice : public Device {
   void run(const CommandEncoder::Dispatch& dispatch) {
     reserve_scratch(dispatch.threadgroup_bytes);
     const KernelFunction function = static_cast<const CpuKernel*>(dispatch.kernel)->function();
+    std::vector<const void*> list;
+    if (dispatch.arguments) {
+      for (const Arguments::Value& value : dispatch.arguments->values()) list.push_back(value.data());
+    }
+    const void* const parameters =
+        dispatch.arguments ? static_cast<const void*>(list.data()) : dispatch.parameters.data();
     const Grid grid = dispatch.grid;
     pool_.run(grid.count(), [&](uint64_t item, unsigned thread) {
       Threadgroup group;
@@ -224,7 +232,7 @@ class CpuDevice : public Device {
       group.memory = scratch_[thread].get();
       group.memory_bytes = dispatch.threadgroup_bytes;
       const FlushDenormals flush;
-      function(dispatch.parameters.data(), &group);
+      function(parameters, &group);
     });
   }
 
