@@ -91,8 +91,11 @@ FrontEnd::FrontEnd(const CpuTarget& target) {
                 "-fuse-line-directives",  // errors have the kernel's lines, not those of prologue and kernel together
                 // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
                 "-Wall", "-Wextra", "-Werror=unused-const-variable"};
-  // Some cores' tuning would split vectors in two.
-  if (target.has("avx512f")) arguments_.emplace_back("-mprefer-vector-width=512");
+  if (target.has("avx512f")) {
+    arguments_.emplace_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
+  } else {
+    arguments_.emplace_back("-Wno-psabi");  // vectors that are wider than registers go only to functions of the kernel
+  }
   for (const std::string& feature : target.switches) {
     arguments_.emplace_back("-target-feature");
     arguments_.push_back(feature);

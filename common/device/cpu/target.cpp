@@ -115,8 +115,13 @@ CpuTarget CpuTarget::named(const std::string& family) {
     target.triple = triple_with(llvm::Triple::x86_64);
     llvm::SmallVector<llvm::StringRef> names;
     llvm::X86::getFeaturesForCPU(family, names);
+    llvm::StringMap<bool> all;
     for (const llvm::StringRef name : names) {
-      if (name != "x87") target.features.push_back(name.str());  // which no list of a host's features has
+      all[name] = true;
+      llvm::X86::updateImpliedFeatures(name, true, all);
+    }
+    for (const auto& feature : all) {
+      if (feature.first() != "x87") target.features.push_back(feature.first().str());  // as in a host's list
     }
   } else if (const auto core = llvm::AArch64::parseCpu(family)) {
     target.triple = triple_with(llvm::Triple::aarch64);
