@@ -117,7 +117,8 @@ endfunction()
 
 # attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE]): FOLDER/tests/*_test.cpp
 # as one GoogleTest binary, LIBRARY_test, each test known to ctest. PROGRAMS are what the tests run. A test with Timing
-# in its name judges times, and runs while no other does.
+# in its name judges times, and runs while no other does. A file cpu_*_test.cpp or cuda_*_test.cpp uses what only a build
+# with that device has.
 #
 # The device under test is the CPU unless ATTN_TEST_DEVICE names another; a suite whose name begins with Gpu needs a
 # GPU. With GPU, ctest runs the tests that the filter selects on a GPU, from the same binary, in a few parts; ALONE lets
@@ -125,8 +126,11 @@ endfunction()
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
+  if(NOT ATTN_HAS_CPU)
+    list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
+  endif()
   if(NOT ATTN_HAS_CUDA)
-    list(FILTER tests EXCLUDE REGEX "/cuda_[a-z_]*compile_test.cpp$")
+    list(FILTER tests EXCLUDE REGEX "/cuda_[a-z_]*test.cpp$")
   endif()
   if(NOT ATTN_TESTS OR NOT tests)
     return()

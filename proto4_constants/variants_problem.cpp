@@ -23,19 +23,6 @@ constexpr size_t traced_variants = 4;         // of those that a case compiles
 constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
 constexpr int64_t look_ups_per_reading = 64;  // of the clock
 
-/// Something of a device that is on as long as this lives, also where a compilation throws.
-class Switched {
- public:
-  Switched(Device& device, void (Device::*set)(bool), bool on) : device_(device), set_(set) { (device_.*set_)(on); }
-  ~Switched() { (device_.*set_)(false); }
-  Switched(const Switched&) = delete;
-  Switched& operator=(const Switched&) = delete;
-
- private:
-  Device& device_;
-  void (Device::*set_)(bool);
-};
-
 /// Of this process: the most memory it has had since reset(), where the system lets it be reset.
 class PeakMemory {
  public:
@@ -152,8 +139,7 @@ class VariantsProblem : public HostProblem {
   /// All variants through a new cache: seconds, archive and loading included. Keeps what the phases took.
   double get_all(const std::string& folder, const std::string& archive) {
     cache_.reset();  // unloads what the sample before has loaded
-    cache_.emplace(device_, folder);
-    const Switched precompiled(device_, &Device::precompile_headers, pch_);
+    cache_.emplace(device_, folder, CompileOptions{.precompile_headers = pch_});
     PeakMemory peak;
     peak.reset();
     const Stopwatch stopwatch;
@@ -188,9 +174,11 @@ class VariantsProblem : public HostProblem {
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();
-      const Switched traced(device_, &Device::trace_phases, true);
+      const CompileOptions options{.precompile_headers = pch_, .trace_phases = true};
       const size_t count = std::min(sources_.size(), traced_variants);
-      for (size_t i = 0; i < count; ++i) *traced_ += device_.compile(sources_[i * sources_.size() / count]).times;
+      for (size_t i = 0; i < count; ++i) {
+        *traced_ += device_.compile(sources_[i * sources_.size() / count], options).times;
+      }
     }
     if (traced_->optimizer_s == 0) return times;
     const double scale = times.total_s() / traced_->total_s();

@@ -147,10 +147,8 @@ class CudaFlash : public FlashBackend {
   std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const override {
     const std::string name = kernel_of(config, device);
     if (name == "naive") {
-      const size_t needed = static_cast<size_t>(config.shape.kv_len) * sizeof(float) + naive_static_bytes;
-      if (needed <= device.threadgroup_memory_bytes) return std::nullopt;
-      return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, device.spec,
-                         device.threadgroup_memory_bytes);
+      return device.lacks_threadgroup_memory(static_cast<size_t>(config.shape.kv_len) * sizeof(float) +
+                                             naive_static_bytes);
     }
     const int64_t most_rows = name == "wgmma" ? 256 : 192;
     if (config.block_r % 64 != 0 || config.block_r > most_rows) {

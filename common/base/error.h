@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace attn {
 
@@ -17,9 +18,23 @@ struct DeviceMissing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A kernel source did not compile; the message is the compiler's own, with the kernel's line numbers.
+/// A kernel did not compile: "KEY does not compile:\nLOG".
 struct CompileError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  /// `key` is KernelSource::key(), `log` all that the compiler says, with the lines of the kernel's files.
+  CompileError(const std::string& key, const std::string& log)
+      : std::runtime_error(key + " does not compile:\n" + log), key_bytes_(key.size()), log_bytes_(log.size()) {}
+  /// Of machine code, which has no source: it is damaged, or does not load.
+  explicit CompileError(const std::string& log) : std::runtime_error(log), log_bytes_(log.size()) {}
+
+  /// Empty where there is no source.
+  std::string_view key() const { return std::string_view(what()).substr(0, key_bytes_); }
+  std::string_view log() const {
+    const std::string_view text = what();
+    return text.substr(text.size() - log_bytes_);
+  }
+
+ private:
+  size_t key_bytes_ = 0, log_bytes_;  // parts of what(): copying an exception must not throw
 };
 
 /// The device has no room for an allocation.

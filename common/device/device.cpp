@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "common/base/asan.h"
@@ -21,6 +22,16 @@ namespace attn {
 
 bool DeviceInfo::has(std::string_view feature) const {
   return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+bool DeviceInfo::is_cuda() const {
+  if (backend == "cpu" || backend == "cuda") return backend == "cuda";
+  throw std::logic_error(fmt::format("'{}' is no backend that is known here; cpu and cuda are", backend));
+}
+
+std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) const {
+  if (needed <= threadgroup_memory_bytes) return std::nullopt;
+  return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, spec, threadgroup_memory_bytes);
 }
 
 nlohmann::ordered_json DeviceInfo::json() const {
@@ -68,6 +79,11 @@ void Device::limit_threadgroup_memory(size_t bytes) {
   info_.threadgroup_memory_bytes = bytes;
 }
 
+void Device::enqueue(const CommandEncoder& encoder) {
+  if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
+  submit(encoder);
+}
+
 namespace {
 
 // Different from the NaN fill, so that a stray poison shows too.
@@ -111,6 +127,7 @@ void require_room(size_t bytes, size_t buffer_bytes) {
 
 Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
   block_ = device.allocate(with_guards(bytes));
+  data_ = static_cast<std::byte*>(block_) + guard_bytes;
   device_ = &device;
   bytes_ = bytes;
   {
@@ -118,14 +135,23 @@ Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
     std::array<unsigned char, guard_bytes> guard;
     guard.fill(guard_byte);
     device_->upload(block_, guard.data(), guard_bytes);
-    device_->upload(static_cast<std::byte*>(data()) + bytes_, guard.data(), guard_bytes);
+    device_->upload(static_cast<std::byte*>(data_) + bytes_, guard.data(), guard_bytes);
   }
   poison();
+}
+
+Buffer Buffer::borrow(Device& device, void* pointer, size_t bytes) {
+  Buffer buffer;
+  buffer.device_ = &device;
+  buffer.data_ = pointer;
+  buffer.bytes_ = bytes;
+  return buffer;
 }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(block_, other.block_);
+  std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
@@ -151,10 +177,11 @@ void Buffer::poison() {
 }
 
 bool Buffer::guards_intact() const {
+  if (!block_) return true;
   const GuardAccess access(*device_, block_, bytes_);
   std::array<unsigned char, 2 * guard_bytes> guard;
   device_->download(guard.data(), block_, guard_bytes);
-  device_->download(guard.data() + guard_bytes, static_cast<std::byte*>(data()) + bytes_, guard_bytes);
+  device_->download(guard.data() + guard_bytes, static_cast<std::byte*>(data_) + bytes_, guard_bytes);
   return std::all_of(guard.begin(), guard.end(), [](unsigned char byte) { return byte == guard_byte; });
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,7 +27,7 @@ struct DeviceInfo {
   std::string arch;                     // what kernels are compiled for: "znver3", "sm_90a"
   std::string toolchain;                // the kernel compiler and its version
   std::vector<std::string> features;    // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
-                                        // "pch" where precompile_headers() does something
+                                        // "pch" where CompileOptions::precompile_headers does something
   uint32_t units = 1;                   // threadgroups that run at once: host threads, multiprocessors
   uint32_t simd_width = 1;              // fp32 lanes of a simdgroup: a vector register, a warp
   uint32_t vector_registers = 0;        // simdgroup registers a thread can name (cpu), 0 where it is not a limit
@@ -35,6 +36,11 @@ struct DeviceInfo {
   size_t memory_bytes = 0;
 
   bool has(std::string_view feature) const;
+  /// For code that knows the backends "cpu" and "cuda" and no other: throws std::logic_error, with the backend's name,
+  /// for a device of a third.
+  bool is_cuda() const;
+  /// In one line why a threadgroup that needs so many bytes does not fit; nothing where it does.
+  std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
 };
 
@@ -51,6 +57,16 @@ struct Clocks {
 struct CodeContents {
   std::map<std::string, int> instructions;  // how often each one does; empty where the device does not tell
   int64_t bytes = -1;                       // of code, without data; -1 where the device does not tell
+};
+
+/// How a kernel is compiled, not to what: the code is the same whatever these say.
+struct CompileOptions {
+  /// Keeps what the compiler made of headers that read no function constant, for the next kernel. Without effect on
+  /// devices that do not have the feature "pch".
+  bool precompile_headers = false;
+  /// Tells all phases apart in Binary::times, even where that takes a file in the temporary folder (NVRTC, whose
+  /// optimiser is counted as front end otherwise). Without effect on devices where it takes none.
+  bool trace_phases = false;
 };
 
 /// A loaded kernel; it lives no longer than its device.
@@ -79,14 +95,7 @@ class Device {
   virtual void download(void* target, const void* source, size_t bytes) = 0;
 
   /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
-  virtual Binary compile(const KernelSource& source) = 0;
-  /// From now on, whether compile() keeps what it made of headers that read no function constant, for the next kernel.
-  /// The code is the same. Off at first; not while another thread is in compile().
-  virtual void precompile_headers(bool /*wanted*/) {}
-
-  /// Whether Binary::times is to tell all phases apart even where that takes a file in the temporary folder (NVRTC,
-  /// whose optimiser then is not counted as front end). Without effect on devices where it takes none.
-  virtual void trace_phases(bool /*wanted*/) {}
+  virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
   /// All that decides the code beside the source: compiler version, options, arch. Part of the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
@@ -95,6 +104,10 @@ class Device {
   /// flushed to zero in kernels. Throws OutOfMemory where threadgroup memory does not fit, DeviceFault and
   /// DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
+  /// Hands the commands to the device and does not wait for them where it can work on its own (cuda); on others it runs
+  /// them. Kernels and memory must live until they have run. Throws std::logic_error for an encoder with timestamps,
+  /// and what submit() throws for a command that cannot be launched; those before it are then under way.
+  virtual void enqueue(const CommandEncoder& encoder);
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
   /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
@@ -111,25 +124,28 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Device& device, size_t bytes);
+  /// A caller's memory, which must be the device's: left as it is, not released, and without guard bands.
+  static Buffer borrow(Device& device, void* pointer, size_t bytes);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  void* data() const { return static_cast<std::byte*>(block_) + (block_ ? guard_bytes : 0); }
+  void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   /// `bytes` may be less than the buffer's; more throws BadInput.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
   /// Makes every byte all ones: NaN as f32, f16 and bf16.
   void poison();
-  /// Whether both guard bands are as they were made.
+  /// Whether both guard bands are as they were made, also where there are none.
   bool guards_intact() const;
 
   static constexpr size_t guard_bytes = 4096;
 
  private:
   Device* device_ = nullptr;
-  void* block_ = nullptr;
+  void* block_ = nullptr;  // with guard bands; null where it is borrowed
+  void* data_ = nullptr;
   size_t bytes_ = 0;
 };
 

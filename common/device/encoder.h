@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -21,6 +23,36 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
+/// Copies of the values for a kernel that takes several parameters, one for each, in their order: of a kernel that was
+/// not written for this program. A cuda kernel has them as its parameters; a cpu kernel is extern "C" void
+/// NAME(const void* const* arguments, const Threadgroup*) and finds the i-th value at arguments[i].
+class Arguments {
+ public:
+  using Value = std::vector<std::byte>;
+
+  template <typename... Values>
+  explicit Arguments(const Values&... values) : values_{bytes_of(values)...} {}
+  template <typename T>
+  void add(const T& value) {
+    values_.push_back(bytes_of(value));
+  }
+
+  const std::vector<Value>& values() const { return values_; }
+  bool operator==(const Arguments&) const = default;
+
+ private:
+  friend class CommandEncoder;
+  template <typename T>
+  static Value bytes_of(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    Value bytes(sizeof(T));
+    std::memcpy(bytes.data(), static_cast<const void*>(&value), sizeof(T));
+    return bytes;
+  }
+
+  std::vector<Value> values_;
+};
+
 class CommandEncoder {
  public:
   struct Dispatch {
@@ -28,7 +60,8 @@ class CommandEncoder {
     Grid grid;
     uint32_t threads;  // per threadgroup; a cpu threadgroup is one host thread, whatever this says
     size_t threadgroup_bytes;
-    std::vector<std::byte> parameters;
+    std::vector<std::byte> parameters;   // the kernel's one argument
+    std::optional<Arguments> arguments;  // or what takes its place
 
     bool operator==(const Dispatch&) const = default;
   };
@@ -48,18 +81,25 @@ class CommandEncoder {
   template <typename Parameters>
   void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes,
                 const Parameters& parameters) {
-    static_assert(std::is_trivially_copyable_v<Parameters>);
-    Dispatch command{&kernel, grid, threads, threadgroup_bytes, std::vector<std::byte>(sizeof(Parameters))};
-    std::memcpy(command.parameters.data(), static_cast<const void*>(&parameters), sizeof(Parameters));
-    commands_.emplace_back(std::move(command));
+    commands_.emplace_back(
+        Dispatch{&kernel, grid, threads, threadgroup_bytes, Arguments::bytes_of(parameters), std::nullopt});
+  }
+  /// The same of a kernel that takes a list.
+  void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes, Arguments arguments) {
+    commands_.emplace_back(Dispatch{&kernel, grid, threads, threadgroup_bytes, {}, std::move(arguments)});
   }
   void fill(void* target, uint8_t value, size_t bytes) { commands_.emplace_back(Fill{target, value, bytes}); }
-  void timestamp() { commands_.emplace_back(Timestamp{}); }
-  void add(const Command& command) { commands_.push_back(command); }
+  void timestamp() { add(Timestamp{}); }
+  void add(Command command) {
+    timestamps_ += std::holds_alternative<Timestamp>(command);
+    commands_.push_back(std::move(command));
+  }
 
   const std::vector<Command>& commands() const { return commands_; }
+  size_t timestamps() const { return timestamps_; }
 
  private:
+  size_t timestamps_ = 0;
   std::vector<Command> commands_;
 };
 

@@ -23,7 +23,8 @@ struct PipelineCache::Slot {
   std::optional<Pipeline> pipeline;
 };
 
-PipelineCache::PipelineCache(Device& device, std::string folder) : device_(device), folder_(std::move(folder)) {
+PipelineCache::PipelineCache(Device& device, std::string folder, CompileOptions options)
+    : device_(device), folder_(std::move(folder)), options_(options) {
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
@@ -76,7 +77,7 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
   }
   if (folder_.empty()) {
     origin = "compiled";
-    return device_.compile(source);
+    return device_.compile(source, options_);
   }
   const fs::path path = fs::path(folder_) / cache_key;
   const auto read = [&](bool report) -> std::optional<Binary> {
@@ -94,7 +95,7 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
     pending.emplace(path);
     if (auto binary = read(false)) return std::move(*binary);  // another process or cache was quicker
   }
-  Binary binary = device_.compile(source);
+  Binary binary = device_.compile(source, options_);
   origin = "compiled";
   if (pending && !pending->write(serialize(cache_key, binary)) && writable_.exchange(false)) {
     spdlog::warn("kernel cache {} cannot be written; new kernels are compiled anew in each run", folder_);

@@ -10,14 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/device/device.h"
 #include "common/source/archive.h"
 #include "common/source/binary.h"
 #include "common/source/kernel_source.h"
 
 namespace attn {
-
-class Device;
-class Kernel;
 
 /// A binary that is loaded and ready to be dispatched.
 struct Pipeline {
@@ -33,8 +31,9 @@ struct Pipeline {
 /// compiled once per cache in memory, and once per folder.
 class PipelineCache {
  public:
-  /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then only read.
-  PipelineCache(Device& device, std::string folder);
+  /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then only read. `options` are
+  /// for what is compiled.
+  PipelineCache(Device& device, std::string folder, CompileOptions options = {});
   ~PipelineCache();
 
   /// The pipeline for a source; throws CompileError, BadInput for a source that is not there.
@@ -56,6 +55,7 @@ class PipelineCache {
 
   Device& device_;
   std::string folder_;
+  const CompileOptions options_;
   std::atomic<bool> writable_{true};
   std::optional<PipelineArchive> archive_;
   mutable std::mutex mutex_;  // of the table; each slot has its own

@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/device/cuda/compiler.h"
-#include "common/device/device.h"
 #include "common/base/error.h"
+#include "common/device/cuda/compiler.h"
+#include "common/device/cuda/cubin.h"
+#include "common/device/device.h"
 #include "common/testing/devices.h"
 
 namespace attn::test {
@@ -39,7 +40,9 @@ class CompilingDevice : public Device {
   void release(void* pointer) noexcept override { std::free(pointer); }
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override {}
-  Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
+  Binary compile(const KernelSource& source, const CompileOptions& options) override {
+    return compiler_.compile(source, options);
+  }
   std::string compiler_identity() const override { return compiler_.identity(); }
   std::unique_ptr<Kernel> load(const Binary&, const std::string&) override { return std::make_unique<Kernel>(); }
   std::vector<double> submit(const CommandEncoder&) override { return {}; }

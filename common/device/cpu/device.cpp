@@ -19,9 +19,10 @@
 #endif
 
 #include "common/base/asan.h"
-#include "common/device/cpu/compiler.h"
-#include "common/device/cpu/pool.h"
 #include "common/base/error.h"
+#include "common/device/cpu/compiler.h"
+#include "common/device/cpu/loader.h"
+#include "common/device/cpu/pool.h"
 
 namespace attn {
 
@@ -137,35 +138,23 @@ class Awake {
 
 class CpuKernel : public Kernel {
  public:
-  explicit CpuKernel(CpuCompiler::Loaded loaded) : loaded_(std::move(loaded)) {}
+  explicit CpuKernel(CpuLoader::Loaded loaded) : loaded_(std::move(loaded)) {}
   KernelFunction function() const { return loaded_.function; }
 
  private:
-  CpuCompiler::Loaded loaded_;
+  CpuLoader::Loaded loaded_;
 };
 
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(unsigned threads) : pool_(threads), scratch_(threads) {
+    info_ = cpu_info(compiler_.target());
     info_.spec = fmt::format("cpu:threads={}", threads);
-    info_.backend = "cpu";
-    info_.name = proc_field("/proc/cpuinfo", "model name");
     // One product name stands for many cores ("AMD EPYC"); the arch tells them apart in records.
-    info_.name = info_.name.empty() ? compiler_.arch() : fmt::format("{} ({})", info_.name, compiler_.arch());
-    info_.arch = compiler_.arch();
-    info_.toolchain = compiler_.toolchain();
-    info_.features = compiler_.features();
+    const std::string product = proc_field("/proc/cpuinfo", "model name");
+    if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
     info_.units = threads;
-#if defined(__x86_64__)
-    const bool avx512 = info_.has("avx512f");
-    info_.simd_width = avx512 ? 16 : info_.has("avx") ? 8 : 4;
-    info_.vector_registers = avx512 ? 32 : 16;
-#else
-    info_.simd_width = 4;
-    info_.vector_registers = 32;
-#endif
-    const size_t l2 = cache_bytes(2);
-    info_.threadgroup_memory_bytes = l2 ? l2 : size_t{256} << 10;  // what every core of the last decade has
+    if (const size_t l2 = cache_bytes(2)) info_.threadgroup_memory_bytes = l2;
     info_.last_level_cache_bytes = std::max(cache_bytes(0), info_.threadgroup_memory_bytes);
     info_.memory_bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
   }
@@ -183,11 +172,13 @@ class CpuDevice : public Device {
   }
   void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
 
-  Binary compile(const KernelSource& source) override { return compiler_.compile(source); }
+  Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
+    return compiler_.compile(source);
+  }
   std::string compiler_identity() const override { return compiler_.identity(); }
   CodeContents contents(const Binary& binary) const override { return compiler_.contents(binary.code); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
-    return std::make_unique<CpuKernel>(compiler_.load(binary, entry));
+    return std::make_unique<CpuKernel>(loader_.load(binary, entry));
   }
 
   std::vector<double> submit(const CommandEncoder& encoder) override {
@@ -223,6 +214,12 @@ class CpuDevice : public Device {
   void run(const CommandEncoder::Dispatch& dispatch) {
     reserve_scratch(dispatch.threadgroup_bytes);
     const KernelFunction function = static_cast<const CpuKernel*>(dispatch.kernel)->function();
+    std::vector<const void*> list;
+    if (dispatch.arguments) {
+      for (const Arguments::Value& value : dispatch.arguments->values()) list.push_back(value.data());
+    }
+    const void* const parameters =
+        dispatch.arguments ? static_cast<const void*>(list.data()) : dispatch.parameters.data();
     const Grid grid = dispatch.grid;
     pool_.run(grid.count(), [&](uint64_t item, unsigned thread) {
       Threadgroup group;
@@ -235,7 +232,7 @@ class CpuDevice : public Device {
       group.memory = scratch_[thread].get();
       group.memory_bytes = dispatch.threadgroup_bytes;
       const FlushDenormals flush;
-      function(dispatch.parameters.data(), &group);
+      function(parameters, &group);
     });
   }
 
@@ -265,7 +262,8 @@ class CpuDevice : public Device {
     void operator()(void* block) const { std::free(block); }
   };
 
-  CpuCompiler compiler_;
+  const CpuCompiler compiler_;
+  CpuLoader loader_;
   ThreadPool pool_;
   std::mutex submitting_;
   std::vector<std::unique_ptr<unsigned char, Free>> scratch_;  // one block per thread

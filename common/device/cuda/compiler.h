@@ -22,34 +22,21 @@ class CudaCompiler {
   std::string toolchain() const { return toolchain_; }
   std::string identity() const;
 
-  /// Whether NVRTC keeps what it made of headers (12.8 or later); see Device.
+  /// Whether NVRTC keeps what it made of headers, and whether it tells its phases apart (both 12.8 or later). Where
+  /// not, compile() goes on without.
   bool has_precompiled_headers() const { return has_precompiled_headers_; }
-  void precompile_headers(bool wanted) { precompile_headers_ = wanted && has_precompiled_headers_; }
-
-  /// Whether NVRTC tells its phases apart (12.8 or later); see Device.
   bool has_phase_trace() const { return has_phase_trace_; }
-  void trace_phases(bool wanted) { trace_phases_ = wanted && has_phase_trace_; }
 
   /// Throws CompileError, BadInput for a source that is not there, DeviceMissing for one with fragments where there is
   /// no nvJitLink.
-  Binary compile(const KernelSource& source) const;
+  Binary compile(const KernelSource& source, const CompileOptions& options = {}) const;
 
  private:
-  struct Translated;
-  Translated translate(const KernelSource& source, const std::vector<std::string>& more_options) const;
-  /// Links what was translated to one cubin; `log` takes what the linker says.
-  std::string link(const KernelSource& source, const std::vector<Translated>& parts, std::string& log) const;
-
   std::shared_ptr<const Nvrtc> nvrtc_;
   std::shared_ptr<const NvJitLink> linker_;  // null where it is not there
   std::string arch_, toolchain_;
   std::vector<std::string> options_;  // the same for every kernel
-  bool has_precompiled_headers_ = false, precompile_headers_ = false;
-  bool has_phase_trace_ = false, trace_phases_ = false;
+  bool has_precompiled_headers_ = false, has_phase_trace_ = false;
 };
-
-/// Bytes of a cubin's code, and how often each instruction stands in it ("HGMMA": 16), without its modifiers: of the
-/// kernel and of the functions that it calls. No instructions where no disassembler (nvdisasm) is installed.
-CodeContents cuda_contents(const Binary& binary);
 
 }  // namespace attn

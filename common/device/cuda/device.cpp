@@ -7,14 +7,16 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
-#include "common/device/cuda/compiler.h"
-#include "common/device/cuda/driver.h"
 #include "common/base/error.h"
+#include "common/device/cuda/compiler.h"
+#include "common/device/cuda/cubin.h"
+#include "common/device/cuda/driver.h"
 
 namespace attn {
 
@@ -42,7 +44,7 @@ class CudaKernel : public Kernel {
   const std::string entry;
   const size_t static_bytes;  // threadgroup memory that the kernel itself declares
   const FunctionConstants run_time;
-  size_t parameter_bytes = 0;  // of its one parameter
+  std::vector<size_t> parameter_bytes;  // of each of its parameters
   CUmodule module = nullptr;
   CUfunction function = nullptr;
 
@@ -52,7 +54,8 @@ class CudaKernel : public Kernel {
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(int ordinal) : cuda_(cuda_driver()) {
+  /// With a stream that is a caller's, in the primary context; without, with both of its own.
+  CudaDevice(int ordinal, std::optional<CUstream> of_caller) : cuda_(cuda_driver()), callers_(of_caller.has_value()) {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
@@ -77,9 +80,14 @@ class CudaDevice : public Device {
     info_.threadgroup_memory_bytes = most_threadgroup_bytes_;
     info_.last_level_cache_bytes = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
     check(cuda_.cuDeviceTotalMem(&info_.memory_bytes, device_), "cuDeviceTotalMem");
-    // A context of its own: other devices of this process have theirs.
-    check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
-    check(cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    if (callers_) {
+      check(cuda_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
+      check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+    } else {  // other devices of this process have contexts of their own
+      check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
+    }
+    check(cuda_.cuStreamCreate(&own_stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    stream_ = of_caller.value_or(own_stream_);
   }
 
   ~CudaDevice() override {
@@ -87,8 +95,12 @@ class CudaDevice : public Device {
     cuda_.cuCtxSetCurrent(context_);
     for (const Graph& graph : graphs_) cuda_.cuGraphExecDestroy(graph.executable);
     for (CUevent event : events_) cuda_.cuEventDestroy(event);
-    cuda_.cuStreamDestroy(stream_);
-    cuda_.cuCtxDestroy_v2(context_);
+    cuda_.cuStreamDestroy(own_stream_);
+    if (callers_) {
+      cuda_.cuDevicePrimaryCtxRelease(device_);
+    } else {
+      cuda_.cuCtxDestroy_v2(context_);
+    }
   }
 
   void* allocate(size_t bytes) override {
@@ -136,9 +148,9 @@ class CudaDevice : public Device {
     wait();
   }
 
-  Binary compile(const KernelSource& source) override { return compiler_->compile(source); }
-  void precompile_headers(bool wanted) override { compiler_->precompile_headers(wanted); }
-  void trace_phases(bool wanted) override { compiler_->trace_phases(wanted); }
+  Binary compile(const KernelSource& source, const CompileOptions& options) override {
+    return compiler_->compile(source, options);
+  }
   std::string compiler_identity() const override { return compiler_->identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
     return std::make_unique<CudaKernel>(*this, binary, entry);
@@ -150,10 +162,7 @@ class CudaDevice : public Device {
     const std::lock_guard lock(mutex_);
     activate();
     const Commands& commands = encoder.commands();
-    const auto timestamps =
-        static_cast<size_t>(std::count_if(commands.begin(), commands.end(), [](const auto& command) {
-          return std::holds_alternative<CommandEncoder::Timestamp>(command);
-        }));
+    const size_t timestamps = encoder.timestamps();
     while (events_.size() < timestamps) {
       CUevent event = nullptr;
       check(cuda_.cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
@@ -165,7 +174,7 @@ class CudaDevice : public Device {
       if (timestamps > 0) {
         check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
       } else {
-        enqueue(commands);
+        put_on(stream_, commands);
       }
     } catch (const std::exception&) {
       wait(commands);  // for what was enqueued; a fault in that is the better reason
@@ -181,6 +190,13 @@ class CudaDevice : public Device {
     return seconds;
   }
 
+  void enqueue(const CommandEncoder& encoder) override {
+    if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
+    const std::lock_guard lock(mutex_);
+    set_current();
+    put_on(stream_, encoder.commands());
+  }
+
   void load(CudaKernel& kernel, const std::string& code) {
     const std::lock_guard lock(mutex_);
     activate();
@@ -192,8 +208,12 @@ class CudaDevice : public Device {
       result = cuda_.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes));
     }
-    size_t offset = 0;
-    if (result == CUDA_SUCCESS) result = cuda_.cuFuncGetParamInfo(kernel.function, 0, &offset, &kernel.parameter_bytes);
+    for (size_t index = 0, offset = 0, bytes = 0; result == CUDA_SUCCESS; ++index) {
+      const CUresult there = cuda_.cuFuncGetParamInfo(kernel.function, index, &offset, &bytes);
+      if (there == CUDA_ERROR_INVALID_VALUE) break;  // it has no more
+      result = there;
+      kernel.parameter_bytes.push_back(bytes);
+    }
     for (const auto& [name, value] : kernel.run_time) {
       const int number = static_cast<int>(value);
       CUdeviceptr place = 0;
@@ -240,9 +260,19 @@ class CudaDevice : public Device {
   }
 
   // Makes the context that of the calling thread.
-  void activate() const {
+  void set_current() const {
     if (lost()) throw DeviceLost(info_.spec + " is lost to this process");
     check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+  }
+
+  // For calls that wait for the stream, or allocate: they would spoil what a caller captures.
+  void activate() const {
+    set_current();
+    if (!callers_) return;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    check(cuda_.cuStreamIsCapturing(stream_, &status), "cuStreamIsCapturing");
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE) return;
+    throw std::logic_error(info_.spec + ": while its stream is captured, all that it can do is enqueue()");
   }
 
   // Waits for all that was enqueued: the commands, or a copy.
@@ -273,21 +303,36 @@ class CudaDevice : public Device {
     return text.empty() ? "a fill or a copy" : text;
   }
 
-  void enqueue(const Commands& commands) {
+  void put_on(CUstream stream, const Commands& commands) {
     size_t timestamps = 0;
     for (const CommandEncoder::Command& command : commands) {
       if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
-        enqueue(*dispatch);
+        put_on(stream, *dispatch);
       } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
         if (fill->bytes == 0) continue;
-        check(cuda_.cuMemsetD8Async(address(fill->target), fill->value, fill->bytes, stream_), "cuMemsetD8Async");
+        check(cuda_.cuMemsetD8Async(address(fill->target), fill->value, fill->bytes, stream), "cuMemsetD8Async");
       } else {
-        check(cuda_.cuEventRecordWithFlags(events_[timestamps++], stream_, CU_EVENT_RECORD_EXTERNAL), "cuEventRecord");
+        check(cuda_.cuEventRecordWithFlags(events_[timestamps++], stream, CU_EVENT_RECORD_EXTERNAL), "cuEventRecord");
       }
     }
   }
 
-  void enqueue(const CommandEncoder::Dispatch& dispatch) {
+  // Foreign kernels have parameters of any kind, and the driver would read beyond those that are too short.
+  static void check_parameters(const CudaKernel& kernel, const CommandEncoder::Dispatch& dispatch) {
+    const std::vector<size_t>& wanted = kernel.parameter_bytes;
+    const size_t count = dispatch.arguments ? dispatch.arguments->values().size() : 1;
+    if (count != wanted.size()) {
+      throw std::logic_error(fmt::format("{} takes {} parameters, not {}", kernel.entry, wanted.size(), count));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const size_t bytes = dispatch.arguments ? dispatch.arguments->values()[i].size() : dispatch.parameters.size();
+      if (bytes == wanted[i]) continue;
+      const std::string which = dispatch.arguments ? fmt::format("parameter {}", i) : "parameters";
+      throw std::logic_error(fmt::format("{} takes {} bytes of {}, not {}", kernel.entry, wanted[i], which, bytes));
+    }
+  }
+
+  void put_on(CUstream stream, const CommandEncoder::Dispatch& dispatch) {
     const auto& kernel = static_cast<const CudaKernel&>(*dispatch.kernel);
     const size_t bytes = kernel.static_bytes + dispatch.threadgroup_bytes;
     if (bytes > most_threadgroup_bytes_) {
@@ -295,16 +340,18 @@ class CudaDevice : public Device {
                                     info_.spec, most_threadgroup_bytes_),
                         bytes);
     }
-    if (dispatch.parameters.size() != kernel.parameter_bytes) {
-      throw std::logic_error(fmt::format("{} takes {} bytes of parameters, not {}", kernel.entry,
-                                         kernel.parameter_bytes, dispatch.parameters.size()));
-    }
+    check_parameters(kernel, dispatch);
     const Grid grid = dispatch.grid;
     if (grid.count() == 0) return;
-    void* parameters[] = {const_cast<std::byte*>(dispatch.parameters.data())};
-    const CUresult result =
-        cuda_.cuLaunchKernel(kernel.function, grid.x, grid.y, grid.z, dispatch.threads, 1, 1,
-                             static_cast<unsigned>(dispatch.threadgroup_bytes), stream_, parameters, nullptr);
+    const auto place = [](const std::vector<std::byte>& value) { return const_cast<std::byte*>(value.data()); };
+    void* single = place(dispatch.parameters);
+    std::vector<void*> list;
+    if (dispatch.arguments) {
+      for (const Arguments::Value& value : dispatch.arguments->values()) list.push_back(place(value));
+    }
+    const CUresult result = cuda_.cuLaunchKernel(kernel.function, grid.x, grid.y, grid.z, dispatch.threads, 1, 1,
+                                                 static_cast<unsigned>(dispatch.threadgroup_bytes), stream,
+                                                 dispatch.arguments ? list.data() : &single, nullptr);
     if (result != CUDA_SUCCESS) {
       throw CudaError(result,
                       fmt::format("launch of {} over {}x{}x{} threadgroups of {} threads and {} bytes", kernel.entry,
@@ -312,20 +359,21 @@ class CudaDevice : public Device {
     }
   }
 
-  // A graph of the commands; the one that was made before if it is still there.
+  // A graph of the commands; the one that was made before if it is still there. Captured on a stream of the device's
+  // own, as a caller's may be the default stream, which cannot be captured.
   CUgraphExec graph_of(const Commands& commands) {
     const auto known =
         std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.commands == commands; });
     if (known != graphs_.end()) return known->executable;
-    check(cuda_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    check(cuda_.cuStreamBeginCapture(own_stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
     CUgraph captured = nullptr;
     try {
-      enqueue(commands);
+      put_on(own_stream_, commands);
     } catch (const std::exception&) {
-      if (cuda_.cuStreamEndCapture(stream_, &captured) == CUDA_SUCCESS) cuda_.cuGraphDestroy(captured);
+      if (cuda_.cuStreamEndCapture(own_stream_, &captured) == CUDA_SUCCESS) cuda_.cuGraphDestroy(captured);
       throw;
     }
-    check(cuda_.cuStreamEndCapture(stream_, &captured), "cuStreamEndCapture");
+    check(cuda_.cuStreamEndCapture(own_stream_, &captured), "cuStreamEndCapture");
     Graph graph{commands, nullptr};
     const CUresult result = cuda_.cuGraphInstantiateWithFlags(&graph.executable, captured, 0);
     cuda_.cuGraphDestroy(captured);
@@ -338,13 +386,15 @@ class CudaDevice : public Device {
   }
 
   const CudaDriver& cuda_;
+  const bool callers_;  // the context and stream_ are a caller's
   CUdevice device_ = 0;
   std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;
   size_t most_threadgroup_bytes_ = 0;  // the hardware's; info().threadgroup_memory_bytes may be lowered
   std::mutex mutex_;                   // of all below
   CUcontext context_ = nullptr;
-  CUstream stream_ = nullptr;
+  CUstream own_stream_ = nullptr;
+  CUstream stream_ = nullptr;                      // where all is done
   std::vector<CUevent> events_;                    // one per timestamp of a submission
   std::vector<Graph> graphs_;                      // the oldest first
   std::unordered_map<void*, CUdeviceptr> blocks_;  // what allocate() gave, and what the driver gave for it
@@ -360,6 +410,17 @@ CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string nam
 
 CudaKernel::~CudaKernel() { device_.unload(*this); }
 
+std::unique_ptr<Device> open(int ordinal, std::optional<CUstream> of_caller) {
+  try {
+    int count = 0;
+    check(cuda_driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
+    if (ordinal >= count) throw DeviceMissing(fmt::format("no such device; this machine has {}", count));
+    return std::make_unique<CudaDevice>(ordinal, of_caller);
+  } catch (const DeviceMissing& error) {
+    throw DeviceMissing(fmt::format("cuda:{}: {}", ordinal, error.what()));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_cuda_device(std::string_view spec) {
@@ -371,15 +432,12 @@ std::unique_ptr<Device> open_cuda_device(std::string_view spec) {
       throw BadInput(fmt::format("device '{}' is not allowed; cuda, or cuda:N with N from 0", spec));
     }
   }
-  const std::string name = fmt::format("cuda:{}", ordinal);
-  try {
-    int count = 0;
-    check(cuda_driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
-    if (ordinal >= count) throw DeviceMissing(fmt::format("no such device; this machine has {}", count));
-    return std::make_unique<CudaDevice>(ordinal);
-  } catch (const DeviceMissing& error) {
-    throw DeviceMissing(name + ": " + error.what());
-  }
+  return open(ordinal, std::nullopt);
+}
+
+std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream) {
+  if (ordinal < 0) throw BadInput(fmt::format("device cuda:{} is not allowed; cuda:N with N from 0", ordinal));
+  return open(ordinal, static_cast<CUstream>(stream));
 }
 
 }  // namespace attn

@@ -21,10 +21,11 @@ namespace attn {
   X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDeviceTotalMem)                  \
   X(cuDeviceGetPCIBusId) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuMemAlloc) X(cuMemFree) X(cuMemGetInfo)               \
   X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemsetD8Async) X(cuModuleLoadData) X(cuModuleUnload)                 \
-  X(cuModuleGetFunction) X(cuModuleGetGlobal) X(cuFuncGetParamInfo) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuStreamCreate)             \
-  X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags)   \
-  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuGraphLaunch) X(cuEventCreate) X(cuEventRecordWithFlags) X(cuEventElapsedTime)   \
-  X(cuEventDestroy) X(cuTensorMapEncodeTiled)
+  X(cuModuleGetFunction) X(cuModuleGetGlobal) X(cuFuncGetParamInfo) X(cuFuncSetAttribute) X(cuLaunchKernel)          \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamQuery)     \
+  X(cuStreamIsCapturing) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags)                \
+  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuGraphLaunch) X(cuEventCreate) X(cuEventRecordWithFlags)                \
+  X(cuEventElapsedTime) X(cuEventDestroy) X(cuTensorMapEncodeTiled)
 #define ATTN_NVRTC_FUNCTIONS(X)                                                                                      \
   X(nvrtcVersion) X(nvrtcGetErrorString) X(nvrtcCreateProgram) X(nvrtcDestroyProgram) X(nvrtcCompileProgram)         \
   X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)                               \

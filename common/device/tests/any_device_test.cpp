@@ -7,6 +7,8 @@
 #include <array>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -41,6 +43,58 @@ TEST_F(AnyDeviceTest, LimitsThreadgroupMemory) {
   device_->limit_threadgroup_memory(own);
   device_->limit_threadgroup_memory(32768);
   EXPECT_EQ(device_->info().threadgroup_memory_bytes, 32768u);
+}
+
+TEST_F(AnyDeviceTest, SaysWhatThreadgroupMemoryItLacks) {
+  DeviceInfo info = device_->info();
+  info.threadgroup_memory_bytes = 1000;
+  EXPECT_EQ(info.lacks_threadgroup_memory(1000), std::nullopt);
+  EXPECT_EQ(info.lacks_threadgroup_memory(1001),
+            fmt::format("needs 1001 bytes of threadgroup memory, {} has 1000", info.spec));
+}
+
+TEST(DeviceInfoTest, AnUnknownBackendIsAnError) {
+  DeviceInfo info;
+  info.backend = "cuda";
+  EXPECT_TRUE(info.is_cuda());
+  info.backend = "cpu";
+  EXPECT_FALSE(info.is_cuda());
+  for (const char* backend : {"metal", ""}) {
+    info.backend = backend;
+    const std::string message = message_of<std::logic_error>([&] { info.is_cuda(); });
+    EXPECT_NE(message.find(fmt::format("'{}'", backend)), std::string::npos) << message;
+  }
+}
+
+/// A source tree of its own with one kernel, which is read from the file anew whenever it is compiled.
+TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
+  const bool cuda = device_->info().is_cuda();
+  const test::TemporaryFolder folder;
+  const test::Variable tree("ATTENTION_PROTO_SOURCE", folder.path().string());
+  const KernelSource source{cuda ? "lab/kernel.cuda.cu" : "lab/kernel.cpu.cpp", "run", {{"ONE", 1}, {"TWO", 2}}, {}};
+  const auto message = [&](const std::string& text, const std::string& header) {
+    test::write_text(folder.path() / source.path, text);
+    test::write_text(folder.path() / "lab/header.h", header);
+    try {
+      device_->compile(source);
+    } catch (const CompileError& error) {
+      EXPECT_EQ(error.key(), source.key());
+      EXPECT_EQ(error.what(), fmt::format("{} does not compile:\n{}", error.key(), error.log()));
+      return std::string(error.log());
+    }
+    ADD_FAILURE() << "it compiles";
+    return std::string();
+  };
+  const auto place = [&](const std::string& path, int line) {
+    return cuda ? fmt::format("{}({}): error", path, line) : fmt::format("{}:{}:", path, line);
+  };
+  const std::string head = "#include \"lab/header.h\"\n\n// A comment.\n";
+  const std::string entry = cuda ? "extern \"C\" __global__ void run(int* p) {\n" : "extern \"C\" void run(int* p) {\n";
+  std::string log = message(head + entry + "  *p = ONE + TWO;\n  *p = MISSPELT;\n  *p = ALSO_MISSPELT;\n}\n", "");
+  EXPECT_NE(log.find(place(source.path, 6)), std::string::npos) << log;
+  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "all that is wrong: " << log;
+  log = message(head + entry + "  *p = ONE + TWO;\n}\n", "\nint broken(;\n");
+  EXPECT_NE(log.find(place("lab/header.h", 2)), std::string::npos) << log;
 }
 
 TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
@@ -99,6 +153,27 @@ TEST_F(AnyBufferTest, RefusesMoreThanItHolds) {
   EXPECT_EQ(content_of<unsigned char>(buffer), Bytes(8, 0xFF));
   buffer.upload(bytes.data(), 3);
   EXPECT_EQ(content_of<unsigned char>(buffer), (Bytes{1, 2, 3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}));
+}
+
+TEST_F(AnyBufferTest, BorrowsWhatIsAnothers) {
+  Buffer owner = buffer_of(*device_, Bytes{1, 2, 3, 4, 5, 6, 7, 8});
+  void* const inside = static_cast<unsigned char*>(owner.data()) + 2;
+  {
+    Buffer borrowed = Buffer::borrow(*device_, inside, 4);
+    EXPECT_EQ(borrowed.data(), inside);
+    EXPECT_EQ(borrowed.bytes(), 4u);
+    EXPECT_EQ(content_of<unsigned char>(borrowed), (Bytes{3, 4, 5, 6})) << "it is left as it is";
+    EXPECT_TRUE(borrowed.guards_intact());
+    const unsigned char nine = 9;
+    borrowed.upload(&nine, 1);
+    EXPECT_THROW(borrowed.upload(&nine, 5), BadInput);
+    EXPECT_EQ(content_of<unsigned char>(owner), (Bytes{1, 2, 9, 4, 5, 6, 7, 8}));
+    Buffer moved = std::move(borrowed);
+    EXPECT_EQ(moved.data(), inside);
+    moved.poison();
+  }
+  EXPECT_EQ(content_of<unsigned char>(owner), (Bytes{1, 2, 0xFF, 0xFF, 0xFF, 0xFF, 7, 8})) << "it is not released";
+  EXPECT_TRUE(owner.guards_intact());
 }
 
 struct Poke {
@@ -188,6 +263,77 @@ TEST_F(AnyDeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
   EXPECT_EQ(content_of<uint64_t>(sums)[0], 11000u);
 }
 
+struct Mixed {
+  short first;
+  double second;
+  char third;
+};
+
+/// A kernel that was not written for this program: its parameters stand side by side.
+KernelSource foreign_kernel(const DeviceInfo& info) {
+  const std::string body = R"(
+    struct Mixed { short first; double second; char third; };
+    static void body(double* sums, char a, Mixed mixed, float b, long long c) {
+      sums[0] += a * 1000 + b;
+      sums[1] += mixed.first + mixed.second + mixed.third + c;
+    })";
+  const std::string path = info.is_cuda() ? "test/foreign.cuda.cu" : "test/foreign.cpu.cpp";
+  const std::string entry = info.is_cuda() ? R"(
+    extern "C" __global__ void run(double* sums, char a, Mixed mixed, float b, long long c) {
+      body(sums, a, mixed, b, c);
+    })"
+                                           : R"(
+    extern "C" void run(const void* const* arguments, const struct Threadgroup*) {
+      body(*static_cast<double* const*>(arguments[0]), *static_cast<const char*>(arguments[1]),
+           *static_cast<const Mixed*>(arguments[2]), *static_cast<const float*>(arguments[3]),
+           *static_cast<const long long*>(arguments[4]));
+    })";
+  return {path, "run", {}, {{path, body + entry}}};
+}
+
+TEST_F(AnyDeviceTest, TakesAListOfArguments) {
+  const KernelSource source = foreign_kernel(device_->info());
+  const auto kernel = device_->load(device_->compile(source), source.entry);
+  const Buffer sums = buffer_of(*device_, std::vector<double>{0, 0});
+  const auto encode = [&](bool timed, float b) {
+    CommandEncoder encoder;
+    if (timed) encoder.timestamp();
+    {
+      Arguments arguments(sums.data(), char{2}, Mixed{5, 0.25, 3}, b);
+      arguments.add(1LL << 40);
+      encoder.dispatch(*kernel, {}, 1, 0, arguments);
+      encoder.dispatch(*kernel, {}, 1, 0, Arguments(sums.data(), char{1}, Mixed{0, 0, 0}, 0.0f, 0LL));
+    }
+    if (timed) encoder.timestamp();
+    return encoder;
+  };
+  const double second = 8.25 + static_cast<double>(1LL << 40);
+  double first = 0;
+  for (int round = 1; round <= 4; ++round) {
+    // An encoder that differs in an argument alone is another one, also where encoders are kept as graphs.
+    const float b = round < 3 ? 0.5f : 0.75f;
+    device_->submit(encode(round % 2 == 0, b));
+    first += 3000 + b;
+    EXPECT_EQ(content_of<double>(sums), (std::vector<double>{first, round * second})) << round;
+  }
+}
+
+TEST(CommandEncoderTest, CommandsDifferWhereTheirParametersDo) {
+  const Kernel kernel;
+  const auto commands_of = [&](const auto&... parameters) {
+    CommandEncoder encoder;
+    (encoder.dispatch(kernel, {}, 1, 0, parameters), ...);
+    return encoder.commands();
+  };
+  EXPECT_EQ(commands_of(7, 8.0), commands_of(7, 8.0));
+  EXPECT_NE(commands_of(7), commands_of(8));
+  EXPECT_EQ(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 8.0)));
+  EXPECT_NE(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 9.0)));
+  EXPECT_NE(commands_of(Arguments(7)), commands_of(Arguments(7, 8.0)));
+  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list of one is no struct";
+  EXPECT_EQ(commands_of(Arguments()).size(), 1u);
+}
+
 // One binary, loaded with as many values as are wanted; the others are compiled in.
 TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
   struct Params {
@@ -265,6 +411,23 @@ TEST_F(AnyDeviceTest, GivesATimeLessThanTimestamps) {
     EXPECT_EQ(seconds.size(), static_cast<size_t>(std::max(0, timestamps - 1)));
     for (const double time : seconds) EXPECT_GE(time, 0);
   }
+}
+
+TEST_F(AnyDeviceTest, EnqueuesWhatALaterSubmissionWaitsFor) {
+  const KernelSource source = any_kernel(device_->info(), R"(
+    struct Count { unsigned* count; };
+    KERNEL(Count) { *p->count = *p->count * 2 + 1 + 0 * (index[0] + count[0]); })");
+  const auto kernel = device_->load(device_->compile(source), source.entry);
+  const Buffer count = buffer_of(*device_, std::vector<unsigned>{7});
+  CommandEncoder encoder;
+  encoder.fill(count.data(), 0, sizeof(unsigned));
+  encoder.dispatch(*kernel, {}, 1, 0, count.data());
+  encoder.dispatch(*kernel, {}, 1, 0, count.data());
+  device_->enqueue(encoder);
+  EXPECT_EQ(content_of<unsigned>(count)[0], 3u) << "a download waits";
+  device_->enqueue(CommandEncoder());
+  encoder.timestamp();
+  EXPECT_THROW(device_->enqueue(encoder), std::logic_error);
 }
 
 struct Denormals {

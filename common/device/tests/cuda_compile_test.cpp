@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "common/device/cuda/compiler.h"
 #include "common/base/error.h"
+#include "common/device/cuda/compiler.h"
+#include "common/device/cuda/cubin.h"
 #include "common/source/binary.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
@@ -28,9 +29,9 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 class CudaCompileTest : public test::CudaCompilerTest {
  protected:
-  std::string error_of(const KernelSource& source) {
+  std::string error_of(const KernelSource& source, const CompileOptions& options = {}) {
     try {
-      compiler_->compile(source);
+      compiler_->compile(source, options);
     } catch (const CompileError& error) {
       return error.what();
     }
@@ -91,13 +92,12 @@ TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
   source.includes["test/reads.h"] = "#pragma once\nstatic inline int scaled(int x) { return x * VALUE; }\n";
   source.includes["test/plain.h"] = "#pragma once\nstatic inline int shared() { return 2; }\n";
   const Binary without = compiler_->compile(source);
-  compiler_->precompile_headers(true);
+  const CompileOptions precompiled{.precompile_headers = true};
   for (const int64_t value : {3, 4, 3}) {
     source.constants["VALUE"] = value;
-    EXPECT_EQ(compiler_->compile(source).code_sha256 == without.code_sha256, value == 3);
+    EXPECT_EQ(compiler_->compile(source, precompiled).code_sha256 == without.code_sha256, value == 3);
   }
-  EXPECT_TRUE(contains(error_of(stores("1", {{"VALUE", 3}})), "declared but never referenced"));
-  compiler_->precompile_headers(false);
+  EXPECT_TRUE(contains(error_of(stores("1", {{"VALUE", 3}}), precompiled), "declared but never referenced"));
   source.constants["VALUE"] = 3;
   EXPECT_EQ(compiler_->compile(source).code_sha256, without.code_sha256);
 }
@@ -139,22 +139,20 @@ TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
   if (!compiler_->has_phase_trace()) GTEST_SKIP() << "NVRTC is too old";
   const Binary plain = compiler_->compile(stores("1"));
   EXPECT_EQ(plain.times.optimizer_s, 0);
-  compiler_->trace_phases(true);
-  const Binary traced = compiler_->compile(stores("1"));
+  const Binary traced = compiler_->compile(stores("1"), {.trace_phases = true});
   EXPECT_GT(traced.times.front_end_s, 0);
   EXPECT_GT(traced.times.optimizer_s, 0);
   EXPECT_GT(traced.times.code_generation_s, 0);
   EXPECT_EQ(traced.code_sha256, plain.code_sha256);
   EXPECT_EQ(traced.key, plain.key);
-  compiler_->precompile_headers(true);
-  EXPECT_GT(compiler_->compile(stores("1")).times.optimizer_s, 0);
+  const CompileOptions both{.precompile_headers = true, .trace_phases = true};
+  EXPECT_GT(compiler_->compile(stores("1"), both).times.optimizer_s, 0);
 }
 
 // NVRTC would end the process.
 TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
-  compiler_->trace_phases(true);
   ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
-  const Binary binary = compiler_->compile(stores("1"));
+  const Binary binary = compiler_->compile(stores("1"), {.trace_phases = true});
   unsetenv("TMPDIR");
   EXPECT_EQ(binary.times.optimizer_s, 0);
   EXPECT_GT(binary.times.code_generation_s, 0);

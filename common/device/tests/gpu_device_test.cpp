@@ -12,9 +12,9 @@
 #include <memory>
 #include <vector>
 
-#include "common/experiment/ceilings.h"
 #include "common/device/cuda/tensor_map.h"
 #include "common/device/tests/support.h"
+#include "common/experiment/ceilings.h"
 #include "common/records/timing.h"
 
 namespace attn {

@@ -1,7 +1,5 @@
 // The pipeline cache and archive: who compiles what and how often, and that nothing damaged is trusted. Most run on a
 // device that makes up its code, so that every byte of an entry can be tried; two processes share a folder for real.
-#include "common/device/pipeline_cache.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -20,6 +18,7 @@
 #include <vector>
 
 #include "common/base/sha256.h"
+#include "common/device/pipeline_cache.h"
 #include "common/device/tests/support.h"
 
 namespace attn {
@@ -45,9 +44,10 @@ class FakeDevice : public Device {
   void release(void* pointer) noexcept override { std::free(pointer); }
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override {}
-  Binary compile(const KernelSource& source) override {
+  Binary compile(const KernelSource& source, const CompileOptions& options) override {
     {
       const std::lock_guard lock(mutex_);
+      last_options = options;
       ++compiled_[source.key()];
     }
     std::this_thread::sleep_for(compile_time);
@@ -81,6 +81,7 @@ class FakeDevice : public Device {
   std::string identity = "compiler 1";
   std::chrono::milliseconds compile_time{0};
   bool fail = false;
+  CompileOptions last_options;
 
  private:
   std::mutex mutex_;
@@ -116,6 +117,16 @@ class PipelineCacheTest : public testing::Test {
   FakeDevice device_;
   TemporaryFolder folder_;
 };
+
+TEST_F(PipelineCacheTest, CompilesWithItsOptions) {
+  PipelineCache(device_, folder_.path()).get(source_number(1));
+  EXPECT_FALSE(device_.last_options.precompile_headers);
+  PipelineCache traced(device_, folder_.path(), {.precompile_headers = true, .trace_phases = true});
+  EXPECT_EQ(traced.get(source_number(1)).origin, "disk") << "the code is the same";
+  EXPECT_EQ(traced.get(source_number(2)).origin, "compiled");
+  EXPECT_TRUE(device_.last_options.precompile_headers);
+  EXPECT_TRUE(device_.last_options.trace_phases);
+}
 
 TEST_F(PipelineCacheTest, FragmentsAndHowTheyAreLinkedTellPipelinesApart) {
   std::vector<KernelSource> sources(4, source_number(1));
@@ -594,12 +605,12 @@ bool compile_and_run(const fs::path& folder, int keys) {
 class LoggingDevice : public FakeDevice {
  public:
   explicit LoggingDevice(fs::path log) : log_(std::move(log)) { compile_time = std::chrono::milliseconds(3); }
-  Binary compile(const KernelSource& source) override {
+  Binary compile(const KernelSource& source, const CompileOptions& options) override {
     const std::string line = source.key() + "\n";
     const int file = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
     close(file);
-    return FakeDevice::compile(source);
+    return FakeDevice::compile(source, options);
   }
 
  private:

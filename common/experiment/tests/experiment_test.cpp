@@ -76,7 +76,7 @@ class FakeDevice : public Device {
   void release(void* pointer) noexcept override { std::free(pointer); }
   void upload(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
   void download(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
-  Binary compile(const KernelSource& source) override {
+  Binary compile(const KernelSource& source, const CompileOptions&) override {
     Binary binary;
     binary.key = source.key();
     binary.code = source.entry;

@@ -1,0 +1,191 @@
+// The kernels of the cpu as other hosts compile them: with the constants that a host of each family gets, and with its
+// instructions. Every host compiles for all of them. It runs those of its own architecture, without the instructions
+// that it lacks: the compiler breaks vectors of any width down to what there is.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/attention/problem.h"
+#include "common/base/error.h"
+#include "common/device/cpu/compiler.h"
+#include "common/testing/tested_device.h"
+
+namespace attn {
+namespace {
+
+struct Host {
+  const char* family;
+  uint32_t simd_width, vector_registers;
+  int64_t tile_vectors, tile_rows;  // expected for tiles of many rows
+  bool copies_pages;                // rows of K a multiple of 4 KiB apart
+  bool asks_ahead;
+  bool bf16_dot;  // of the tuned kernel in bf16
+  bool amx;       // takes the tuned kernel's place in bf16
+};
+
+void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
+
+/// The device under test, described as another host and with that host's compiler.
+class OtherHost : public Device {
+ public:
+  OtherHost(Device& device, const CpuTarget& family) : device_(device), compiler_(family.within(CpuTarget::host())) {
+    info_ = cpu_info(family);
+    info_.features = compiler_.target().features;
+    info_.threadgroup_memory_bytes = device.info().threadgroup_memory_bytes;
+  }
+  void* allocate(size_t bytes) override { return device_.allocate(bytes); }
+  void release(void* pointer) noexcept override { device_.release(pointer); }
+  void upload(void* target, const void* source, size_t bytes) override { device_.upload(target, source, bytes); }
+  void download(void* target, const void* source, size_t bytes) override { device_.download(target, source, bytes); }
+  Binary compile(const KernelSource& source, const CompileOptions&) override { return compiler_.compile(source); }
+  std::string compiler_identity() const override { return compiler_.identity(); }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    return device_.load(binary, entry);
+  }
+  std::vector<double> submit(const CommandEncoder& encoder) override { return device_.submit(encoder); }
+
+ private:
+  Device& device_;
+  const CpuCompiler compiler_;
+};
+
+class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
+ protected:
+  static FlashConfig config(const std::string& variant, int64_t head_dim, int64_t block_r, DType dtype = DType::f32) {
+    FlashConfig result;
+    result.variant = variant;
+    result.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 77, .kv_len = 131, .head_dim = head_dim};
+    result.dtype = result.out_dtype = dtype;
+    result.block_r = block_r;
+    result.block_c = 48;
+    return result;
+  }
+  int64_t constant(const FlashConfig& config, const std::string& name) const {
+    return FlashBackend::of(info_).kernel(config, info_, false).source.constants.at(name);
+  }
+
+  const CpuTarget target_ = CpuTarget::named(GetParam().family);
+  const DeviceInfo info_ = cpu_info(target_);
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Hosts,
+                         testing::Values(Host{"x86-64-v2", 4, 16, 2, 6, true, false, false, false},
+                                         Host{"x86-64-v3", 8, 16, 2, 6, true, false, false, false},
+                                         Host{"x86-64-v4", 16, 32, 4, 6, false, true, false, false},
+                                         Host{"cascadelake", 16, 32, 4, 6, false, true, false, false},
+                                         Host{"znver4", 16, 32, 2, 12, true, false, true, false},
+                                         Host{"graniterapids", 16, 32, 4, 6, false, true, false, true},
+                                         Host{"neoverse-n1", 4, 32, 4, 6, true, false, false, false}),
+                         [](const auto& test) {
+                           std::string name = test.param.family;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
+  const Host& host = GetParam();
+  EXPECT_EQ(info_.simd_width, host.simd_width);
+  EXPECT_EQ(info_.vector_registers, host.vector_registers);
+  const FlashConfig many_rows = config("tuned", 128, 256);
+  EXPECT_EQ(constant(many_rows, "TILE_VECTORS"), host.tile_vectors);
+  EXPECT_EQ(constant(many_rows, "TILE_ROWS"), host.tile_rows);
+  EXPECT_EQ(constant(many_rows, "ASK_AHEAD"), host.asks_ahead);
+  EXPECT_LE(constant(many_rows, "TILE_VECTORS") * (constant(many_rows, "TILE_ROWS") + 1), host.vector_registers);
+
+  const FlashConfig few_rows = config("tuned", 128, 16);  // no more than one vector of 16 lanes
+  EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
+}
+
+TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheFirstCache) {
+  FlashConfig pages = config("tuned", 256, 64);
+  pages.layout = Layout::bshd;
+  pages.shape.q_heads = pages.shape.kv_heads = 4;  // 4 KiB from row to row
+  EXPECT_EQ(constant(pages, "COPY_K"), GetParam().copies_pages);
+  pages.layout = Layout::bhsd;
+  EXPECT_EQ(constant(pages, "COPY_K"), 0);
+  pages.dtype = DType::f16;  // to be converted
+  EXPECT_EQ(constant(pages, "COPY_K"), 1);
+}
+
+TEST_P(Hosts, CompileEveryKernel) {
+  const std::unique_ptr<CpuCompiler> compiler = [&]() -> std::unique_ptr<CpuCompiler> {
+    try {
+      return std::make_unique<CpuCompiler>(target_);
+    } catch (const DeviceMissing&) {
+      return nullptr;
+    }
+  }();
+  if (!compiler) GTEST_SKIP() << "this LLVM was built without " << target_.triple;
+  std::set<std::string> kernels;
+  const FlashBackend& backend = FlashBackend::of(info_);
+  for (const std::string& variant : backend.variants()) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const bool hooked : {false, true}) {
+        FlashConfig flash = config(variant, hooked ? 72 : 128, 64, dtype);
+        flash.shape.causal = hooked;
+        const KernelSource source = backend.kernel(flash, info_, hooked).source;
+        kernels.insert(source.path);
+        if (variant == "tuned" && dtype == DType::bf16 && !hooked) {
+          const auto& constants = source.constants;
+          EXPECT_EQ(constants.contains("BF16_DOT") && constants.at("BF16_DOT"), GetParam().bf16_dot);
+        }
+        try {
+          EXPECT_FALSE(compiler->compile(source).code.empty());
+        } catch (const CompileError& error) {
+          ADD_FAILURE() << name(dtype) << ": " << error.what();
+        }
+      }
+    }
+  }
+  std::set<std::string> expected;
+  for (const std::string& path : kernel_files()) {
+    if (!path.starts_with("common/attention/kernels/") || !path.ends_with(".cpu.cpp")) continue;
+    if (GetParam().amx || path.find("amx") == std::string::npos) expected.insert(path);
+  }
+  EXPECT_EQ(kernels, expected);
+}
+
+TEST_P(Hosts, ComputeWhatTheOracleDoes) {
+  std::unique_ptr<OtherHost> host;
+  try {
+    host = std::make_unique<OtherHost>(test::device(), target_);
+  } catch (const BadInput& error) {
+    GTEST_SKIP() << error.what();  // of another architecture
+  }
+  PipelineCache pipelines(*host, "");
+  bool causal = false;
+  const auto expect_right = [&](FlashConfig flash, Layout layout) {
+    flash.shape.causal = causal = !causal;                                       // each second case
+    if (layout == Layout::bshd) flash.shape.q_heads = flash.shape.kv_heads = 4;  // at 256 f32, 4 KiB apart
+    flash.layout = layout;
+    FlashProblem problem(*host, pipelines, std::make_shared<FlashInputs>(*host, flash, 7, ""), flash);
+    problem.poison();
+    CommandEncoder encoder;
+    problem.encode(encoder);
+    host->submit(encoder);
+    const Check check = problem.check();
+    EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", problem.pipeline().binary.key, name(flash.dtype), name(layout))
+                          << check.worst;
+  };
+  for (const auto& [dtype, layout] : {std::pair{DType::f32, Layout::bhsd},
+                                      {DType::f32, Layout::bshd},
+                                      {DType::f16, Layout::bhsd},
+                                      {DType::bf16, Layout::bshd}}) {
+    for (const auto& [head_dim, block_r] : {std::pair{8, 16}, {64, 64}, {72, 32}, {128, 128}, {256, 48}}) {
+      expect_right(config("tuned", head_dim, block_r, dtype), layout);
+    }
+  }
+  for (const char* variant : {"naive", "tiled_scalar", "tiled_vector"}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      expect_right(config(variant, 72, 32, dtype), Layout::bhsd);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

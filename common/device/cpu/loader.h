@@ -1,0 +1,39 @@
+// Object files to functions of this process, by LLVM's JIT linker.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "common/kernel/cpu.h"
+#include "common/source/binary.h"
+
+namespace llvm::orc {
+class LLJIT;
+}  // namespace llvm::orc
+
+namespace attn {
+
+/// A kernel's function; see common/kernel/cpu.h.
+using KernelFunction = void (*)(const void* parameters, const Threadgroup* group);
+
+class CpuLoader {
+ public:
+  /// Throws DeviceMissing where the JIT does not start.
+  CpuLoader();
+  ~CpuLoader();
+
+  struct Loaded {
+    KernelFunction function = nullptr;
+    std::shared_ptr<const void> code;
+  };
+  /// Links the object, or all those of an archive, into this process, with the constants that it reads at run time. The
+  /// code lives until the returned handle goes. Throws CompileError.
+  Loaded load(const Binary& binary, const std::string& entry);
+
+ private:
+  std::unique_ptr<llvm::orc::LLJIT> jit_;
+  std::atomic<unsigned> loaded_{0};
+};
+
+}  // namespace attn

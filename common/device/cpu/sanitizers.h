@@ -1,0 +1,13 @@
+// A build with AddressSanitizer or UndefinedBehaviorSanitizer instruments its kernels too.
+#pragma once
+
+#include <string_view>
+
+namespace attn {
+
+/// Whether the build has the sanitizer: "address" or "undefined".
+constexpr bool sanitizes(std::string_view name) {
+  return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
+}
+
+}  // namespace attn

@@ -1,0 +1,131 @@
+// What kernels of the cpu are compiled for: this host, or another.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "common/device/cpu/compiler.h"
+#include "common/device/cpu/target.h"
+#include "common/device/tests/support.h"
+
+namespace attn {
+namespace {
+
+using test::kernel_text;
+using test::message_of;
+
+/// y = a x + y over 64 floats.
+KernelSource multiply_add() {
+  return kernel_text(R"(
+    struct Params { float* y; const float* x; float a; };
+    extern "C" void run(const Params* p, const Threadgroup*) {
+      typedef float Floats __attribute__((vector_size(64)));
+      for (int i = 0; i < 64; i += 16) {
+        store(p->y + i, load<Floats>(p->x + i) * p->a + load<Floats>(p->y + i));
+      }
+    })");
+}
+
+// 16-bit little-endian number of the object file's header.
+int machine_of(const Binary& binary) {
+  return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
+}
+
+TEST(CpuTargetTest, TheHostsIsTheDevices) {
+  const CpuTarget host = CpuTarget::host();
+  const DeviceInfo here = Device::open("cpu:threads=1")->info(), info = cpu_info(host);
+  EXPECT_EQ(info.backend, here.backend);
+  EXPECT_EQ(info.arch, here.arch);
+  EXPECT_EQ(info.toolchain, here.toolchain);
+  EXPECT_EQ(info.features, here.features);
+  EXPECT_EQ(info.simd_width, here.simd_width);
+  EXPECT_EQ(info.vector_registers, here.vector_registers);
+  EXPECT_EQ(host.within(host).switches, host.switches);
+  EXPECT_EQ(host.within(host).features, host.features);
+}
+
+TEST(CpuTargetTest, FamiliesHaveTheirVectors) {
+  const auto info = [](const char* family) { return cpu_info(CpuTarget::named(family)); };
+  EXPECT_EQ(info("x86-64-v2").simd_width, 4u);
+  EXPECT_EQ(info("x86-64-v2").vector_registers, 16u);
+  EXPECT_FALSE(info("x86-64-v2").has("avx"));
+  EXPECT_EQ(info("x86-64-v3").simd_width, 8u);
+  EXPECT_TRUE(info("x86-64-v3").has("fma"));
+  EXPECT_FALSE(info("x86-64-v3").has("avx512f"));
+  for (const char* family : {"x86-64-v4", "cascadelake", "znver4", "graniterapids"}) {
+    EXPECT_EQ(info(family).simd_width, 16u) << family;
+    EXPECT_EQ(info(family).vector_registers, 32u) << family;
+  }
+  EXPECT_FALSE(info("cascadelake").has("avx512bf16"));
+  EXPECT_TRUE(info("znver4").has("avx512bf16"));
+  EXPECT_FALSE(info("znver4").has("amx-bf16"));
+  EXPECT_TRUE(info("graniterapids").has("amx-bf16"));
+  EXPECT_EQ(info("neoverse-n1").simd_width, 4u);
+  EXPECT_EQ(info("neoverse-n1").vector_registers, 32u);
+  EXPECT_TRUE(info("neoverse-n1").has("neon"));
+  EXPECT_EQ(info("neoverse-n1").arch, "neoverse-n1");
+
+  const std::string message = message_of<BadInput>([] { CpuTarget::named("z80"); });
+  EXPECT_NE(message.find("'z80'"), std::string::npos) << message;
+}
+
+TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
+  if (test::sanitizes("address")) GTEST_SKIP() << "instructions of sanitizers are among them";
+  const auto multiply_adds = [](const CpuTarget& target) {
+    const CpuCompiler compiler(target);
+    int count = 0;
+    for (const auto& [name, times] : compiler.contents(compiler.compile(multiply_add()).code).instructions) {
+      if (name.starts_with("vfma") || name == "fmla") count += times;
+    }
+    return count;
+  };
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "it has none";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "of 4 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "of 8 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "of 16 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake").within(CpuTarget::named("x86-64-v3"))), 2);
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3").within(CpuTarget::named("cascadelake"))), 2);
+}
+
+TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
+  constexpr int x86_64 = 62, aarch64 = 183;
+  EXPECT_EQ(machine_of(CpuCompiler(CpuTarget::named("x86-64-v3")).compile(multiply_add())), x86_64);
+  EXPECT_EQ(machine_of(CpuCompiler(CpuTarget::named("neoverse-n1")).compile(multiply_add())), aarch64);
+  EXPECT_NE(CpuCompiler(CpuTarget::named("x86-64-v3")).identity(), CpuCompiler(CpuTarget::named("znver4")).identity());
+  EXPECT_THROW(CpuTarget::named("neoverse-n1").within(CpuTarget::named("x86-64-v3")), BadInput);
+}
+
+// What is cut down to this host runs here.
+TEST(CpuTargetTest, RunsWhatIsCompiledForAFamilyWithinThisHost) {
+  const auto device = Device::open("cpu:threads=1");
+  for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {
+    CpuTarget target = CpuTarget::named(family);
+    try {
+      target = target.within(CpuTarget::host());
+    } catch (const BadInput&) {
+      continue;  // of another architecture
+    }
+    std::vector<float> x(64), y(64), expected(64);
+    for (int i = 0; i < 64; ++i) {
+      x[i] = static_cast<float>(i);
+      y[i] = 1;
+      expected[i] = 2.0f * x[i] + 1;
+    }
+    struct Params {
+      float* y;
+      const float* x;
+      float a;
+    };
+    const auto kernel = device->load(CpuCompiler(target).compile(multiply_add()), "run");
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel, {}, 1, 0, Params{y.data(), x.data(), 2});
+    device->submit(encoder);
+    EXPECT_EQ(y, expected) << family;
+  }
+}
+
+}  // namespace
+}  // namespace attn
