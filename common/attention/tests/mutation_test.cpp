@@ -11,7 +11,7 @@
 
 #include "common/attention/tests/flash_run.h"
 #include "common/attention/tests/mutations.h"
-#include "common/attention/tests/other_host.h"
+#include "common/attention/tests/path_device.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 
@@ -87,33 +87,9 @@ std::vector<BlockCase> block_cases() {
   return cases;
 }
 
-/// The device under test, or the cpu as the host that a path asks for; null where it cannot be one.
-std::unique_ptr<Device> described(const KernelPath& path) {
-  const std::string_view host = path.host;
-  if (host == "znver4") {
-    if (!device().info().has("avx512bf16")) return nullptr;
-    return std::make_unique<test::OtherHost>(device(), "znver4", 16, 32, std::vector<std::string>{"avx512bf16"});
-  }
-  return std::make_unique<test::OtherHost>(device(), "cascadelake", 16, 32);
-}
-
-class BlockMutations : public OnDevice<testing::TestWithParam<BlockCase>> {
+class BlockMutations : public test::OnPath<BlockCase> {
  protected:
-  void SetUp() override {
-    OnDevice::SetUp();
-    if (IsSkipped()) return;
-    const KernelPath& path = GetParam().path;
-    if (std::string_view(path.file) == test::amx_file && !device().info().has("amx-bf16")) {
-      GTEST_SKIP() << "this host has no AMX";
-    }
-    if (*path.host) {
-      other_ = described(path);
-      if (!other_) GTEST_SKIP() << "this host has not what a " << path.host << " has";
-    }
-    if (const auto reason = skip_reason(test::block_mutation_config(path), on().info())) GTEST_SKIP() << *reason;
-  }
-
-  Device& on() { return other_ ? *other_ : device(); }
+  const KernelPath& path() const override { return GetParam().path; }
 
   /// Tests of a dtype share tensors, and the oracle's answer.
   static std::shared_ptr<FlashInputs> inputs(const FlashConfig& config, InputKind kind) {
@@ -123,14 +99,10 @@ class BlockMutations : public OnDevice<testing::TestWithParam<BlockCase>> {
     return shared;
   }
 
-  Check run_fresh() {
-    const FlashConfig config = test::block_mutation_config(GetParam().path);
-    PipelineCache fresh(on(), "");
-    return run(config, inputs(config, GetParam().mutation.inputs), {}, on(), fresh);
+  Check run_on(PipelineCache& cache) {
+    const FlashConfig config = test::block_mutation_config(path());
+    return run(config, inputs(config, GetParam().mutation.inputs), {}, on(), cache);
   }
-
- private:
-  std::unique_ptr<Device> other_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, BlockMutations, testing::ValuesIn(block_cases()), [](const auto& test) {
@@ -139,10 +111,11 @@ INSTANTIATE_TEST_SUITE_P(All, BlockMutations, testing::ValuesIn(block_cases()), 
 
 TEST_P(BlockMutations, AreCaught) {
   const BlockMutation& mutation = GetParam().mutation;
-  const Check unbroken = run_fresh();
+  const Check unbroken = run_on(pipelines());
   ASSERT_TRUE(unbroken.ok) << unbroken.worst;
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
-  const Check broken = run_fresh();
+  PipelineCache fresh(on(), "");
+  const Check broken = run_on(fresh);
   EXPECT_FALSE(broken.ok) << "it uses " << broken.max_used << " of the tolerance, unbroken " << unbroken.max_used;
   RecordProperty("unbroken_uses", std::to_string(unbroken.max_used));
   RecordProperty("broken_uses", std::to_string(broken.max_used));
