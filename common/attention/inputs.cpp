@@ -44,7 +44,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// values[s][d] += add(batch, head, s, d) for the rows s of all heads.
+// change(row, batch, head, s) for all rows of the tensor.
 template <typename Change>
 void change_rows(Tensor& tensor, const Change& change) {
   std::vector<double> row(static_cast<size_t>(tensor.dim));
@@ -59,8 +59,8 @@ void change_rows(Tensor& tensor, const Change& change) {
   }
 }
 
-// A key k times `factor` is added to every second query, which raises that key's score by about factor sqrt(dim), and
-// gives the others a standard deviation of `factor`.
+// Adds a key k times `factor` to every second query. With the default scale this raises that key's score by about
+// factor sqrt(dim), and gives the others a standard deviation of `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   std::vector<double> key(static_cast<size_t>(shape.head_dim));
@@ -71,7 +71,7 @@ void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t 
     const auto needle = static_cast<int64_t>(mixed(seed ^ mixed(number)) % static_cast<uint64_t>(keys));
     inputs.k.load(inputs.k.offset(b, h / (shape.q_heads / shape.kv_heads), needle, 0), key);
     const double score = std::log(static_cast<double>(keys)) + needle_margin;
-    const double factor = score / (shape.effective_scale() * dim);
+    const double factor = score / std::sqrt(dim);
     for (size_t d = 0; d < query.size(); ++d) query[d] += factor * key[d];
   });
 }

@@ -16,11 +16,12 @@ namespace attn {
 //    numerator alone. Those of different keys are independent, so in o they add up to a standard deviation of
 //    0.4 unit spread, spread = sqrt(sum of (w v)^2). The largest of a million is five times that, 2 units, and a row of
 //    one key can take one. Where all weights are nearly the same, all are rounded the same way: unit |o|.
-// 2. A score s = scale q k is a sum of d products in f32. Its error is u scale |q| |k| times a factor that grows with
-//    sqrt(d): from rounding partial sums, independently, on a CPU; from rounding them towards zero in the d / 16 steps
-//    of tensor cores, or 3 d / 8 of tf32, which stands for f32 with 2^-22 a product. Scaling and the rounding of
-//    exponents add some u of |s|. An error of a score is a relative error of its weight, in numerator and denominator,
-//    so o errs by (4 + sqrt(d)) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5.
+// 2. A score s = scale q k is a sum of d products in f32. Rounding its partial sums to nearest errs by u scale |q| |k|
+//    times a factor that grows with sqrt(d). Tensor cores round them towards zero, all `steps` the same way, by 2 u of
+//    the partial sum at most and u / 2 of s on average: d / 16 steps, or 3 d / 8 for three products of tf32, which
+//    stand for one of f32. Scaling and the rounding of exponents add some u of |s|. An error of a score is a relative
+//    error of its weight, in numerator and denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread +
+//    |o|). A hook's own exp or tanh may add 1e-5.
 // 3. The exponential: 2^-22 of a GPU's, 2e-7 of the cpu's polynomial, and 2^-22 for the products P V of tf32; 2^-20 for
 //    all. For bf16 the cpu takes a polynomial of 8e-5, an error that a row of few keys shows in full.
 // 4. Sums over keys in f32, whose partial sums are at most swing + |o|, from whichever end they begin. Rounded to
@@ -52,12 +53,14 @@ AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype,
   const double least = out_dtype == DType::f16 ? 0x1p-24 : 1e-30;
 
   const size_t dim = static_cast<size_t>(shape.head_dim);
+  const double products = static_cast<double>(dim);
+  const double steps = dtype == DType::f32 ? 3 * products / 8 : products / 16;
   AttentionTolerance allowed;
   allowed.o.resize(want.o.size());
   allowed.lse.resize(want.lse.size());
   for (size_t row = 0; row < want.rows.size(); ++row) {
     const double keys = static_cast<double>(shape.keys_seen(want.rows[row].q));
-    const double score = (4 + std::sqrt(static_cast<double>(dim))) * u * want.score_size[row];
+    const double score = (4 + std::sqrt(products) + steps / 2) * u * want.score_size[row];
     const double weight = score + exponential + hook;
     const double lost = 2 * u * static_cast<double>(want.tiny_weights[row]);
     const double sum = u * (2 * std::sqrt(keys) + 64) + lost;

@@ -1,5 +1,4 @@
-// The kernels against the oracle: every axis value, random shapes, hooks, edges, and kernels broken on purpose. On the
-// device under test.
+// The kernels against the oracle: every axis value, random shapes, hooks and edges. On the device under test.
 #include "common/attention/problem.h"
 
 #include <fmt/format.h>
@@ -10,58 +9,33 @@
 #include <random>
 #include <string_view>
 
+#include "common/attention/tests/flash_run.h"
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
-#include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
 namespace {
 
+using test::describe;
 using test::device;
-using test::MutatedSources;
 using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
+using test::random_inputs;
+using test::run;
+using test::runs;
+using test::skip_reason;
+using test::small;
 
-FlashConfig small(const std::string& variant) {
-  FlashConfig config;
-  config.variant = variant;
-  config.shape = {.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 37, .kv_len = 41, .head_dim = 24};
-  config.block_r = on_cuda ? 64 : 16;
-  config.block_c = 16;
-  if (variant == "wgmma") config.dtype = DType::bf16;
-  return config;
-}
+// Configurations of a test that the device took.
+int configurations = 0;
 
-/// Whether the device takes the configuration.
-bool runs(const FlashConfig& config) {
-  const DeviceInfo& info = device().info();
-  const FlashBackend& backend = FlashBackend::of(info);
-  return !backend.skip_reason(config, info) &&
-         backend.kernel(config, info, false).threadgroup_bytes <= info.threadgroup_memory_bytes;
-}
-
-std::string describe(const FlashConfig& c) {
-  const AttentionShape& s = c.shape;
-  return fmt::format("{} b{} h{}/{} q{} k{} d{} causal={} scale={} {}->{} {} {}x{}", c.variant, s.batch, s.q_heads,
-                     s.kv_heads, s.q_len, s.kv_len, s.head_dim, s.causal, s.scale, name(c.dtype), name(c.out_dtype),
-                     name(c.layout), c.block_r, c.block_c);
-}
-
-// Launches the configuration on fresh tensors and checks it.
-Check run(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}, Device& on = device(),
-          PipelineCache& cache = pipelines(), int launches = 1) {
-  FlashProblem problem(on, cache, std::make_shared<FlashInputs>(on, config, 7, ""), config, hook);
-  problem.poison();
-  CommandEncoder encoder;
-  for (int launch = 0; launch < launches; ++launch) problem.encode(encoder);
-  on.submit(encoder);
-  return problem.check();
-}
-
-void expect_correct(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}) {
-  const Check check = run(config, hook);
+// Leaves out what the device does not take.
+void expect_correct(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}, int launches = 1) {
+  if (!runs(config)) return;
+  ++configurations;
+  const Check check = run(config, random_inputs(config), hook, device(), pipelines(), launches);
   EXPECT_TRUE(check.ok) << describe(config) << ": " << check.worst;
   EXPECT_GT(check.rows_checked, 0);
 }
@@ -71,7 +45,19 @@ std::vector<std::string> variants() {
   return {"naive", "tiled_scalar", "tiled_vector", "tuned"};
 }
 
-class Variants : public OnDevice<testing::TestWithParam<std::string>> {};
+// Skips itself where the device takes nothing of the variant, or nothing that the test asks for.
+class Variants : public OnDevice<testing::TestWithParam<std::string>> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    configurations = 0;
+    if (const auto reason = skip_reason(small(GetParam()))) GTEST_SKIP() << *reason;
+  }
+  void TearDown() override {
+    if (!IsSkipped() && configurations == 0) GTEST_SKIP() << "the device takes no configuration of the test";
+  }
+};
 INSTANTIATE_TEST_SUITE_P(All, Variants, testing::ValuesIn(variants()), [](const auto& test) { return test.param; });
 
 TEST_P(Variants, EveryHeadDim) {
@@ -92,7 +78,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
         config.out_dtype = out;
         config.layout = layout;
         config.shape.batch = 2;
-        if (runs(config)) expect_correct(config);
+        expect_correct(config);
       }
     }
   }
@@ -108,7 +94,7 @@ TEST_P(Variants, RowsOfKApartByPages) {
       config.shape = {
           .batch = 2, .q_heads = kv_heads, .kv_heads = kv_heads, .q_len = 37, .kv_len = 53, .head_dim = 256};
       config.shape.causal = causal;
-      if (runs(config)) expect_correct(config);
+      expect_correct(config);
     }
   }
 }
@@ -143,7 +129,8 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   config.shape.q_len = 40;
   config.shape.kv_len = 8;
   config.shape.causal = true;
-  FlashProblem problem(device(), pipelines(), std::make_shared<FlashInputs>(device(), config, 7, ""), config);
+  ++configurations;
+  FlashProblem problem(device(), pipelines(), random_inputs(config), config);
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
@@ -167,9 +154,7 @@ TEST_P(Variants, RowsBeyondTheEnd) {
       config.shape = {.batch = 1, .q_heads = heads, .kv_heads = heads, .q_len = 424, .head_dim = head_dim};
       config.shape.kv_len = on_cuda && head_dim > 64 ? 1501 : 501;
       config.block_r = rows;
-      if (!runs(config)) continue;
-      const Check check = run(config, {}, device(), pipelines(), on_cuda ? 50 : 1);
-      EXPECT_TRUE(check.ok) << describe(config) << ": " << check.worst;
+      expect_correct(config, {}, on_cuda ? 50 : 1);
     }
   }
 }
@@ -188,7 +173,7 @@ TEST_P(Variants, OutputsOfManyTiles) {
         config.shape.causal = causal;
         config.out_dtype = DType::bf16;
         config.block_r = rows;
-        if (runs(config)) expect_correct(config);
+        expect_correct(config);
       }
     }
   }
@@ -200,7 +185,7 @@ TEST_P(Variants, CustomScale) {
     config.dtype = dtype;
     for (const double scale : {0.01, 1.0, -0.3, 1e-30}) {
       config.shape.scale = scale;
-      if (runs(config)) expect_correct(config);
+      expect_correct(config);
     }
   }
 }
@@ -236,6 +221,24 @@ TEST_P(Variants, RandomShapes) {
     }
     if (!runs(config)) config.dtype = DType::f16;
     expect_correct(config);
+  }
+}
+
+// A row whose maximum jumps far from where it began, and values that differ from block to block.
+TEST_P(Variants, NeedlesAmongManyKeys) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const bool causal : {false, true}) {
+      FlashConfig config = small(GetParam());
+      config.dtype = config.out_dtype = dtype;
+      config.shape = {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 64, .kv_len = 4000, .head_dim = 64};
+      config.shape.causal = causal;
+      config.block_r = config.block_c = 64;
+      if (!runs(config)) continue;
+      ++configurations;
+      const auto needles = std::make_shared<FlashInputs>(device(), config, 7, "", InputKind::needles);
+      const Check check = run(config, needles);
+      EXPECT_TRUE(check.ok) << describe(config) << ": " << check.worst;
+    }
   }
 }
 
@@ -296,133 +299,12 @@ TEST_P(Variants, ScoreHook) {
   }
 }
 
-// --- What the checks catch ------------------------------------------------------------------------------------------
-
-struct Mutation {
-  const char *variant, *what, *file, *from, *to;
-  int64_t head_dim = 24;
-  DType out_dtype = on_cuda ? DType::bf16 : DType::f32;
-};
-
-void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
-
-class Mutations : public OnDevice<testing::TestWithParam<Mutation>> {};
-
-constexpr const char* tuned_file = "common/attention/kernels/tuned.cpu.cpp";
-constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";  // of `tuned` for bf16, where the host has it
-constexpr const char* tiled_file = "common/attention/kernels/tiled.cpu.cpp";
-constexpr const char* naive_file = "common/attention/kernels/naive.cpu.cpp";
-constexpr const char* wgmma_file = "common/attention/kernels/wgmma.cuda.cu";
-constexpr const char* shared_file = "common/attention/kernels/attention.h";
-
-std::vector<Mutation> mutations(bool of_cuda) {
-  if (of_cuda) {
-    return {{"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
-            {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
-            {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew && !first) scale_o<DIM / 2>(alpha);", ""},
-            {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
-            {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
-            {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
-            {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
-            {"wgmma", "stray_row", wgmma_file, "thread % 4 == 0 && row_exists(a, query)", "thread % 4 == 0"},
-            {"wgmma", "stray_row_of_f32", wgmma_file, "if (!row_exists(a, query)) continue;", "", 24, DType::f32},
-            {"wgmma", "outputs_of_another_panel", wgmma_file, "to + Q_PANEL_BYTES : to", "to : to", 128},
-            {"wgmma", "second_half_over_the_first", wgmma_file, "query, map_panel(panel)", "query, 0", 256},
-            {"wgmma", "wrong_swizzle", wgmma_file, "(lane / 16 ^ lane % 8)", "(lane / 16)"},
-            {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
-             "const bool odd = !(threadIdx.x & step);"},
-            {"mma_sync", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
-            {"naive", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"}};
-  }
-  return {
-      Mutation{"tuned", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
-      Mutation{"tuned", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
-      Mutation{"tuned", "causal_top_left", shared_file, "q + 1 + kv_len - q_len", "q + 1"},
-      Mutation{"tuned", "missing_rescale_of_outputs", tuned_file, "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)"},
-      Mutation{"tuned", "missing_rescale_of_sums", tuned_file, "load<Floats>(total) * alpha[v]", "load<Floats>(total)"},
-      Mutation{"tuned", "skipped_tail_of_keys", tuned_file, "first_key < end; first_key += BLOCK_C",
-               "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
-      Mutation{"tuned", "skipped_tail_of_queries", tuned_file, "query < queries; query += 4",
-               "query + 4 < queries; query += 4"},
-      Mutation{"tuned", "wrong_head_of_group", tuned_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
-      Mutation{"tuned", "scale_left_out", tuned_file, "? p.scale * log2_e", "? log2_e"},
-      Mutation{"tuned", "log_sum_exp_without_maximum", tuned_file, "scaled(m) + __builtin_log2f", "__builtin_log2f"},
-      Mutation{"tuned", "stray_row", tuned_file, "if (query + i >= queries) break;", ""},
-      Mutation{"tuned", "wrong_transpose", tuned_file, "(a, b, 2, 3, 6, 7)", "(a, b, 2, 3, 7, 6)"},
-      Mutation{"tuned", "transposed_output", tuned_file, "load<Quad>(o + (d + i) * PANEL)",
-               "load<Quad>(o + (HEAD_DIM - 1 - d - i) * PANEL)"},
-      Mutation{"tuned", "coarse_exponential", "common/attention/kernels/softmax.h", "5.55073374e-2f", "5.6e-2f"},
-      Mutation{"tuned", "amx_missing_rescale_of_outputs", amx_file, "load<Floats>(o + row * O_STEP + d) * alpha",
-               "load<Floats>(o + row * O_STEP + d)"},
-      Mutation{"tuned", "amx_missing_rescale_of_sums", amx_file, "load<Floats>(sums + row * LANES) * alpha",
-               "load<Floats>(sums + row * LANES)"},
-      Mutation{"tuned", "amx_skipped_tail_of_keys", amx_file, "first_key < end; first_key += BLOCK_C",
-               "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
-      Mutation{"tuned", "amx_skipped_tail_of_queries", amx_file, "row < tile.queries; row += PAIR",
-               "row + PAIR < tile.queries; row += PAIR"},
-      Mutation{"tuned", "amx_wrong_head_of_group", amx_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
-      Mutation{"tuned", "amx_wrong_transpose", amx_file, "8, 24, 9, 25,", "24, 8, 9, 25,"},
-      Mutation{"tuned", "amx_log_sum_exp_without_maximum", amx_file, "maximum[row] * factor + __builtin_log2f(total)",
-               "__builtin_log2f(total)"},
-      Mutation{"tuned", "amx_stray_row", amx_file, "row < queries; ++row) {\n      float total",
-               "row < queries + 1; ++row) {\n      float total"},
-      Mutation{"tiled_vector", "missing_rescale", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
-      Mutation{"tiled_scalar", "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
-               "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
-      Mutation{"naive", "keys_of_another_batch", naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"}};
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations(on_cuda)),
-                         [](const auto& test) { return std::string(test.param.variant) + "_" + test.param.what; });
-
-TEST_P(Mutations, AreCaught) {
-  const Mutation& mutation = GetParam();
-  FlashConfig config = small(mutation.variant);
-  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .causal = true};
-  config.shape.head_dim = mutation.head_dim;
-  config.out_dtype = mutation.out_dtype;
-  if (mutation.head_dim > 128) {  // outputs that leave in two halves
-    config.block_r = 128;
-    config.block_c = 64;
-  }
-  if (std::string_view(mutation.file) == amx_file) {
-    if (!device().info().has("amx-bf16")) GTEST_SKIP() << "this host has no AMX";
-    config.dtype = DType::bf16;
-    config.block_r = 48;  // the last rows are more than fit two tiles
-    config.shape.scale = 2;
-  }
-  if (on_cuda) config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
-  ASSERT_TRUE(run(config).ok);
-  const MutatedSources sources(mutation.file, mutation.from, mutation.to);
-  const auto passes = [&](Device& on) {
-    PipelineCache fresh(on, "");
-    return run(config, {}, on, fresh).ok;
-  };
-  if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
-    // AddressSanitizer may be the first to see it, and ends the process. The child has no other thread.
-    EXPECT_EXIT(_exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
-  } else {
-    EXPECT_FALSE(passes(device()));
-  }
-}
-
-class MutationsTest : public OnDevice<testing::Test> {};
-
-// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
-TEST_F(MutationsTest, TextsAreInTheSources) {
-  for (const bool of_cuda : {false, true}) {
-    for (const Mutation& mutation : mutations(of_cuda)) {
-      EXPECT_NO_THROW(MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
-    }
-  }
-}
-
 // --- Everything else ------------------------------------------------------------------------------------------------
 
 class FlashProblemTest : public OnDevice<testing::Test> {};
 
 TEST_F(FlashProblemTest, WorkCountsUnmaskedPairs) {
-  FlashConfig config = small(variants().back());
+  FlashConfig config = small("tuned");
   config.shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 8, .kv_len = 8, .head_dim = 16, .causal = true};
   config.dtype = DType::bf16;
   const Work work = attention_plan(config, device().info()).work;
@@ -432,10 +314,10 @@ TEST_F(FlashProblemTest, WorkCountsUnmaskedPairs) {
 }
 
 TEST_F(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
-  FlashConfig config = small(variants().back());
+  FlashConfig config = small("tuned");
   config.layout = Layout::bshd;
   config.out_dtype = DType::f16;
-  FlashProblem problem(device(), pipelines(), std::make_shared<FlashInputs>(device(), config, 7, ""), config);
+  FlashProblem problem(device(), pipelines(), random_inputs(config), config);
   CommandEncoder encoder;
   problem.encode(encoder);
   device().submit(encoder);

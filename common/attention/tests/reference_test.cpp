@@ -48,6 +48,38 @@ TEST(ReferenceTest, HandComputedCase) {
   expect_near(result.lse, {std::log(a + b)}, 1e-13);
 }
 
+// The case above: what rounding errors grow with.
+TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
+  const AttentionShape shape{1, 1, 1, 1, 2, 2, false, 0.5};
+  Inputs in{Tensor::zeros(1, 1, 1, 2, DType::f32, Layout::bhsd), Tensor::zeros(1, 1, 2, 2, DType::f32, Layout::bhsd),
+            Tensor::zeros(1, 1, 2, 2, DType::f32, Layout::bhsd)};
+  in.q.store(0, std::vector<double>{1, 2});
+  in.k.store(0, std::vector<double>{1, 0, 0, 1});
+  in.v.store(0, std::vector<double>{10, 20, 30, -40});
+  const ReferenceRows result = attention(shape, in);
+  const double a = std::exp(0.5) / (std::exp(0.5) + std::numbers::e), b = 1 - a;
+  expect_near(result.spread, {std::hypot(10 * a, 30 * b), std::hypot(20 * a, 40 * b)}, 1e-13);
+  expect_near(result.swing, {10 * a + 30 * b, std::max(20 * a, 40 * b - 20 * a)}, 1e-13);
+  expect_near(result.score_size, {0.5 * std::sqrt(5.0) + 0.5 * a + b}, 1e-13);
+  EXPECT_EQ(result.tiny_weights, std::vector<int64_t>{0});
+}
+
+// Three keys, of which the first has nearly all the weight, the second 2^-20 of it and the third 2^-30.
+TEST(ReferenceTest, TinyWeightsAreCountedAndAreNotRoundedFinelyInF16) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const AttentionShape shape{1, 1, 1, 1, 3, 1, false, 1};
+    Inputs in{Tensor::zeros(1, 1, 1, 1, dtype, Layout::bhsd), Tensor::zeros(1, 1, 3, 1, dtype, Layout::bhsd),
+              Tensor::zeros(1, 1, 3, 1, dtype, Layout::bhsd)};
+    in.v.store(0, std::vector<double>{0, 1, 1});
+    const ReferenceRows result = attention(shape, in, each_score([](double, auto, auto, auto, int64_t k) {
+                                             return k == 0 ? 0.0 : (k == 1 ? -20 : -30) * std::numbers::ln2;
+                                           }));
+    EXPECT_EQ(result.tiny_weights[0], 1) << name(dtype);
+    EXPECT_NEAR(result.spread[0] / (dtype == DType::f16 ? 0x1p-14 * std::numbers::sqrt2 : 0x1p-20), 1, 1e-3)
+        << name(dtype);
+  }
+}
+
 TEST(ReferenceTest, DefaultScaleIsOneOverRootOfHeadDim) {
   AttentionShape shape{1, 1, 1, 3, 4, 16};
   EXPECT_EQ(shape.effective_scale(), 0.25);
@@ -111,6 +143,7 @@ TEST(ReferenceTest, CausalIsAlignedToTheBottomRight) {
     for (size_t i = 0; i < causal.rows.size(); ++i) {
       const RowIndex row = causal.rows[i];
       const int64_t visible = std::max<int64_t>(row.q + 1 + kv_len - q_len, 0);
+      EXPECT_EQ(shape.keys_seen(row.q), visible);
       pairs += static_cast<double>(visible);
       AttentionShape full = shape;
       full.causal = false;

@@ -1,0 +1,37 @@
+// Mutations of the GPU's kernels, compiled without a GPU: they compile, and to another code.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/attention/backend.h"
+#include "common/attention/tests/mutations.h"
+#include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
+
+namespace attn {
+namespace {
+
+using test::hopper;
+
+class CudaMutationsTest : public test::CudaCompilerTest {
+ protected:
+  std::string code_of(const test::KernelPath& path) {
+    const FlashConfig config = test::block_mutation_config(path);
+    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), false).source).code_sha256;
+  }
+};
+
+TEST_F(CudaMutationsTest, OfBlocksCompileToOtherCode) {
+  for (const test::KernelPath& path : test::kernel_paths(true)) {
+    if (path.dtype == DType::f16) continue;  // as bf16, but for the names of two instructions
+    const std::string unbroken = code_of(path);
+    for (const test::BlockMutation& mutation : test::block_mutations()) {
+      if (!mutation.is_of(path)) continue;
+      const test::MutatedSources sources(mutation.file, mutation.from, mutation.to);
+      EXPECT_NE(code_of(path), unbroken) << path.name << " " << mutation.what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,137 @@
+// What the checks catch: kernels broken on purpose, in small shapes and in a single block of many keys. On the device
+// under test.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/attention/tests/flash_run.h"
+#include "common/attention/tests/mutations.h"
+#include "common/attention/tests/path_device.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/tested_device.h"
+
+namespace attn {
+namespace {
+
+using test::BlockMutation;
+using test::device;
+using test::KernelPath;
+using test::MutatedSources;
+using test::Mutation;
+using test::on_cuda;
+using test::OnDevice;
+using test::random_inputs;
+using test::run;
+using test::skip_reason;
+using test::small;
+
+class Mutations : public OnDevice<testing::TestWithParam<Mutation>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(test::mutations(on_cuda)),
+                         [](const auto& test) { return std::string(test.param.variant) + "_" + test.param.what; });
+
+TEST_P(Mutations, AreCaught) {
+  const Mutation& mutation = GetParam();
+  FlashConfig config = small(mutation.variant);
+  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .causal = true};
+  config.shape.head_dim = mutation.head_dim;
+  config.out_dtype = mutation.out_dtype;
+  if (mutation.head_dim > 128) {  // outputs that leave in two halves
+    config.block_r = 128;
+    config.block_c = 64;
+  }
+  if (std::string_view(mutation.file) == test::amx_file) {
+    if (!device().info().has("amx-bf16")) GTEST_SKIP() << "this host has no AMX";
+    config.dtype = DType::bf16;
+    config.block_r = 48;  // the last rows are more than fit two tiles
+    config.shape.scale = 2;
+  }
+  if (on_cuda) config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
+  if (const auto reason = skip_reason(config)) GTEST_SKIP() << *reason;
+  const Check unbroken = run(config, random_inputs(config));
+  ASSERT_TRUE(unbroken.ok) << unbroken.worst;
+  const MutatedSources sources(mutation.file, mutation.from, mutation.to);
+  const auto passes = [&](Device& on) {
+    PipelineCache fresh(on, "");
+    return run(config, random_inputs(config, on), {}, on, fresh).ok;
+  };
+  if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
+    // AddressSanitizer may be the first to see it, and ends the process. The child has no other thread.
+    EXPECT_EXIT(_exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
+  } else {
+    EXPECT_FALSE(passes(device()));
+  }
+}
+
+// --- A block of keys among many -------------------------------------------------------------------------------------
+
+struct BlockCase {
+  KernelPath path;
+  BlockMutation mutation;
+};
+
+void PrintTo(const BlockCase& test, std::ostream* out) { *out << test.path.name << " " << test.mutation.what; }
+
+std::vector<BlockCase> block_cases() {
+  std::vector<BlockCase> cases;
+  for (const KernelPath& path : test::kernel_paths(on_cuda)) {
+    for (const BlockMutation& mutation : test::block_mutations()) {
+      if (mutation.is_of(path)) cases.push_back({path, mutation});
+    }
+  }
+  return cases;
+}
+
+class BlockMutations : public test::OnPath<BlockCase> {
+ protected:
+  const KernelPath& path() const override { return GetParam().path; }
+
+  /// Tests of a dtype share tensors, and the oracle's answer.
+  static std::shared_ptr<FlashInputs> inputs(const FlashConfig& config, InputKind kind) {
+    static std::map<std::pair<DType, InputKind>, std::shared_ptr<FlashInputs>> all;
+    auto& shared = all[{config.dtype, kind}];
+    if (!shared) shared = std::make_shared<FlashInputs>(device(), config, 7, "", kind);
+    return shared;
+  }
+
+  Check run_on(PipelineCache& cache) {
+    const FlashConfig config = test::block_mutation_config(path());
+    return run(config, inputs(config, GetParam().mutation.inputs), {}, on(), cache);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, BlockMutations, testing::ValuesIn(block_cases()), [](const auto& test) {
+  return std::string(test.param.path.name) + "_" + test.param.mutation.what;
+});
+
+TEST_P(BlockMutations, AreCaught) {
+  const BlockMutation& mutation = GetParam().mutation;
+  const Check unbroken = run_on(pipelines());
+  ASSERT_TRUE(unbroken.ok) << unbroken.worst;
+  const MutatedSources sources(mutation.file, mutation.from, mutation.to);
+  PipelineCache fresh(on(), "");
+  const Check broken = run_on(fresh);
+  EXPECT_FALSE(broken.ok) << "it uses " << broken.max_used << " of the tolerance, unbroken " << unbroken.max_used;
+  RecordProperty("unbroken_uses", std::to_string(unbroken.max_used));
+  RecordProperty("broken_uses", std::to_string(broken.max_used));
+}
+
+// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+TEST(MutationsTest, TextsAreInTheSources) {
+  for (const bool of_cuda : {false, true}) {
+    for (const Mutation& mutation : test::mutations(of_cuda)) {
+      EXPECT_NO_THROW(MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
+    }
+  }
+  for (const BlockMutation& mutation : test::block_mutations()) {
+    EXPECT_NO_THROW(MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.file << " " << mutation.what;
+  }
+}
+
+}  // namespace
+}  // namespace attn

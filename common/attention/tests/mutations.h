@@ -1,0 +1,214 @@
+// Kernels broken on purpose: texts of the sources, and what takes their place.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/attention/inputs.h"
+#include "common/data/tensor.h"
+
+namespace attn::test {
+
+inline constexpr const char* tuned_file = "common/attention/kernels/tuned.cpu.cpp";
+inline constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";  // of `tuned` for bf16, on some hosts
+inline constexpr const char* tiled_file = "common/attention/kernels/tiled.cpu.cpp";
+inline constexpr const char* naive_file = "common/attention/kernels/naive.cpu.cpp";
+inline constexpr const char* wgmma_file = "common/attention/kernels/wgmma.cuda.cu";
+inline constexpr const char* mma_sync_file = "common/attention/kernels/mma_sync.cuda.cu";
+inline constexpr const char* shared_file = "common/attention/kernels/attention.h";
+
+// ---- small shapes
+
+struct Mutation {
+  const char *variant, *what, *file, *from, *to;
+  int64_t head_dim = 24;
+  DType out_dtype = DType::bf16;
+};
+
+inline void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+inline std::vector<Mutation> mutations(bool of_cuda) {
+  if (of_cuda) {
+    return {{"wgmma", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+            {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+            {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew && !first) scale_o<DIM / 2>(alpha);", ""},
+            {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
+            {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
+            {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
+            {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
+            {"wgmma", "stray_row", wgmma_file, "thread % 4 == 0 && row_exists(a, query)", "thread % 4 == 0"},
+            {"wgmma", "stray_row_of_f32", wgmma_file, "if (!row_exists(a, query)) continue;", "", 24, DType::f32},
+            {"wgmma", "outputs_of_another_panel", wgmma_file, "to + Q_PANEL_BYTES : to", "to : to", 128},
+            {"wgmma", "second_half_over_the_first", wgmma_file, "query, map_panel(panel)", "query, 0", 256},
+            {"wgmma", "wrong_swizzle", wgmma_file, "(lane / 16 ^ lane % 8)", "(lane / 16)"},
+            {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
+             "const bool odd = !(threadIdx.x & step);"},
+            {"mma_sync", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+            {"naive", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"}};
+  }
+  std::vector<Mutation> all = {
+      {"tuned", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+      {"tuned", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+      {"tuned", "causal_top_left", shared_file, "q + 1 + kv_len - q_len", "q + 1"},
+      {"tuned", "missing_rescale_of_outputs", tuned_file, "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)"},
+      {"tuned", "missing_rescale_of_sums", tuned_file, "load<Floats>(total) * alpha[v]", "load<Floats>(total)"},
+      {"tuned", "skipped_tail_of_keys", tuned_file, "first_key < end; first_key += BLOCK_C",
+       "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+      {"tuned", "skipped_tail_of_queries", tuned_file, "query < queries; query += 4",
+       "query + 4 < queries; query += 4"},
+      {"tuned", "wrong_head_of_group", tuned_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+      {"tuned", "scale_left_out", tuned_file, "? p.scale * log2_e", "? log2_e"},
+      {"tuned", "log_sum_exp_without_maximum", tuned_file, "scaled(m) + __builtin_log2f", "__builtin_log2f"},
+      {"tuned", "stray_row", tuned_file, "if (query + i >= queries) break;", ""},
+      {"tuned", "wrong_transpose", tuned_file, "(a, b, 2, 3, 6, 7)", "(a, b, 2, 3, 7, 6)"},
+      {"tuned", "transposed_output", tuned_file, "load<Quad>(o + (d + i) * PANEL)",
+       "load<Quad>(o + (HEAD_DIM - 1 - d - i) * PANEL)"},
+      {"tuned", "coarse_exponential", "common/attention/kernels/softmax.h", "5.55073374e-2f", "5.6e-2f"},
+      {"tuned", "amx_missing_rescale_of_outputs", amx_file, "load<Floats>(o + row * O_STEP + d) * alpha",
+       "load<Floats>(o + row * O_STEP + d)"},
+      {"tuned", "amx_missing_rescale_of_sums", amx_file, "load<Floats>(sums + row * LANES) * alpha",
+       "load<Floats>(sums + row * LANES)"},
+      {"tuned", "amx_skipped_tail_of_keys", amx_file, "first_key < end; first_key += BLOCK_C",
+       "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+      {"tuned", "amx_skipped_tail_of_queries", amx_file, "row < tile.queries; row += PAIR",
+       "row + PAIR < tile.queries; row += PAIR"},
+      {"tuned", "amx_wrong_head_of_group", amx_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+      {"tuned", "amx_wrong_transpose", amx_file, "8, 24, 9, 25,", "24, 8, 9, 25,"},
+      {"tuned", "amx_log_sum_exp_without_maximum", amx_file, "maximum[row] * factor + __builtin_log2f(total)",
+       "__builtin_log2f(total)"},
+      {"tuned", "amx_stray_row", amx_file, "row < queries; ++row) {\n      float total",
+       "row < queries + 1; ++row) {\n      float total"},
+      {"tiled_vector", "missing_rescale", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
+      {"tiled_scalar", "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
+       "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+      {"naive", "keys_of_another_batch", naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"}};
+  for (Mutation& mutation : all) mutation.out_dtype = DType::f32;
+  return all;
+}
+
+// ---- a block of keys among 16384
+
+/// A way to a kernel: `name` is that of the tests, `host` what the cpu is described as.
+struct KernelPath {
+  const char *name, *variant, *file;
+  DType dtype;
+  const char* host = "";
+};
+
+inline std::vector<KernelPath> kernel_paths(bool of_cuda) {
+  if (of_cuda) {
+    return {{"wgmma_f16", "wgmma", wgmma_file, DType::f16},
+            {"wgmma_bf16", "wgmma", wgmma_file, DType::bf16},
+            {"mma_sync_f32", "mma_sync", mma_sync_file, DType::f32},
+            {"mma_sync_f16", "mma_sync", mma_sync_file, DType::f16},
+            {"mma_sync_bf16", "mma_sync", mma_sync_file, DType::bf16}};
+  }
+  return {{"tuned_f32", "tuned", tuned_file, DType::f32},
+          {"tuned_f16", "tuned", tuned_file, DType::f16},
+          {"bf16_as_floats", "tuned", tuned_file, DType::bf16, "cascadelake"},
+          {"bf16_dot", "tuned", tuned_file, DType::bf16, "znver4"},
+          {"bf16_amx", "tuned", amx_file, DType::bf16}};
+}
+
+/// Blocks are of 64 keys.
+inline constexpr int64_t block_mutation_keys = 16384;
+
+struct BlockMutation {
+  const char *file, *what, *from, *to;
+  const char* only = "";  // those paths whose name this is a part of
+  InputKind inputs = InputKind::random;
+
+  bool is_of(const KernelPath& path) const {
+    return std::string_view(path.file) == file && std::string_view(path.name).find(only) != std::string_view::npos;
+  }
+};
+
+inline std::vector<BlockMutation> block_mutations() {
+  constexpr const char *block_loop = "int first_key = 0; first_key < end; first_key += BLOCK_C",
+                       *from_second = "int first_key = BLOCK_C; first_key < end; first_key += BLOCK_C",
+                       *to_last = "int first_key = 0; first_key < end - BLOCK_C; first_key += BLOCK_C",
+                       *without_one =
+                           "int first_key = 0; first_key < end; "
+                           "first_key += first_key == 8128 ? 2 * BLOCK_C : BLOCK_C",
+                       *one_twice =
+                           "int first_key = 0, again = 1; first_key < end; "
+                           "first_key += first_key == 8192 && again-- > 0 ? 0 : BLOCK_C";
+  constexpr const char* k_block = "shared_address(memory + layout.k) + block % layout.stages";
+  constexpr const char* v_block = "shared_address(memory + layout.v) + block % layout.stages";
+  constexpr const char* v_block_f32 = "memory + layout.v + block % layout.stages";
+  constexpr const char* mask = "if (block >= visible) mask_s<";
+  return {{tuned_file, "first_block_dropped", block_loop, from_second},
+          {tuned_file, "last_block_dropped", block_loop, to_last},
+          {tuned_file, "block_dropped", block_loop, without_one},
+          {tuned_file, "block_doubled", block_loop, one_twice},
+          {tuned_file, "values_of_the_block_before", "    if constexpr (BF16_DOT) {\n      tile.stage_pairs",
+           "    if (first_key == 8192) {\n    } else if constexpr (BF16_DOT) {\n      tile.stage_pairs"},
+          {tuned_file, "keys_of_the_block_before", "row_of(p.k_strides, key) * ELEMENT_BYTES",
+           "row_of(p.k_strides, key == 8192 ? key - BLOCK_C : key) * ELEMENT_BYTES", "f32"},
+          {tuned_file, "keys_of_the_block_before", "row_of(p.k_strides, key) * ELEMENT_BYTES",
+           "row_of(p.k_strides, key == 8192 ? key - BLOCK_C : key) * ELEMENT_BYTES", "dot"},
+          {tuned_file, "keys_of_the_block_before", "    if constexpr (COPY_K) {",
+           "    if (first_key == 8192) {\n    } else if constexpr (COPY_K) {", "bf16_as_floats"},
+          {tuned_file, "keys_of_the_block_before", "    if constexpr (COPY_K) {",
+           "    if (first_key == 8192) {\n    } else if constexpr (COPY_K) {", "tuned_f16"},
+          {tuned_file, "missing_rescale", "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)", "", InputKind::needles},
+
+          {amx_file, "first_block_dropped", block_loop, from_second},
+          {amx_file, "last_block_dropped", block_loop, to_last},
+          {amx_file, "block_dropped", block_loop, without_one},
+          {amx_file, "block_doubled", block_loop, one_twice},
+          {amx_file, "values_of_the_block_before", "tile.stage_values(", "if (first_key != 8192) tile.stage_values("},
+          {amx_file, "keys_of_the_block_before", "tile.stage_keys(", "if (first_key != 8192) tile.stage_keys("},
+          {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha",
+           "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
+
+          // A producer and consumers that do not count the same blocks would wait for ever: those that are dropped are
+          // masked, or left to the consumers, who hand back what they do not need.
+          {wgmma_file, "first_block_dropped", mask,
+           "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
+          {wgmma_file, "last_block_dropped", "0), a.kv_len) : a.kv_len;", "0), a.kv_len) : a.kv_len - BLOCK_C;"},
+          {wgmma_file, "block_dropped", mask,
+           "if (block == 100) end[0] = end[1] = 0;\n      if (block == 100 || block >= visible) mask_s<"},
+          {wgmma_file, "block_doubled", "read_s(s);\n    } else {",
+           "read_s(s);\n      if (block == 100) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += 1 / "
+           "p.scale_log2;\n      }\n    } else {"},
+          {wgmma_file, "keys_and_values_of_another_block", "map, full, key, tile.kv_head",
+           "map, full, key == 100 * BLOCK_C ? key + BLOCK_C : key, tile.kv_head"},
+          {wgmma_file, "values_of_another_stage", "multiply_outputs(previous.index,",
+           "multiply_outputs(block == 100 ? kv.index : previous.index,"},
+          {wgmma_file, "keys_of_another_stage", "multiply_scores(kv.index,",
+           "multiply_scores(block == 100 ? previous.index : kv.index,"},
+          {wgmma_file, "missing_rescale", "if (grew && !first) scale_o<DIM / 2>(alpha);", "", "", InputKind::needles},
+
+          {mma_sync_file, "first_block_dropped", "for (; block >= 0; --block)", "for (; block > 0; --block)"},
+          {mma_sync_file, "last_block_dropped", "+ BLOCK_C - 1) / BLOCK_C - 1;", "+ BLOCK_C - 1) / BLOCK_C - 2;"},
+          {mma_sync_file, "block_dropped", "if (block * BLOCK_C >= some_see) continue;",
+           "if (block == 100 || block * BLOCK_C >= some_see) continue;"},
+          {mma_sync_file, "block_doubled", "UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);",
+           "UNROLL for (int tile = 0; tile < TILES; ++tile) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {\n"
+           "          if (block == 100) s[tile][i / 4][i % 4] += FOLD ? 1 / scale_log2 : 1;\n        }\n"
+           "        softmax(tile);\n      }"},
+          {mma_sync_file, "values_of_another_buffer", v_block,
+           "shared_address(memory + layout.v) + (block + (block == 100)) % layout.stages", "f16"},
+          {mma_sync_file, "values_of_another_buffer", v_block_f32,
+           "memory + layout.v + (block + (block == 100)) % layout.stages", "f32"},
+          {mma_sync_file, "keys_of_another_buffer", k_block,
+           "shared_address(memory + layout.k) + (block + (block == 100)) % layout.stages"},
+          {mma_sync_file, "missing_rescale", "if (i / 2 % 2 == r) o[tile][i / 4][i % 4] *= alpha;", "", "",
+           InputKind::needles}};
+}
+
+/// What block mutations are tried on.
+inline FlashConfig block_mutation_config(const KernelPath& path) {
+  FlashConfig config;
+  config.variant = path.variant;
+  config.dtype = config.out_dtype = path.dtype;
+  config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 64, .kv_len = block_mutation_keys, .head_dim = 64};
+  config.block_r = config.block_c = 64;
+  return config;
+}
+
+}  // namespace attn::test
