@@ -52,14 +52,14 @@ std::vector<Evidence> gathered(const Claim& claim, const std::vector<Measurement
     evidence.comparisons = of_one;
     for (const Comparison* comparison : of_one) {
       for (const Case* config : {&comparison->baseline, &comparison->contender}) {
-        const Measurement* found_result = nullptr;
+        const Measurement* timed = nullptr;
         for (const Measurement& result : results) {
           if (result.config != *config) continue;
-          if (result.status == "ok") found_result = &result;
+          if (result.status == "ok") timed = &result;
           evidence.correct &= result.status == "ok";  // a kernel may fail after it was timed
         }
-        if (!found_result) return;
-        evidence.results.push_back(found_result);
+        if (!timed) return;
+        evidence.results.push_back(timed);
       }
     }
     found.push_back(std::move(evidence));

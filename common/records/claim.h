@@ -129,8 +129,8 @@ Conclusion conclude(const Claim& claim, const Evidence& evidence);
 
 double seconds(const Measurement& result);  // median of the main timing, which must be there
 bool faster(const Measurement* a, const Measurement* b);
-const Measurement* fastest(const Results& results);  // none of none
-/// The result with the largest value of an axis; of several the fastest, none of none.
+const Measurement* fastest(const Results& results);  // null where there are no results
+/// The result with the largest value of an axis; of several the fastest. Null where there are no results.
 const Measurement* largest(const Results& results, const std::string& axis);
 /// The results whose axis has this value, written as in a case's key.
 Results where(const Results& results, const std::string& axis, const std::string& value);
