@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
                                .summary = "Flash attention forward: tile sizes, and what each step of tuning buys.",
                                .axes = flash_axes(),
                                .compared_axes = flash_compared_axes(),
-                               .hypotheses = flash_hypotheses(),
+                               .hypotheses = hypotheses(flash_claims()),
                                .sweep = flash_sweep,
                                .complete = complete_flash,
                                .plan = flash_plan,
@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
                                .input_axes = flash_input_axes};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    lab.compare(flash_duels(lab.results(), lab.device().info()));
-    return lab.conclude(flash_conclusions(lab.results(), lab.comparisons()));
+    const std::vector<Claim> claims = flash_claims(lab.device().info());
+    lab.compare(in_turn(duels(claims, lab.results())));
+    return lab.conclude(conclude(claims, lab.results(), lab.comparisons()));
   });
 }

@@ -14,19 +14,19 @@ namespace {
 using Tile = std::pair<int64_t, int64_t>;  // block_r, block_c
 using Tiles = std::map<Tile, const Measurement*>;
 
-const Timing& hot(const Measurement& result) { return *result.timing(Scope::device_hot); }
+Tile tile_of(const Measurement& result) { return {result.config.integer("block_r"), result.config.integer("block_c")}; }
 
 /// By head_dim, the shape that was run with the most tiles, without a mask.
 std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   std::map<int64_t, std::map<std::string, Tiles>> shapes;
   for (const Measurement& result : results) {
     const Case& config = result.config;
-    if (result.status != "ok" || !result.timing(Scope::device_hot) || config.text("variant") != "tuned" ||
+    if (result.status != "ok" || !result.main_timing() || config.text("variant") != "tuned" ||
         config.integer("causal") != 0) {
       continue;
     }
     const std::string shape = config.key({"batch", "q_heads", "kv_heads", "q_len", "kv_len", "dtype", "layout"});
-    shapes[config.integer("head_dim")][shape][{config.integer("block_r"), config.integer("block_c")}] = &result;
+    shapes[config.integer("head_dim")][shape][tile_of(result)] = &result;
   }
   std::map<int64_t, Tiles> sweeps;
   for (auto& [head_dim, by_shape] : shapes) {
@@ -37,62 +37,45 @@ std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   return sweeps;
 }
 
-const Measurement& fastest(const Tiles& tiles) {
-  return *std::min_element(tiles.begin(), tiles.end(), [](const auto& a, const auto& b) {
-            return hot(*a.second).median_s < hot(*b.second).median_s;
-          })->second;
-}
-
+// The results of the tiles that others have too.
 Tiles only(const Tiles& tiles, const Tiles& others) {
-  Tiles found;
-  for (const auto& [tile, result] : tiles) {
-    if (others.contains(tile)) found.emplace(tile, result);
-  }
+  Tiles found = tiles;
+  std::erase_if(found, [&](const auto& tile) { return !others.contains(tile.first); });
   return found;
 }
 
-std::string tile_name(const Measurement& result) {
-  return fmt::format("{}x{}", result.config.integer("block_r"), result.config.integer("block_c"));
+const Measurement* best_of(const Tiles& tiles) {
+  Results results;
+  for (const auto& [tile, result] : tiles) results.push_back(result);
+  return fastest(results);
 }
 
-void conclude_tiles(const DeviceRecords& from, const DeviceRecords& to, std::vector<Conclusion>& conclusions) {
+void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceRecords& to,
+                    std::vector<Conclusion>& conclusions) {
   const auto swept_from = tile_sweeps(from.measurements), swept_to = tile_sweeps(to.measurements);
   for (const auto& [head_dim, tiles] : swept_from) {
     const auto other = swept_to.find(head_dim);
     if (other == swept_to.end()) continue;
     const Tiles there = only(tiles, other->second), here = only(other->second, tiles);
     if (here.size() < 3) continue;
-    const Measurement& taken = fastest(there);
-    const Measurement& best = fastest(here);
-    const Measurement& moved = *here.at({taken.config.integer("block_r"), taken.config.integer("block_c")});
-    Conclusion conclusion;
-    conclusion.hypothesis = "tile_transfers";
+    const Measurement *taken = best_of(there), *best = best_of(here);
+    const Measurement* moved = here.at(tile_of(*taken));
+    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // measured in one sweep
     conclusion.subject = fmt::format("head_dim={}", head_dim);
-    conclusion.title =
-        "At head_dim {values.head_dim} the best tile of {values.from} takes {estimate.value:.3f} of the time of the "
-        "best on {values.to}";
-    conclusion.content =
-        "Of the {values.tiles} tiles that both devices ran, {values.taken} is best on {values.from} "
-        "({values.from_dtype}) "
-        "and {values.best} on {values.to} ({values.to_dtype}). There {values.taken} takes {estimate.value:.3f} "
-        "({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of the time of {values.best}.";
     conclusion.tags = {"flash_attention", fmt::format("d{}", head_dim), "tile", "devices"};
-    conclusion.estimate = {1, 1, 1};
-    if (&moved != &best) {  // measured in one sweep, in turn
-      const Timing &a = hot(moved), &b = hot(best);
-      conclusion.estimate = {a.median_s / b.median_s, a.ci_lo_s / b.ci_hi_s, a.ci_hi_s / b.ci_lo_s};
-    }
-    conclusion.cv = std::max(hot(moved).cv, hot(best).cv);
+    const auto name = [](const Measurement* result) {
+      return fmt::format("{}x{}", tile_of(*result).first, tile_of(*result).second);
+    };
     conclusion.values = {{"head_dim", head_dim},
-                         {"from", taken.device},
-                         {"to", best.device},
-                         {"from_dtype", taken.config.text("dtype")},
-                         {"to_dtype", best.config.text("dtype")},
-                         {"taken", tile_name(taken)},
-                         {"best", tile_name(best)},
+                         {"from", taken->device},
+                         {"to", best->device},
+                         {"from_dtype", taken->config.text("dtype")},
+                         {"to_dtype", best->config.text("dtype")},
+                         {"taken", name(taken)},
+                         {"best", name(best)},
                          {"tiles", here.size()}};
-    conclusion.measurements = {taken.id, moved.id};
-    if (&moved != &best) conclusion.measurements.push_back(best.id);
+    conclusion.measurements = {taken->id, moved->id};
+    if (moved != best) conclusion.measurements.push_back(best->id);
     conclusions.push_back(std::move(conclusion));
   }
 }
@@ -112,7 +95,8 @@ std::map<std::string, std::string> majorities(const std::vector<Json>& findings)
   return majority;
 }
 
-void conclude_verdicts(const DeviceRecords& from, const DeviceRecords& to, std::vector<Conclusion>& conclusions) {
+void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const DeviceRecords& to,
+                       std::vector<Conclusion>& conclusions) {
   const auto here = majorities(from.findings), there = majorities(to.findings);
   int judged = 0, same = 0;
   std::string flips;
@@ -125,13 +109,7 @@ void conclude_verdicts(const DeviceRecords& from, const DeviceRecords& to, std::
       flips += fmt::format("{}{} ({}, then {})", flips.empty() ? "" : "; ", id, state, other->second);
   }
   if (judged == 0) return;
-  Conclusion conclusion;
-  conclusion.hypothesis = "verdicts_transfer";
-  conclusion.title = "{values.same} of {values.judged} verdicts are the same on {values.from} and {values.to}";
-  conclusion.content =
-      "Most findings of {values.judged} hypotheses are decided on both {values.from} and {values.to}; {values.same} "
-      "have "
-      "the same verdict. The others: {values.flips}.";
+  Conclusion conclusion = conclude(claim, Evidence{});
   conclusion.tags = {"flash_attention", "devices"};
   const double share = static_cast<double>(same) / judged;
   conclusion.estimate = {share, share, share};  // a count of what is recorded, not a sample
@@ -148,19 +126,33 @@ void conclude_verdicts(const DeviceRecords& from, const DeviceRecords& to, std::
 
 }  // namespace
 
-std::vector<Hypothesis> transfer_hypotheses() {
+std::vector<Claim> transfer_claims() {
   return {
-      {"tile_transfers", "The best tile of one device takes at most 1.1 times the best of another.",
-       "time of the other device's best tile / time of the best", "<=", 1.1,
-       "expectation before the first run: what a tile must fit into differs by device"},
-      {"verdicts_transfer", "Four of five verdicts hold on both devices.", "share of hypotheses with the same verdict",
-       ">=", 0.8, "expectation before the first run: rules about tiles and masks are arithmetic, not hardware"}};
+      {.hypothesis = {"tile_transfers", "The best tile of one device takes at most 1.1 times the best of another.",
+                      "time of the other device's best tile / time of the best", "<=", 1.1,
+                      "expectation before the first run: what a tile must fit into differs by device"},
+       .figure = ratio_of_medians,
+       .title = "At head_dim {values.head_dim} the best tile of {values.from} takes {estimate.value:.3f} of the "
+                "time of the best on {values.to}",
+       .content = "Of the {values.tiles} tiles that both devices ran, {values.taken} is best on {values.from} "
+                  "({values.from_dtype}) and {values.best} on {values.to} ({values.to_dtype}). There "
+                  "{values.taken} takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of the "
+                  "time of {values.best}.",
+       .advice = {"Take the tile over from the other device.", "Choose the tile again on this device."}},
+      {.hypothesis = {"verdicts_transfer", "Four of five verdicts hold on both devices.",
+                      "share of hypotheses with the same verdict", ">=", 0.8,
+                      "expectation before the first run: rules about tiles and masks are arithmetic, not hardware"},
+       .title = "{values.same} of {values.judged} verdicts are the same on {values.from} and {values.to}",
+       .content = "Most findings of {values.judged} hypotheses are decided on both {values.from} and {values.to}; "
+                  "{values.same} have the same verdict. The others: {values.flips}.",
+       .advice = {"Take the verdicts over from one device to the other.", "Judge each claim again on each device."}}};
 }
 
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to) {
+  const std::vector<Claim> claims = transfer_claims();
   std::vector<Conclusion> conclusions;
-  conclude_tiles(from, to, conclusions);
-  conclude_verdicts(from, to, conclusions);
+  conclude_tiles(claims.at(0), from, to, conclusions);
+  conclude_verdicts(claims.at(1), from, to, conclusions);
   return conclusions;
 }
 

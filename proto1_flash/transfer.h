@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/records/finding.h"
+#include "common/records/claim.h"
 
 namespace attn {
 
@@ -13,8 +13,8 @@ struct DeviceRecords {
   std::vector<Json> findings;
 };
 
-/// The hypotheses about pairs of devices.
-std::vector<Hypothesis> transfer_hypotheses();
+/// The claims about pairs of devices.
+std::vector<Claim> transfer_claims();
 
 /// tile_transfers, for each head_dim that both have a tile sweep of and in both directions: of the tiles that both ran,
 /// the time on the second of the first's best, over the time of its own best. The sweeps may differ in dtype, as each

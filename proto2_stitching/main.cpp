@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
       .axes = stitch_axes(),
       .compared_axes = stitch_compared_axes(),
       .default_tile = false,
-      .hypotheses = stitch_hypotheses(),
+      .hypotheses = hypotheses(stitch_claims()),
       .sweep = stitch_sweep,
       .complete = complete_stitch,
       .plan = stitch_plan,
@@ -32,7 +32,8 @@ int main(int argc, char** argv) {
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     if (!lab.file().empty()) require_compiles(lab.device(), read_function(lab.file()));
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    lab.compare(stitch_duels(lab.results()));
-    return lab.conclude(stitch_conclusions(lab.results(), lab.comparisons(), lab.device().info().units));
+    const std::vector<Claim> claims = stitch_claims(lab.device().info().units);
+    lab.compare(in_turn(duels(claims, lab.results()), {"break_even"}));
+    return lab.conclude(conclude(claims, lab.results(), lab.comparisons()));
   });
 }

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
                                .axes = constants_axes(),
                                .compared_axes = constants_compared_axes(),
                                .default_tile = false,
-                               .hypotheses = constants_hypotheses(),
+                               .hypotheses = hypotheses(constants_claims()),
                                .sweep = constants_sweep,
                                .complete = complete_constants,
                                .plan = constants_plan,
@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
                                .make_host = constants_host_problems()};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    lab.compare(constants_duels(lab.results()));
-    return lab.conclude(constants_conclusions(lab.results(), lab.comparisons()));
+    const std::vector<Claim> claims = constants_claims();
+    lab.compare(duels(claims, lab.results()));
+    return lab.conclude(conclude(claims, lab.results(), lab.comparisons()));
   });
 }

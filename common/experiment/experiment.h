@@ -92,12 +92,6 @@ struct Trial {
   double launch_s = 0;  // of the launch that was checked
 };
 
-/// A comparison a hypothesis asks for.
-struct Duel {
-  std::string hypothesis;
-  Case baseline, contender;
-};
-
 /// The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
 /// All duels of a hypothesis that is among `whole` come with the first: a part of them would be no answer.
 std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole = {});

@@ -1,6 +1,7 @@
 #include "common/experiment/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -172,14 +173,21 @@ std::string dry_run(const ExperimentSpec& spec, const Options& options, const st
 
 std::string verdict_text(const Json& finding) {
   const Json& data = finding.at("data");
-  std::string state = data.at("verdict").at("state").get<std::string>();
-  std::transform(state.begin(), state.end(), state.begin(), [](unsigned char c) { return std::toupper(c); });
-  const std::string subject = data.at("subject").get<std::string>();
+  const Json& hypothesis = data.at("hypothesis");
   const auto text = [](const Json& value) { return value.get<std::string>(); };
-  return fmt::format("{:<12} {}{}: {}\n{:<12} {}: {}; confidence {}\n", state, text(data.at("hypothesis").at("id")),
-                     subject.empty() ? "" : fmt::format(" ({})", subject), text(finding.at("title")), "",
-                     text(data.at("hypothesis").at("metric")), text(data.at("verdict").at("reason")),
-                     finding.at("confidence").get<double>());
+  const std::string state = text(data.at("verdict").at("state")), subject = text(data.at("subject"));
+  std::string shown = state;
+  std::transform(shown.begin(), shown.end(), shown.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::vector<std::string> lines;
+  // What was not supported is quoted as a claim: a bare statement after the verdict would read as a fact.
+  if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
+  lines.push_back(text(finding.at("title")));
+  lines.push_back(fmt::format("{}: {}; confidence {}", text(hypothesis.at("metric")),
+                              text(data.at("verdict").at("reason")), finding.at("confidence").get<double>()));
+  if (const std::string advice = text(data.at("advice")); !advice.empty()) lines.push_back("advice: " + advice);
+  return fmt::format("{:<12} {}{}: {}\n", shown, text(hypothesis.at("id")),
+                     subject.empty() ? "" : fmt::format(" ({})", subject),
+                     fmt::join(lines, fmt::format("\n{:<12} ", "")));
 }
 
 }  // namespace attn

@@ -75,6 +75,9 @@ std::string render(const std::string& text, const Json& data) {
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, bool replicated, const Json& run, const Json& env) {
   const Verdict verdict = judge(hypothesis, conclusion);
+  const bool supported = verdict.state == State::supported;
+  const std::string& title =
+      supported || conclusion.title_unless_supported.empty() ? conclusion.title : conclusion.title_unless_supported;
   Json data = {{"experiment", experiment},
                {"device", device},
                {"subject", conclusion.subject},
@@ -86,6 +89,9 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                  {"threshold", hypothesis.threshold},
                  {"origin", hypothesis.origin}}},
                {"verdict", {{"state", name(verdict.state)}, {"reason", verdict.reason}}},
+               {"advice", supported                         ? conclusion.advice.holds
+                          : verdict.state == State::refuted ? conclusion.advice.refuted
+                                                            : ""},
                {"estimate",
                 {{"value", conclusion.estimate.value},
                  {"ci_lo", conclusion.estimate.ci_lo},
@@ -99,11 +105,11 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                {"measurements", conclusion.measurements},
                {"run", run},
                {"env", env},
-               {"template", {{"title", conclusion.title}, {"content", conclusion.content}}}};
+               {"template", {{"title", title}, {"content", conclusion.content}}}};
   require_finite(data, fmt::format("{}/{}: data", experiment, hypothesis.id));
 
   Json finding = {{"domain", "attention_kernels"},
-                  {"title", render(conclusion.title, data)},
+                  {"title", render(title, data)},
                   {"content", render(conclusion.content, data)},
                   {"tags", conclusion.tags},
                   {"confidence", confidence(verdict, conclusion, replicated)},

@@ -268,6 +268,7 @@ void check_data(const Fields& data) {
     verdict.one_of("state", {"supported", "refuted", "inconclusive"});
     verdict.text("reason");
   });
+  if (data.has("advice")) data.text("advice", true);
   data.object("estimate", false, [](const Fields& estimate) {
     for (const char* key : {"value", "ci_lo", "ci_hi"}) estimate.number(key);
     estimate.number("aa_floor", 0);

@@ -94,6 +94,7 @@ void verify_finding(const Json& record, Problems& problems) {
   const Verdict verdict = judge(hypothesis, conclusion);
   expect("verdict", data.at("verdict").at("state"), std::string(name(verdict.state)), problems);
   expect("verdict.reason", data.at("verdict").at("reason"), verdict.reason, problems);
+  if (verdict.state == State::inconclusive) expect("advice", data.value("advice", ""), "", problems);
   const double sure = confidence(verdict, conclusion, data.at("replicated"));
   if (record.at("confidence") != sure) {
     problems.push_back(

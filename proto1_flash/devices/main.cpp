@@ -10,6 +10,7 @@
 #include "common/base/sha256.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/report.h"
+#include "common/records/finding.h"
 #include "common/source/kernel_source.h"
 #include "proto1_flash/transfer.h"
 
@@ -42,7 +43,7 @@ void write_findings(const std::string& from, const std::string& to, const std::s
   RecordFile file(out);
   const std::string now = utc_now();
   const auto write = [&](const Conclusion& conclusion, const std::string& name, const std::string& command) {
-    for (const Hypothesis& hypothesis : transfer_hypotheses()) {
+    for (const Hypothesis& hypothesis : hypotheses(transfer_claims())) {
       if (hypothesis.id != conclusion.hypothesis) continue;
       const Json run = {{"id", sha256(now + name).substr(0, 12)},
                         {"ts", now},

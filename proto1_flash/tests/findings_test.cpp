@@ -7,6 +7,8 @@
 #include <set>
 
 #include "common/attention/axes.h"
+#include "common/experiment/experiment.h"
+#include "common/records/finding.h"
 #include "common/testing/devices.h"
 #include "proto1_flash/sweep.h"
 
@@ -43,6 +45,15 @@ std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
     results.push_back(result);
   }
   return results;
+}
+
+std::vector<Duel> flash_duels(const std::vector<Measurement>& results, const DeviceInfo& info) {
+  return in_turn(duels(flash_claims(info), results));
+}
+
+std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
+                                          const std::vector<Comparison>& comparisons) {
+  return conclude(flash_claims(), results, comparisons);
 }
 
 Comparison compare(const Duel& duel, double ratio) {
@@ -129,16 +140,16 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
 
 TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
   std::set<std::string> judged;
-  const std::vector<Hypothesis> hypotheses = flash_hypotheses();
+  const std::vector<Hypothesis> registered = hypotheses(flash_claims());
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     const std::vector<Measurement> results = made_up(info);
     std::vector<Comparison> comparisons;
     for (const Duel& duel : flash_duels(results, info)) comparisons.push_back(compare(duel, 1.5));
     std::set<std::string> claims;
     for (const Conclusion& conclusion : flash_conclusions(results, comparisons)) {
-      const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(),
+      const auto hypothesis = std::find_if(registered.begin(), registered.end(),
                                            [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
-      ASSERT_NE(hypothesis, hypotheses.end()) << conclusion.hypothesis;
+      ASSERT_NE(hypothesis, registered.end()) << conclusion.hypothesis;
       const Json finding =
           make_finding("proto1_flash", "test", *hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
       EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos) << finding["content"];
@@ -149,7 +160,7 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
       EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
     }
   }
-  EXPECT_EQ(judged.size(), hypotheses.size());
+  EXPECT_EQ(judged.size(), registered.size());
 }
 
 TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
@@ -191,7 +202,7 @@ TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsHeldAgainstTheNext) {
     EXPECT_GE(conclusion.estimate.value, 1) << conclusion.subject;
     EXPECT_NEAR(conclusion.estimate.ci_lo, conclusion.estimate.value * 0.99 / 1.01, 1e-9);
     EXPECT_NEAR(conclusion.estimate.ci_hi, conclusion.estimate.value * 1.01 / 0.99, 1e-9);
-    for (const Hypothesis& hypothesis : flash_hypotheses()) {
+    for (const Hypothesis& hypothesis : hypotheses(flash_claims())) {
       if (hypothesis.id == "best_tile") unclear += judge(hypothesis, conclusion).state == State::inconclusive;
     }
     // The widest rows are the fastest in the model, and Bc = 80 is never.
@@ -205,12 +216,33 @@ TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsHeldAgainstTheNext) {
 
 TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   std::set<std::string> ids;
-  for (const Hypothesis& hypothesis : flash_hypotheses()) {
+  for (const Hypothesis& hypothesis : hypotheses(flash_claims())) {
     EXPECT_TRUE(ids.insert(hypothesis.id).second);
     EXPECT_TRUE((std::set<std::string>{"<", "<=", ">", ">="}.contains(hypothesis.op)));
     EXPECT_FALSE(hypothesis.origin.empty());
   }
   EXPECT_GE(ids.size(), 5u);
+}
+
+TEST(FlashClaimsTest, GiveAdviceEitherWay) {
+  for (const Claim& claim : flash_claims()) {
+    EXPECT_FALSE(claim.advice.holds.empty()) << claim.hypothesis.id;
+    EXPECT_FALSE(claim.advice.refuted.empty()) << claim.hypothesis.id;
+    EXPECT_NE(claim.advice.holds, claim.advice.refuted) << claim.hypothesis.id;
+  }
+}
+
+TEST(FlashClaimsTest, ATileIsCalledTheFastestOnlyWhereItIs) {
+  std::map<std::string, std::string> titles;  // by verdict
+  for (const Conclusion& conclusion : flash_conclusions(made_up(), {})) {
+    if (conclusion.hypothesis != "best_tile") continue;
+    const Hypothesis best = hypotheses(flash_claims()).at(1);
+    ASSERT_EQ(best.id, "best_tile");
+    const Json finding = make_finding("proto1_flash", "test", best, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+    titles[finding["data"]["verdict"]["state"]] = finding["title"];
+  }
+  EXPECT_EQ(titles["inconclusive"].substr(0, 26), "No flash attention tile of");
+  EXPECT_EQ(titles["supported"].find("No "), std::string::npos);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "common/records/finding.h"
+
 namespace attn {
 namespace {
 
@@ -97,7 +99,7 @@ TEST(TransferTest, TextsRender) {
   const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)},
                         {finding("bf16", "refuted", "A")}};
   for (const Conclusion& conclusion : transfer_conclusions(a, a)) {
-    for (const Hypothesis& hypothesis : transfer_hypotheses()) {
+    for (const Hypothesis& hypothesis : hypotheses(transfer_claims())) {
       if (hypothesis.id != conclusion.hypothesis) continue;
       const Json finding =
           make_finding("proto1_flash", "A to A", hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});

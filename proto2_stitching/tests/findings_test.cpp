@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "common/experiment/experiment.h"
+#include "common/records/finding.h"
 #include "common/testing/devices.h"
 #include "proto2_stitching/problem.h"
 #include "proto2_stitching/sweep.h"
@@ -67,8 +69,17 @@ std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 
   return comparisons;
 }
 
+std::vector<Duel> stitch_duels(const std::vector<Measurement>& results) {
+  return in_turn(duels(stitch_claims(), results), {"break_even"});
+}
+
+std::vector<Conclusion> stitch_conclusions(const std::vector<Measurement>& results,
+                                           const std::vector<Comparison>& comparisons, uint32_t units) {
+  return conclude(stitch_claims(units), results, comparisons);
+}
+
 const Hypothesis& hypothesis(const std::string& id) {
-  static const std::vector<Hypothesis> all = stitch_hypotheses();
+  static const std::vector<Hypothesis> all = hypotheses(stitch_claims());
   return *std::find_if(all.begin(), all.end(), [&](const Hypothesis& h) { return h.id == id; });
 }
 
@@ -98,7 +109,7 @@ TEST(StitchDuelsTest, AreAgainstTheTextInPlaceAndVaryNothingElse) {
   }
   EXPECT_EQ(duels.size(), made_up().size() - 8) << "all but the eight baselines";
   std::set<std::string> registered;
-  for (const Hypothesis& h : stitch_hypotheses()) registered.insert(h.id);
+  for (const Hypothesis& h : hypotheses(stitch_claims())) registered.insert(h.id);
   for (const char* computed : {"call_ns", "stitch_or_constants"}) registered.erase(computed);
   EXPECT_EQ(seen, registered);
 }
@@ -139,7 +150,7 @@ TEST(StitchConclusionsTest, EveryHypothesisIsJudgedAndEveryTextRenders) {
     EXPECT_EQ(std::set(conclusion.tags.begin(), conclusion.tags.end()).size(), conclusion.tags.size());
     EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
   }
-  EXPECT_EQ(judged.size(), stitch_hypotheses().size());
+  EXPECT_EQ(judged.size(), hypotheses(stitch_claims()).size());
 }
 
 TEST(StitchConclusionsTest, OverheadsAreOfThePair) {
@@ -228,18 +239,22 @@ TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
   const auto rule = [&] {
     return conclusions_of("stitch_or_constants", stitch_conclusions(results, comparisons, 2)).at(0);
   };
-  EXPECT_EQ(rule().values["recommendation"], "link score functions in before the optimiser");
+  const auto advice = [&]() -> std::string {
+    return make_finding("proto2_stitching", "test", hypothesis("stitch_or_constants"), rule(), false, {{"id", "r"}},
+                        {{"e", 1}})["data"]["advice"];
+  };
+  EXPECT_EQ(advice(), "Link score functions in before the optimiser.");
   EXPECT_EQ(rule().values["functions"], 3);
   for (Comparison& comparison : comparisons) {
     if (comparison.hypothesis == "stitched" && comparison.contender.text("function") == "soft_cap") {
       comparison.ratio = {1.1, 1.09, 1.11};
     }
   }
-  EXPECT_EQ(rule().values["recommendation"], "compile a kernel for each score function");
+  EXPECT_EQ(advice(), "Compile a kernel for each score function.");
   EXPECT_EQ(rule().values["contender"]["function"], "soft_cap");
   EXPECT_EQ(judge(hypothesis("stitch_or_constants"), rule()).state, State::refuted);
   for (Comparison& comparison : comparisons) comparison.ratio = {1.01, 0.95, 1.07};
-  EXPECT_EQ(rule().values["recommendation"].get<std::string>().substr(0, 9), "undecided");
+  EXPECT_EQ(advice(), "") << "undecided";
 }
 
 TEST(CallsLeft, AreThoseOfEveryDevice) {
@@ -253,12 +268,30 @@ TEST(CallsLeft, AreThoseOfEveryDevice) {
 
 TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   std::set<std::string> ids;
-  for (const Hypothesis& h : stitch_hypotheses()) {
+  for (const Hypothesis& h : hypotheses(stitch_claims())) {
     EXPECT_TRUE(ids.insert(h.id).second);
     EXPECT_TRUE((std::set<std::string>{"<", "<=", ">", ">="}.contains(h.op)));
     EXPECT_FALSE(h.origin.empty());
   }
   EXPECT_GE(ids.size(), 4u);
+}
+
+TEST(StitchClaimsTest, GiveAdviceEitherWay) {
+  for (const Claim& claim : stitch_claims()) {
+    EXPECT_FALSE(claim.advice.holds.empty()) << claim.hypothesis.id;
+    EXPECT_FALSE(claim.advice.refuted.empty()) << claim.hypothesis.id;
+  }
+}
+
+TEST(StitchClaimsTest, AReplayedPairIsJudgedByTheClaimThatIsReplayed) {
+  const std::vector<Measurement> results = made_up();
+  std::vector<Comparison> comparisons = compare(stitch_duels(results));
+  std::erase_if(comparisons, [](const Comparison& c) { return c.hypothesis != "stitched"; });
+  comparisons.resize(1);
+  comparisons[0].hypothesis = "stitch_or_constants";
+  const std::vector<Conclusion> rule = stitch_conclusions(results, comparisons, 2);
+  ASSERT_EQ(rule.size(), 1u);
+  EXPECT_EQ(rule[0].hypothesis, "stitch_or_constants");
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 
+#include "common/records/finding.h"
+
 namespace attn {
 namespace {
 
@@ -54,7 +56,7 @@ Measurement launch(const std::string& kernel, const std::string& run_time, int64
 
 std::vector<Conclusion> conclude(const std::vector<Measurement>& results,
                                  const std::vector<Comparison>& comparisons = {}) {
-  return constants_conclusions(results, comparisons);
+  return conclude(constants_claims(), results, comparisons);
 }
 
 Conclusion only(const std::vector<Conclusion>& all, const std::string& hypothesis, const std::string& part = "") {
@@ -67,22 +69,23 @@ Conclusion only(const std::vector<Conclusion>& all, const std::string& hypothesi
 }
 
 State verdict(const Conclusion& conclusion) {
-  for (const Hypothesis& hypothesis : constants_hypotheses()) {
+  for (const Hypothesis& hypothesis : hypotheses(constants_claims())) {
     if (hypothesis.id == conclusion.hypothesis) return judge(hypothesis, conclusion).state;
   }
   ADD_FAILURE() << conclusion.hypothesis << " is not registered";
   return State::inconclusive;
 }
 
-/// What a finding says; throws where a template names what is not there.
+/// What a finding says, advice included; throws where a template names what is not there.
 std::string text(const Conclusion& conclusion) {
   Hypothesis hypothesis;
-  for (const Hypothesis& registered : constants_hypotheses()) {
+  for (const Hypothesis& registered : hypotheses(constants_claims())) {
     if (registered.id == conclusion.hypothesis) hypothesis = registered;
   }
   const Json finding =
       make_finding("proto4_constants", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
-  return finding.at("title").get<std::string>() + "\n" + finding.at("content").get<std::string>();
+  return finding.at("title").get<std::string>() + "\n" + finding.at("content").get<std::string>() + "\n" +
+         finding.at("data").at("advice").get<std::string>();
 }
 
 bool contains(const std::string& whole, const std::string& part) { return whole.find(part) != std::string::npos; }
@@ -97,11 +100,11 @@ TEST(ConstantsFindings, CostIsThatOfTheMostVariantsAndDecidesByRule) {
   EXPECT_EQ(verdict(cost), State::refuted);
   EXPECT_TRUE(contains(text(cost), "front end 10 ms, optimiser 20 ms, code generation 40 ms, loading 1 ms"))
       << text(cost);
-  EXPECT_TRUE(contains(text(cost), "compile ahead")) << text(cost);
+  EXPECT_TRUE(contains(text(cost), "Compile ahead")) << text(cost);
 
   all = conclude({result("compile", 50, 50 * 0.03)});
   EXPECT_EQ(verdict(only(all, "cost")), State::supported);
-  EXPECT_TRUE(contains(text(only(all, "cost")), "use function constants"));
+  EXPECT_TRUE(contains(text(only(all, "cost")), "Use function constants"));
   Measurement one = result("compile_one", 1, 0.06);
   one.config.set("head_dim", int64_t{128});
   all = conclude({one, result("compile", 50, 50 * 0.03)});
@@ -110,7 +113,7 @@ TEST(ConstantsFindings, CostIsThatOfTheMostVariantsAndDecidesByRule) {
   EXPECT_NEAR(only(all, "cost", "variants=50").estimate.value, 30, 1e-9);
   all = conclude({result("compile", 50, 50 * 0.05)});
   EXPECT_EQ(verdict(only(all, "cost")), State::inconclusive);
-  EXPECT_TRUE(contains(text(only(all, "cost")), "too close"));
+  EXPECT_TRUE(text(only(all, "cost")).ends_with('\n')) << "no advice where the rule does not decide";
 }
 
 TEST(ConstantsFindings, ExponentOverTheNumberOfVariants) {
@@ -163,7 +166,7 @@ TEST(ConstantsFindings, DuelsDifferInOneThing) {
   results.push_back(launch("tiled_vector", "head_dim"));
   results.back().status = "wrong";
   std::map<std::string, std::vector<std::string>> pairs;
-  for (const Duel& duel : constants_duels(results)) {
+  for (const Duel& duel : duels(constants_claims(), results)) {
     pairs[duel.hypothesis].push_back(duel.baseline.key({"task", "kernel", "variants", "workers", "pch", "run_time"}) +
                                      " -> " + duel.contender.key({"task", "workers", "pch", "run_time"}));
   }
@@ -207,12 +210,16 @@ TEST(ConstantsFindings, ComparisonsSayWhatWasMeasured) {
   EXPECT_TRUE(contains(text(disk), "100 ms a variant against 1 ms")) << text(disk);
 }
 
-TEST(ConstantsFindings, EveryHypothesisHasAnOrigin) {
+TEST(ConstantsFindings, EveryHypothesisHasAnOriginAndAdvice) {
   std::map<std::string, int> ids;
-  for (const Hypothesis& hypothesis : constants_hypotheses()) {
+  for (const Hypothesis& hypothesis : hypotheses(constants_claims())) {
     EXPECT_EQ(++ids[hypothesis.id], 1) << hypothesis.id;
     EXPECT_FALSE(hypothesis.origin.empty());
     EXPECT_FALSE(hypothesis.metric.empty());
+  }
+  for (const Claim& claim : constants_claims()) {
+    EXPECT_FALSE(claim.advice.holds.empty()) << claim.hypothesis.id;
+    EXPECT_FALSE(claim.advice.refuted.empty()) << claim.hypothesis.id;
   }
 }
 

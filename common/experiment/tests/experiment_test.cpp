@@ -271,6 +271,7 @@ int fake_body(Experiment& lab) {
     conclusion.subject = comparison.contender.key({"n"});
     conclusion.title = "tile 32 takes {compare.ratio:.2f} of tile 16";
     conclusion.content = conclusion.title;
+    conclusion.advice = {"Take tile 32.", "Take tile 16."};
     conclusion.estimate = comparison.ratio;
     conclusion.aa_floor = comparison.aa_floor();
     conclusion.cv = comparison.cv;
@@ -395,8 +396,10 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
     EXPECT_EQ(finding["confidence"], 0.8);
   }
   EXPECT_NE(outcome.out.find("median_us"), std::string::npos);
-  EXPECT_NE(outcome.out.find("SUPPORTED    tile32 (n=128): tile 32 takes 0.50 of tile 16"), std::string::npos)
+  EXPECT_NE(outcome.out.find("SUPPORTED    tile32 (n=128): tile 32 takes 0.50 of tile 16\n             ratio of"),
+            std::string::npos)
       << outcome.out;
+  EXPECT_NE(outcome.out.find("\n             advice: Take tile 32.\n"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("NOT JUDGED   other"), std::string::npos);
   EXPECT_NE(outcome.err.find("[9/9]"), std::string::npos) << outcome.err;  // 6 cases and 3 comparisons
   char host[256];
@@ -697,7 +700,12 @@ TEST_F(ExperimentTest, AnIndependentRunThatAgreesRaisesConfidence) {
   run(arguments);
   run(arguments);
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
-  run(arguments);
+  const Outcome refuted = run(arguments);
+  EXPECT_NE(refuted.out.find("REFUTED      tile32 (n=8): claimed: \"tile 32 is faster\"\n"
+                             "             tile 32 takes 2.00 of tile 16\n"),
+            std::string::npos)
+      << refuted.out;
+  EXPECT_NE(refuted.out.find("\n             advice: Take tile 16.\n"), std::string::npos) << refuted.out;
   ASSERT_EQ(findings().size(), 3u);
   EXPECT_EQ(findings()[0]["confidence"], 0.8);
   EXPECT_EQ(findings()[1]["confidence"], 0.95);

@@ -111,5 +111,192 @@ TEST(Comparison, FloorIsTheFarEndOfTheAaInterval) {
   EXPECT_NEAR(comparison.aa_floor(), 0.04, 1e-12);
 }
 
+// ---- the table of claims
+
+Measurement result(int64_t length, int64_t tile, double seconds, const std::string& variant = "tuned") {
+  Measurement made;
+  made.config.set("variant", AxisValue(variant));
+  made.config.set("q_len", AxisValue(length));
+  made.config.set("tile", AxisValue(tile));
+  made.id = made.config.key();
+  made.time = {Timing{Scope::device_hot, 10, 10, seconds, 0.99 * seconds, 1.01 * seconds, 0.03, seconds, "ci"}};
+  return made;
+}
+
+// The fastest tile of a length against each other one.
+std::vector<Results> all_pairs(const Results& tiles) {
+  std::vector<Results> picks;
+  for (const Measurement* tile : tiles) {
+    if (tile != fastest(tiles)) picks.push_back({fastest(tiles), tile});
+  }
+  return picks;
+}
+
+Claim claim() {
+  return {.hypothesis = {"tile", "t", "m", ">=", 1.1, "o"},
+          .takes = [](const Measurement& r) { return r.config.text("variant") == "tuned"; },
+          .varies = {"tile"},
+          .at_least = 2,
+          .pick = all_pairs,
+          .subject = subject_without({"tile"}),
+          .title = "{values.baseline.tile} is best",
+          .content = "c",
+          .advice = {"Choose.", "Do not choose."}};
+}
+
+// "q_len: baseline tile > contender tile" of each duel.
+std::vector<std::string> duel_texts(const Claim& about, const std::vector<Measurement>& results) {
+  std::vector<std::string> texts;
+  for (const Duel& duel : duels({about}, results)) {
+    EXPECT_EQ(duel.hypothesis, "tile");
+    EXPECT_EQ(duel.baseline.key({"q_len"}), duel.contender.key({"q_len"}));
+    texts.push_back(duel.baseline.key({"q_len", "tile"}) + " > " + duel.contender.key({"tile"}));
+  }
+  return texts;
+}
+
+using Texts = std::vector<std::string>;
+
+TEST(Claims, PairsAreOfOneGroupThatIsLargeEnough) {
+  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3), result(128, 16, 1),
+                                            result(64, 64, 0.1, "naive")};
+  EXPECT_EQ(duel_texts(claim(), results), (Texts{"q_len=64 tile=32 > tile=16", "q_len=64 tile=32 > tile=48"}));
+  Claim larger = claim();
+  larger.at_least = 4;
+  EXPECT_EQ(duel_texts(larger, results), Texts{});
+  larger.takes = {};
+  larger.varies = {"tile", "variant"};
+  EXPECT_EQ(duel_texts(larger, results).size(), 3u) << "any variant takes part";
+}
+
+TEST(Claims, WrongAndUntimedResultsTakeNoPart) {
+  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
+  results[1].status = "wrong";
+  EXPECT_EQ(duel_texts(claim(), results), Texts{"q_len=64 tile=16 > tile=48"});
+  results[0].time.clear();
+  EXPECT_EQ(duel_texts(claim(), results), Texts{});
+}
+
+TEST(Claims, OnlyTheLongestCountUpToALimit) {
+  std::vector<Measurement> results;
+  for (const int64_t length : {64, 512, 128}) {
+    results.push_back(result(length, 16, 1));
+    results.push_back(result(length, 32, 2));
+  }
+  Claim longest = claim();
+  EXPECT_EQ(duel_texts(longest, results).size(), 3u);
+  longest.longest = "q_len";
+  EXPECT_EQ(duel_texts(longest, results), Texts{"q_len=512 tile=16 > tile=32"});
+  longest.limit = 500;
+  EXPECT_EQ(duel_texts(longest, results), Texts{"q_len=128 tile=16 > tile=32"});
+  longest.limit = 10;
+  EXPECT_EQ(duel_texts(longest, results), Texts{});
+}
+
+TEST(Claims, PicksOfAnAxis) {
+  const std::vector<Measurement> all = {result(64, 16, 3), result(64, 32, 2), result(128, 16, 5), result(128, 32, 6),
+                                        result(256, 16, 9)};
+  Results group;
+  for (const Measurement& r : all) group.push_back(&r);
+  using Picks = std::vector<Results>;
+  EXPECT_EQ(where(group, "q_len", "64"), (Results{&all[0], &all[1]}));
+  EXPECT_EQ(largest(group, "tile"), &all[1]) << "of several the fastest";
+  EXPECT_EQ(fastest(group), &all[1]);
+  EXPECT_EQ(fastest({}), nullptr);
+  EXPECT_EQ(pair(group, {}), Picks{});
+  EXPECT_EQ(steps("q_len", {{"64", "128"}, {"128", "256"}, {"256", "512"}})(group),
+            (Picks{{&all[1], &all[2]}, {&all[2], &all[4]}}));
+  EXPECT_EQ(against("q_len", "128")(group), (Picks{{&all[2], &all[0]}, {&all[2], &all[1]}, {&all[2], &all[4]}}));
+  EXPECT_EQ(against("q_len", "7")(group), Picks{});
+  EXPECT_EQ(fastest_at_each("q_len", 3)(group), (Picks{{&all[1], &all[2], &all[4]}}));
+  EXPECT_EQ(fastest_at_each("q_len", 4)(group), Picks{});
+  EXPECT_EQ(each(group).size(), 5u);
+}
+
+TEST(Claims, FiguresOfTheSweep) {
+  const std::vector<Measurement> all = {result(64, 16, 1), result(128, 16, 4), result(256, 16, 16)};
+  const Evidence evidence{.results = {&all[0], &all[1], &all[2]}};
+  const Estimate ratio = ratio_of_medians(evidence);
+  EXPECT_DOUBLE_EQ(ratio.value, 4);
+  EXPECT_DOUBLE_EQ(ratio.ci_lo, 4 * 0.99 / 1.01);
+  EXPECT_DOUBLE_EQ(ratio.ci_hi, 4 * 1.01 / 0.99);
+  EXPECT_EQ(ratio_of_medians({.results = {&all[0], &all[0]}}).ci_hi, 1) << "a result is as fast as itself";
+  EXPECT_NEAR(exponent_over("q_len")(evidence).value, 2, 1e-9);
+
+  Claim sweep = claim();
+  sweep.compared = false;
+  sweep.varies = {"q_len"};
+  sweep.pick = steps("q_len", {{"64", "128"}});
+  sweep.figure = ratio_of_medians;
+  EXPECT_TRUE(duels({sweep}, all).empty()) << "nothing is measured again";
+  const std::vector<Conclusion> conclusions = conclude({sweep}, all, {});
+  ASSERT_EQ(conclusions.size(), 1u);
+  EXPECT_EQ(conclusions[0].estimate.value, 4);
+  EXPECT_EQ(conclusions[0].aa_floor, 0);
+  EXPECT_EQ(conclusions[0].cv, 0.03);
+  EXPECT_FALSE(conclusions[0].compare);
+  EXPECT_EQ(conclusions[0].measurements, (Texts{all[0].id, all[1].id}));
+}
+
+std::vector<Comparison> measured(const std::vector<Duel>& asked) {
+  std::vector<Comparison> comparisons;
+  for (const Duel& duel : asked) {
+    Comparison made;
+    made.hypothesis = duel.hypothesis;
+    made.baseline = duel.baseline;
+    made.contender = duel.contender;
+    made.ratio = {1.2, 1.19, 1.21};
+    made.aa = {1, 0.99, 1.01};
+    made.cv = 0.02;
+    comparisons.push_back(made);
+  }
+  return comparisons;
+}
+
+TEST(Claims, AComparisonBecomesAConclusion) {
+  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
+  std::vector<Comparison> comparisons = measured(duels({claim()}, results));
+  comparisons.push_back(comparisons[0]);
+  comparisons[1].hypothesis = "other";
+  const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons);
+  ASSERT_EQ(conclusions.size(), 1u) << "what another claim asked for is not this one's";
+  const Conclusion& found = conclusions[0];
+  EXPECT_EQ(found.subject, "variant=tuned q_len=64");
+  EXPECT_EQ(found.estimate.value, 1.2);
+  EXPECT_NEAR(found.aa_floor, 0.01, 1e-12);
+  EXPECT_EQ(found.cv, 0.02);
+  EXPECT_EQ(found.values["baseline"]["tile"], 32);
+  EXPECT_EQ(found.values["contender"]["tile"], 16);
+  EXPECT_EQ(found.measurements, (Texts{results[1].id, results[0].id}));
+  EXPECT_TRUE(found.correct);
+  EXPECT_EQ(judge(claim().hypothesis, found).state, State::supported);
+
+  results.push_back(results[0]);
+  results[2].status = "failed";  // in a later comparison
+  EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).correct);
+  EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty()) << "no record of the contender";
+}
+
+TEST(Claims, SeveralComparisonsBehindOneConclusion) {
+  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
+  std::vector<Comparison> comparisons = measured(duels({claim()}, results));
+  ASSERT_EQ(comparisons.size(), 2u);
+  comparisons[0].cv = 0.04;
+  comparisons[1].ratio.value = 1.3;
+  Claim worst = claim();
+  worst.gather = [](const std::vector<Comparison>& all) {
+    return std::vector<std::vector<const Comparison*>>{{&all[0], &all[1]}};
+  };
+  worst.complete = [](Conclusion& c, const Evidence& evidence) { c.values["pairs"] = evidence.comparisons.size(); };
+  const Conclusion found = conclude({worst}, results, comparisons).at(0);
+  EXPECT_EQ(found.estimate.value, 1.3) << "the last one";
+  EXPECT_EQ(found.cv, 0.04) << "the largest";
+  EXPECT_EQ(found.values["pairs"], 2);
+  EXPECT_EQ(found.measurements.size(), 4u);
+  worst.figure = [](const Evidence& evidence) -> Estimate { return {evidence.comparisons[0]->cv, 0, 1}; };
+  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).estimate.value, 0.04);
+  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).aa_floor, 0) << "it is no ratio of times";
+}
+
 }  // namespace
 }  // namespace attn

@@ -121,6 +121,30 @@ TEST(MakeFinding, WithoutComparison) {
   EXPECT_EQ(finding["claim_key"], "proto1_flash/bc80/A CPU");
 }
 
+TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
+  Conclusion c = compared();
+  c.title = "It is the fastest";
+  c.title_unless_supported = "None is clearly the fastest: {estimate.value:.2f}";
+  c.advice = {"Take it.", "Take any."};
+  Json finding = finding_of(c);
+  EXPECT_EQ(finding["title"], "It is the fastest");
+  EXPECT_EQ(finding["data"]["template"]["title"], "It is the fastest");
+  EXPECT_EQ(finding["data"]["advice"], "Take it.");
+  c.estimate = {1.2, 1.1, 1.3};
+  finding = finding_of(c);
+  EXPECT_EQ(finding["title"], "None is clearly the fastest: 1.20");
+  EXPECT_EQ(finding["data"]["template"]["title"], c.title_unless_supported);
+  EXPECT_EQ(finding["data"]["advice"], "Take any.");
+  c.estimate = {1, 0.9, 1.3};
+  finding = finding_of(c);
+  EXPECT_EQ(finding["title"], "None is clearly the fastest: 1.00");
+  EXPECT_EQ(finding["data"]["advice"], "");
+  c = compared();
+  c.advice = {"Take it.", "Take any."};
+  c.correct = false;
+  EXPECT_EQ(finding_of(c)["data"]["advice"], "") << "a wrong result advises nothing";
+}
+
 TEST(MakeFinding, NoFigureThatIsNone) {
   Conclusion c = compared();
   c.values["list"] = Json::array({1.0, HUGE_VAL});

@@ -72,6 +72,13 @@ TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
   record = finding(1.5);
   record["data"]["correct"] = false;
   EXPECT_EQ(problems_of(with_id(record)).size(), 3u) << "verdict, its reason, confidence";
+  record = finding(1.25);
+  ASSERT_EQ(record["data"]["verdict"]["state"], "inconclusive");
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{});
+  record["data"]["advice"] = "Choose the tile by measuring.";
+  EXPECT_EQ(problems_of(with_id(record)).size(), 1u) << "an open verdict gives no advice";
+  record["data"].erase("advice");
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have none";
 }
 
 TEST(Verify, IdIsThatOfTheLine) {
