@@ -21,13 +21,10 @@ bool as_many_keys(const Measurement& result) {
   return result.config.integer("q_len") == result.config.integer("kv_len");
 }
 
-// What a subject leaves out: a tile is a result, and so is what varies.
-std::set<std::string> and_variant(std::set<std::string> axes) {
-  axes.insert("variant");
+std::set<std::string> tile_and(std::set<std::string> axes) {
+  axes.insert(tile_axes.begin(), tile_axes.end());
   return axes;
 }
-
-std::set<std::string> tile_and(const std::string& axis) { return {"block_r", "block_c", axis}; }
 
 std::vector<Results> best_and_worst(const Results& tiles) {
   return pair(tiles, {*std::max_element(tiles.begin(), tiles.end(), faster)});
@@ -95,11 +92,11 @@ Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice&
                        config.integer("q_len") >= 1024 && config.integer("head_dim") >= 64 &&
                        (config.integer("causal") != 0) == causal && (config.text("dtype") == "f32") == f32;
               },
-          .varies = {"batch", "q_heads", "kv_heads", "q_len", "kv_len", "block_r", "block_c"},
+          .varies = tile_and({"batch", "q_heads", "kv_heads", "q_len", "kv_len"}),
           .pick = [](const Results& group) -> std::vector<Results> { return {{largest(group, "q_len")}}; },
           .compared = false,
           .figure = [](const Evidence& evidence) { return *evidence.results.front()->matrix_pct; },
-          .subject = subject_without({"block_r", "block_c", "variant", "q_len", "kv_len"}),
+          .subject = subject_without(tile_and({"variant", "q_len", "kv_len"})),
           .title = std::string("The tuned kernel reaches {values.pct:.1f} % of the {values.dtype} ceiling at head_dim "
                                "{values.head_dim}") +
                    (causal ? ", causal" : ""),
@@ -188,9 +185,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
       {.hypothesis = {"wider_heads", "Twice the head_dim takes less than twice the time.", "time at 2D / time at D",
                       "<", 2.0, "the softmax costs the same at every head_dim"},
        .takes = tuned,
-       .varies = tile_and("head_dim"),
+       .varies = tile_and({"head_dim"}),
        .pick = steps("head_dim", {{"64", "128"}, {"128", "256"}}),
-       .subject = subject_without(and_variant(tile_and("head_dim")), {"head_dim"}),
+       .subject = subject_without(tile_and({"head_dim", "variant"}), {"head_dim"}),
        .title = "Doubling head_dim from {values.baseline.head_dim} to {values.contender.head_dim} takes "
                 "{compare.ratio:.3f} times the time",
        .content =
@@ -203,11 +200,11 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
                       "arithmetic is quadratic; " + study +
                           " measured 389 us at 256 and 6.50 ms at 2048, an exponent of 1.35 between the two"},
        .takes = [](const Measurement& result) { return tuned(result) && as_many_keys(result); },
-       .varies = {"q_len", "kv_len", "block_r", "block_c"},
+       .varies = tile_and({"q_len", "kv_len"}),
        .pick = fastest_at_each("q_len", 3),
        .compared = false,
        .figure = exponent_over("q_len"),
-       .subject = subject_without({"q_len", "kv_len", "block_r", "block_c"}),
+       .subject = subject_without(tile_and({"q_len", "kv_len"})),
        .title = "Time grows with length to the power {estimate.value:.3f} at head_dim {values.head_dim}",
        .content = "From {values.shortest} to {values.longest} tokens ({values.points} lengths) at head_dim "
                   "{values.head_dim}, causal {values.causal}, the time grows with the length to the power "
@@ -220,7 +217,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
                       "cores with a bf16 dot product multiply twice as many pairs per instruction; those without "
                       "convert to f32 and gain nothing"},
        .takes = tuned,
-       .varies = tile_and("dtype"),
+       .varies = tile_and({"dtype"}),
        .pick = steps("dtype", {{"f32", "bf16"}}),
        .title = "bf16 inputs take {compare.ratio:.3f} of the time of f32 at head_dim {values.baseline.head_dim}",
        .content =
@@ -231,7 +228,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
       {.hypothesis = {"causal", "Skipping masked tiles leaves at most 0.6 of the time.", "time causal / time full",
                       "<=", 0.6, "half the pairs are masked; the tiles on the diagonal are half wasted"},
        .takes = tuned,
-       .varies = tile_and("causal"),
+       .varies = tile_and({"causal"}),
        .pick = steps("causal", {{"0", "1"}}),
        .title = "A causal mask leaves {compare.ratio:.3f} of the time at head_dim {values.baseline.head_dim}",
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries a causal launch takes "
@@ -241,7 +238,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
       {.hypothesis = {"layout", "Layout bshd costs at most 10 % over bhsd.", "time with bshd / time with bhsd",
                       "<=", 1.1, "rows of one head are heads * head_dim apart, which may meet in the same cache sets"},
        .takes = tuned,
-       .varies = tile_and("layout"),
+       .varies = tile_and({"layout"}),
        .pick = steps("layout", {{"bhsd", "bshd"}}),
        .title = "Layout bshd takes {compare.ratio:.3f} of the time of bhsd at head_dim {values.baseline.head_dim}",
        .content = "With heads inside the sequence (bshd) the kernel takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to "
@@ -251,10 +248,10 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
       {.hypothesis = {"ladder", "The tuned kernel takes at most a tenth of the time of each simpler one.",
                       "time of tuned / time of the simpler variant", "<=", 0.1,
                       "vectors give up to the lanes of a vector, the register tile the rest"},
-       .varies = tile_and("variant"),
+       .varies = tile_and({"variant"}),
        .pick = steps("variant",
                      {{"naive", "tuned"}, {"tiled_scalar", "tuned"}, {"tiled_vector", "tuned"}, {"mma_sync", "tuned"}}),
-       .subject = subject_without(tile_and("variant"), {"variant"}),
+       .subject = subject_without(tile_and({"variant"}), {"variant"}),
        .title = "The tuned kernel takes {compare.ratio:.3f} of the time of {values.baseline.variant}",
        .content =
            "On {values.baseline.q_len} queries at head_dim {values.baseline.head_dim} the tuned kernel "
@@ -287,7 +284,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
     const std::string& id = claim.hypothesis.id;
     if (claim.compared) claim.longest = "q_len";  // there the launch and the edges weigh least
     if (!claim.complete) claim.complete = name_tiles;
-    if (!claim.subject) claim.subject = subject_without(and_variant(claim.varies));
+    std::set<std::string> left_out = claim.varies;  // a tile is a result, not a subject
+    left_out.insert("variant");
+    if (!claim.subject) claim.subject = subject_without(left_out);
     claim.tags = [topic = id.starts_with("ceiling") ? "ceiling" : id](const Evidence& evidence) {
       const Case& config = evidence.results.front()->config;
       return std::vector<std::string>{"flash_attention", fmt::format("d{}", config.integer("head_dim")), topic,

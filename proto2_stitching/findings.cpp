@@ -26,22 +26,19 @@ std::string hypothesis_of(const Case& config) {
   return grain == "row" ? "call_per_row" : "call_per_tile";
 }
 
-// What the records say of the code of a case.
-void add_evidence(const Measurement& result, Json& facts) {
-  for (const char* field : {"calls", "calls_per_tile"}) {
-    facts[field] = result.values.is_object() ? result.values.value(field, Json(nullptr)) : Json(nullptr);
-  }
-  const std::optional<int64_t> left = calls_left(result.pipeline);
-  facts["calls_left"] = left ? Json(*left) : Json(nullptr);
-  for (const char* field : {"code_bytes", "registers", "spill_bytes"}) {
-    facts[field] = result.pipeline.is_object() ? result.pipeline.value(field, Json(nullptr)) : Json(nullptr);
-  }
-}
-
+// What the records say of the two codes.
 void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
-  const size_t n = evidence.results.size();
-  add_evidence(*evidence.results.at(n - 2), conclusion.values["baseline"]);
-  add_evidence(*evidence.results.at(n - 1), conclusion.values["contender"]);
+  const Results last(evidence.results.end() - 2, evidence.results.end());
+  for (const auto& [name, result] : {std::pair("baseline", last[0]), {"contender", last[1]}}) {
+    Json& facts = conclusion.values[name];
+    const auto add = [&](const Json& known, const char* field) {
+      facts[field] = known.is_object() ? known.value(field, Json(nullptr)) : Json(nullptr);
+    };
+    for (const char* field : {"calls", "calls_per_tile"}) add(result->values, field);
+    for (const char* field : {"code_bytes", "registers", "spill_bytes"}) add(result->pipeline, field);
+    const std::optional<int64_t> left = calls_left(result->pipeline);
+    facts["calls_left"] = left ? Json(*left) : Json(nullptr);
+  }
   conclusion.values["overhead_pct"] = 100 * (conclusion.compare->ratio.value - 1);
 }
 
