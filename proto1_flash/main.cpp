@@ -17,16 +17,11 @@ int main(int argc, char** argv) {
                                .summary = "Flash attention forward: tile sizes, and what each step of tuning buys.",
                                .axes = flash_axes(),
                                .compared_axes = flash_compared_axes(),
-                               .hypotheses = hypotheses(flash_claims()),
+                               .claims = flash_claims,
                                .sweep = flash_sweep,
                                .complete = complete_flash,
                                .plan = flash_plan,
                                .make = flash_problems(),
                                .input_axes = flash_input_axes};
-  return run_experiment(argc, argv, spec, [](Experiment& lab) {
-    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    const std::vector<Claim> claims = flash_claims(lab.device().info());
-    lab.compare(in_turn(duels(claims, lab.results())));
-    return lab.conclude(conclude(claims, lab.results(), lab.comparisons()));
-  });
+  return run_experiment(argc, argv, spec);
 }

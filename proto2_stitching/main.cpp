@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
       .axes = stitch_axes(),
       .compared_axes = stitch_compared_axes(),
       .default_tile = false,
-      .hypotheses = hypotheses(stitch_claims()),
+      .claims = [](const DeviceInfo& device) { return stitch_claims(device.units); },
       .sweep = stitch_sweep,
       .complete = complete_stitch,
       .plan = stitch_plan,
@@ -31,9 +31,6 @@ int main(int argc, char** argv) {
                                 score_function_axes}};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     if (!lab.file().empty()) require_compiles(lab.device(), read_function(lab.file()));
-    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    const std::vector<Claim> claims = stitch_claims(lab.device().info().units);
-    lab.compare(in_turn(duels(claims, lab.results()), {"break_even"}));
-    return lab.conclude(conclude(claims, lab.results(), lab.comparisons()));
+    return lab.run();
   });
 }

@@ -28,16 +28,11 @@ int main(int argc, char** argv) {
                                .axes = constants_axes(),
                                .compared_axes = constants_compared_axes(),
                                .default_tile = false,
-                               .hypotheses = hypotheses(constants_claims()),
+                               .claims = [](const DeviceInfo&) { return constants_claims(); },
                                .sweep = constants_sweep,
                                .complete = complete_constants,
                                .plan = constants_plan,
                                .make = constants_launches(),
                                .make_host = constants_host_problems()};
-  return run_experiment(argc, argv, spec, [](Experiment& lab) {
-    for (const auto& group : lab.groups()) lab.measure(lab.verify(group));
-    const std::vector<Claim> claims = constants_claims();
-    lab.compare(duels(claims, lab.results()));
-    return lab.conclude(conclude(claims, lab.results(), lab.comparisons()));
-  });
+  return run_experiment(argc, argv, spec);
 }

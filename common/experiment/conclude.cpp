@@ -37,10 +37,10 @@ Json Experiment::State::environment() {
 }
 
 Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env) {
-  const auto hypothesis =
-      std::find_if(spec.hypotheses.begin(), spec.hypotheses.end(),
-                   [&](const Hypothesis& candidate) { return candidate.id == conclusion.hypothesis; });
-  if (hypothesis == spec.hypotheses.end()) {
+  const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(), [&](const Hypothesis& candidate) {
+    return candidate.id == conclusion.hypothesis;
+  });
+  if (hypothesis == hypotheses.end()) {
     throw std::logic_error("a conclusion about '" + conclusion.hypothesis + "', which is no registered hypothesis");
   }
   const std::string where = device_name(device->info());
@@ -100,7 +100,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
                       replayed["data"]["verdict"]["state"].get<std::string>());
     }
     std::string silent;
-    for (const Hypothesis& hypothesis : spec.hypotheses) {
+    for (const Hypothesis& hypothesis : hypotheses) {
       const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == hypothesis.id;
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }

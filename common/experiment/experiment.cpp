@@ -44,6 +44,23 @@ class SignalGuard {
   struct sigaction old_interrupt_{}, old_terminate_{};
 };
 
+/// The first duel of each claim, then the second of each ...: a budget that ends early leaves none out altogether. All
+/// duels whose comparisons are gathered into one conclusion come with the first: a part of them would be no answer.
+std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels) {
+  std::set<std::string> whole;
+  for (const Claim& claim : claims) {
+    if (claim.gather) whole.insert(claim.hypothesis.id);
+  }
+  std::map<std::string, int> seen;
+  std::vector<std::pair<int, Duel>> ranked;
+  for (const Duel& duel : duels)
+    ranked.emplace_back(whole.contains(duel.hypothesis) ? 0 : seen[duel.hypothesis]++, duel);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Duel> ordered;
+  for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
+  return ordered;
+}
+
 }  // namespace
 
 void Problem::dump(const std::string&) const { throw BadInput("--dump-output: this case has no output worth a file"); }
@@ -62,17 +79,6 @@ const std::string& Experiment::file() const { return state_->options.file; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
-
-std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole) {
-  std::map<std::string, int> seen;
-  std::vector<std::pair<int, Duel>> ranked;
-  for (const Duel& duel : duels)
-    ranked.emplace_back(whole.contains(duel.hypothesis) ? 0 : seen[duel.hypothesis]++, duel);
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Duel> ordered;
-  for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
-  return ordered;
-}
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   std::vector<Trial> trials;
@@ -96,6 +102,12 @@ void Experiment::measure(std::vector<Trial> trials) {
 
 void Experiment::compare(const std::vector<Duel>& duels) {
   if (!state_->options.only_verify) state_->compare(duels);
+}
+
+int Experiment::run() {
+  for (const auto& cases : groups()) measure(verify(cases));
+  compare(in_turn(state_->claims, duels(state_->claims, results())));
+  return conclude(attn::conclude(state_->claims, results(), comparisons()));
 }
 
 int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
@@ -130,7 +142,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     Experiment lab(spec, *options);
     Experiment::State& state = *lab.state_;
     if (options->list) {
-      fmt::print("{}", list(spec, *options, state.groups));
+      fmt::print("{}", list(spec, *options, state.groups, state.hypotheses));
       return 0;
     }
     if (options->dry_run) {

@@ -68,7 +68,8 @@ struct ExperimentSpec {
   /// The compared axes are tile and variant, and `complete` knows the best: it alone runs where the command line leaves
   /// one shape and names no tile. False: all of them run.
   bool default_tile = true;
-  std::vector<Hypothesis> hypotheses;
+  /// What the experiment claims, registered before anything runs.
+  std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
   std::function<void(Case&, const DeviceInfo&)> complete;
@@ -92,10 +93,6 @@ struct Trial {
   double launch_s = 0;  // of the launch that was checked
 };
 
-/// The first duel of each hypothesis, then the second of each ...: a budget that ends early leaves none out altogether.
-/// All duels of a hypothesis that is among `whole` come with the first: a part of them would be no answer.
-std::vector<Duel> in_turn(const std::vector<Duel>& duels, const std::set<std::string>& whole = {});
-
 class Experiment {
  public:
   Experiment(const ExperimentSpec& spec, Options options);
@@ -117,6 +114,9 @@ class Experiment {
   void measure(std::vector<Trial> trials);
   /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
   void compare(const std::vector<Duel>& duels);
+  /// All of an experiment that needs no more than its spec: measures the groups, compares what the claims want
+  /// compared, and concludes. Returns the exit status.
+  int run();
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
@@ -139,7 +139,7 @@ void restart_process(const std::vector<std::string>& arguments);
 /// kept. After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on. Nor
 /// do they once a device is lost: that is recorded, and `restart` is called with the command line that goes on.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
-                   const std::function<int(Experiment&)>& body, const DeviceOpener& open_device = &Device::open,
-                   const Restarter& restart = &restart_process);
+                   const std::function<int(Experiment&)>& body = &Experiment::run,
+                   const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process);
 
 }  // namespace attn

@@ -116,7 +116,8 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   return results.front().config.key(constant) + "\n" + align(rows);
 }
 
-std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups) {
+std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
+                 const std::vector<Hypothesis>& hypotheses) {
   std::string text = fmt::format("{}: {}\n\nAxes, and their values in the selected cases ({} profile):\n", spec.name,
                                  spec.summary, options.profile);
   for (const AxisInfo& axis : spec.axes) {
@@ -141,7 +142,7 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
                         allowed, "", shown.empty() ? "-" : fmt::format("{}", fmt::join(shown, ",")));
   }
   text += "\nHypotheses:\n";
-  for (const Hypothesis& hypothesis : spec.hypotheses) {
+  for (const Hypothesis& hypothesis : hypotheses) {
     text +=
         fmt::format("  {:<12} {}\n  {:<12}   holds if: {} {} {}\n  {:<12}   origin:   {}\n", hypothesis.id,
                     hypothesis.text, "", hypothesis.metric, hypothesis.op, hypothesis.threshold, "", hypothesis.origin);

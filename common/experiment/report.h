@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "common/experiment/experiment.h"
 #include "common/base/progress.h"
+#include "common/experiment/experiment.h"
 
 namespace attn {
 
@@ -19,7 +19,8 @@ std::string summary(const Measurement& measurement);
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings);
 
 /// Axes, their values in these cases, and the hypotheses (--list).
-std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups);
+std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
+                 const std::vector<Hypothesis>& hypotheses);
 
 /// One line per case: whether it would run (--dry-run), as JSON with --json.
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,

@@ -99,6 +99,8 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   if (!options.replay.empty()) replayed = find_replayed(options, spec);
   device = options.open_device(options.device);
   if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);
+  if (spec.claims) claims = spec.claims(device->info());
+  hypotheses = attn::hypotheses(claims);
   pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
 
   const std::string now = utc_now();

@@ -131,6 +131,8 @@ struct Experiment::State {
   Json run;       // what a finding says of this run
   std::unique_ptr<Device> device;
   std::unique_ptr<PipelineCache> pipelines;
+  std::vector<Claim> claims;
+  std::vector<Hypothesis> hypotheses;  // of the claims
   std::optional<CacheFlush> flush;
   std::optional<FlushTest> flush_test;
   std::optional<Ceilings> ceilings;

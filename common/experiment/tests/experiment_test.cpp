@@ -216,8 +216,15 @@ ExperimentSpec fake_spec() {
                {.name = "tile", .help = "tile", .choices = {}, .min = 8, .max = 64, .multiple_of = 8},
                {.name = "variant", .help = "kernel", .choices = {"tuned", "naive"}}};
   spec.compared_axes = {"tile", "variant"};
-  spec.hypotheses = {{"tile32", "tile 32 is faster", "ratio of medians", "<", 1.0, "a test"},
-                     {"other", "never judged", "nothing", ">", 2.0, "a test"}};
+  spec.claims = [](const DeviceInfo&) {
+    return std::vector<Claim>{{.hypothesis = {"tile32", "tile 32 is faster", "ratio of medians", "<", 1.0, "a test"},
+                               .varies = {"tile"},
+                               .pick = steps("tile", {{"16", "32"}}),
+                               .subject = subject_without({"m", "tile", "variant"}),
+                               .title = "tile 32 takes {compare.ratio:.2f} of tile 16",
+                               .content = "tile 32 takes {compare.ratio:.2f} of tile 16"},
+                              {.hypothesis = {"other", "never judged", "nothing", ">", 2.0, "a test"}, .at_least = 99}};
+  };
   spec.sweep = [](const std::string& profile, const DeviceInfo&) {
     const Axis n{"n", {int64_t{64}, int64_t{128}, int64_t{256}}};
     const Axis tile{"tile", {int64_t{16}, int64_t{32}}};
@@ -250,42 +257,6 @@ ExperimentSpec fake_spec() {
   return spec;
 }
 
-/// verify, measure, compare tile 32 with 16, conclude.
-int fake_body(Experiment& lab) {
-  for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
-  std::vector<Duel> duels;
-  const auto results = lab.results();
-  for (const Measurement& result : results) {
-    if (result.config.integer("tile") != 32) continue;
-    Case baseline = result.config;
-    baseline.set("tile", int64_t{16});
-    duels.push_back({"tile32", baseline, result.config});
-    duels.push_back({"other", baseline, result.config});  // the same pair again
-  }
-  lab.compare(duels);
-  std::vector<Conclusion> conclusions;
-  for (const Comparison& comparison : lab.comparisons()) {
-    if (comparison.hypothesis != "tile32") continue;
-    Conclusion conclusion;
-    conclusion.hypothesis = "tile32";
-    conclusion.subject = comparison.contender.key({"n"});
-    conclusion.title = "tile 32 takes {compare.ratio:.2f} of tile 16";
-    conclusion.content = conclusion.title;
-    conclusion.advice = {"Take tile 32.", "Take tile 16."};
-    conclusion.estimate = comparison.ratio;
-    conclusion.aa_floor = comparison.aa_floor();
-    conclusion.cv = comparison.cv;
-    conclusion.compare = comparison;
-    for (const Measurement& result : lab.results()) {
-      if (result.config == comparison.baseline || result.config == comparison.contender) {
-        conclusion.measurements.push_back(result.id);
-      }
-    }
-    conclusions.push_back(conclusion);
-  }
-  return lab.conclude(conclusions);
-}
-
 class ExperimentTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -298,7 +269,7 @@ class ExperimentTest : public ::testing::Test {
     std::string out, err;
   };
 
-  Outcome run(std::vector<std::string> arguments, const std::function<int(Experiment&)>& body = fake_body) {
+  Outcome run(std::vector<std::string> arguments, const std::function<int(Experiment&)>& body = &Experiment::run) {
     for (const char* file : {"measurements", "out"}) {
       const std::string option = std::string("--") + file;
       if (std::find(arguments.begin(), arguments.end(), option) == arguments.end()) {
@@ -1136,7 +1107,7 @@ TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
   std::string seen;
   run({"--extra", path("extra"), "--axis", "tile=16"}, [&](Experiment& lab) {
     seen = lab.file();
-    return fake_body(lab);
+    return lab.run();
   });
   EXPECT_EQ(seen, path("extra"));
   EXPECT_EQ(measurement(8, 16)["run"]["file"]["path"], path("extra"));
