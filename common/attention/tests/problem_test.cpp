@@ -320,7 +320,7 @@ std::vector<Mutation> mutations(bool of_cuda) {
             {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
             {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew && !first) scale_o<DIM / 2>(alpha);", ""},
             {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
-            {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
+            {"wgmma", "mask_of_another_row", wgmma_file, "query + r * 8);\n        end[r]", "query);\n        end[r]"},
             {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
             {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
             {"wgmma", "stray_row", wgmma_file, "thread % 4 == 0 && row_exists(a, query)", "thread % 4 == 0"},
