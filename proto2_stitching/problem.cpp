@@ -1,6 +1,7 @@
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include "common/attention/kernels/mma_sync.h"
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/tuned.h"
+#include "common/attention/wgmma_schedule.h"
 #include "common/base/sha256.h"
 #include "proto2_stitching/kernels/forms.h"
 
@@ -42,7 +44,7 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
 // SCORE_LANES of kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
-  if (device.backend == "cuda") return config.flash.block_c / (row ? 4 : 2);
+  if (is_gpu(device)) return config.flash.block_c / (row ? 4 : 2);
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
@@ -83,6 +85,15 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
   return address;
 }
 
+// The function compiled apart.
+KernelSource fragment_of(const ScoreHook& hook) {
+  KernelSource fragment;
+  fragment.path = "proto2_stitching/kernels/fragment.h";
+  fragment.entry = "score_fragment";
+  fragment.includes = hook.includes;
+  return fragment;
+}
+
 // How often the rows of a register tile come in `keys` rows of scores, as `rows_of_tile` of tuned.cpu.cpp cuts them.
 struct RegisterTiles {
   int64_t tiles = 0, rows = 0;
@@ -97,11 +108,6 @@ RegisterTiles register_tiles(int64_t keys, const TunedLayout& layout) {
     count.rows += rows;
   }
   return count;
-}
-
-/// The function apart from the kernel.
-KernelSource fragment_of(const ScoreHook& hook) {
-  return {.path = "proto2_stitching/kernels/fragment.h", .entry = "score_fragment", .includes = hook.includes};
 }
 
 int64_t keys_seen(const AttentionShape& shape, int64_t query) {
@@ -131,7 +137,7 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
 }
 
 // Of one head, as mma_sync.cuda.cu walks over it.
-int64_t cuda_calls(const StitchConfig& config, const AttentionShape& shape) {
+int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
   const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
@@ -145,27 +151,69 @@ int64_t cuda_calls(const StitchConfig& config, const AttentionShape& shape) {
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
+// Of one head, as wgmma.cuda.cu walks over it: a consumer without rows or keys works on one block.
+int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
+  FlashConfig flash = config.flash;
+  flash.shape = shape;
+  flash.shape.batch = flash.shape.q_heads = flash.shape.kv_heads = 1;
+  int64_t blocks = 0;  // of keys, over all consumers
+  for (const WgmmaTile& tile : wgmma_schedule(flash, device)) {
+    for (int64_t first = tile.first_query; first < tile.first_query + flash.block_r; first += 64) {
+      const bool exists = first >= 0 && first < shape.q_len;
+      const int64_t seen = exists ? keys_seen(shape, std::min(first + 64, shape.q_len) - 1) : 0;
+      blocks += std::max<int64_t>((seen + flash.block_c - 1) / flash.block_c, 1);
+    }
+  }
+  return blocks * 4 * flash.block_c / 2;  // of four warps, whose threads have as many scores
+}
+
 }  // namespace
 
 std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
 
 bool form_runs_on(const std::string& form, const DeviceInfo& device) {
-  return device.backend != "cuda" || (form != "std_function" && form != "virtual");
+  return !is_gpu(device) || (form != "std_function" && form != "virtual");
+}
+
+std::vector<std::string> stitch_variants(const DeviceInfo& device) {
+  if (is_gpu(device)) return {"mma_sync", "wgmma"};
+  return {"tuned"};
+}
+
+std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device) {
+  const std::string &form = config.form, &variant = config.flash.variant;
+  const std::vector<std::string> variants = stitch_variants(device);
+  if (std::find(variants.begin(), variants.end(), variant) == variants.end()) {
+    return fmt::format("variant {} is not one of those for score functions on {}: {}", variant, device.backend,
+                       fmt::join(variants, ", "));
+  }
+  if (!form_runs_on(form, device)) {
+    return fmt::format("form {} is a call of the host's; on {} there is none", form, device.backend);
+  }
+  if (variant != "wgmma") return std::nullopt;
+  if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
+  // What ptxas of CUDA 13.0 said of them, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
+  constexpr const char* costs = "wgmma then spills 640 bytes a thread or more, and at head_dim 256 does not compile";
+  if (form == "pointer") {
+    return fmt::format("form {}: for a call to an unknown function the assembler ignores setmaxnreg (C7506); {}", form,
+                       costs);
+  }
+  if (form == "stitched_nolto") {
+    return fmt::format("form {}: for a call into another object the assembler ignores setmaxnreg (C7504); {}", form,
+                       costs);
+  }
+  return std::nullopt;
 }
 
 bool form_is_inlined(const std::string& form) {
   return form == "monolithic" || form == "inline" || form == "switch" || form == "stitched";
 }
 
-Case flash_case(const Case& config, const DeviceInfo& device) {
-  Case flash = config;
-  flash.set("variant", std::string(device.backend == "cuda" ? "mma_sync" : "tuned"));
-  return flash;
-}
-
 StitchConfig StitchConfig::from(const Case& config, const DeviceInfo& device) {
+  Case flash = config;
+  if (!flash.has("variant")) flash.set("variant", stitch_variants(device).front());
   return {config.text("form"), config.text("grain"), config.text("function"), config.integer("work"),
-          FlashConfig::from(flash_case(config, device))};
+          FlashConfig::from(flash)};
 }
 
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
@@ -175,11 +223,33 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   one_tile.kv_len = config.flash.block_c;
   one_tile.causal = false;
   const auto of_head = [&](const AttentionShape& of) {
-    if (device.backend == "cuda") return cuda_calls(config, of);
+    if (config.flash.variant == "wgmma") return wgmma_calls(config, of, device);
+    if (is_gpu(device)) return mma_sync_calls(config, of);
     const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, true).source;
     return cpu_calls(config, of, tuned_layout(config.flash, kernel));
   };
   return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
+}
+
+ScoreHook stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
+  ScoreHook hook;
+  hook.name = sha256(function.header());
+  std::string choice =
+      fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n#define KERNEL_GRAIN {}\n", form_number(config.form),
+                  grain_number(config.grain), config.flash.variant == "wgmma" ? SCORE_ELEMENT : SCORE_ROW);
+  if (config.grain != "element") {
+    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, true).source;
+    choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
+  }
+  hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
+  hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
+                   {"proto2_stitching/kernels/function.h", function.header()}};
+  hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
+  if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
+    hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
+    hook.fragments.push_back(fragment_of(hook));
+  }
+  return hook;
 }
 
 UserFunction function_of(const StitchConfig& config, const std::string& file) {
@@ -187,32 +257,10 @@ UserFunction function_of(const StitchConfig& config, const std::string& file) {
                                                            : built_in_function(config.function, config.work);
 }
 
-ScoreHook stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
-  std::string choice = fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n", form_number(config.form),
-                                   grain_number(config.grain));
-  if (config.grain != "element") {
-    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, true).source;
-    choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
-  }
-  ScoreHook hook;
-  hook.name = sha256(function.header());
-  hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
-  hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
-                   {"proto2_stitching/kernels/function.h", function.header()}};
-  hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
-  if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
-    hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
-    hook.fragments = {fragment_of(hook)};
-  }
-  return hook;
-}
-
 Plan stitch_plan(const Case& config, const Setting& setting) {
   const DeviceInfo& device = setting.device;
   const StitchConfig stitch = StitchConfig::from(config, device);
-  if (!form_runs_on(stitch.form, device)) {
-    return {.unable = fmt::format("form {} is a call of the host's; on {} there is none", stitch.form, device.backend)};
-  }
+  if (const auto reason = call_skip_reason(stitch, device)) return {.unable = *reason};
   const ScoreHook hook = stitch_hook(stitch, device, function_of(stitch, setting.file));
   return attention_plan(stitch.flash, device, &hook);
 }
@@ -224,7 +272,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
       calls_(count_calls(config_, device.info())),
       function_id_(sha256(function.header())),
       // On a GPU the assembler decides anew for each kernel which products and sums become one instruction.
-      promises_bits_(device.info().backend == "cpu") {
+      promises_bits_(!is_gpu(device.info())) {
   const FlashConfig& flash = config_.flash;
   if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
     StitchConfig plain = config_;

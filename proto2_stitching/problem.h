@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,18 +24,21 @@ struct StitchConfig {
   int64_t work = 0;
   FlashConfig flash;
 
-  /// Throws BadInput for a case that makes no sense on any device.
+  /// A case without a variant has the first of stitch_variants(). Throws BadInput for a case that makes no sense on any
+  /// device.
   static StitchConfig from(const Case& config, const DeviceInfo& device);
 };
 
 /// The forms, `monolithic` first; those of the host's own are for the cpu alone.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
+/// The kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU; the first where none is named.
+std::vector<std::string> stitch_variants(const DeviceInfo& device);
 /// Whether the optimiser sees the function and the kernel at once, so that no call need be left.
 bool form_is_inlined(const std::string& form);
 
-/// The case as proto1_flash knows it: its variant is the kernel that takes calls at every grain.
-Case flash_case(const Case& config, const DeviceInfo& device);
+/// Why the kernel does not take the form at that grain, whatever the shape.
+std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
 /// Calls of the score function in one launch, as a simdgroup makes them: by the threads of a warp at once.
 struct CallCount {

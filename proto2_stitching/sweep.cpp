@@ -30,7 +30,11 @@ std::vector<AxisInfo> stitch_axes() {
       {"function", "the score function; --score-function brings one of your own", built_in_functions(), 0, 0, 1},
       {"work", "multiply-adds of the function `chain`; 0 for every other", {}, 0, 256, 1}};
   for (AxisInfo& axis : flash_axes()) {
-    if (axis.name != "variant") axes.push_back(std::move(axis));
+    if (axis.name == "variant") {
+      axis.help = "the kernel; tuned is the cpu's, mma_sync and wgmma are a GPU's";
+      axis.choices = {"tuned", "mma_sync", "wgmma"};
+    }
+    axes.push_back(std::move(axis));
   }
   return axes;
 }
@@ -38,11 +42,12 @@ std::vector<AxisInfo> stitch_axes() {
 std::vector<std::string> stitch_compared_axes() { return {"form", "grain"}; }
 
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.backend == "cuda";
+  const bool full = profile == "full", cuda = is_gpu(device);
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
   // One head on the cpu, so that a launch takes some ten milliseconds.
-  const Block common = {integers("batch", {cuda ? 4 : 1}),
+  const Block common = {texts("variant", stitch_variants(device)),
+                        integers("batch", {cuda ? 4 : 1}),
                         integers("q_heads", {cuda ? 16 : 1}),
                         integers("q_len", {2048}),
                         integers("head_dim", {64}),
@@ -62,8 +67,14 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  add({texts("function", {"chain"}), integers("work", {1, 4, 16, 64}), texts("form", {"monolithic", "noinline"}),
-       texts("grain", {"row", "tile"})});
+  // A call costs less of a function that costs more: of one at every grain that the kernel takes.
+  const Axis by_row = texts("variant", {stitch_variants(device).front()}), by_element = texts("variant", {"wgmma"});
+  const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& of, const Axis& at) {
+    const Axis chain = texts("function", {"chain"}), works = integers("work", work), chosen = texts("form", of);
+    add({chain, works, chosen, at, by_row});
+    if (cuda) add({chain, works, chosen, elements, by_element});
+  };
+  add_chain({1, 4, 16, 64}, {"monolithic", "noinline"}, texts("grain", {"row", "tile"}));
   add({texts("function", {"scale", "soft_cap"}), texts("form", {"monolithic", "noinline", "stitched"}), elements});
   add({texts("function", {"alibi"}), texts("form", {"monolithic", "inline", "noinline", "stitched"}), elements,
        integers("head_dim", {128})});
@@ -73,8 +84,7 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, grains, integers("causal", {1}), integers("head_dim", {64, 128})});
   add({texts("function", {"alibi"}), forms, elements, integers("q_len", {256, 512, 1024, 4096})});
   add({texts("function", {"alibi"}), forms, grains, texts("dtype", {"f32", "f16", "bf16"})});
-  add({texts("function", {"chain"}), integers("work", {1, 2, 4, 8, 16, 32, 64, 128}),
-       texts("form", {"monolithic", "inline", "noinline", "pointer", "stitched"}), grains});
+  add_chain({1, 2, 4, 8, 16, 32, 64, 128}, {"monolithic", "inline", "noinline", "pointer", "stitched"}, grains);
   return sweep;
 }
 
@@ -85,11 +95,8 @@ void complete_stitch(Case& config, const DeviceInfo& device) {
   } else if (!config.has("work")) {
     config.set("work", int64_t{16});
   }
-  Case flash = flash_case(config, device);
-  complete_flash(flash, device);
-  for (const auto& [axis, value] : flash.axes()) {
-    if (axis != "variant") config.set(axis, value);
-  }
+  if (!config.has("variant")) config.set("variant", stitch_variants(device).front());
+  complete_flash(config, device);
 }
 
 std::vector<Axis> score_function_axes(const std::string& path) {

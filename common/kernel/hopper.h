@@ -154,7 +154,8 @@ DEVICE void scale_o(const float (&factor)[2]) {
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
 }
 
-/// s = masked in columns from `end` on, by the thread's two rows; columns count from the thread's first.
+/// s = masked in columns from `end` on, by the thread's two rows; columns count from the thread's first. mask_s_before:
+/// in columns before `begin`.
 template <int COUNT, int FROM = 0>
 DEVICE void mask_s(const int (&end)[2], float masked) {
   asm volatile(
@@ -166,6 +167,20 @@ DEVICE void mask_s(const int (&end)[2], float masked) {
       "r"(end[1]), "f"(masked), EIGHT_FROM(FROM), "n"(2 * FROM), "n"(2 * FROM + 1), "n"(2 * FROM + 8), "n"(2 * FROM + 9)
       : "memory");
   if constexpr (FROM + 8 < COUNT) mask_s<COUNT, FROM + 8>(end, masked);
+}
+
+template <int COUNT, int FROM = 0>
+DEVICE void mask_s_before(const int (&begin)[2], float masked) {
+  asm volatile(
+      "{.reg .pred p, q;\n"
+      "setp.gt.s32 p, %0, %11; setp.gt.s32 q, %1, %11; @p mov.f32 s%3, %2; @q mov.f32 s%5, %2;\n"
+      "setp.gt.s32 p, %0, %12; setp.gt.s32 q, %1, %12; @p mov.f32 s%4, %2; @q mov.f32 s%6, %2;\n"
+      "setp.gt.s32 p, %0, %13; setp.gt.s32 q, %1, %13; @p mov.f32 s%7, %2; @q mov.f32 s%9, %2;\n"
+      "setp.gt.s32 p, %0, %14; setp.gt.s32 q, %1, %14; @p mov.f32 s%8, %2; @q mov.f32 s%10, %2;}" ::"r"(begin[0]),
+      "r"(begin[1]), "f"(masked), EIGHT_FROM(FROM), "n"(2 * FROM), "n"(2 * FROM + 1), "n"(2 * FROM + 8),
+      "n"(2 * FROM + 9)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
 /// o from FROM to FROM + 7, which is two groups of eight columns, to shared memory in 16 bits each. Lane l addresses

@@ -5,6 +5,8 @@
 //   SCORE_FORM   one of those below
 //   CALL_GRAIN   scores of a call: SCORE_ELEMENT one, SCORE_ROW those of a row, SCORE_TILE those of a tile, as
 //                common/attention/kernels/score.h has them
+//   KERNEL_GRAIN SCORE_ROW where the kernel hands over rows of scores also for calls by element, SCORE_ELEMENT where it
+//                takes no other calls
 //   SCORE_LANES  scores of a row (SCORE_ROW), or of a row of the tile on the cpu and of all of it on a GPU (SCORE_TILE)
 #pragma once
 
@@ -168,6 +170,8 @@ SCORE_INLINE void score_tile(SCORE_PARAMETERS) { score_call(SCORE_ARGUMENTS); }
 #elif CALL_GRAIN == SCORE_ROW
 #define SCORE_GRAIN SCORE_ROW
 SCORE_INLINE void score_row(SCORE_PARAMETERS) { score_call(SCORE_ARGUMENTS); }
+#elif KERNEL_GRAIN == SCORE_ELEMENT
+#define score score_call
 #else
 #define SCORE_GRAIN SCORE_ROW
 SCORE_INLINE void score_row(float* s, int q, int k, const ScoreContext& context) {

@@ -77,7 +77,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
            {"--axis form=jump", "monolithic"},
            {"--axis grain=page", "element"},
            {"--axis work=-1", "work"},
-           {"--axis variant=naive", "unknown axis 'variant'"},
+           {"--axis variant=naive", "mma_sync"},
            {"--axis kv_heads=3", "does not divide"}}) {
     const Outcome outcome = run_line(small + arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.err;

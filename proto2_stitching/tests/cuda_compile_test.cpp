@@ -5,8 +5,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "common/base/error.h"
+#include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto2_stitching/problem.h"
 
@@ -14,6 +16,12 @@ namespace attn {
 namespace {
 
 using StitchCudaCompileTest = test::CudaCompilerTest;
+
+/// The kernel of a case that adds ALiBi.
+KernelSource source_of(const StitchConfig& config) {
+  const ScoreHook hook = stitch_hook(config, test::hopper(), built_in_function("alibi", 0));
+  return attention_launch(config.flash, test::hopper(), &hook).source;
+}
 
 TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   test::CompilingDevice device(*compiler_);
@@ -31,8 +39,7 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
       if (form == "monolithic" && grain != "element") continue;
       config.form = form;
       config.grain = grain;
-      const ScoreHook hook = stitch_hook(config, device.info(), built_in_function("alibi", 0));
-      const Binary& binary = pipelines.get(attention_launch(config.flash, device.info(), &hook).source).binary;
+      const Binary& binary = pipelines.get(source_of(config)).binary;
       EXPECT_GT(binary.registers, 0) << form << " by " << grain;
       EXPECT_GE(binary.spill_bytes, 0) << form << " by " << grain;
       codes[form + " by " + grain] = binary.code_sha256;
@@ -44,6 +51,47 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   // What is linked as machine code has a call that what is linked before the optimiser has not.
   EXPECT_NE(codes["stitched by row"], codes["stitched_nolto by row"]);
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
+}
+
+// Of wgmma, by element: what runs needs no memory for registers or next to none, and its products overlap. A form is
+// left out because the compiler says that it takes registers back; a new compiler that does not say so brings it back.
+TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
+  for (const auto& [head_dim, rows, keys] :
+       {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {
+    StitchConfig config;
+    config.grain = "element";
+    config.flash.variant = "wgmma";
+    config.flash.shape = {.q_heads = 16, .kv_heads = 16, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
+    config.flash.dtype = config.flash.out_dtype = DType::bf16;
+    config.flash.block_r = rows;
+    config.flash.block_c = keys;
+    std::map<std::string, std::string> codes;
+    for (const std::string& form : score_forms()) {
+      config.form = form;
+      if (!form_runs_on(form, test::hopper())) continue;
+      const std::string what = fmt::format("{} at head_dim {} by {}x{}", form, head_dim, rows, keys);
+      const test::CapturedLog log;
+      Binary binary;
+      std::string refused;
+      try {
+        binary = compiler_->compile(source_of(config));
+      } catch (const CompileError& error) {
+        refused = error.what();
+      }
+      codes[form] = binary.code_sha256;
+      if (call_skip_reason(config, test::hopper())) {
+        EXPECT_NE((log.text() + refused).find("setmaxnreg"), std::string::npos) << what;
+        EXPECT_TRUE(!refused.empty() || binary.spill_bytes > 600) << what;
+        continue;
+      }
+      EXPECT_EQ(refused + log.text(), "") << what;
+      EXPECT_LE(binary.spill_bytes, form_is_inlined(form) ? 0 : 64) << what;
+      RecordProperty(what, fmt::format("{} registers, {} bytes spilled, {} bytes of code", binary.registers,
+                                       binary.spill_bytes, cuda_contents(binary).bytes));
+    }
+    EXPECT_EQ(codes["inline"], codes["monolithic"]) << head_dim;
+    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "a call is left";
+  }
 }
 
 TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {

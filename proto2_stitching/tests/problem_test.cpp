@@ -90,15 +90,21 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
     if (GetParam() == "monolithic" && grain != "element") continue;
     for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {37, 53}, {100, 65}, {17, 130}}) {
       for (const bool causal : {false, true}) {
-        StitchConfig config = small(GetParam(), grain);
-        config.flash.shape.q_len = q_len;
-        config.flash.shape.kv_len = kv_len;
-        config.flash.shape.causal = causal;
-        config.flash.dtype = causal ? DType::f32 : DType::bf16;
-        const Outcome outcome = run(config, everything(), inputs_of(config));
-        EXPECT_TRUE(outcome.check.ok) << grain << " " << q_len << "x" << kv_len << ": " << outcome.check.worst;
-        if (!on_cuda) {
-          EXPECT_EQ(outcome.differing, 0) << grain << " " << q_len << "x" << kv_len;
+        for (const std::string& variant : stitch_variants(device().info())) {
+          StitchConfig config = small(GetParam(), grain);
+          config.flash.variant = variant;
+          config.flash.shape.q_len = q_len;
+          config.flash.shape.kv_len = kv_len;
+          config.flash.shape.causal = causal;
+          config.flash.dtype = causal && variant != "wgmma" ? DType::f32 : DType::bf16;
+          const DeviceInfo& info = device().info();
+          if (call_skip_reason(config, info) || FlashBackend::of(info).skip_reason(config.flash, info)) continue;
+          const Outcome outcome = run(config, everything(), inputs_of(config));
+          const std::string where = fmt::format("{} {} {}x{}", variant, grain, q_len, kv_len);
+          EXPECT_TRUE(outcome.check.ok) << where << ": " << outcome.check.worst;
+          if (!on_cuda) {
+            EXPECT_EQ(outcome.differing, 0) << where;
+          }
         }
       }
     }

@@ -24,6 +24,7 @@
 
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 #include "common/attention/kernels/amx.h"
@@ -144,11 +145,23 @@ struct Tile {
   // A scale that leaves no difference between scores; as a factor it would unmask what is masked.
   INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
 
-  // Of `keys` keys from `first_key` on, how many a query may see.
+  // What a query sees; of rows without a query, what the last one sees.
+  INLINE KeyRange keys_of(int query) const {
+    const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+    return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context);
+  }
+
+  // Of `keys` keys from `first_key` on, how many there are up to the last that a query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
-    if (!CAUSAL) return keys;
-    const int seen = causal_end(query, p.q_len, p.kv_len) - first_key;
+    if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
+    const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
+  }
+  // And how many come before the first that it may see.
+  INLINE int keys_before(int query, int first_key, int keys) const {
+    if (KEYS_BEGIN_AT_ZERO) return 0;
+    const int before = keys_of(query).begin - first_key;
+    return before < 0 ? 0 : min(before, keys);
   }
 
   // A key's row of K or V.
@@ -214,33 +227,40 @@ struct Tile {
   // Rows `first` to `first` + 32 of the tile against the block of keys.
   INLINE void attend(int first, int first_key, int block_keys) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
-    if (needed == 0) return;
-    const int keys = whole_pairs(needed);
-    for (int key = 0; key < keys; key += PAIR) {
+    const int hidden = keys_before(first_query + first, first_key, needed);
+    if (needed == hidden) return;
+    const int keys = whole_pairs(needed), begin = hidden / PAIR * PAIR;
+    for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
     // All maxima first: weights that wait for theirs would keep the next row's from being found.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
-      raise_maximum(first + r, scores + r * S_STEP, visible, keys);
+      const int before = keys_before(first_query + first + r, first_key, block_keys);
+      raise_maximum(first + r, scores + r * S_STEP, begin, before, visible, keys);
     }
-    for (int r = 0; r < PAIR; ++r) weigh(first + r, scores + r * S_STEP, weights + r * W_STEP, keys);
+    for (int r = 0; r < PAIR; ++r) weigh(first + r, scores + r * S_STEP, weights + r * W_STEP, begin, keys);
     for (int column = 0; column < DIM; column += PAIR) {
-      multiply_tiles(o + first * O_STEP + column, O_STEP * 4, weights, W_STEP * 2, v + column, V_STEP * 4, keys / PAIR,
-                     true);
+      multiply_tiles(o + first * O_STEP + column, O_STEP * 4, weights + begin, W_STEP * 2,
+                     v + begin / 2 * V_STEP + column, V_STEP * 4, (keys - begin) / PAIR, true);
     }
   }
 
-  // Masks the scores of a row that sees the first `visible` of `keys`. Where they raise its maximum, older outputs and
-  // sums shrink.
-  INLINE void raise_maximum(int row, float* s, int visible, int keys) {
+  // Of the block's keys from `begin` to `keys`, a row sees those from `hidden` to `visible`: masks the scores of the
+  // others. Where the rest raise the row's maximum, older outputs and sums shrink.
+  INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
+    for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
+      Ints lanes = {};
+      UNROLL for (int i = 0; i < LANES; ++i) lanes[i] = i;
+      store(s + key, lanes + key >= hidden ? load<Floats>(s + key) : Floats{} + masked_score);
+    }
     for (int key = visible / LANES * LANES; key < keys; key += LANES) {
       Ints lanes = {};
       UNROLL for (int i = 0; i < LANES; ++i) lanes[i] = i;
       store(s + key, lanes + key < visible ? load<Floats>(s + key) : Floats{} + masked_score);
     }
-    Floats largest[2] = {load<Floats>(s), load<Floats>(s + LANES)};
-    for (int key = PAIR; key < keys; key += PAIR) {
+    Floats largest[2] = {load<Floats>(s + begin), load<Floats>(s + begin + LANES)};
+    for (int key = begin + PAIR; key < keys; key += PAIR) {
       UNROLL for (int i = 0; i < 2; ++i) { largest[i] = larger(largest[i], load<Floats>(s + key + i * LANES)); }
     }
     const float found = largest_lane(larger(largest[0], largest[1]));
@@ -252,10 +272,10 @@ struct Tile {
   }
 
   // A row's scores to weights exp2(factor * (s - maximum)), and their sum.
-  INLINE void weigh(int row, const float* s, unsigned short* weight, int keys) {
+  INLINE void weigh(int row, const float* s, unsigned short* weight, int begin, int keys) {
     const float shift = maximum[row] * factor;
     Floats sum = load<Floats>(sums + row * LANES);
-    for (int key = 0; key < keys; key += PAIR) {
+    for (int key = begin; key < keys; key += PAIR) {
       const Floats low = exp2<3>(load<Floats>(s + key) * factor - shift);
       const Floats high = exp2<3>(load<Floats>(s + key + LANES) * factor - shift);
       sum += low + high;
@@ -293,7 +313,8 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   Tile tile(*params, *group);
   tile.begin();
   const int end = tile.keys_seen(tile.first_query + tile.queries - 1, 0, params->kv_len);
-  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+  const int begin = tile.keys_before(tile.first_query, 0, end);
+  for (int first_key = begin; first_key < end; first_key += BLOCK_C) {
     const int keys = min(end - first_key, BLOCK_C);
     tile.stage_keys(first_key, keys);
     tile.stage_values(first_key, keys);

@@ -16,21 +16,26 @@ struct AttentionParams {
   TensorStrides q_strides, k_strides, v_strides, o_strides;
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
-  const void* score_data;  // what the score hook wants, else null
+  const void* score_data;  // what the hooks want, else null
 };
 
-/// What a score hook may want to know of the sequence, beside a score and its place.
+/// What a hook may want to know of the sequence. All hooks of a kernel share `data`.
 struct ScoreContext {
   int batch, head;  // of the query
   int q_heads, q_len, kv_len;
   const void* data;  // AttentionParams::score_data
 };
 
-// How many scores a kernel hands to its hook at once (common/attention/kernels/score.h); preprocessor symbols, since a hook has
-// only the functions of its own grain.
+// How many scores a kernel hands to its hook at once (common/attention/kernels/score.h); preprocessor symbols, since a
+// hook has only the functions of its own grain.
 #define SCORE_ELEMENT 0
 #define SCORE_ROW 1
 #define SCORE_TILE 2
+
+/// Keys of a sequence from `begin` to before `end`; none where end <= begin.
+struct KeyRange {
+  int begin, end;
+};
 
 /// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.
 #ifdef __CUDACC__

@@ -36,6 +36,7 @@
 #include "common/kernel/ampere.h"
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/base2.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/mma_sync.h"
 
@@ -114,11 +115,18 @@ struct Warp {
 
   DEVICE explicit Warp(const AttentionParams& params) : p(params) {}
 
-  // Keys that the rows up to `query` of the tile see.
+  DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
+
+  // What a row sees; of rows beyond the end, what the last one sees.
+  DEVICE KeyRange keys_of(int query) const { return visible_keys(min(query, p.q_len - 1), sequence()); }
+
+  // Where the keys end that the rows up to `query` of the tile see.
   DEVICE int keys_seen(int query) const {
-    if (!CAUSAL) return p.kv_len;
-    return max(0, min(p.kv_len, causal_end(min(query, p.q_len - 1), p.q_len, p.kv_len)));
+    if (KEYS_ARE_DEFAULT && !CAUSAL) return p.kv_len;
+    return max(0, min(p.kv_len, keys_of(query).end));
   }
+  // Where those begin that the rows from `query` on see.
+  DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
   // ---- copies, by all threads of the threadgroup
 
@@ -280,10 +288,17 @@ struct Warp {
 #if SCORE_GRAIN != SCORE_ELEMENT
       apply_hook(s[tile], row + tile * 16, key, context);
 #endif
-      int end[2];  // keys of this block that the rows see, from this thread's first
+      int begin[2], end[2];  // what the rows see of this block, counted from this thread's first key
       UNROLL for (int r = 0; r < 2; ++r) {
+        const int query = row + tile * 16 + r * 8;
         end[r] = p.kv_len - key;
-        if (CAUSAL) end[r] = min(end[r], causal_end(row + tile * 16 + r * 8, p.q_len, p.kv_len) - key);
+        if constexpr (!KEYS_ARE_DEFAULT) {
+          const KeyRange seen = keys_of(query);
+          begin[r] = seen.begin - key;
+          end[r] = min(end[r], seen.end - key);
+        } else if (CAUSAL) {
+          end[r] = min(end[r], visible_keys(query, sequence()).end - key);
+        }
       }
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
         const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
@@ -293,7 +308,7 @@ struct Warp {
           value = log2_e * score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
         }
 #endif
-        if (column >= end[r]) value = masked_score;
+        if (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r])) value = masked_score;
         if constexpr (!FOLD) value = fmaxf(value, masked_score);
       }
     }
@@ -342,20 +357,26 @@ struct Warp {
     }
     const int last = first_query + first_row + 16 * TILES - 1;
     const int all_see = keys_seen(first_query + first_row), some_see = keys_seen(last);
+    const int all_begin = keys_before(last), some_begin = keys_before(first_query + first_row);
+    // Blocks are walked towards the first key.
+    const int last_block = KEYS_BEGIN_AT_ZERO ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
-    if (block >= 0) {
+    if (block >= last_block) {
       k_rows = find_rows(p.k, p.k_strides, kv_head, block * BLOCK_C);
       v_rows = find_rows(p.v, p.v_strides, kv_head, block * BLOCK_C);
       copy_q();
       copy_block(block);
     }
-    for (; block >= 0; --block) {
+    for (; block >= last_block; --block) {
       wait_copies<0>();
       __syncthreads();  // the block is there for all, and none works on the one before it any more
-      if (block > 0) copy_block(block - 1);
+      if (block > last_block) copy_block(block - 1);
       if (block * BLOCK_C >= some_see) continue;
+      if (!KEYS_BEGIN_AT_ZERO && (block + 1) * BLOCK_C <= some_begin) continue;
       multiply_scores(block);
-      if (!FOLD || (block + 1) * BLOCK_C > all_see) finish_scores(block);
+      if (!FOLD || (block + 1) * BLOCK_C > all_see || (!KEYS_BEGIN_AT_ZERO && block * BLOCK_C < all_begin)) {
+        finish_scores(block);
+      }
       UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);
       if constexpr (IN_TYPE == F32) {
         multiply_outputs_f32(block);

@@ -4,6 +4,7 @@
 // Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 
@@ -20,11 +21,13 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   float* scores = reinterpret_cast<float*>(group->memory);
   float* output = scores + p.kv_len;
 
-  const int causal = CAUSAL ? causal_end(query, p.q_len, p.kv_len) : p.kv_len;
-  const int keys = causal < 0 ? 0 : causal < p.kv_len ? causal : p.kv_len;
+  (void)CAUSAL;  // a keys hook need not read it
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  const KeyRange visible = visible_keys(query, context);
+  const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;
+  const int first_key = KEYS_BEGIN_AT_ZERO || visible.begin < 0 ? 0 : visible.begin;
   float maximum = masked_score;
-  for (int key = 0; key < keys; ++key) {
+  for (int key = first_key; key < keys; ++key) {
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
       dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
@@ -34,14 +37,14 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
   float sum = 0;
-  for (int key = 0; key < keys; ++key) {
+  for (int key = first_key; key < keys; ++key) {
     scores[key] = __builtin_exp2f(scores[key] - maximum);
     sum += scores[key];
   }
   const bool seen = maximum > no_score;
   const float inverse = seen ? 1.0f / sum : 0.0f;
   for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0;
-  for (int key = 0; key < keys; ++key) {
+  for (int key = first_key; key < keys; ++key) {
     const float weight = scores[key] * inverse;
     for (int d = 0; d < HEAD_DIM; ++d) output[d] += weight * load_float<IN_TYPE>(p.v, v + key * p.v_strides.row + d);
   }

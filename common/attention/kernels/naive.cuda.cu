@@ -10,6 +10,7 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/naive.h"
 
@@ -47,11 +48,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const long long v = batch * p.v_strides.batch + kv_head * p.v_strides.head;
   const long long o = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
 
-  const int causal = CAUSAL ? causal_end(query, p.q_len, p.kv_len) : p.kv_len;
-  const int keys = max(0, min(causal, p.kv_len));
+  (void)CAUSAL;  // a keys hook need not read it
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  const KeyRange visible = visible_keys(query, context);
+  const int keys = max(0, min(visible.end, p.kv_len));
+  const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin);
   float maximum = masked_score;
-  for (int key = thread; key < keys; key += THREADS) {
+  for (int key = first_key + thread; key < keys; key += THREADS) {
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
       dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
@@ -62,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   }
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
   float sum = 0;
-  for (int key = thread; key < keys; key += THREADS) {
+  for (int key = first_key + thread; key < keys; key += THREADS) {
     scores[key] = exp2f(scores[key] - maximum);
     sum += scores[key];
   }
@@ -71,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const float inverse = seen ? 1.0f / sum : 0.0f;
   for (int d = thread; d < HEAD_DIM; d += THREADS) {
     float output = 0;
-    for (int key = 0; key < keys; ++key) {
+    for (int key = first_key; key < keys; ++key) {
       output += scores[key] * load_float<IN_TYPE>(p.v, v + key * p.v_strides.row + d);
     }
     store_float<OUT_TYPE>(p.o, o + d, output * inverse);

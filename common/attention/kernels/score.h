@@ -1,6 +1,7 @@
 // The score hook: what happens to a scaled score before the softmax. This file is the identity; an experiment puts
-// another text in its place (KernelSource::includes["common/attention/kernels/score.h"]) to add ALiBi, a soft cap, a window ...
-// without a second kernel. A hook that returns -INFINITY masks the pair.
+// another text in its place (KernelSource::includes["common/attention/kernels/score.h"]) to add ALiBi, a soft cap, a
+// window ... without a second kernel. A hook that returns -INFINITY masks the pair. The keys hook (keys.h) can do more:
+// kernels leave out blocks of keys that no row sees.
 //
 // A hook defines `score`. Or it defines SCORE_GRAIN and gets many scores at once, in place, where the kernel says that
 // it gives them (`tuned` on the cpu, `mma_sync` on the GPU):

@@ -8,6 +8,7 @@
 
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 
@@ -67,13 +68,20 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = 0;
   }
 
+  const auto visible = [&](int row) {
+    return visible_keys(first_query + row, {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data});
+  };
   const auto keys_of = [&](int row) {
-    const int end = CAUSAL ? causal_end(first_query + row, p.q_len, p.kv_len) : p.kv_len;
+    const int end = visible(row).end;
     return end < 0 ? 0 : end < p.kv_len ? end : p.kv_len;
+  };
+  const auto begin_of = [&](int row) {
+    const int begin = KEYS_BEGIN_AT_ZERO ? 0 : visible(row).begin;
+    return begin < 0 ? 0 : begin;
   };
   const int end = keys_of(rows - 1);
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
-  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+  for (int first_key = begin_of(0); first_key < end; first_key += BLOCK_C) {
     const int block = end - first_key < BLOCK_C ? end - first_key : static_cast<int>(BLOCK_C);
     copy_rows(k, p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head + first_key * p.k_strides.row,
               p.k_strides.row, block);
@@ -82,9 +90,11 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     for (int row = 0; row < rows; ++row) {
       const int seen = keys_of(row) - first_key;
       const int keys = seen < block ? seen : block;
-      if (keys <= 0) continue;
+      const int before = begin_of(row) - first_key;
+      const int first = KEYS_BEGIN_AT_ZERO || before < 0 ? 0 : before;  // key of the block that the row sees
+      if (keys <= first) continue;
       float new_maximum = maximum[row];
-      for (int key = 0; key < keys; ++key) {
+      for (int key = first; key < keys; ++key) {
         const float scaled = p.scale * dot(q + row * HEAD_DIM, k + key * HEAD_DIM);
         const float s = score(scaled, first_query + row, first_key + key, context) * log2_e;
         scores[key] = s > masked_score ? s : masked_score;
@@ -94,7 +104,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
       maximum[row] = new_maximum;
       sum[row] *= alpha;
       scale(o + row * HEAD_DIM, alpha);
-      for (int key = 0; key < keys; ++key) {
+      for (int key = first; key < keys; ++key) {
         const float weight = __builtin_exp2f(scores[key] - new_maximum);
         sum[row] += weight;
         add_scaled(o + row * HEAD_DIM, v + key * HEAD_DIM, weight);

@@ -23,6 +23,7 @@
 
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 
@@ -167,11 +168,24 @@ struct Tile {
 
   static INLINE int min(int a, int b) { return a < b ? a : b; }
 
-  // Of `keys` keys from `first_key` on, how many a query of the sequence may see.
+  INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
+
+  // What a query sees; of lanes without a query, what the last one sees.
+  INLINE KeyRange keys_of(int query) const {
+    return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
+  }
+
+  // Of `keys` keys from `first_key` on, how many there are up to the last that a query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
-    if (!CAUSAL) return keys;
-    const int seen = causal_end(query, p.q_len, p.kv_len) - first_key;
+    if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
+    const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
+  }
+  // And how many come before the first that it may see.
+  INLINE int keys_before(int query, int first_key, int keys) const {
+    if (KEYS_BEGIN_AT_ZERO) return 0;
+    const int before = keys_of(query).begin - first_key;
+    return before < 0 ? 0 : min(before, keys);
   }
 
   // A scale that leaves no difference between scores; as a late factor it would unmask what is masked.
@@ -267,27 +281,36 @@ struct Tile {
     }
   }
 
-  // Scores of `keys` keys of the block, hooked and masked, to scores[key][query]; raises new_maximum to their maximum.
-  // Meanwhile, without ASK_AHEAD, panel i asks for cache line i of the next block's rows of V, so that staging them
-  // finds them near.
-  INLINE void compute_scores(int panel, int first_key, int keys, int block_keys, Floats (&new_maximum)[VECTORS]) {
-    const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  // Scores of the block's keys from `begin` to `keys`, hooked and masked, to scores[key][query]; raises new_maximum to
+  // their maximum. Meanwhile, without ASK_AHEAD, panel i asks for cache line i of the next block's rows of V, so that
+  // staging them finds them near.
+  INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys,
+                             Floats (&new_maximum)[VECTORS]) {
+    const ScoreContext context = this->context();
     const float* q = q_panels + panel * DEPTH * PANEL;
     const int first = first_query + panel * PANEL;
     const float* k = COPY_K ? k_block : k_rows(first_key);
     const long k_words = COPY_K ? ROW_WORDS : k_step();
     const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    Ints visible[VECTORS];  // how many of the keys each lane may see, or fewer than 0
+    Ints visible[VECTORS];                  // how many of the keys each lane may see, or fewer than 0
+    [[maybe_unused]] Ints hidden[VECTORS];  // how many of them come before those that it may see
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       visible[v] = Ints{} + keys;
-      if (CAUSAL) {
-        const Ints seen = lane_numbers() + (causal_end(first + v * VECTOR_WIDTH, p.q_len, p.kv_len) - first_key);
+      if constexpr (!KEYS_ARE_DEFAULT) {
+        for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
+          const KeyRange seen = keys_of(first + v * VECTOR_WIDTH + lane);
+          visible[v][lane] = min(seen.end - first_key, keys);
+          hidden[v][lane] = seen.begin - first_key;
+        }
+      } else if (CAUSAL) {  // one more from a lane to the next
+        const Ints seen = lane_numbers() + (keys_of(first + v * VECTOR_WIDTH).end - first_key);
         visible[v] = seen < keys ? seen : visible[v];
       }
     }
     const int seen_by_all = keys_seen(first, first_key, keys);
-    for (int key = 0, rows = 0; key < keys; key += rows) {
+    [[maybe_unused]] const int hidden_from_some = keys_before(first + PANEL - 1, first_key, keys);
+    for (int key = begin, rows = 0; key < keys; key += rows) {
       rows = rows_of_tile(keys - key);
       const float* from = k + key * k_words;
       long step = k_words;
@@ -297,7 +320,8 @@ struct Tile {
         step = ROW_WORDS;
       }
       float* to = scores + key * PANEL;
-      const bool as_they_are = SCORE_IS_IDENTITY && key + rows <= seen_by_all;
+      const bool as_they_are =
+          SCORE_IS_IDENTITY && key + rows <= seen_by_all && (KEYS_BEGIN_AT_ZERO || key >= hidden_from_some);
       multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
         if (!ASK_AHEAD && panel < ROW_LINES)
@@ -317,6 +341,7 @@ struct Tile {
           if constexpr (!SCALE_Q && !SCALE_LATE && SCORE_GRAIN != SCORE_TILE) s *= p.scale;
           if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r, context);
           s = visible[v] > key + r ? s : Floats{} + masked_score;
+          if constexpr (!KEYS_BEGIN_AT_ZERO) s = hidden[v] <= key + r ? s : Floats{} + masked_score;
           new_maximum[v] = larger(new_maximum[v], s);
           store(at, s);
         }
@@ -343,7 +368,7 @@ struct Tile {
   }
 
   // Scores to weights exp2(s - maximum), with the new maximum and sum. alpha is what older outputs shrink by.
-  INLINE void softmax(int panel, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
+  INLINE void softmax(int panel, int begin, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
     Floats row_sum[VECTORS] = {}, shift[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) shift[v] = scaled(new_maximum[v]);
     const auto weigh = [&](int key, int v) INLINE_LAMBDA {
@@ -353,7 +378,7 @@ struct Tile {
       return weight;
     };
     if constexpr (BF16_DOT) {
-      for (int key = 0; key < keys; key += 2) {
+      for (int key = begin; key < keys; key += 2) {
         UNROLL for (int v = 0; v < VECTORS; ++v) {
           const Floats low = weigh(key, v);
           const Floats high = key + 1 < keys ? weigh(key + 1, v) : Floats{};
@@ -361,13 +386,13 @@ struct Tile {
         }
       }
     } else {
-      for (int key = 0; key < keys; ++key) {
+      for (int key = begin; key < keys; ++key) {
         UNROLL for (int v = 0; v < VECTORS; ++v) store(scores + key * PANEL + v * VECTOR_WIDTH, weigh(key, v));
       }
     }
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
-      alpha[v] = exp2(scaled(load<Floats>(old_maximum)) - shift[v]);
+      alpha[v] = exp2(scaled(load<Floats>(old_maximum) - new_maximum[v]));  // exactly 1 where it has not grown
       store(old_maximum, new_maximum[v]);
       float* total = sum + panel * PANEL + v * VECTOR_WIDTH;
       store(total, load<Floats>(total) * alpha[v] + row_sum[v]);
@@ -375,12 +400,14 @@ struct Tile {
   }
 
   // O = O * alpha + V^T weights.
-  INLINE void accumulate(int panel, int keys, const Floats (&alpha)[VECTORS]) {
+  INLINE void accumulate(int panel, int begin, int keys, const Floats (&alpha)[VECTORS]) {
     float* o = o_panels + panel * HEAD_DIM * PANEL;
-    const int depth = BF16_DOT ? (keys + 1) / 2 : keys;
+    const int first = BF16_DOT ? begin / 2 : begin;  // row of V's words, and of the weights'
+    const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
-      multiply_add(rows, o + column * PANEL, alpha, v_block + column, 1, ROW_WORDS, scores, depth, nullptr);
+      multiply_add(rows, o + column * PANEL, alpha, v_block + first * ROW_WORDS + column, 1, ROW_WORDS,
+                   scores + first * PANEL, depth, nullptr);
     }
   }
 
@@ -417,7 +444,8 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   tile.begin();
   const int last = tile.first_query + tile.queries - 1;
   const int end = tile.keys_seen(last, 0, params->kv_len);
-  for (int first_key = 0; first_key < end; first_key += BLOCK_C) {
+  const int begin = tile.keys_before(tile.first_query, 0, end);
+  for (int first_key = begin; first_key < end; first_key += BLOCK_C) {
     const int block_keys = Tile::min(end - first_key, BLOCK_C);
     if constexpr (COPY_K) {
       if constexpr (BF16_DOT) {
@@ -433,14 +461,16 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     }
     for (int panel = 0; panel * PANEL < tile.queries; ++panel) {
       const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);
-      if (keys == 0) continue;
+      const int hidden = tile.keys_before(tile.first_query + panel * PANEL, first_key, keys);
+      if (keys == hidden) continue;
+      const int first = hidden - (BF16_DOT ? hidden % 2 : 0);  // of the block's keys; pairs are not split
       Floats new_maximum[VECTORS], alpha[VECTORS];
       UNROLL for (int v = 0; v < VECTORS; ++v) {
         new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);
       }
-      tile.compute_scores(panel, first_key, keys, block_keys, new_maximum);
-      tile.softmax(panel, keys, new_maximum, alpha);
-      tile.accumulate(panel, keys, alpha);
+      tile.compute_scores(panel, first_key, first, keys, block_keys, new_maximum);
+      tile.softmax(panel, first, keys, new_maximum, alpha);
+      tile.accumulate(panel, first, keys, alpha);
     }
   }
   tile.finish();

@@ -22,6 +22,7 @@
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
+#include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/wgmma.h"
 
@@ -54,7 +55,8 @@ struct Barriers {
   Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
   Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
   Barrier tile_full, tile_empty;
-  WgmmaTile tile;  // from the scheduler to the others
+  WgmmaTile tile;   // from the scheduler to the others
+  int first_block;  // of keys that some row of the tile sees, where they do not begin at key 0
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
@@ -73,9 +75,22 @@ struct Ring {
   }
 };
 
-/// A row sees the keys before it.
-DEVICE int key_end(const AttentionParams& a, int query) {
-  return CAUSAL ? min(max(causal_end(query, a.q_len, a.kv_len), 0), a.kv_len) : a.kv_len;
+DEVICE ScoreContext context_of(const AttentionParams& a, const WgmmaTile& tile) {
+  return {tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
+}
+
+/// What a row sees; of a row that does not exist, what the nearest one sees.
+DEVICE KeyRange keys_of(const AttentionParams& a, const WgmmaTile& tile, int query) {
+  return visible_keys(KEYS_ARE_DEFAULT ? query : max(0, min(query, a.q_len - 1)), context_of(a, tile));
+}
+
+/// Where the keys end, and begin, that a row sees.
+DEVICE int key_end(const AttentionParams& a, const WgmmaTile& tile, int query) {
+  if (KEYS_ARE_DEFAULT && !CAUSAL) return a.kv_len;
+  return min(max(keys_of(a, tile, query).end, 0), a.kv_len);
+}
+DEVICE int key_begin(const AttentionParams& a, const WgmmaTile& tile, int query) {
+  return KEYS_BEGIN_AT_ZERO ? 0 : min(max(keys_of(a, tile, query).begin, 0), a.kv_len);
 }
 
 DEVICE bool row_exists(const AttentionParams& a, int query) {
@@ -84,11 +99,20 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
 
 // ---- scheduler: one thread that hands out tiles
 
+// The tile's blocks, of which the host knows those of the default rule only; at least one.
+DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
+  const int first = bars.tile.first_query;
+  const int begin = key_begin(a, bars.tile, first), end = key_end(a, bars.tile, first + BLOCK_R - 1);
+  bars.first_block = begin / BLOCK_C;
+  bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
+}
+
 DEVICE void schedule(const WgmmaParams& p) {
   Barriers& bars = barriers();
   unsigned parity = 0;
   for (unsigned number = blockIdx.x; number < p.tile_count; number = gridDim.x + atomicAdd(p.counters, 1)) {
     bars.tile = p.tiles[number];
+    if constexpr (!KEYS_ARE_DEFAULT) find_blocks(p.attention, bars);
     bars.tile_full.arrive();
     bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
     parity ^= 1;
@@ -133,10 +157,11 @@ DEVICE void produce(const WgmmaParams& p) {
     tile_parity ^= 1;
     const WgmmaTile tile = bars.tile;
     if (tile.blocks == no_more_tiles) break;
+    const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     bool first = true;
 #pragma unroll 1  // in as few registers as this warpgroup keeps
-    for (int key = (tile.blocks - 1) * BLOCK_C; key >= 0; key -= BLOCK_C) {
-      if (key == 0) bars.tile_empty.arrive();
+    for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
+      if (key == first_key) bars.tile_empty.arrive();
       copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
       if (first) {
 #pragma unroll 1  // for less to compile
@@ -205,26 +230,34 @@ struct Consumer {
     mma_commit();
   }
 
-  // The block's scores, with hook and mask.
-  DEVICE void read_scores(const WgmmaTile& tile, int block, int visible) {
+  // The block's scores, with hook and mask. All rows see the blocks from `hidden` to `visible`.
+  DEVICE void read_scores(const WgmmaTile& tile, int block, int hidden, int visible) {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;
     const int key = block * BLOCK_C + column;
-    int end[2];  // keys of this block that the rows see, from this thread's first
+    int begin[2], end[2];  // what the rows see of this block, counted from this thread's first key
     UNROLL for (int r = 0; r < 2; ++r) {
       end[r] = a.kv_len - key;
-      if constexpr (CAUSAL) end[r] = min(end[r], causal_end(query + r * 8, a.q_len, a.kv_len) - key);
+      if constexpr (!KEYS_ARE_DEFAULT || CAUSAL) {
+        const KeyRange seen = keys_of(a, tile, query + r * 8);
+        end[r] = min(end[r], seen.end - key);
+        begin[r] = seen.begin - key;
+      }
     }
     if constexpr (FOLD) {
       if (block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
+      if constexpr (!KEYS_BEGIN_AT_ZERO) {
+        if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);
+      }
       read_s(s);
     } else {
       read_s(s);
-      const ScoreContext context{tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
+      const ScoreContext context = context_of(a, tile);
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
         const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
         s[i] = log2_e * score(s[i] * a.scale, query + r * 8, key + from_first, context);
-        s[i] = from_first < end[r] ? fmaxf(s[i], masked_score) : masked_score;
+        const bool seen = from_first < end[r] && (KEYS_BEGIN_AT_ZERO || from_first >= begin[r]);
+        s[i] = seen ? fmaxf(s[i], masked_score) : masked_score;
       }
     }
   }
@@ -285,6 +318,7 @@ struct Consumer {
       bars.tile_full.wait(tile_parity);
       tile_parity ^= 1;
       const WgmmaTile tile = bars.tile;
+      const int first_block = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block;
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -293,21 +327,17 @@ struct Consumer {
       }
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
-      attend(tile, kv);
+      attend(tile, first_block, kv);
       store(tile);
     }
     if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
   }
 
-  DEVICE void attend(const WgmmaTile& tile, Ring<STAGES>& kv) {
+  // What only other consumers use is handed back: the blocks before `from` down to `to`.
+  DEVICE void hand_back(int from, int to, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
-    const AttentionParams& a = p.attention;
-    const int query = tile.first_query + index * 64;
-    const int end = row_exists(a, query) ? key_end(a, min(query + 64, a.q_len) - 1) : 0;
-    const int own = max((end + BLOCK_C - 1) / BLOCK_C, 1);  // blocks that its rows see
-    const int visible = key_end(a, query) / BLOCK_C;        // those of them that need no mask
 #pragma unroll 1
-    for (int block = tile.blocks; block > own; --block) {  // what only other consumers use is handed back
+    for (int block = from; block > to; --block) {
       bars.k_full[kv.index].wait(kv.parity);
       bars.v_full[kv.index].wait(kv.parity);
       // No product keeps the warps together here: one left behind would miss a phase, and wait for ever.
@@ -318,30 +348,45 @@ struct Consumer {
       release(bars.v_empty[kv.index]);
       kv.advance();
     }
+  }
+
+  DEVICE void attend(const WgmmaTile& tile, int first_block, Ring<STAGES>& kv) {
+    Barriers& bars = barriers();
+    const AttentionParams& a = p.attention;
+    const int query = tile.first_query + index * 64;
+    const int last_query = min(query + 64, a.q_len) - 1;
+    const int end = row_exists(a, query) ? key_end(a, tile, last_query) : 0;
+    // Blocks that its rows see, from `last` to before `own`; at least one, and one of the tile's.
+    int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
+    if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
+    const int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
+    const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
+    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
+    hand_back(tile.blocks, own, kv);
     // Each turn issues Q K^T of a block and P V of the one before: the first has no P V yet, the last no Q K^T any
     // more. One text for all of them, for less to compile.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
     for (int block = own - 1;; --block) {
-      if (block >= 0) {
+      if (block >= last) {
         bars.k_full[kv.index].wait(kv.parity);
         wait_turn();
       }
-      multiply_scores(kv.index, block >= 0);
+      multiply_scores(kv.index, block >= last);
       if (first) {
         pass_turn();
         mma_wait<0>();
       } else {
         bars.v_full[previous.index].wait(previous.parity);
         multiply_outputs(previous.index, block == own - 2);
-        if (block >= 0) pass_turn();
+        if (block >= last) pass_turn();
         mma_wait<1>();
       }
-      if (block < 0) break;
+      if (block < last) break;
       release(bars.k_empty[kv.index]);
-      if (block == 0) release(bars.q_empty[index]);
-      read_scores(tile, block, visible);
+      if (block == last) release(bars.q_empty[index]);
+      read_scores(tile, block, hidden, visible);
       softmax();
       mma_wait<0>();
       if (!first) release(bars.v_empty[previous.index]);
@@ -353,6 +398,7 @@ struct Consumer {
     }
     mma_wait<0>();
     release(bars.v_empty[previous.index]);
+    if constexpr (!KEYS_BEGIN_AT_ZERO) hand_back(last, first_block, kv);
   }
 
   // O / sum to memory, and the log-sum-exp.

@@ -8,7 +8,7 @@
 struct WgmmaTile {
   int batch, head, kv_head;
   int first_query;  // a multiple of 64, negative where the first consumers have no rows
-  int blocks;       // of keys that some row sees, at least one
+  int blocks;       // of keys that some row sees, at least one; a keys hook has the kernel count them itself
 };
 
 /// Maps in [column][row][panel][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V,

@@ -1,0 +1,515 @@
+// Hooks of the kernels: which keys a row sees. Every kernel against the oracle, on odd shapes; that keys which no row
+// sees are left alone; and kernels whose use of a hook is broken on purpose. On the device under test.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/attention/backend.h"
+#include "common/attention/kernels/tuned.h"
+#include "common/attention/reference.h"
+#include "common/testing/captured_log.h"
+#include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/tested_device.h"
+
+namespace attn {
+namespace {
+
+using test::device;
+using test::MutatedSources;
+using test::on_cuda;
+using test::OnDevice;
+using test::pipelines;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr const char* score_file = "common/attention/kernels/score.h";
+constexpr const char* keys_file = "common/attention/kernels/keys.h";
+
+// ---- the kernels, by names that tell apart what one variant does with different elements
+
+struct Tested {
+  FlashConfig config;
+  bool pairs = false;  // `tuned` multiplies pairs of bf16, as on AMD's cores
+};
+
+std::vector<std::string> kernels() {
+  if (on_cuda) return {"naive", "mma_sync", "mma_sync_f32", "wgmma"};
+  return {"naive", "tiled_scalar", "tiled_vector", "tuned", "tuned_copy", "tuned_pairs", "amx"};
+}
+
+Tested tested(const std::string& name) {
+  Tested tested;
+  FlashConfig& config = tested.config;
+  config.variant = name.substr(0, name.find("_f32"));
+  if (name.starts_with("tuned") || name == "amx") config.variant = "tuned";
+  if (name == "wgmma" || name == "mma_sync" || name == "amx" || name == "tuned_pairs") config.dtype = DType::bf16;
+  if (name == "tuned_copy") config.dtype = DType::f16;  // K is converted, and so copied
+  tested.pairs = name == "tuned_pairs";
+  config.shape = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 75, .kv_len = 141, .head_dim = 40};
+  config.block_r = on_cuda ? 64 : 48;
+  config.block_c = 32;
+  return tested;
+}
+
+/// Whether the host or GPU has what the kernel needs.
+bool is_here(const std::string& name) {
+  const DeviceInfo& info = device().info();
+  if (name == "amx") return info.has("amx-bf16") && info.has("avx512bf16");
+  if (name == "tuned_pairs") return info.has("avx512bf16") && info.simd_width == 16;
+  return name != "wgmma" || info.has("wgmma");
+}
+
+using Includes = std::map<std::string, std::string>;
+
+FlashKernel kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
+  const DeviceInfo& info = device().info();
+  // With a score hook bf16 does not run on AMX.
+  const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
+  FlashKernel kernel = FlashBackend::of(info).kernel(tested.config, info, hooked);
+  kernel.source.includes = includes;
+  FunctionConstants& constants = kernel.source.constants;
+  if (!constants.contains("COPY_K")) return kernel;
+  if (tested.pairs) {
+    constants["BF16_DOT"] = 1;
+    constants["COPY_K"] = 0;
+  }
+  const TunedLayout layout(tested.config.shape.head_dim, tested.config.block_r, tested.config.block_c,
+                           constants.at("VECTOR_WIDTH"), constants.at("TILE_VECTORS"), constants.at("TILE_ROWS"),
+                           constants.at("BF16_DOT") != 0, constants.at("COPY_K") != 0);
+  kernel.threadgroup_bytes = static_cast<size_t>(layout.words) * sizeof(float);
+  return kernel;
+}
+
+// ---- launches
+
+struct Tensors {
+  Tensor q, k, v;
+};
+
+Tensors random_tensors(const FlashConfig& config) {
+  const AttentionShape& s = config.shape;
+  const auto random = [&](int64_t heads, int64_t length, uint64_t stream) {
+    return random_tensor(s.batch, heads, length, s.head_dim, config.dtype, config.layout, 7, stream);
+  };
+  return {random(s.q_heads, s.q_len, 0), random(s.kv_heads, s.kv_len, 1), random(s.kv_heads, s.kv_len, 2)};
+}
+
+struct Outcome {
+  std::vector<double> o, lse;
+  bool guards_intact = true;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome run(const std::string& name, const Tested& tested, const Tensors& tensors, const Includes& includes,
+            const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
+  const FlashConfig& config = tested.config;
+  const AttentionShape& shape = config.shape;
+  const auto upload = [](const void* from, size_t bytes) {
+    Buffer buffer(device(), bytes);
+    buffer.upload(from, bytes);
+    return buffer;
+  };
+  const auto strides = [](const Tensor& tensor) {
+    return TensorStrides{tensor.strides().batch, tensor.strides().head, tensor.strides().row};
+  };
+  Tensor o = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config.out_dtype, config.layout);
+  std::vector<float> lse(static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len));
+  const Buffer q = upload(tensors.q.data.data(), tensors.q.bytes());
+  const Buffer k = upload(tensors.k.data.data(), tensors.k.bytes());
+  const Buffer v = upload(tensors.v.data.data(), tensors.v.bytes());
+  const Buffer table = upload(data.data(), data.size());
+  Buffer o_buffer(device(), o.bytes()), lse_buffer(device(), lse.size() * sizeof(float));
+  o_buffer.poison();
+  lse_buffer.poison();
+  AttentionParams params{};
+  params.q = q.data();
+  params.k = k.data();
+  params.v = v.data();
+  params.o = o_buffer.data();
+  params.lse = static_cast<float*>(lse_buffer.data());
+  params.q_strides = params.o_strides = strides(tensors.q);
+  params.k_strides = strides(tensors.k);
+  params.v_strides = strides(tensors.v);
+  params.batch = static_cast<int>(shape.batch);
+  params.q_heads = static_cast<int>(shape.q_heads);
+  params.kv_heads = static_cast<int>(shape.kv_heads);
+  params.q_len = static_cast<int>(shape.q_len);
+  params.kv_len = static_cast<int>(shape.kv_len);
+  params.scale = static_cast<float>(shape.effective_scale());
+  params.score_data = table.data();
+
+  const FlashKernel kernel = kernel_of(name, tested, includes);
+  const Pipeline& pipeline = cache.get(kernel.source);
+  CommandEncoder encoder;
+  FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel, params)(encoder);
+  device().submit(encoder);
+  o_buffer.download(o.data.data(), o.bytes());
+  lse_buffer.download(lse.data(), lse.size() * sizeof(float));
+  Outcome outcome;
+  outcome.guards_intact = o_buffer.guards_intact() && lse_buffer.guards_intact();
+  for (const RowIndex& row : all_rows(shape)) {
+    for (int64_t d = 0; d < shape.head_dim; ++d) outcome.o.push_back(o.at(row.batch, row.head, row.q, d));
+  }
+  outcome.lse.assign(lse.begin(), lse.end());
+  return outcome;
+}
+
+/// The first element that is not right; empty where all are.
+std::string difference(const FlashConfig& config, const Outcome& got, const std::vector<double>& o,
+                       const std::vector<double>& lse) {
+  const bool exact = config.dtype == DType::f32;
+  const double absolute = exact ? 2e-5 : 1e-2, relative = exact ? 2e-4 : 1e-2;
+  const auto compare = [&](const char* what, const std::vector<double>& is, const std::vector<double>& wanted) {
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const bool right =
+          is.at(i) == wanted[i] || std::abs(is[i] - wanted[i]) <= absolute + relative * std::abs(wanted[i]);
+      if (!right) return fmt::format("{}[{}] is {}, not {}", what, i, is[i], wanted[i]);
+    }
+    return std::string();
+  };
+  if (!got.guards_intact) return "a guard band was overwritten";
+  const std::string of_o = compare("o", got.o, o);
+  return of_o.empty() ? compare("lse", got.lse, lse) : of_o;
+}
+
+std::string describe(const std::string& name, const FlashConfig& c) {
+  const AttentionShape& s = c.shape;
+  return fmt::format("{} b{} h{}/{} q{} k{} d{} causal={} {} {}x{}", name, s.batch, s.q_heads, s.kv_heads, s.q_len,
+                     s.kv_len, s.head_dim, s.causal, attn::name(c.layout), c.block_r, c.block_c);
+}
+
+// ---- which keys a row sees
+
+/// A keys hook, and the same for the oracle: the range of (batch, q).
+struct KeysHook {
+  const char* name;
+  bool at_zero;
+  const char* body;  // of visible_keys
+  std::function<std::vector<int>(const AttentionShape&)> table;
+  std::function<std::pair<int64_t, int64_t>(const std::vector<int>&, const AttentionShape&, int64_t, int64_t)> range;
+  bool takes_causal = true;
+
+  Includes includes() const {
+    return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
+                                    "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO {}\n"
+                                    "static inline KeyRange visible_keys(int q, const ScoreContext& c) {{\n"
+                                    "  [[maybe_unused]] const int* table = static_cast<const int*>(c.data);\n"
+                                    "  const int own = q + c.kv_len - c.q_len;\n"
+                                    "  [[maybe_unused]] const int end = CAUSAL ? own + 1 : c.kv_len;\n  {}\n}}\n",
+                                    at_zero ? 1 : 0, body)}};
+  }
+};
+
+int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
+
+// Documents of 1, 2, 3 .. keys, one after the other: where that of each key begins and ends.
+std::vector<int> documents(const AttentionShape& shape) {
+  std::vector<int> table;
+  const int keys = static_cast<int>(shape.kv_len);
+  for (int begin = 0, length = 1; begin < keys; begin += length++) {
+    for (int key = begin; key < std::min(begin + length, keys); ++key) {
+      table.push_back(begin);
+      table.push_back(std::min(begin + length, keys));
+    }
+  }
+  return table;
+}
+
+std::vector<KeysHook> keys_hooks() {
+  const auto nothing = [](const AttentionShape&) { return std::vector<int>{0}; };
+  return {{"window_left", false, "return {own - 7, own + 1 < end ? own + 1 : end};", nothing,
+           [](const auto&, const auto& shape, int64_t, int64_t q) {
+             return std::pair{own_key(shape, q) - 7, own_key(shape, q) + 1};
+           }},
+          {"window_right", true, "return {0, own + 40 < end ? own + 40 : end};", nothing,
+           [](const auto&, const auto& shape, int64_t, int64_t q) {
+             return std::pair{int64_t{0}, own_key(shape, q) + 40};
+           }},
+          {"window_both", false, "return {own - 50, own + 20 < end ? own + 20 : end};", nothing,
+           [](const auto&, const auto& shape, int64_t, int64_t q) {
+             return std::pair{own_key(shape, q) - 50, own_key(shape, q) + 20};
+           }},
+          // The lengths of sequences: none of its keys, some, all.
+          {"lengths", true, "return {0, table[c.batch] < end ? table[c.batch] : end};",
+           [](const AttentionShape& shape) {
+             std::vector<int> lengths(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len));
+             lengths.front() = 0;
+             if (shape.batch > 1) lengths[1] = static_cast<int>(shape.kv_len) * 2 / 3;
+             return lengths;
+           },
+           [](const auto& table, const auto&, int64_t batch, int64_t) {
+             return std::pair{int64_t{0}, int64_t{table[static_cast<size_t>(batch)]}};
+           }},
+          {"prefix", true, "return {0, table[c.batch] > own + 1 ? table[c.batch] : own + 1};",
+           [](const AttentionShape& shape) {
+             return std::vector<int>(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len / 3));
+           },
+           [](const auto& table, const auto& shape, int64_t batch, int64_t q) {
+             return std::pair{int64_t{0}, std::max(int64_t{table[static_cast<size_t>(batch)]}, own_key(shape, q) + 1)};
+           },
+           false},
+          {"documents", false,
+           "const int key = own < 0 ? 0 : own;\n"
+           "  return {table[2 * key], table[2 * key + 1] < end ? table[2 * key + 1] : end};",
+           documents, [](const auto& table, const auto& shape, int64_t, int64_t q) {
+             const auto key = static_cast<size_t>(std::max<int64_t>(own_key(shape, q), 0));
+             return std::pair{int64_t{table[2 * key]}, int64_t{table[2 * key + 1]}};
+           }}};
+}
+
+const KeysHook& keys_hook(const std::string& name) {
+  static const std::vector<KeysHook> hooks = keys_hooks();
+  return *std::find_if(hooks.begin(), hooks.end(), [&](const KeysHook& hook) { return hook.name == name; });
+}
+
+std::vector<std::byte> bytes_of_table(const std::vector<int>& table) {
+  const auto bytes = std::as_bytes(std::span(table));
+  return {bytes.begin(), bytes.end()};
+}
+
+ScoreFunction masked_by(const KeysHook& hook, const std::vector<int>& table, const AttentionShape& shape) {
+  return [&hook, table, shape](std::span<double> scores, int64_t batch, int64_t, int64_t q) {
+    const auto [begin, end] = hook.range(table, shape, batch, q);
+    for (size_t k = 0; k < scores.size(); ++k) {
+      if (static_cast<int64_t>(k) < begin || static_cast<int64_t>(k) >= end) scores[k] = -infinity;
+    }
+  };
+}
+
+std::string keys_difference(const std::string& name, const Tested& tested, const KeysHook& hook,
+                            PipelineCache& cache = pipelines()) {
+  const AttentionShape& shape = tested.config.shape;
+  const Tensors tensors = random_tensors(tested.config);
+  const std::vector<int> table = hook.table(shape);
+  const ReferenceRows want =
+      reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), masked_by(hook, table, shape));
+  const Outcome got = run(name, tested, tensors, hook.includes(), bytes_of_table(table), cache);
+  return difference(tested.config, got, want.o, want.lse);
+}
+
+class HooksTest : public OnDevice<testing::TestWithParam<std::string>> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped() && !is_here(GetParam())) GTEST_SKIP() << "not on this device";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, HooksTest, testing::ValuesIn(kernels()), [](const auto& test) { return test.param; });
+
+TEST_P(HooksTest, KeysOfEveryRule) {
+  for (const KeysHook& hook : keys_hooks()) {
+    for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}, {130, 129}}) {
+      for (const bool causal : {false, true}) {
+        if (causal && !hook.takes_causal) continue;
+        Tested of = tested(GetParam());
+        of.config.shape.q_len = q_len;
+        of.config.shape.kv_len = kv_len;
+        of.config.shape.causal = causal;
+        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        EXPECT_EQ(keys_difference(GetParam(), of, hook), "") << hook.name << " " << describe(GetParam(), of.config);
+      }
+    }
+  }
+}
+
+// Tiles whose consumers, warps or panels see unlike blocks, and rows of several tiles.
+TEST_P(HooksTest, KeysOfLargerTiles) {
+  for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
+    for (const int64_t rows : {64, 128, 192}) {
+      for (const bool causal : {false, true}) {
+        Tested of = tested(GetParam());
+        of.config.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 300, .kv_len = 333, .head_dim = 64};
+        of.config.shape.causal = causal;
+        of.config.block_r = rows;
+        if (GetParam() == "mma_sync_f32" && rows == 192) continue;  // does not fit
+        EXPECT_EQ(keys_difference(GetParam(), of, keys_hook(name)), "")
+            << name << " " << describe(GetParam(), of.config);
+      }
+    }
+  }
+}
+
+TEST_P(HooksTest, KeysWithAScoreHook) {
+  if (GetParam() == "amx") GTEST_SKIP() << "takes no score hook";
+  Tested of = tested(GetParam());
+  const AttentionShape& shape = of.config.shape;
+  const KeysHook& hook = keys_hook("window_both");
+  Includes includes = hook.includes();
+  includes[score_file] =
+      "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define SCORE_IS_IDENTITY 0\n"
+      "static inline float score(float s, int q, int k, const ScoreContext& c) {\n"
+      "  return s + 0.05f * static_cast<float>(k - q - 9 * c.head);\n}\n";
+  const Tensors tensors = random_tensors(of.config);
+  const ScoreFunction mask = masked_by(hook, {}, shape);
+  const auto score = [&](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    for (size_t k = 0; k < scores.size(); ++k)
+      scores[k] += 0.05 * static_cast<double>(static_cast<int64_t>(k) - q - 9 * head);
+    mask(scores, batch, head, q);
+  };
+  const ReferenceRows want = reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), score);
+  EXPECT_EQ(difference(of.config, run(GetParam(), of, tensors, includes, bytes_of_table({0})), want.o, want.lse), "");
+}
+
+TEST_P(HooksTest, RowsWithoutKeysAreZero) {
+  const Tested of = tested(GetParam());
+  const KeysHook& hook = keys_hook("lengths");
+  const Outcome got =
+      run(GetParam(), of, random_tensors(of.config), hook.includes(), bytes_of_table(hook.table(of.config.shape)));
+  const auto rows = static_cast<size_t>(of.config.shape.q_heads * of.config.shape.q_len);  // of the first sequence
+  EXPECT_TRUE(
+      std::all_of(got.o.begin(), got.o.begin() + rows * of.config.shape.head_dim, [](double x) { return x == 0; }));
+  EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
+}
+
+// Values that are no numbers where no row sees them: they do not get into the result, for nothing reads them.
+TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
+  for (const char* name : {"lengths", "window_left"}) {
+    Tested of = tested(GetParam());
+    const AttentionShape& shape = of.config.shape;
+    const KeysHook& hook = keys_hook(name);
+    const std::vector<int> table = hook.table(shape);
+    Tensors tensors = random_tensors(of.config);
+    const Outcome before = run(GetParam(), of, tensors, hook.includes(), bytes_of_table(table));
+    int64_t poisoned = 0;
+    for (int64_t batch = 0; batch < shape.batch; ++batch) {
+      const int64_t begin = std::max<int64_t>(hook.range(table, shape, batch, 0).first, 0);
+      const int64_t end = std::max<int64_t>(hook.range(table, shape, batch, shape.q_len - 1).second, 1);
+      for (int64_t key = 0; key < shape.kv_len; ++key) {
+        const int64_t block = key / of.config.block_c;
+        if (block >= begin / of.config.block_c && block <= (end - 1) / of.config.block_c) continue;
+        ++poisoned;
+        for (int64_t head = 0; head < shape.kv_heads; ++head) {
+          for (int64_t d = 0; d < shape.head_dim; ++d) {
+            tensors.k.set(batch, head, key, d, std::nan(""));
+            tensors.v.set(batch, head, key, d, std::nan(""));
+          }
+        }
+      }
+    }
+    ASSERT_GT(poisoned, 0);
+    EXPECT_TRUE(run(GetParam(), of, tensors, hook.includes(), bytes_of_table(table)) == before) << name;
+  }
+}
+
+// Without a GPU: that kernels of a GPU compile with every rule, and need no memory for registers.
+using HooksCudaCompileTest = test::CudaCompilerTest;
+
+TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
+  for (const auto& [variant, dtype] :
+       {std::pair{"naive", DType::f32}, {"mma_sync", DType::bf16}, {"wgmma", DType::bf16}}) {
+    for (const int64_t head_dim : {64, 128}) {
+      FlashConfig config;
+      config.variant = variant;
+      config.shape = {.q_heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024, .head_dim = head_dim, .causal = true};
+      config.dtype = config.out_dtype = dtype;
+      config.block_r = 128;
+      config.block_c = 64;
+      KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper(), false).source;
+      for (const KeysHook& hook : keys_hooks()) {
+        if (!hook.takes_causal) continue;
+        source.includes = hook.includes();
+        const test::CapturedLog log;
+        EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << hook.name << " " << source.key();
+        EXPECT_EQ(log.text(), "") << "matrix products done one after the other, for one";
+      }
+    }
+  }
+}
+
+// ---- what the checks catch
+
+struct Mutation {
+  const char *kernel, *what, *hook, *file, *from, *to;
+};
+void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+constexpr const char* naive_cpu = "common/attention/kernels/naive.cpu.cpp";
+constexpr const char* tiled = "common/attention/kernels/tiled.cpu.cpp";
+constexpr const char* tuned = "common/attention/kernels/tuned.cpu.cpp";
+constexpr const char* amx = "common/attention/kernels/amx.cpu.cpp";
+constexpr const char* naive_cuda = "common/attention/kernels/naive.cuda.cu";
+constexpr const char* mma_sync = "common/attention/kernels/mma_sync.cuda.cu";
+constexpr const char* wgmma = "common/attention/kernels/wgmma.cuda.cu";
+
+std::vector<Mutation> mutations(bool of_cuda) {
+  if (of_cuda) {
+    return {
+        {"naive", "begin_ignored", "window_left", naive_cuda, "KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin)", "0"},
+        {"mma_sync", "begin_ignored", "window_left", mma_sync, "column < begin[r])) value", "false)) value"},
+        {"mma_sync", "begin_one_late", "window_left", mma_sync, "seen.begin - key;", "seen.begin - key + 1;"},
+        {"mma_sync", "end_one_late", "window_left", mma_sync, "seen.end - key);", "seen.end - key + 1);"},
+        {"mma_sync", "first_block_left_out", "window_both", mma_sync, "(first_query) / BLOCK_C;",
+         "(first_query) / BLOCK_C + 1;"},
+        {"mma_sync", "block_unmasked", "window_both", mma_sync, "block * BLOCK_C < all_begin",
+         "block * BLOCK_C < some_begin"},
+        {"wgmma", "begin_ignored", "window_left", wgmma,
+         "if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);", ""},
+        {"wgmma", "begin_one_late", "window_left", wgmma, "seen.begin - key;", "seen.begin - key + 1;"},
+        {"wgmma", "begin_of_another_column", "window_left", "common/kernel/hopper.h", "setp.gt.s32 p, %0, %12",
+         "setp.gt.s32 p, %0, %11"},
+        {"wgmma", "end_one_late", "window_left", wgmma, "seen.end - key);", "seen.end - key + 1);"},
+        {"wgmma", "mask_of_another_row", "window_left", wgmma, "keys_of(a, tile, query + r * 8)",
+         "keys_of(a, tile, query)"}};
+  }
+  return {
+      {"naive", "begin_ignored", "window_left", naive_cpu, "KEYS_BEGIN_AT_ZERO || visible.begin < 0", "true"},
+      {"tiled_vector", "begin_ignored", "window_left", tiled, "KEYS_BEGIN_AT_ZERO || before < 0", "true"},
+      {"tiled_scalar", "begin_of_another_row", "window_both", tiled, "begin_of(row) - first_key",
+       "begin_of(0) - first_key"},
+      {"tuned", "begin_ignored", "window_left", tuned, "s = hidden[v] <= key + r ? s : Floats{} + masked_score;", ""},
+      {"tuned", "begin_one_late", "window_left", tuned, "seen.begin - first_key;", "seen.begin - first_key + 1;"},
+      {"tuned", "end_one_late", "window_left", tuned, "min(seen.end - first_key, keys)",
+       "min(seen.end - first_key + 1, keys)"},
+      {"tuned", "first_key_left_out", "window_both", tuned, "tile.keys_before(tile.first_query, 0, end)",
+       "tile.keys_before(tile.first_query, 0, end) + 1"},
+      {"tuned", "rows_unmasked", "window_both", tuned, "key >= hidden_from_some", "key >= 0"},
+      {"tuned", "values_of_other_keys", "window_both", tuned, "v_block + first * ROW_WORDS + column",
+       "v_block + column"},
+      {"tuned_pairs", "pairs_are_split", "window_both", tuned, "(BF16_DOT ? hidden % 2 : 0)", "0"},
+      {"amx", "begin_ignored", "window_left", amx, "lanes + key >= hidden ? load", "lanes + key >= 0 ? load"},
+      {"amx", "weights_of_other_keys", "window_both", amx, "weights + begin, W_STEP", "weights, W_STEP"}};
+}
+
+class HookMutations : public OnDevice<testing::TestWithParam<Mutation>> {};
+INSTANTIATE_TEST_SUITE_P(All, HookMutations, testing::ValuesIn(mutations(on_cuda)),
+                         [](const auto& test) { return std::string(test.param.kernel) + "_" + test.param.what; });
+
+TEST_P(HookMutations, AreCaught) {
+  const Mutation& mutation = GetParam();
+  if (!is_here(mutation.kernel)) GTEST_SKIP() << "not on this device";
+  Tested of = tested(mutation.kernel);
+  of.config.shape.q_len = 200;
+  of.config.shape.kv_len = 211;
+  of.config.block_r = 192;  // panels, warps and consumers that see unlike keys of a block
+  of.config.block_c = 64;
+  if (on_cuda) of.config.shape.scale = 2;  // scores that are masked too late count
+  const KeysHook& hook = keys_hook(mutation.hook);
+  ASSERT_EQ(keys_difference(mutation.kernel, of, hook), "");
+  const MutatedSources sources(mutation.file, mutation.from, mutation.to);
+  PipelineCache fresh(device(), "");
+  EXPECT_NE(keys_difference(mutation.kernel, of, hook, fresh), "");
+}
+
+class HookMutationsTest : public testing::Test {};
+
+// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+TEST_F(HookMutationsTest, TextsAreInTheSources) {
+  for (const bool of_cuda : {false, true}) {
+    for (const Mutation& mutation : mutations(of_cuda)) {
+      EXPECT_NO_THROW(MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
