@@ -44,7 +44,7 @@ class CudaKernel : public Kernel {
   const std::string entry;
   const size_t static_bytes;  // threadgroup memory that the kernel itself declares
   const FunctionConstants run_time;
-  std::vector<size_t> parameter_bytes;  // of each of its parameters
+  size_t parameter_bytes = 0;  // of its first parameter, as a rule the only one
   CUmodule module = nullptr;
   CUfunction function = nullptr;
 
@@ -208,11 +208,10 @@ class CudaDevice : public Device {
       result = cuda_.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes));
     }
-    for (size_t index = 0, offset = 0, bytes = 0; result == CUDA_SUCCESS; ++index) {
-      const CUresult there = cuda_.cuFuncGetParamInfo(kernel.function, index, &offset, &bytes);
-      if (there == CUDA_ERROR_INVALID_VALUE) break;  // it has no more
-      result = there;
-      kernel.parameter_bytes.push_back(bytes);
+    if (result == CUDA_SUCCESS) {
+      size_t offset = 0;
+      result = cuda_.cuFuncGetParamInfo(kernel.function, 0, &offset, &kernel.parameter_bytes);
+      if (result == CUDA_ERROR_INVALID_VALUE) result = CUDA_SUCCESS;  // it has none
     }
     for (const auto& [name, value] : kernel.run_time) {
       const int number = static_cast<int>(value);
@@ -317,18 +316,29 @@ class CudaDevice : public Device {
     }
   }
 
-  // Foreign kernels have parameters of any kind, and the driver would read beyond those that are too short.
-  static void check_parameters(const CudaKernel& kernel, const CommandEncoder::Dispatch& dispatch) {
-    const std::vector<size_t>& wanted = kernel.parameter_bytes;
-    const size_t count = dispatch.arguments ? dispatch.arguments->values().size() : 1;
-    if (count != wanted.size()) {
-      throw std::logic_error(fmt::format("{} takes {} parameters, not {}", kernel.entry, wanted.size(), count));
+  // To ask for a parameter that a kernel does not have is an error to compute-sanitizer. So only what a list is handed
+  // to is asked for all of them, and a struct is held against the first alone.
+  void check_parameters(const CudaKernel& kernel, const CommandEncoder::Dispatch& dispatch) const {
+    if (!dispatch.arguments) {
+      if (dispatch.parameters.size() == kernel.parameter_bytes) return;
+      throw std::logic_error(fmt::format("{} takes {} bytes of parameters, not {}", kernel.entry,
+                                         kernel.parameter_bytes, dispatch.parameters.size()));
     }
-    for (size_t i = 0; i < count; ++i) {
-      const size_t bytes = dispatch.arguments ? dispatch.arguments->values()[i].size() : dispatch.parameters.size();
-      if (bytes == wanted[i]) continue;
-      const std::string which = dispatch.arguments ? fmt::format("parameter {}", i) : "parameters";
-      throw std::logic_error(fmt::format("{} takes {} bytes of {}, not {}", kernel.entry, wanted[i], which, bytes));
+    std::vector<size_t> wanted;
+    for (size_t offset = 0, bytes = 0;;) {
+      const CUresult result = cuda_.cuFuncGetParamInfo(kernel.function, wanted.size(), &offset, &bytes);
+      if (result == CUDA_ERROR_INVALID_VALUE) break;  // it has no more
+      check(result, "cuFuncGetParamInfo");
+      wanted.push_back(bytes);
+    }
+    const std::vector<Arguments::Value>& values = dispatch.arguments->values();
+    if (values.size() != wanted.size()) {
+      throw std::logic_error(fmt::format("{} takes {} parameters, not {}", kernel.entry, wanted.size(), values.size()));
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].size() == wanted[i]) continue;
+      throw std::logic_error(
+          fmt::format("{} takes {} bytes as parameter {}, not {}", kernel.entry, wanted[i], i, values[i].size()));
     }
   }
 

@@ -160,6 +160,30 @@ TEST_F(GpuDeviceTest, ParametersOfAnotherSizeAreAnError) {
   EXPECT_NE(message.find("takes 8 bytes of parameters, not 4"), std::string::npos) << message;
 }
 
+TEST_F(GpuDeviceTest, ArgumentsOfAnotherNumberOrSizeAreAnError) {
+  const auto kernel =
+      load(cuda_kernel(R"(extern "C" __global__ void run(unsigned* p, char a, double b) { *p = a + b; })"));
+  const Buffer result = buffer_of(*device_, std::vector<unsigned>{0});
+  const auto submit = [&](Arguments arguments) {
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel, {}, 1, 0, std::move(arguments));
+    device_->submit(encoder);
+  };
+  submit(Arguments(result.data(), char{3}, 4.0));
+  EXPECT_EQ(content_of<unsigned>(result)[0], 7u);
+  const auto expect_error = [&](const std::string& wanted, const auto& action) {
+    const std::string message = message_of<std::logic_error>(action);
+    EXPECT_NE(message.find(wanted), std::string::npos) << message;
+  };
+  expect_error("run takes 3 parameters, not 2", [&] { submit(Arguments(result.data(), char{3})); });
+  expect_error("run takes 3 parameters, not 0", [&] { submit(Arguments()); });
+  expect_error("run takes 8 bytes as parameter 2, not 4", [&] { submit(Arguments(result.data(), char{3}, 4.0f)); });
+  const auto none = load(cuda_kernel(R"(extern "C" __global__ void run() {})"));
+  CommandEncoder encoder;
+  encoder.dispatch(*none, {}, 1, 0, Arguments());
+  device_->submit(encoder);
+}
+
 TEST_F(GpuDeviceTest, FaultyCubinIsAnError) {
   Binary binary = device_->compile(increment());
   EXPECT_THROW(device_->load(binary, "walk"), CompileError);

@@ -1,0 +1,138 @@
+// The cuda device in a program that uses CUDA itself: its context, its stream, its memory and its graphs.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/device/cuda/device.h"
+#include "common/device/cuda/driver.h"
+#include "common/device/tests/support.h"
+
+namespace attn {
+namespace {
+
+using test::buffer_of;
+using test::content_of;
+
+TEST(CudaOpenForTest, RefusesWhatIsNoDevice) {
+  EXPECT_THROW(open_cuda_device_for(-1, nullptr), BadInput);
+  const std::string message = test::message_of<DeviceMissing>([] { open_cuda_device_for(99, nullptr); });
+  EXPECT_TRUE(message.starts_with("cuda:99: ")) << message;
+}
+
+/// The program: the primary context and a stream.
+class GpuStreamTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      cuda_ = &cuda_driver();
+      device_ = open_cuda_device_for(0, nullptr);  // skips where there is no NVRTC or no GPU
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+    check(cuda_->cuDevicePrimaryCtxRetain(&context_, 0), "cuDevicePrimaryCtxRetain");
+    check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+    check(cuda_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    device_ = open_cuda_device_for(0, stream_);
+    const KernelSource source = test::any_kernel(device_->info(), R"(
+      struct Count { unsigned* count; };
+      KERNEL(Count) { *p->count = *p->count * 2 + 1 + 0 * (index[0] + count[0]); })");
+    kernel_ = device_->load(device_->compile(source), source.entry);
+  }
+  void TearDown() override {
+    if (!stream_) return;
+    kernel_.reset();
+    device_.reset();
+    // What is the program's is still there.
+    EXPECT_EQ(cuda_->cuStreamQuery(stream_), CUDA_SUCCESS);
+    EXPECT_EQ(cuda_->cuStreamDestroy(stream_), CUDA_SUCCESS);
+    EXPECT_EQ(cuda_->cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  }
+
+  CommandEncoder twice(void* count) const {
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel_, {}, 1, 0, count);
+    encoder.dispatch(*kernel_, {}, 1, 0, count);
+    return encoder;
+  }
+
+  const CudaDriver* cuda_ = nullptr;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+TEST_F(GpuStreamTest, WorksBehindWhatTheProgramPutOnTheStream) {
+  CUdeviceptr block = 0;
+  check(cuda_->cuMemAlloc(&block, 64), "cuMemAlloc");
+  {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
+    const Buffer count = Buffer::borrow(*device_, reinterpret_cast<void*>(block), sizeof(unsigned));
+    check(cuda_->cuMemsetD8Async(block, 0, 64, stream_), "cuMemsetD8Async");
+    device_->enqueue(twice(count.data()));
+    EXPECT_EQ(content_of<unsigned>(count)[0], 3u);
+    CommandEncoder timed;
+    timed.timestamp();
+    timed.dispatch(*kernel_, {}, 1, 0, count.data());
+    timed.timestamp();
+    for (int i = 0; i < 2; ++i) EXPECT_GT(device_->submit(timed).at(0), 0);
+    EXPECT_EQ(content_of<unsigned>(count)[0], 15u);
+    EXPECT_THROW(device_->enqueue(timed), std::logic_error);
+  }
+  EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "it is still the program's";
+}
+
+TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
+  Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
+  CommandEncoder encoder;
+  encoder.fill(count.data(), 0, sizeof(unsigned));
+  CommandEncoder more = twice(count.data());
+  check(cuda_->cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+  device_->enqueue(encoder);
+  device_->enqueue(more);
+  device_->enqueue(more);
+  // All else would spoil the capture, and says so before it does.
+  const unsigned one = 1;
+  EXPECT_THROW(device_->submit(more), std::logic_error);
+  EXPECT_THROW(count.upload(&one, sizeof one), std::logic_error);
+  EXPECT_THROW(Buffer(*device_, 64), std::logic_error);
+  EXPECT_FALSE(device_->lost());
+  CUgraph graph = nullptr;
+  check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
+  EXPECT_EQ(content_of<unsigned>(count)[0], 0u) << "nothing has run";
+
+  CUgraphExec executable = nullptr;
+  check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
+  cuda_->cuGraphDestroy(graph);
+  for (int i = 0; i < 3; ++i) {
+    count.upload(&one, sizeof one);
+    check(cuda_->cuGraphLaunch(executable, stream_), "cuGraphLaunch");
+    EXPECT_EQ(content_of<unsigned>(count)[0], 15u);
+  }
+  cuda_->cuGraphExecDestroy(executable);
+}
+
+TEST_F(GpuStreamTest, TakesTheDefaultStream) {
+  const auto device = open_cuda_device_for(0, nullptr);
+  const KernelSource source = test::any_kernel(device->info(), R"(
+    struct Count { unsigned* count; };
+    KERNEL(Count) { *p->count += 1 + 0 * (index[0] + count[0]); })");
+  const auto kernel = device->load(device->compile(source), source.entry);
+  const Buffer count = buffer_of(*device, std::vector<unsigned>{0});
+  for (const bool timed : {false, true}) {
+    CommandEncoder encoder;
+    if (timed) encoder.timestamp();
+    encoder.dispatch(*kernel, {}, 1, 0, count.data());
+    if (timed) encoder.timestamp();
+    EXPECT_EQ(device->submit(encoder).size(), timed ? 1u : 0u);
+  }
+  EXPECT_EQ(content_of<unsigned>(count)[0], 2u);
+  EXPECT_TRUE(count.guards_intact());
+}
+
+}  // namespace
+}  // namespace attn
