@@ -44,8 +44,8 @@ class SignalGuard {
   struct sigaction old_interrupt_{}, old_terminate_{};
 };
 
-/// The first duel of each claim, then the second of each ...: a budget that ends early leaves none out altogether. All
-/// duels whose comparisons are gathered into one conclusion come with the first: a part of them would be no answer.
+}  // namespace
+
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels) {
   std::set<std::string> whole;
   for (const Claim& claim : claims) {
@@ -60,8 +60,6 @@ std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Du
   for (auto& [rank, duel] : ranked) ordered.push_back(std::move(duel));
   return ordered;
 }
-
-}  // namespace
 
 void Problem::dump(const std::string&) const { throw BadInput("--dump-output: this case has no output worth a file"); }
 

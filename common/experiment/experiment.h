@@ -93,6 +93,10 @@ struct Trial {
   double launch_s = 0;  // of the launch that was checked
 };
 
+/// The first duel of each claim, then the second of each ...: a budget that ends early leaves none out altogether. All
+/// duels whose comparisons are gathered into one conclusion come with the first: a part of them would be no answer.
+std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
+
 class Experiment {
  public:
   Experiment(const ExperimentSpec& spec, Options options);

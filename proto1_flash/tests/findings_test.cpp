@@ -48,7 +48,7 @@ std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
 }
 
 std::vector<Duel> flash_duels(const std::vector<Measurement>& results, const DeviceInfo& info) {
-  return in_turn(duels(flash_claims(info), results));
+  return in_turn(flash_claims(info), duels(flash_claims(info), results));
 }
 
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,

@@ -70,7 +70,7 @@ std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 
 }
 
 std::vector<Duel> stitch_duels(const std::vector<Measurement>& results) {
-  return in_turn(duels(stitch_claims(), results), {"break_even"});
+  return in_turn(stitch_claims(), duels(stitch_claims(), results));
 }
 
 std::vector<Conclusion> stitch_conclusions(const std::vector<Measurement>& results,

@@ -169,7 +169,7 @@ TEST_P(Hosts, ComputeWhatTheOracleDoes) {
     problem.encode(encoder);
     host->submit(encoder);
     const Check check = problem.check();
-    EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", problem.pipeline().binary.key, name(flash.dtype), name(layout))
+    EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", flash.variant, name(flash.dtype), name(layout))
                           << check.worst;
   };
   for (const auto& [dtype, layout] : {std::pair{DType::f32, Layout::bhsd},

@@ -71,11 +71,11 @@ bool is_here(const std::string& name) {
 
 using Includes = std::map<std::string, std::string>;
 
-FlashKernel kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
+Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
   const DeviceInfo& info = device().info();
   // With a score hook bf16 does not run on AMX.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
-  FlashKernel kernel = FlashBackend::of(info).kernel(tested.config, info, hooked);
+  Launch kernel = FlashBackend::of(info).kernel(tested.config, info, hooked);
   kernel.source.includes = includes;
   FunctionConstants& constants = kernel.source.constants;
   if (!constants.contains("COPY_K")) return kernel;
@@ -148,10 +148,10 @@ Outcome run(const std::string& name, const Tested& tested, const Tensors& tensor
   params.scale = static_cast<float>(shape.effective_scale());
   params.score_data = table.data();
 
-  const FlashKernel kernel = kernel_of(name, tested, includes);
+  const Launch kernel = kernel_of(name, tested, includes);
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
-  FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel, params)(encoder);
+  FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel)(encoder, params);
   device().submit(encoder);
   o_buffer.download(o.data.data(), o.bytes());
   lse_buffer.download(lse.data(), lse.size() * sizeof(float));

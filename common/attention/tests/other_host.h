@@ -28,7 +28,9 @@ class OtherHost : public Device {
   void release(void* pointer) noexcept override { device_.release(pointer); }
   void upload(void* target, const void* source, size_t bytes) override { device_.upload(target, source, bytes); }
   void download(void* target, const void* source, size_t bytes) override { device_.download(target, source, bytes); }
-  Binary compile(const KernelSource& source) override { return device_.compile(source); }
+  Binary compile(const KernelSource& source, const CompileOptions& options) override {
+    return device_.compile(source, options);
+  }
   std::string compiler_identity() const override { return device_.compiler_identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
     return device_.load(binary, entry);
