@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t oracle_threads = 128;
 
 KernelSource oracle(const DeviceInfo& device, const UserFunction& function, bool in_double) {
-  const std::string dialect = is_gpu(device) ? "cuda.cu" : "cpu.cpp";
+  const std::string dialect = device.is_cuda() ? "cuda.cu" : "cpu.cpp";
   return {.path = "proto2_stitching/kernels/oracle." + dialect,
           .entry = "score_oracle",
           .includes = {{"proto2_stitching/kernels/function.h", function.header(in_double)}}};
@@ -62,12 +62,6 @@ std::string UserFunction::header(bool in_double) const {
   return fmt::format("#include \"proto2_stitching/kernels/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}",
                      in_double ? "math_double" : "math", work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet,
                      shown, text, as_before);
-}
-
-bool is_gpu(const DeviceInfo& device) {
-  if (device.backend == "cuda") return true;
-  if (device.backend == "cpu") return false;
-  throw BadInput(fmt::format("score functions are connected on cpu and cuda, not on {}", device.backend));
 }
 
 std::vector<std::string> built_in_functions() { return {"scale", "alibi", "soft_cap", "chain"}; }
@@ -119,7 +113,7 @@ ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const U
     rows->scores.upload(scores.data(), scores.size_bytes());
     CommandEncoder encoder;
     const uint32_t groups =
-        is_gpu(rows->on.info()) ? (static_cast<uint32_t>(scores.size()) + oracle_threads - 1) / oracle_threads : 1;
+        rows->on.info().is_cuda() ? (static_cast<uint32_t>(scores.size()) + oracle_threads - 1) / oracle_threads : 1;
     encoder.dispatch(*rows->pipeline.kernel, {groups}, oracle_threads, 0, params);
     rows->on.submit(encoder);
     rows->scores.download(scores.data(), scores.size_bytes());

@@ -22,9 +22,6 @@ struct UserFunction {
   std::string header(bool in_double = false) const;
 };
 
-/// Whether the device is a GPU (cuda) and not the cpu. Throws BadInput for any other backend.
-bool is_gpu(const DeviceInfo& device);
-
 /// Value of the axis `function` that stands for the file of --score-function.
 inline constexpr const char* file_function = "file";
 

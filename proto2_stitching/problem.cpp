@@ -44,7 +44,7 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
 // SCORE_LANES of kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
-  if (is_gpu(device)) return config.flash.block_c / (row ? 4 : 2);
+  if (device.is_cuda()) return config.flash.block_c / (row ? 4 : 2);
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
@@ -172,11 +172,11 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
 std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
 
 bool form_runs_on(const std::string& form, const DeviceInfo& device) {
-  return !is_gpu(device) || (form != "std_function" && form != "virtual");
+  return !device.is_cuda() || (form != "std_function" && form != "virtual");
 }
 
 std::vector<std::string> stitch_variants(const DeviceInfo& device) {
-  if (is_gpu(device)) return {"mma_sync", "wgmma"};
+  if (device.is_cuda()) return {"mma_sync", "wgmma"};
   return {"tuned"};
 }
 
@@ -224,7 +224,7 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   one_tile.causal = false;
   const auto of_head = [&](const AttentionShape& of) {
     if (config.flash.variant == "wgmma") return wgmma_calls(config, of, device);
-    if (is_gpu(device)) return mma_sync_calls(config, of);
+    if (device.is_cuda()) return mma_sync_calls(config, of);
     const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, true).source;
     return cpu_calls(config, of, tuned_layout(config.flash, kernel));
   };
@@ -272,7 +272,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
       calls_(count_calls(config_, device.info())),
       function_id_(sha256(function.header())),
       // On a GPU the assembler decides anew for each kernel which products and sums become one instruction.
-      promises_bits_(!is_gpu(device.info())) {
+      promises_bits_(!device.info().is_cuda()) {
   const FlashConfig& flash = config_.flash;
   if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
     StitchConfig plain = config_;

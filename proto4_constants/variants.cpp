@@ -23,7 +23,7 @@ struct Grids {
 Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
   const std::vector<int64_t> dims = {64, 128, 256}, finer_dims = {64, 80, 96, 112, 128, 160, 192, 224, 256};
   if (kernel == "naive") return {{dims, {0}, {0}}, {finer_dims, {0}, {0}}};
-  if (device.backend == "cuda") {
+  if (device.is_cuda()) {
     return {{dims, {64, 128}, {32, 64, 80}}, {finer_dims, {64, 128}, {16, 32, 48, 64, 80, 96, 112, 128}}};
   }
   return {{dims, {32, 64, 128}, {64, 128}}, {finer_dims, {32, 64, 128}, {64, 80, 96, 112, 128}}};
@@ -116,9 +116,9 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
   if (kernel == "naive") return {"head_dim", "causal", "alibi"};
-  if (device.backend == "cpu" && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
+  if (!device.is_cuda() && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
   // Of the wgmma kernel even `if constexpr` against `if` changes what the assembler makes of it: its text stays.
-  const bool flag_alone = kernel == "mma_sync" || device.backend == "cpu";
+  const bool flag_alone = kernel == "mma_sync" || !device.is_cuda();
   return flag_alone ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }
 

@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <stdexcept>
-
 #include "common/base/error.h"
 
 namespace attn {
 
 const FlashBackend& FlashBackend::of(const DeviceInfo& device) {
-  if (device.backend == "cpu") return cpu_flash();
-  if (device.backend == "cuda") return cuda_flash();
-  throw std::logic_error(fmt::format("no attention kernels for backend '{}'; cpu and cuda have them", device.backend));
+  return device.is_cuda() ? cuda_flash() : cpu_flash();
 }
 
 FlashConfig FlashConfig::from(const Case& config) {

@@ -1,13 +1,10 @@
 #include "common/experiment/ceilings.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,9 +68,7 @@ CeilingKernels cuda_kernels(const DeviceInfo& info) {
 }
 
 CeilingKernels kernels_of(const DeviceInfo& info) {
-  if (info.backend == "cpu") return cpu_kernels(info);
-  if (info.backend == "cuda") return cuda_kernels(info);
-  throw std::logic_error(fmt::format("no ceilings for backend '{}'; cpu and cuda have them", info.backend));
+  return info.is_cuda() ? cuda_kernels(info) : cpu_kernels(info);
 }
 
 /// `changed`: constants that differ from the file's usual ones.

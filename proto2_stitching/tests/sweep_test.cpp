@@ -80,10 +80,10 @@ TEST(StitchSweepTest, AnUnknownBackendIsAnError) {
   DeviceInfo other = avx2();
   other.backend = "metal";
   const Case config = cases("quick", avx2()).front();
-  EXPECT_THROW(form_runs_on("inline", other), BadInput);
-  EXPECT_THROW(stitch_sweep("quick", other), BadInput);
-  EXPECT_ANY_THROW(why_skipped(config, other));
-  EXPECT_THROW(count_calls(StitchConfig::from(config, avx2()), other), BadInput);
+  EXPECT_THROW(form_runs_on("inline", other), std::logic_error);
+  EXPECT_THROW(stitch_sweep("quick", other), std::logic_error);
+  EXPECT_THROW(why_skipped(config, other), std::logic_error);
+  EXPECT_THROW(count_calls(StitchConfig::from(config, avx2()), other), std::logic_error);
 }
 
 TEST(StitchSweepTest, TheVariantIsTheFirstWhereNoneIsNamed) {
