@@ -9,6 +9,8 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
+// It takes scores by element, keys and pages by hooks (score.h, keys.h, pages.h); no rotate hook.
+//
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
 // store them), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
@@ -23,6 +25,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/wgmma.h"
 
@@ -37,6 +41,7 @@ constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANE
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
+static_assert(ROTATE_IS_IDENTITY, "tensor copies bring Q and K as they are");
 static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
@@ -142,10 +147,28 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
 
 // BLOCK_C rows of K or V, once their buffer is free.
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
-                       const WgmmaTile& tile) {
+                       const WgmmaTile& tile, const AttentionParams& a) {
   empty.wait(kv.parity ^ 1);
   full.arrive_expect(KV_BYTES);
-  copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+  if constexpr (PAGES_ARE_DEFAULT) {
+    copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+  } else {
+    // A box has the keys of a page, or as many of them as make a block. Of several boxes each has one panel.
+    constexpr int box_rows = PAGE_KEYS > BLOCK_C ? BLOCK_C : PAGE_KEYS;
+    constexpr int box_panels = box_rows < BLOCK_C ? 1 : COPY_PANELS;
+    static_assert(BLOCK_C % box_rows == 0 && PAGE_KEYS % box_rows == 0 && box_rows % 8 == 0);
+    unsigned char* const block = memory + region + kv.index * KV_BYTES;
+#pragma unroll 1
+    for (int row = 0; row < BLOCK_C; row += box_rows) {
+      // Beyond the last key there is no page: a box before the tensor is zeros.
+      KeyPlace place{-1, 0, 0};
+      if (key + row < a.kv_len) place = place_of_key(key + row, tile.kv_head, context_of(a, tile));
+      UNROLL for (int panel = 0; panel < PANELS; panel += box_panels) {
+        copy_box(block + panel * KV_PANEL_BYTES + row * PANEL_ROW_BYTES, map, full, map_column(panel), place.row,
+                 map_panel(panel), place.head, place.batch);
+      }
+    }
+  }
 }
 
 DEVICE void produce(const WgmmaParams& p) {
@@ -162,7 +185,7 @@ DEVICE void produce(const WgmmaParams& p) {
 #pragma unroll 1  // in as few registers as this warpgroup keeps
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       if (key == first_key) bars.tile_empty.arrive();
-      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile, p.attention);
       if (first) {
 #pragma unroll 1  // for less to compile
         for (int c = 0; c < CONSUMERS; ++c) {
@@ -174,7 +197,7 @@ DEVICE void produce(const WgmmaParams& p) {
         q_parity ^= 1;
         first = false;
       }
-      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile);
+      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile, p.attention);
       kv.advance();
     }
   }
