@@ -85,8 +85,9 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// 16 x 16 words: each round shuffles rows r and r + 8 into one another, like the halves of a pack of cards, which
-/// moves the highest bit of a word's row behind the lowest of its column. After four the two have changed places.
+/// 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards. That moves
+/// the highest bit of a word's row number behind the lowest bit of its column number. After four rounds both numbers
+/// have changed places.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
     Words next[LANES];
@@ -240,7 +241,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // All maxima first: weights that wait for theirs would keep the next row's from being found.
+    // The maxima of all rows come first. A row's weights wait for its maximum, and would hold up the next row's
+    // maximum.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);

@@ -9,8 +9,8 @@
 // (Ootomo and Yokota 2022). What a block adds to the outputs is summed up apart, and added in f32: tensor cores round
 // towards zero, which over thousands of keys would add up.
 //
-// A score hook may take scores by element, by row (what a thread has of a row of the block) or by tile (what it has of
-// the 16 rows of a product).
+// It takes all hooks. A score hook may take scores by element, by row (what a thread has of a row of the block) or by
+// tile (what it has of the 16 rows of a product). The rotate hook works on Q and K in threadgroup memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
@@ -311,8 +311,8 @@ struct Warp {
   DEVICE float scaled(float s) const { return FOLD ? s * scale_log2 : s; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Scores of 16 rows, many at once: through arrays of their own, which may lie in memory, as a call may have it. The
-  // product with the scale is rounded whatever the hook begins with, so that every form of it computes the same.
+  // Hands scores of 16 rows to the hook, many at once, in arrays of their own. A call may need these in memory. Scores
+  // are multiplied by the scale and rounded before the hook sees them, so every form of it computes the same.
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -504,7 +504,7 @@ struct Warp {
 
 }  // namespace
 
-// At least one threadgroup per multiprocessor: said, the assembler uses all registers before it spills any.
+// "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ AttentionParams p) {
   Warp(p).run();
 }

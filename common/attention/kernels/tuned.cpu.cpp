@@ -16,7 +16,8 @@
 //   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K, only the last rows
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
-// A score hook may take scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
+// It takes all hooks; pages.h and rotate.h say which constants they need. A score hook may take scores by element, by
+// row (the VECTOR_WIDTH queries of a vector) or by register tile.
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
 #include "common/attention/kernels/tuned.h"
@@ -45,7 +46,7 @@ constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row 
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
-// Pairs stay as they are, so that Q need not be rounded again: the scale waits for the softmax, or for the hook.
+// Pairs of bf16 are not scaled, because Q would be rounded again: scores are scaled in the softmax, or before the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
 static_assert(COPY_K || PAGES_ARE_DEFAULT, "a register tile of K reads rows that lie apart by the same distance");
@@ -91,8 +92,8 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
           load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
     }
   }
-  // Rows in groups of three, whose addresses one pointer and multiples of row_step make: pointers for all would not fit
-  // the registers.
+  // One pointer serves three rows, which are reached by multiples of row_step. Pointers to all rows would not fit the
+  // registers.
   const float* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
@@ -135,8 +136,8 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const flo
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-/// The rows of the next tile where `left` are left: MAIN_ROWS, or TAIL_ROWS, which may reach beyond the end, where a
-/// main tile would not fit or would leave a sliver that fills no tail tile.
+/// The rows of the next tile where `left` are left: MAIN_ROWS if that ends with the last row or leaves enough for a
+/// tail tile, else TAIL_ROWS, which may reach beyond the end.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {

@@ -50,8 +50,8 @@ static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// The same in all threads of the warp, so that the compiler knows: what depends on it, ring indices above all, then
-// stays in uniform registers (8 to 12 % at head_dim 64).
+// x, which is the same in all threads of the warp. After the reduction the compiler knows that, and keeps what depends
+// on it, above all indices of rings, in uniform registers (8 to 12 % at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
 constexpr int no_more_tiles = -1;  // in place of a tile's blocks
@@ -119,7 +119,7 @@ DEVICE void schedule(const WgmmaParams& p) {
     bars.tile = p.tiles[number];
     if constexpr (!KEYS_ARE_DEFAULT) find_blocks(p.attention, bars);
     bars.tile_full.arrive();
-    bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
+    bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles taken earlier are badly balanced
     parity ^= 1;
   }
   bars.tile.blocks = no_more_tiles;
@@ -182,12 +182,12 @@ DEVICE void produce(const WgmmaParams& p) {
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     bool first = true;
-#pragma unroll 1  // in as few registers as this warpgroup keeps
+#pragma unroll 1  // this warpgroup has few registers
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       if (key == first_key) bars.tile_empty.arrive();
       copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile, p.attention);
       if (first) {
-#pragma unroll 1  // for less to compile
+#pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
           bars.q_empty[c].wait(q_parity ^ 1);
           bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
@@ -223,8 +223,8 @@ struct Consumer {
 
   DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
 
-  // S = Q K^T, issued; of no block only its first step, whose result nobody reads: where a branch may leave an
-  // accumulator without a product, ptxas does all products one after the other (C7515).
+  // Issues S = Q K^T of a block. Without a block it still issues the first step, and nothing uses the result: if a
+  // branch could skip all products of S, ptxas would do all products one after the other (C7515).
   DEVICE void multiply_scores(int stage, bool block_exists) {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
@@ -239,11 +239,11 @@ struct Consumer {
       }
       mma_commit();
     } else {
-      mma_commit();  // here too: behind the branch, ptxas would put in a product of its own for it
+      mma_commit();  // in both branches: for one commit behind them, ptxas would add a product of its own
     }
   }
 
-  // O += P V, issued; of the first block, O = P V.
+  // Issues O += P V, or O = P V for the first block.
   DEVICE void multiply_outputs(int stage, bool first_block) {
     const unsigned v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
@@ -294,7 +294,7 @@ struct Consumer {
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
     const float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
     grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
-    if (grew) {  // only now is the maximum of the whole row of interest, not this thread's alone
+    if (grew) {  // only now are the maxima of the row's four threads compared
       UNROLL for (int r = 0; r < 2; ++r) {
         const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
         alpha[r] = exp2_approx(shift[r] - larger);
@@ -363,7 +363,7 @@ struct Consumer {
     for (int block = from; block > to; --block) {
       bars.k_full[kv.index].wait(kv.parity);
       bars.v_full[kv.index].wait(kv.parity);
-      // No product keeps the warps together here: one left behind would miss a phase, and wait for ever.
+      // No product keeps the warps together here. A warp that falls behind would miss a phase and wait for ever.
       if constexpr (!PING_PONG) sync_consumer();
       wait_turn();
       pass_turn();
@@ -386,8 +386,8 @@ struct Consumer {
     const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
     hand_back(tile.blocks, own, kv);
-    // Each turn issues Q K^T of a block and P V of the one before: the first has no P V yet, the last no Q K^T any
-    // more. One text for all of them, for less to compile.
+    // A turn issues Q K^T of a block and P V of the block before it. The first turn has no P V, the last has no Q K^T.
+    // All turns share one text, which compiles faster.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
@@ -475,8 +475,8 @@ struct Consumer {
     const int query = tile.first_query + index * 64;
     if (thread == 0) wait_stores_read();  // of the panels before
     sync_consumer();
-    // A lane addresses a row of 16 bytes: of rows 0 to 15 of the warp, and of one of two groups of 8 columns. Their
-    // places within a panel's row are permuted as the copies expect it (Swizzle::bytes_128).
+    // A lane addresses 16 bytes: one of the warp's rows 0 to 15, and one of two groups of 8 columns. Within a row of a
+    // panel these groups are permuted as the copies expect it (Swizzle::bytes_128).
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
@@ -526,8 +526,8 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
-  // What the threadgroup is launched with, 96, 128 (three consumers, or two threadgroups), 168 or 255 a thread, dealt
-  // out anew: more than that would wait for ever.
+  // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
+  // Here they are dealt out anew. To take more than there are would wait for ever.
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24>();
     if (threadIdx.x == 0) produce(p);
