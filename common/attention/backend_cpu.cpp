@@ -29,7 +29,7 @@ bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !de
 
 // The register tile: vectors of queries by rows of keys or columns, which leave a quarter of the registers to operands.
 // Four vectors take fewer micro-operations, since a broadcast serves four multiply-adds, and fewer rows at a time; two
-// leave more of the first cache to K and V. docs/kernels.md has what pays where.
+// leave more of the first cache to K and V. kernels/log.md has what pays where.
 struct RegisterTile {
   int64_t vectors, rows;
 };

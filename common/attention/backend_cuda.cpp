@@ -50,7 +50,7 @@ size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
 }
 
 // Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
-// second threadgroup or outputs of 16 bits their panels, which count for more (docs/kernels.md); one where two do not
+// second threadgroup or outputs of 16 bits their panels, which count for more (kernels/log.md); one where two do not
 // fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
   const auto with = [&](int64_t stages, int64_t out_panels) {
@@ -74,7 +74,7 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device) {
 }
 
 // Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
-// little without a mask, if the outputs leave registers for it (docs/kernels.md).
+// little without a mask, if the outputs leave registers for it (kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
@@ -230,7 +230,7 @@ class CudaFlash : public FlashBackend {
            kernel(config, device, false).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
-  // Costs of `wgmma` are nanoseconds on an H200 (docs/kernels.md); of `mma_sync` only the order is known. The last ones
+  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last ones
   // are for devices with less memory.
   static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
     const int64_t dim = config.shape.head_dim;

@@ -9,7 +9,7 @@
 namespace attn {
 
 /// Every tile of the outputs once, in the order in which multiprocessors are to take them. Causal: the long ones first
-/// within a section of heads whose K and V stay in the last-level cache (docs/kernels.md).
+/// within a section of heads whose K and V stay in the last-level cache (kernels/README.md).
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
 }  // namespace attn

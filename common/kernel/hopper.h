@@ -63,8 +63,8 @@ DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, 
       : "memory");
 }
 
-/// One box of shared memory to a five-dimensional tensor: of this thread's writes and of others', once each of them has
-/// called fence_stores and a barrier lies between. What is outside the tensor is not written.
+/// One box of shared memory to a five-dimensional tensor. Threads that wrote to the box call fence_stores before, and a
+/// barrier lies between that and this. What is outside the tensor is not written.
 DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, int c2, int c3, int c4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
                "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
@@ -113,7 +113,7 @@ constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 // in and 128 out, they would be 9 to 13 % of what a kernel takes to compile. `s` is for products of shared memory, `o`
 // for those whose A is in registers.
 
-/// Makes s0, s1, .. and o0, o1, .. known to the kernel: once, before all else, and all that uses them inlined.
+/// Declares s0, s1, .. and o0, o1, .. for the kernel. Called once, before all else; all that uses them is inlined.
 template <int S_COUNT, int O_COUNT>
 DEVICE void declare_results() {
   asm volatile(".reg .f32 s<%0>, o<%1>;" ::"n"(S_COUNT), "n"(O_COUNT));

@@ -19,12 +19,14 @@
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
 //
-// It takes no score hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
+// It takes no score hook and no rotate hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
 #include "common/kernel/amx.h"
 
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 #include "common/attention/kernels/amx.h"
@@ -83,8 +85,9 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// 16 x 16 words: each round shuffles rows r and r + 8 into one another, like the halves of a pack of cards, which
-/// moves the highest bit of a word's row behind the lowest of its column. After four the two have changed places.
+/// 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards. That moves
+/// the highest bit of a word's row number behind the lowest bit of its column number. After four rounds both numbers
+/// have changed places.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
     Words next[LANES];
@@ -145,10 +148,11 @@ struct Tile {
   // A scale that leaves no difference between scores; as a factor it would unmask what is masked.
   INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
 
+  INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
+
   // What a query sees; of rows without a query, what the last one sees.
   INLINE KeyRange keys_of(int query) const {
-    const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
-    return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context);
+    return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
   // Of `keys` keys from `first_key` on, how many there are up to the last that a query may see.
@@ -164,10 +168,12 @@ struct Tile {
     return before < 0 ? 0 : min(before, keys);
   }
 
-  // A key's row of K or V.
+  // A key's row of K or V; with pages, the last one's of keys beyond it.
   INLINE const unsigned short* row_of(const void* tensor, const TensorStrides& strides, int key) const {
-    return static_cast<const unsigned short*>(tensor) + batch * strides.batch + kv_head * strides.head +
-           key * strides.row;
+    if (!PAGES_ARE_DEFAULT) key = min(key, p.kv_len - 1);
+    const KeyPlace place = place_of_key(key, kv_head, context());
+    return static_cast<const unsigned short*>(tensor) + place.batch * strides.batch + place.head * strides.head +
+           place.row * strides.row;
   }
 
   // Q as it is but for the sign of the scale, which the factor does not have. Outputs and row statistics start empty.
@@ -217,7 +223,9 @@ struct Tile {
         Wide low = {}, high = {};
         if (d < HEAD_DIM && key < keys) low = __builtin_convertvector(load<Shorts>(row + d), Wide);
         if (d < HEAD_DIM && key + 1 < keys) {
-          high = __builtin_convertvector(load<Shorts>(row + p.v_strides.row + d), Wide);
+          const unsigned short* next =
+              PAGES_ARE_DEFAULT ? row + p.v_strides.row : row_of(p.v, p.v_strides, first_key + key + 1);
+          high = __builtin_convertvector(load<Shorts>(next + d), Wide);
         }
         store(v + key / 2 * V_STEP + d, low | high << 16);
       }
@@ -233,7 +241,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // All maxima first: weights that wait for theirs would keep the next row's from being found.
+    // The maxima of all rows come first. A row's weights wait for its maximum, and would hold up the next row's
+    // maximum.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
@@ -307,7 +316,7 @@ struct Tile {
 }  // namespace
 
 extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
-  static_assert(IN_TYPE == BF16 && SCORE_IS_IDENTITY);
+  static_assert(IN_TYPE == BF16 && SCORE_IS_IDENTITY && ROTATE_IS_IDENTITY);
   static const TileShapes shapes;
   __builtin_ia32_tile_loadconfig(&shapes);
   Tile tile(*params, *group);

@@ -37,6 +37,18 @@ struct KeyRange {
   int begin, end;
 };
 
+/// Where a row of K and V lies: in units of TensorStrides, or coordinates of a tensor map.
+struct KeyPlace {
+  int batch, head, row;
+};
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr long long
+    index_of(const TensorStrides& strides, const KeyPlace& place) {
+  return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
+}
+
 /// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.
 #ifdef __CUDACC__
 __host__ __device__

@@ -9,8 +9,8 @@
 // (Ootomo and Yokota 2022). What a block adds to the outputs is summed up apart, and added in f32: tensor cores round
 // towards zero, which over thousands of keys would add up.
 //
-// A score hook may take scores by element, by row (what a thread has of a row of the block) or by tile (what it has of
-// the 16 rows of a product).
+// It takes all hooks. A score hook may take scores by element, by row (what a thread has of a row of the block) or by
+// tile (what it has of the 16 rows of a product). The rotate hook works on Q and K in threadgroup memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
@@ -37,6 +37,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/base2.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/mma_sync.h"
 
@@ -162,14 +164,62 @@ struct Warp {
                        p.q_len - first_query);
   }
 
+  // A block of keys, each from where its page lies.
+  DEVICE void copy_pages(long long place, const void* tensor, const TensorStrides& strides, int first_key) {
+    const int unit = threadIdx.x % 8;
+    const unsigned to = shared_address(memory + place) + unit * 16;
+#pragma unroll 1  // for fewer registers
+    for (int row = threadIdx.x / 8; row < BLOCK_C; row += THREADS / 8) {
+      const int key = first_key + row;
+      const long long index = index_of(strides, place_of_key(min(key, p.kv_len - 1), kv_head, sequence()));
+      const char* const from = static_cast<const char*>(tensor) + index * ELEMENT_BYTES + unit * 16;
+      for (int u = 0; u + unit < DIM * ELEMENT_BYTES / 16; u += 8) {
+        copy_16(to + row * ROW_BYTES + u * 16, from + u * 16,
+                key < p.kv_len && u + unit < HEAD_DIM * ELEMENT_BYTES / 16);
+      }
+    }
+  }
+
   // The block of keys at k_rows and v_rows, which move to the one before it.
   DEVICE void copy_block(int block) {
     const int buffer = block % layout.stages * KV_BYTES, count = p.kv_len - block * BLOCK_C;
-    copy_rows<BLOCK_C>(layout.k + buffer, k_rows, p.k_strides.row, count);
-    copy_rows<BLOCK_C>(layout.v + buffer, v_rows, p.v_strides.row, count);
-    k_rows -= BLOCK_C * ELEMENT_BYTES * p.k_strides.row;
-    v_rows -= BLOCK_C * ELEMENT_BYTES * p.v_strides.row;
+    if constexpr (PAGES_ARE_DEFAULT) {
+      copy_rows<BLOCK_C>(layout.k + buffer, k_rows, p.k_strides.row, count);
+      copy_rows<BLOCK_C>(layout.v + buffer, v_rows, p.v_strides.row, count);
+      k_rows -= BLOCK_C * ELEMENT_BYTES * p.k_strides.row;
+      v_rows -= BLOCK_C * ELEMENT_BYTES * p.v_strides.row;
+    } else {
+      copy_pages(layout.k + buffer, p.k, p.k_strides, block * BLOCK_C);
+      copy_pages(layout.v + buffer, p.v, p.v_strides, block * BLOCK_C);
+    }
     commit_copies();
+  }
+
+  // ROWS rows that are in threadgroup memory, in place; eight threads turn a row, and all have read it before any
+  // writes.
+  template <int ROWS, typename Turn>
+  DEVICE void turn_rows(long long place, Turn turn) {
+    for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
+      unsigned char* const elements = memory + place + row * ROW_BYTES;
+      const auto load = [&](int d) { return load_float<IN_TYPE>(elements, d); };
+      float values[HEAD_DIM / 8];
+      UNROLL for (int i = 0; i < HEAD_DIM / 8; ++i) values[i] = turn(load, row, i * 8 + threadIdx.x % 8);
+      __syncwarp();
+      UNROLL for (int i = 0; i < HEAD_DIM / 8; ++i) {
+        store_float<IN_TYPE>(elements, i * 8 + threadIdx.x % 8, values[i]);
+      }
+    }
+  }
+
+  DEVICE void turn_queries() {
+    turn_rows<BLOCK_R>(layout.q, [&](auto load, int row, int d) {
+      return rotate_query(load, min(first_query + row, p.q_len - 1), d, sequence());
+    });
+  }
+  DEVICE void turn_keys(int block) {
+    turn_rows<BLOCK_C>(layout.k + block % layout.stages * KV_BYTES, [&](auto load, int row, int d) {
+      return rotate_key(load, min(block * int{BLOCK_C} + row, p.kv_len - 1), d, sequence());
+    });
   }
 
   // ---- products
@@ -261,8 +311,8 @@ struct Warp {
   DEVICE float scaled(float s) const { return FOLD ? s * scale_log2 : s; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Scores of 16 rows, many at once: through arrays of their own, which may lie in memory, as a call may have it. The
-  // product with the scale is rounded whatever the hook begins with, so that every form of it computes the same.
+  // Hands scores of 16 rows to the hook, many at once, in arrays of their own. A call may need these in memory. Scores
+  // are multiplied by the scale and rounded before the hook sees them, so every form of it computes the same.
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -362,15 +412,24 @@ struct Warp {
     const int last_block = KEYS_BEGIN_AT_ZERO ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
     if (block >= last_block) {
-      k_rows = find_rows(p.k, p.k_strides, kv_head, block * BLOCK_C);
-      v_rows = find_rows(p.v, p.v_strides, kv_head, block * BLOCK_C);
+      if constexpr (PAGES_ARE_DEFAULT) {
+        k_rows = find_rows(p.k, p.k_strides, kv_head, block * BLOCK_C);
+        v_rows = find_rows(p.v, p.v_strides, kv_head, block * BLOCK_C);
+      }
       copy_q();
       copy_block(block);
     }
+    [[maybe_unused]] bool first = true;
     for (; block >= last_block; --block) {
       wait_copies<0>();
       __syncthreads();  // the block is there for all, and none works on the one before it any more
       if (block > last_block) copy_block(block - 1);
+      if constexpr (!ROTATE_IS_IDENTITY) {
+        if (first) turn_queries();
+        first = false;
+        turn_keys(block);
+        __syncthreads();
+      }
       if (block * BLOCK_C >= some_see) continue;
       if (!KEYS_BEGIN_AT_ZERO && (block + 1) * BLOCK_C <= some_begin) continue;
       multiply_scores(block);
@@ -445,7 +504,7 @@ struct Warp {
 
 }  // namespace
 
-// At least one threadgroup per multiprocessor: said, the assembler uses all registers before it spills any.
+// "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ AttentionParams p) {
   Warp(p).run();
 }

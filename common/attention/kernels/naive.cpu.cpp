@@ -5,6 +5,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 
@@ -26,11 +28,17 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const KeyRange visible = visible_keys(query, context);
   const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;
   const int first_key = KEYS_BEGIN_AT_ZERO || visible.begin < 0 ? 0 : visible.begin;
+  // Of a key, where `of_head` is where the first one of its head lies.
+  const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
+    return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
+  };
+  const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
   float maximum = masked_score;
   for (int key = first_key; key < keys; ++key) {
+    const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
-      dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
+      dot += rotate_query(load_q, query, d, context) * rotate_key(load_k, key, d, context);
     }
     const float s = score(p.scale * dot, query, key, context) * log2_e;
     scores[key] = s > masked_score ? s : masked_score;
@@ -46,7 +54,9 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0;
   for (int key = first_key; key < keys; ++key) {
     const float weight = scores[key] * inverse;
-    for (int d = 0; d < HEAD_DIM; ++d) output[d] += weight * load_float<IN_TYPE>(p.v, v + key * p.v_strides.row + d);
+    for (int d = 0; d < HEAD_DIM; ++d) {
+      output[d] += weight * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
+    }
   }
   for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, o + d, output[d]);
   if (p.lse) {

@@ -11,6 +11,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/naive.h"
 
@@ -53,11 +55,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const KeyRange visible = visible_keys(query, context);
   const int keys = max(0, min(visible.end, p.kv_len));
   const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin);
+  // Of a key, where `of_head` is where the first one of its head lies.
+  const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
+    return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
+  };
+  const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
   float maximum = masked_score;
   for (int key = first_key + thread; key < keys; key += THREADS) {
+    const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
-      dot += load_float<IN_TYPE>(p.q, q + d) * load_float<IN_TYPE>(p.k, k + key * p.k_strides.row + d);
+      dot += rotate_query(load_q, query, d, context) * rotate_key(load_k, key, d, context);
     }
     const float s = score(p.scale * dot, query, key, context) * log2_e;
     scores[key] = fmaxf(s, masked_score);
@@ -75,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   for (int d = thread; d < HEAD_DIM; d += THREADS) {
     float output = 0;
     for (int key = first_key; key < keys; ++key) {
-      output += scores[key] * load_float<IN_TYPE>(p.v, v + key * p.v_strides.row + d);
+      output += scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }
     store_float<OUT_TYPE>(p.o, o + d, output * inverse);
   }

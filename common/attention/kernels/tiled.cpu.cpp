@@ -9,6 +9,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 
@@ -54,23 +56,25 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   float* maximum = memory + layout.maximum;
   float* sum = memory + layout.sum;
 
-  const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count) {
+  // element(load, row, d): what is copied, with load(d) for what is there.
+  const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count,
+                            const auto& element) {
     for (int row = 0; row < count; ++row) {
-      for (int d = 0; d < HEAD_DIM; ++d)
-        to[row * HEAD_DIM + d] = load_float<IN_TYPE>(tensor, from + row * row_stride + d);
+      const auto load = [&](int d) { return load_float<IN_TYPE>(tensor, from + row * row_stride + d); };
+      for (int d = 0; d < HEAD_DIM; ++d) to[row * HEAD_DIM + d] = element(load, row, d);
     }
   };
+  const auto sequence = [&] { return ScoreContext{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; };
   copy_rows(q, p.q, batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row,
-            p.q_strides.row, rows);
+            p.q_strides.row, rows,
+            [&](auto load, int row, int d) { return rotate_query(load, first_query + row, d, sequence()); });
   for (int row = 0; row < rows; ++row) {
     maximum[row] = masked_score;
     sum[row] = 0;
     for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = 0;
   }
 
-  const auto visible = [&](int row) {
-    return visible_keys(first_query + row, {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data});
-  };
+  const auto visible = [&](int row) { return visible_keys(first_query + row, sequence()); };
   const auto keys_of = [&](int row) {
     const int end = visible(row).end;
     return end < 0 ? 0 : end < p.kv_len ? end : p.kv_len;
@@ -83,10 +87,15 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   for (int first_key = begin_of(0); first_key < end; first_key += BLOCK_C) {
     const int block = end - first_key < BLOCK_C ? end - first_key : static_cast<int>(BLOCK_C);
-    copy_rows(k, p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head + first_key * p.k_strides.row,
-              p.k_strides.row, block);
-    copy_rows(v, p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head + first_key * p.v_strides.row,
-              p.v_strides.row, block);
+    const int at_once = PAGES_ARE_DEFAULT ? block : 1;  // keys that are known to lie next to each other
+    int key = 0;
+    do {
+      const KeyPlace place = place_of_key(first_key + key, kv_head, context);
+      copy_rows(k + key * HEAD_DIM, p.k, index_of(p.k_strides, place), p.k_strides.row, at_once,
+                [&](auto load, int row, int d) { return rotate_key(load, first_key + key + row, d, context); });
+      copy_rows(v + key * HEAD_DIM, p.v, index_of(p.v_strides, place), p.v_strides.row, at_once,
+                [](auto load, int, int d) { return load(d); });
+    } while (!PAGES_ARE_DEFAULT && ++key < block);
     for (int row = 0; row < rows; ++row) {
       const int seen = keys_of(row) - first_key;
       const int keys = seen < block ? seen : block;

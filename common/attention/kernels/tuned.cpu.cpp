@@ -16,7 +16,8 @@
 //   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K, only the last rows
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
-// A score hook may take scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
+// It takes all hooks; pages.h and rotate.h say which constants they need. A score hook may take scores by element, by
+// row (the VECTOR_WIDTH queries of a vector) or by register tile.
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
 #include "common/attention/kernels/tuned.h"
@@ -24,6 +25,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
 
@@ -43,9 +46,11 @@ constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row 
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
-// Pairs stay as they are, so that Q need not be rounded again: the scale waits for the softmax, or for the hook.
+// Pairs of bf16 are not scaled, because Q would be rounded again: scores are scaled in the softmax, or before the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
+static_assert(COPY_K || PAGES_ARE_DEFAULT, "a register tile of K reads rows that lie apart by the same distance");
+static_assert((COPY_K && !BF16_DOT) || ROTATE_IS_IDENTITY, "K is turned on its way to a block of floats");
 constexpr int ROWS_AHEAD = 4;  // with ASK_AHEAD, of the row that is being copied
 
 using Floats = Vector<float, VECTOR_WIDTH>;
@@ -87,8 +92,8 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
           load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
     }
   }
-  // Rows in groups of three, whose addresses one pointer and multiples of row_step make: pointers for all would not fit
-  // the registers.
+  // One pointer serves three rows, which are reached by multiples of row_step. Pointers to all rows would not fit the
+  // registers.
   const float* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
@@ -131,8 +136,8 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const flo
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-/// The rows of the next tile where `left` are left: MAIN_ROWS, or TAIL_ROWS, which may reach beyond the end, where a
-/// main tile would not fit or would leave a sliver that fills no tail tile.
+/// The rows of the next tile where `left` are left: MAIN_ROWS if that ends with the last row or leaves enough for a
+/// tail tile, else TAIL_ROWS, which may reach beyond the end.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
@@ -198,9 +203,10 @@ struct Tile {
   }
 
   // Four words of a row of Q, scaled as far as they are here.
-  INLINE Quad q_words(long long row, int d) const {
+  INLINE Quad q_words(long long row, [[maybe_unused]] int query, int d) const {
     if constexpr (SCALE_Q) {
-      return load_floats<IN_TYPE, 4>(p.q, row + d) * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale);
+      const auto load_q = [&](int at) INLINE_LAMBDA { return load_floats<IN_TYPE, 4>(p.q, row + at); };
+      return rotate_query(load_q, first_query + query, d, context()) * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale);
     } else {
       // The late factor keeps the order of scores; the sign of the scale does not.
       const unsigned flip = SCALE_LATE && p.scale < 0 ? 0x80008000u : 0;
@@ -212,7 +218,7 @@ struct Tile {
 
   // Index of a key's row in K or V.
   INLINE long long row_of(const TensorStrides& strides, int key) const {
-    return batch * strides.batch + kv_head * strides.head + key * strides.row;
+    return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
   // K where it is, and the words from one of its rows to the next.
@@ -229,7 +235,7 @@ struct Tile {
       for (int d = 0; d < DEPTH; d += 4) {
         Quad rows[4];
         UNROLL for (int i = 0; i < 4; ++i) {
-          rows[i] = query + i < queries ? q_words(base + (query + i) * p.q_strides.row, d) : Quad{};
+          rows[i] = query + i < queries ? q_words(base + (query + i) * p.q_strides.row, query + i, d) : Quad{};
         }
         transpose(rows);
         UNROLL for (int i = 0; i < 4; ++i) store(q + (d + i) * PANEL, rows[i]);
@@ -242,13 +248,21 @@ struct Tile {
     }
   }
 
-  // `keys` rows of K or V from `first_key` on, as floats.
+  // `keys` rows of K or V from `first_key` on, as floats; TURN: as the rotate hook has them.
+  template <bool TURN>
   INLINE void stage(const void* tensor, const TensorStrides& strides, int first_key, int keys, float* block) {
     for (int key = 0; key < keys; ++key) {
       const long long row = row_of(strides, first_key + key);
       if constexpr (ASK_AHEAD) {
         const char* ahead = static_cast<const char*>(tensor) + (row + ROWS_AHEAD * strides.row) * ELEMENT_BYTES;
         for (int line = 0; line < ROW_LINES; ++line) __builtin_prefetch(ahead + line * LINE_BYTES);
+      }
+      if constexpr (TURN && !ROTATE_IS_IDENTITY) {
+        const auto load_k = [&](int at) INLINE_LAMBDA { return load_floats<IN_TYPE, 4>(tensor, row + at); };
+        for (int d = 0; d < HEAD_DIM; d += 4) {
+          store(block + key * ROW_WORDS + d, rotate_key(load_k, first_key + key, d, context()));
+        }
+        continue;
       }
       for (int d = 0; d < HEAD_DIM; d += 8) {
         store(block + key * ROW_WORDS + d, load_floats<IN_TYPE, 8>(tensor, row + d));
@@ -266,17 +280,20 @@ struct Tile {
       for (int d = 0; d < HEAD_DIM; d += 8) {
         const Words low = __builtin_convertvector(load<Shorts>(v + row + d), Words);
         Words high = {};
-        if (key + 1 < keys) high = __builtin_convertvector(load<Shorts>(v + row + p.v_strides.row + d), Words);
+        if (key + 1 < keys) {
+          const long long next = PAGES_ARE_DEFAULT ? row + p.v_strides.row : row_of(p.v_strides, first_key + key + 1);
+          high = __builtin_convertvector(load<Shorts>(v + next + d), Words);
+        }
         store(reinterpret_cast<unsigned*>(v_block) + key / 2 * ROW_WORDS + d, low | high << 16);
       }
     }
   }
 
-  // Rows of K as they are to k_block.
-  INLINE void copy_rows(const float* rows, long step, int count) {
+  // Rows of K as they are to k_block, from its row `to` on.
+  INLINE void copy_rows(const float* rows, long step, int count, int to = 0) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < DEPTH; d += 4) {
-        store(k_block + r * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + d));
+        store(k_block + (to + r) * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + d));
       }
     }
   }
@@ -291,7 +308,8 @@ struct Tile {
     const int first = first_query + panel * PANEL;
     const float* k = COPY_K ? k_block : k_rows(first_key);
     const long k_words = COPY_K ? ROW_WORDS : k_step();
-    const char* next_v = static_cast<const char*>(p.v) + row_of(p.v_strides, first_key + BLOCK_C) * ELEMENT_BYTES;
+    const char* next_v = static_cast<const char*>(p.v) +
+                         (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
     Ints visible[VECTORS];                  // how many of the keys each lane may see, or fewer than 0
     [[maybe_unused]] Ints hidden[VECTORS];  // how many of them come before those that it may see
@@ -324,7 +342,7 @@ struct Tile {
           SCORE_IS_IDENTITY && key + rows <= seen_by_all && (KEYS_BEGIN_AT_ZERO || key >= hidden_from_some);
       multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
-        if (!ASK_AHEAD && panel < ROW_LINES)
+        if (!ASK_AHEAD && PAGES_ARE_DEFAULT && panel < ROW_LINES)
           __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
       }
       if (as_they_are) continue;
@@ -449,15 +467,18 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     const int block_keys = Tile::min(end - first_key, BLOCK_C);
     if constexpr (COPY_K) {
       if constexpr (BF16_DOT) {
-        tile.copy_rows(tile.k_rows(first_key), tile.k_step(), block_keys);
+        const int at_once = PAGES_ARE_DEFAULT ? block_keys : 1;  // keys that are known to lie next to each other
+        for (int key = 0; key < block_keys; key += at_once) {
+          tile.copy_rows(tile.k_rows(first_key + key), tile.k_step(), at_once, key);
+        }
       } else {
-        tile.stage(params->k, params->k_strides, first_key, block_keys, tile.k_block);
+        tile.stage<true>(params->k, params->k_strides, first_key, block_keys, tile.k_block);
       }
     }
     if constexpr (BF16_DOT) {
       tile.stage_pairs(first_key, block_keys);
     } else {
-      tile.stage(params->v, params->v_strides, first_key, block_keys, tile.v_block);
+      tile.stage<false>(params->v, params->v_strides, first_key, block_keys, tile.v_block);
     }
     for (int panel = 0; panel * PANEL < tile.queries; ++panel) {
       const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);

@@ -9,6 +9,8 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
+// It takes scores by element, keys and pages by hooks (score.h, keys.h, pages.h); no rotate hook.
+//
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
 // store them), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
@@ -23,6 +25,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/hopper.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/pages.h"
+#include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/wgmma.h"
 
@@ -37,6 +41,7 @@ constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANE
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
+static_assert(ROTATE_IS_IDENTITY, "tensor copies bring Q and K as they are");
 static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
@@ -45,8 +50,8 @@ static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// The same in all threads of the warp, so that the compiler knows: what depends on it, ring indices above all, then
-// stays in uniform registers (8 to 12 % at head_dim 64).
+// x, which is the same in all threads of the warp. After the reduction the compiler knows that, and keeps what depends
+// on it, above all indices of rings, in uniform registers (8 to 12 % at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
 constexpr int no_more_tiles = -1;  // in place of a tile's blocks
@@ -114,7 +119,7 @@ DEVICE void schedule(const WgmmaParams& p) {
     bars.tile = p.tiles[number];
     if constexpr (!KEYS_ARE_DEFAULT) find_blocks(p.attention, bars);
     bars.tile_full.arrive();
-    bars.tile_empty.wait(parity);  // not before this tile's copies are under way: a tile taken early is badly balanced
+    bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles taken earlier are badly balanced
     parity ^= 1;
   }
   bars.tile.blocks = no_more_tiles;
@@ -142,10 +147,28 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
 
 // BLOCK_C rows of K or V, once their buffer is free.
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
-                       const WgmmaTile& tile) {
+                       const WgmmaTile& tile, const AttentionParams& a) {
   empty.wait(kv.parity ^ 1);
   full.arrive_expect(KV_BYTES);
-  copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+  if constexpr (PAGES_ARE_DEFAULT) {
+    copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+  } else {
+    // A box has the keys of a page, or as many of them as make a block. Of several boxes each has one panel.
+    constexpr int box_rows = PAGE_KEYS > BLOCK_C ? BLOCK_C : PAGE_KEYS;
+    constexpr int box_panels = box_rows < BLOCK_C ? 1 : COPY_PANELS;
+    static_assert(BLOCK_C % box_rows == 0 && PAGE_KEYS % box_rows == 0 && box_rows % 8 == 0);
+    unsigned char* const block = memory + region + kv.index * KV_BYTES;
+#pragma unroll 1
+    for (int row = 0; row < BLOCK_C; row += box_rows) {
+      // Beyond the last key there is no page: a box before the tensor is zeros.
+      KeyPlace place{-1, 0, 0};
+      if (key + row < a.kv_len) place = place_of_key(key + row, tile.kv_head, context_of(a, tile));
+      UNROLL for (int panel = 0; panel < PANELS; panel += box_panels) {
+        copy_box(block + panel * KV_PANEL_BYTES + row * PANEL_ROW_BYTES, map, full, map_column(panel), place.row,
+                 map_panel(panel), place.head, place.batch);
+      }
+    }
+  }
 }
 
 DEVICE void produce(const WgmmaParams& p) {
@@ -159,12 +182,12 @@ DEVICE void produce(const WgmmaParams& p) {
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     bool first = true;
-#pragma unroll 1  // in as few registers as this warpgroup keeps
+#pragma unroll 1  // this warpgroup has few registers
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       if (key == first_key) bars.tile_empty.arrive();
-      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile);
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile, p.attention);
       if (first) {
-#pragma unroll 1  // for less to compile
+#pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
           bars.q_empty[c].wait(q_parity ^ 1);
           bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
@@ -174,7 +197,7 @@ DEVICE void produce(const WgmmaParams& p) {
         q_parity ^= 1;
         first = false;
       }
-      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile);
+      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile, p.attention);
       kv.advance();
     }
   }
@@ -200,8 +223,8 @@ struct Consumer {
 
   DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
 
-  // S = Q K^T, issued; of no block only its first step, whose result nobody reads: where a branch may leave an
-  // accumulator without a product, ptxas does all products one after the other (C7515).
+  // Issues S = Q K^T of a block. Without a block it still issues the first step, and nothing uses the result: if a
+  // branch could skip all products of S, ptxas would do all products one after the other (C7515).
   DEVICE void multiply_scores(int stage, bool block_exists) {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
@@ -216,11 +239,11 @@ struct Consumer {
       }
       mma_commit();
     } else {
-      mma_commit();  // here too: behind the branch, ptxas would put in a product of its own for it
+      mma_commit();  // in both branches: for one commit behind them, ptxas would add a product of its own
     }
   }
 
-  // O += P V, issued; of the first block, O = P V.
+  // Issues O += P V, or O = P V for the first block.
   DEVICE void multiply_outputs(int stage, bool first_block) {
     const unsigned v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
@@ -271,7 +294,7 @@ struct Consumer {
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
     const float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
     grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
-    if (grew) {  // only now is the maximum of the whole row of interest, not this thread's alone
+    if (grew) {  // only now are the maxima of the row's four threads compared
       UNROLL for (int r = 0; r < 2; ++r) {
         const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
         alpha[r] = exp2_approx(shift[r] - larger);
@@ -340,7 +363,7 @@ struct Consumer {
     for (int block = from; block > to; --block) {
       bars.k_full[kv.index].wait(kv.parity);
       bars.v_full[kv.index].wait(kv.parity);
-      // No product keeps the warps together here: one left behind would miss a phase, and wait for ever.
+      // No product keeps the warps together here. A warp that falls behind would miss a phase and wait for ever.
       if constexpr (!PING_PONG) sync_consumer();
       wait_turn();
       pass_turn();
@@ -363,8 +386,8 @@ struct Consumer {
     const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
     hand_back(tile.blocks, own, kv);
-    // Each turn issues Q K^T of a block and P V of the one before: the first has no P V yet, the last no Q K^T any
-    // more. One text for all of them, for less to compile.
+    // A turn issues Q K^T of a block and P V of the block before it. The first turn has no P V, the last has no Q K^T.
+    // All turns share one text, which compiles faster.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
@@ -452,8 +475,8 @@ struct Consumer {
     const int query = tile.first_query + index * 64;
     if (thread == 0) wait_stores_read();  // of the panels before
     sync_consumer();
-    // A lane addresses a row of 16 bytes: of rows 0 to 15 of the warp, and of one of two groups of 8 columns. Their
-    // places within a panel's row are permuted as the copies expect it (Swizzle::bytes_128).
+    // A lane addresses 16 bytes: one of the warp's rows 0 to 15, and one of two groups of 8 columns. Within a row of a
+    // panel these groups are permuted as the copies expect it (Swizzle::bytes_128).
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
@@ -503,8 +526,8 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
-  // What the threadgroup is launched with, 96, 128 (three consumers, or two threadgroups), 168 or 255 a thread, dealt
-  // out anew: more than that would wait for ever.
+  // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
+  // Here they are dealt out anew. To take more than there are would wait for ever.
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24>();
     if (threadIdx.x == 0) produce(p);

@@ -1,5 +1,6 @@
-// Hooks of the kernels: which keys a row sees. Every kernel against the oracle, on odd shapes; that keys which no row
-// sees are left alone; and kernels whose use of a hook is broken on purpose. On the device under test.
+// Hooks of the kernels: which keys a row sees, where they lie, and how rows are turned. Every kernel against the oracle
+// or against itself, on odd shapes; that keys which no row sees are left alone; and kernels whose use of a hook is
+// broken on purpose. On the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 #include "common/attention/backend.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/attention/reference.h"
+#include "common/base/error.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
@@ -34,12 +36,20 @@ using test::pipelines;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr const char* score_file = "common/attention/kernels/score.h";
 constexpr const char* keys_file = "common/attention/kernels/keys.h";
+constexpr const char* pages_file = "common/attention/kernels/pages.h";
+constexpr const char* rotate_file = "common/attention/kernels/rotate.h";
+
+// Before the body of a hook: what a kernel must not ask for ends the program, where that can be seen.
+std::string only_within(const std::string& index, const std::string& length) {
+  return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
+}
 
 // ---- the kernels, by names that tell apart what one variant does with different elements
 
 struct Tested {
   FlashConfig config;
-  bool pairs = false;  // `tuned` multiplies pairs of bf16, as on AMD's cores
+  bool pairs = false;   // `tuned` multiplies pairs of bf16, as on AMD's cores
+  bool copies = false;  // `tuned` works on a copy of K
 };
 
 std::vector<std::string> kernels() {
@@ -83,6 +93,7 @@ Launch kernel_of(const std::string& name, const Tested& tested, const Includes& 
     constants["BF16_DOT"] = 1;
     constants["COPY_K"] = 0;
   }
+  if (tested.copies) constants["COPY_K"] = 1;
   const TunedLayout layout(tested.config.shape.head_dim, tested.config.block_r, tested.config.block_c,
                            constants.at("VECTOR_WIDTH"), constants.at("TILE_VECTORS"), constants.at("TILE_ROWS"),
                            constants.at("BF16_DOT") != 0, constants.at("COPY_K") != 0);
@@ -203,10 +214,11 @@ struct KeysHook {
     return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
                                     "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO {}\n"
                                     "static inline KeyRange visible_keys(int q, const ScoreContext& c) {{\n"
+                                    "{}"
                                     "  [[maybe_unused]] const int* table = static_cast<const int*>(c.data);\n"
                                     "  const int own = q + c.kv_len - c.q_len;\n"
                                     "  [[maybe_unused]] const int end = CAUSAL ? own + 1 : c.kv_len;\n  {}\n}}\n",
-                                    at_zero ? 1 : 0, body)}};
+                                    at_zero ? 1 : 0, only_within("q", "c.q_len"), body)}};
   }
 };
 
@@ -401,6 +413,205 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
   }
 }
 
+// ---- where keys lie
+
+// Pages of every sequence, in another order.
+std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
+  const int64_t pages = shape.batch * ((shape.kv_len + page_keys - 1) / page_keys);
+  std::vector<int> table;
+  for (int64_t page = 0; page < pages; ++page)
+    table.push_back(static_cast<int>((pages - 1 - page + pages / 3) % pages));
+  return table;
+}
+
+Includes pages_hook(int64_t page_keys) {
+  return {{pages_file,
+           fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
+                       "#define PAGES_ARE_DEFAULT 0\n#define PAGE_KEYS {}\n"
+                       "static inline KeyPlace place_of_key(int key, int kv_head, const ScoreContext& c) {{\n"
+                       "{}"
+                       "  const int pages = (c.kv_len + PAGE_KEYS - 1) / PAGE_KEYS;\n"
+                       "  const int page = static_cast<const int*>(c.data)[c.batch * pages + key / PAGE_KEYS];\n"
+                       "  return {{page / pages, kv_head, page % pages * PAGE_KEYS + key % PAGE_KEYS}};\n}}\n",
+                       page_keys, only_within("key", "c.kv_len"))}};
+}
+
+/// K or V in pages, as the table has them; what is beyond the last key of a sequence is any number.
+Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t page_keys) {
+  const int64_t pages = (tensor.seq + page_keys - 1) / page_keys;
+  Tensor paged =
+      random_tensor(tensor.batch, tensor.heads, pages * page_keys, tensor.dim, tensor.dtype, tensor.layout, 8, 0);
+  for (int64_t b = 0; b < tensor.batch; ++b) {
+    for (int64_t h = 0; h < tensor.heads; ++h) {
+      for (int64_t key = 0; key < tensor.seq; ++key) {
+        const int64_t page = table[static_cast<size_t>(b * pages + key / page_keys)];
+        for (int64_t d = 0; d < tensor.dim; ++d) {
+          paged.set(page / pages, h, page % pages * page_keys + key % page_keys, d, tensor.at(b, h, key, d));
+        }
+      }
+    }
+  }
+  return paged;
+}
+
+std::string pages_difference(const std::string& name, Tested of, int64_t page_keys,
+                             PipelineCache& cache = pipelines()) {
+  of.copies = true;
+  const Tensors tensors = random_tensors(of.config);
+  const std::vector<int> table = shuffled_pages(of.config.shape, page_keys);
+  const Tensors paged = {tensors.q, in_pages(tensors.k, table, page_keys), in_pages(tensors.v, table, page_keys)};
+  const Outcome want = run(name, of, tensors, {}, bytes_of_table({0}));
+  const Outcome got = run(name, of, paged, pages_hook(page_keys), bytes_of_table(table), cache);
+  return got == want ? "" : "other bits. " + difference(of.config, got, want.o, want.lse);
+}
+
+TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
+  for (const int64_t page_keys : {8, 16, 32, 64}) {
+    for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}}) {
+      for (const bool causal : {false, true}) {
+        Tested of = tested(GetParam());
+        of.config.shape.q_len = q_len;
+        of.config.shape.kv_len = kv_len;
+        if (GetParam() == "wgmma") {
+          if (page_keys < of.config.block_c) continue;       // the host makes no tensor maps of such boxes yet
+          of.config.shape.kv_len = (kv_len + 63) / 64 * 64;  // and those that it makes end at the last key
+        }
+        of.config.shape.causal = causal;
+        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        EXPECT_EQ(pages_difference(GetParam(), of, page_keys), "")
+            << page_keys << " " << describe(GetParam(), of.config);
+      }
+    }
+  }
+}
+
+// ---- how rows are turned
+
+// Rotary positions: element d of the first half and element d of the second half are turned by an angle.
+double angle(int64_t position, int64_t d, int64_t half) {
+  return static_cast<double>(position) * std::pow(100.0, -static_cast<double>(d) / static_cast<double>(half));
+}
+
+Tensor turned(const Tensor& tensor, int64_t first_position) {
+  Tensor result = tensor;
+  const int64_t half = tensor.dim / 2;
+  for (int64_t b = 0; b < tensor.batch; ++b) {
+    for (int64_t h = 0; h < tensor.heads; ++h) {
+      for (int64_t s = 0; s < tensor.seq; ++s) {
+        for (int64_t d = 0; d < half; ++d) {
+          const double a = angle(first_position + s, d, half), x = tensor.at(b, h, s, d),
+                       y = tensor.at(b, h, s, d + half);
+          result.set(b, h, s, d, x * std::cos(a) - y * std::sin(a));
+          result.set(b, h, s, d + half, y * std::cos(a) + x * std::sin(a));
+        }
+      }
+    }
+  }
+  return result;
+}
+
+// Cosines and sines of every position: [position][2][half].
+std::vector<std::byte> angles(const AttentionShape& shape) {
+  std::vector<float> table;
+  const int64_t half = shape.head_dim / 2;
+  for (int64_t position = 0; position < shape.kv_len; ++position) {
+    for (int64_t d = 0; d < half; ++d) table.push_back(static_cast<float>(std::cos(angle(position, d, half))));
+    for (int64_t d = 0; d < half; ++d) table.push_back(static_cast<float>(std::sin(angle(position, d, half))));
+  }
+  const auto bytes = std::as_bytes(std::span(table));
+  return {bytes.begin(), bytes.end()};
+}
+
+Includes rotate_hook() {
+  return {{rotate_file,
+           "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define ROTATE_IS_IDENTITY 0\n"
+           "template <typename Numbers>\n"
+           "static inline Numbers numbers_at(const float* from) {\n"
+           "#ifdef __CUDACC__\n  return *from;\n#else\n  return ::load<Numbers>(from);\n#endif\n}\n"
+           "template <typename Load>\n"
+           "static inline auto turned(Load load, int position, int d, const ScoreContext& c) {\n"
+           "  const int half = HEAD_DIM / 2;\n"
+           "  const float* angles = static_cast<const float*>(c.data) + position * 2 * half + d % half;\n"
+           "  auto x = load(d);\n"
+           "  auto y = load(d < half ? d + half : d - half);\n"
+           "  auto cosine = numbers_at<decltype(x)>(angles);\n"
+           "  auto sine = numbers_at<decltype(x)>(angles + half);\n"
+           "  return d < half ? x * cosine - y * sine : x * cosine + y * sine;\n}\n"
+           "template <typename Load>\n"
+           "static inline auto rotate_query(Load load, int q, int d, const ScoreContext& c) {\n" +
+               only_within("q", "c.q_len") +
+               "  return turned(load, q + c.kv_len - c.q_len, d, c);\n}\n"
+               "template <typename Load>\n"
+               "static inline auto rotate_key(Load load, int key, int d, const ScoreContext& c) {\n" +
+               only_within("key", "c.kv_len") + "  return turned(load, key, d, c);\n}\n"}};
+}
+
+std::string rotate_difference(const std::string& name, Tested of, PipelineCache& cache = pipelines()) {
+  of.copies = true;
+  const AttentionShape& shape = of.config.shape;
+  const Tensors tensors = random_tensors(of.config);
+  const Tensors before = {turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v};
+  const Outcome want = run(name, of, before, {}, bytes_of_table({0}));
+  return difference(of.config, run(name, of, tensors, rotate_hook(), angles(shape), cache), want.o, want.lse);
+}
+
+bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
+
+TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
+  if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes no rotate hook";
+  for (const int64_t head_dim : {8, 40, 64, 128}) {
+    for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
+      for (const bool causal : {false, true}) {
+        Tested of = tested(GetParam());
+        of.config.shape.head_dim = head_dim;
+        of.config.shape.q_len = q_len;
+        of.config.shape.kv_len = kv_len;
+        of.config.shape.causal = causal;
+        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        EXPECT_EQ(rotate_difference(GetParam(), of), "") << describe(GetParam(), of.config);
+      }
+    }
+  }
+}
+
+// A rotate hook that a kernel does not take is an error, not left out.
+TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
+  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes it";
+  const Tested of = tested(GetParam());
+  EXPECT_THROW(pipelines().get(kernel_of(GetParam(), of, rotate_hook()).source), CompileError);
+}
+
+// All three at once: pages of a window's keys, turned.
+TEST_P(HooksTest, HooksTogether) {
+  Tested of = tested(GetParam());
+  if (GetParam() == "wgmma") of.config.shape.kv_len = 192;
+  of.copies = true;
+  const AttentionShape& shape = of.config.shape;
+  const bool turns = takes_rotate_hook(GetParam());
+  const Tensors tensors = random_tensors(of.config);
+  const KeysHook& hook = keys_hook("window_both");
+  Includes includes = hook.includes();
+  const Outcome want =
+      run(GetParam(), of,
+          turns ? Tensors{turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v} : tensors,
+          includes, bytes_of_table({0}));
+  // One table for all hooks: the pages, and behind them the angles.
+  const std::vector<int> table = shuffled_pages(shape, 32);
+  std::vector<std::byte> data = bytes_of_table(table);
+  const std::vector<std::byte> behind = angles(shape);
+  data.insert(data.end(), behind.begin(), behind.end());
+  includes.merge(pages_hook(32));
+  if (turns) {
+    Includes rotate = rotate_hook();
+    std::string& text = rotate.begin()->second;
+    const std::string from = "static_cast<const float*>(c.data)";
+    text.replace(text.find(from), from.size(), fmt::format("(static_cast<const float*>(c.data) + {})", table.size()));
+    includes.merge(rotate);
+  }
+  const Tensors paged = {tensors.q, in_pages(tensors.k, table, 32), in_pages(tensors.v, table, 32)};
+  EXPECT_EQ(difference(of.config, run(GetParam(), of, paged, includes, data), want.o, want.lse), "");
+}
+
 // Without a GPU: that kernels of a GPU compile with every rule, and need no memory for registers.
 using HooksCudaCompileTest = test::CudaCompilerTest;
 
@@ -423,6 +634,32 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
         EXPECT_EQ(log.text(), "") << "matrix products done one after the other, for one";
       }
     }
+  }
+}
+
+TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
+  const auto compiles = [&](const char* variant, DType dtype, int64_t head_dim, const Includes& includes) {
+    FlashConfig config;
+    config.variant = variant;
+    config.shape = {.q_heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024, .head_dim = head_dim, .causal = true};
+    config.dtype = config.out_dtype = dtype;
+    config.block_r = 128;
+    config.block_c = 64;
+    KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper(), false).source;
+    source.includes = includes;
+    const test::CapturedLog log;
+    EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << source.key();
+    EXPECT_EQ(log.text(), "") << source.key();
+  };
+  for (const int64_t head_dim : {40, 64, 128}) {
+    for (const int64_t page_keys : {16, 64, 256}) {
+      compiles("naive", DType::f32, head_dim, pages_hook(page_keys));
+      compiles("mma_sync", DType::bf16, head_dim, pages_hook(page_keys));
+      compiles("wgmma", DType::bf16, head_dim, pages_hook(page_keys));
+    }
+    compiles("naive", DType::f16, head_dim, rotate_hook());
+    compiles("mma_sync", DType::bf16, head_dim, rotate_hook());
+    EXPECT_THROW(compiles("wgmma", DType::bf16, head_dim, rotate_hook()), CompileError);
   }
 }
 
@@ -459,7 +696,16 @@ std::vector<Mutation> mutations(bool of_cuda) {
          "setp.gt.s32 p, %0, %11"},
         {"wgmma", "end_one_late", "window_left", wgmma, "seen.end - key);", "seen.end - key + 1);"},
         {"wgmma", "mask_of_another_row", "window_left", wgmma, "keys_of(a, tile, query + r * 8)",
-         "keys_of(a, tile, query)"}};
+         "keys_of(a, tile, query)"},
+        {"naive", "values_of_another_page", "pages", naive_cuda, "row_of(p.v_strides, v, key)",
+         "row_of(p.v_strides, v, 0)"},
+        {"mma_sync", "page_of_another_head", "pages", mma_sync, "p.kv_len - 1), kv_head, sequence()",
+         "p.kv_len - 1), 0, sequence()"},
+        {"mma_sync", "rows_of_another_page", "pages", mma_sync, "const int key = first_key + row;",
+         "const int key = row;"},
+        {"naive", "queries_not_turned", "rotate", naive_cuda, "rotate_query(load_q, query, d, context)", "load_q(d)"},
+        {"mma_sync", "queries_not_turned", "rotate", mma_sync, "if (first) turn_queries();", ""},
+        {"mma_sync", "keys_of_another_position", "rotate", mma_sync, "min(block * int{BLOCK_C} + row", "min(row"}};
   }
   return {
       {"naive", "begin_ignored", "window_left", naive_cpu, "KEYS_BEGIN_AT_ZERO || visible.begin < 0", "true"},
@@ -477,7 +723,23 @@ std::vector<Mutation> mutations(bool of_cuda) {
        "v_block + column"},
       {"tuned_pairs", "pairs_are_split", "window_both", tuned, "(BF16_DOT ? hidden % 2 : 0)", "0"},
       {"amx", "begin_ignored", "window_left", amx, "lanes + key >= hidden ? load", "lanes + key >= 0 ? load"},
-      {"amx", "weights_of_other_keys", "window_both", amx, "weights + begin, W_STEP", "weights, W_STEP"}};
+      {"amx", "weights_of_other_keys", "window_both", amx, "weights + begin, W_STEP", "weights, W_STEP"},
+      {"naive", "values_of_another_page", "pages", naive_cpu, "row_of(p.v_strides, v, key)",
+       "row_of(p.v_strides, v, 0)"},
+      {"tiled_vector", "page_of_the_first_key", "pages", tiled, "place_of_key(first_key + key,",
+       "place_of_key(first_key,"},
+      {"tuned", "page_of_another_head", "pages", tuned, "place_of_key(key, kv_head,", "place_of_key(key, 0,"},
+      {"tuned_pairs", "keys_of_another_page", "pages", tuned, "tile.k_rows(first_key + key)", "tile.k_rows(first_key)"},
+      {"tuned_pairs", "values_of_another_page", "pages", tuned, "row_of(p.v_strides, first_key + key + 1)",
+       "row_of(p.v_strides, first_key + key)"},
+      {"amx", "values_of_another_page", "pages", amx, "row_of(p.v, p.v_strides, first_key + key + 1)",
+       "row_of(p.v, p.v_strides, first_key + key)"},
+      {"naive", "queries_not_turned", "rotate", naive_cpu, "rotate_query(load_q, query, d, context)", "load_q(d)"},
+      {"tiled_scalar", "keys_of_another_position", "rotate", tiled, "rotate_key(load, first_key + key + row,",
+       "rotate_key(load, row,"},
+      {"tuned", "queries_of_another_position", "rotate", tuned, "rotate_query(load_q, first_query + query,",
+       "rotate_query(load_q, query,"},
+      {"tuned", "keys_not_turned", "rotate", tuned, "TURN && !ROTATE_IS_IDENTITY", "false"}};
 }
 
 class HookMutations : public OnDevice<testing::TestWithParam<Mutation>> {};
@@ -493,11 +755,17 @@ TEST_P(HookMutations, AreCaught) {
   of.config.block_r = 192;  // panels, warps and consumers that see unlike keys of a block
   of.config.block_c = 64;
   if (on_cuda) of.config.shape.scale = 2;  // scores that are masked too late count
-  const KeysHook& hook = keys_hook(mutation.hook);
-  ASSERT_EQ(keys_difference(mutation.kernel, of, hook), "");
+  const std::string hook = mutation.hook;
+  if (hook == "pages" && on_cuda) of.config.shape.kv_len = 256;
+  const auto found = [&](PipelineCache& cache) {
+    if (hook == "pages") return pages_difference(mutation.kernel, of, 32, cache);
+    if (hook == "rotate") return rotate_difference(mutation.kernel, of, cache);
+    return keys_difference(mutation.kernel, of, keys_hook(hook), cache);
+  };
+  ASSERT_EQ(found(pipelines()), "");
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
   PipelineCache fresh(device(), "");
-  EXPECT_NE(keys_difference(mutation.kernel, of, hook, fresh), "");
+  EXPECT_NE(found(fresh), "");
 }
 
 class HookMutationsTest : public testing::Test {};

@@ -1,0 +1,23 @@
+// The pages hook: where the row of a key lies in K and V. This file puts the keys of a head one after the other; an
+// experiment puts another text in its place (KernelSource::includes["common/attention/kernels/pages.h"]) to look pages
+// up in a table that ScoreContext::data points to.
+//
+// A kernel asks for keys that exist only. It multiplies what follows the last key on its page by weights of 0, where
+// the page lies in the same block of keys: V has to have numbers there, and no NaN.
+//
+// `tuned` on the cpu needs COPY_K with another hook. `wgmma` copies boxes of whole pages, or of BLOCK_C keys where a
+// page has more; the host makes its tensor maps of K and V for such boxes (wgmma.h).
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+
+/// False in every other hook. True: a key's row is at (batch, kv_head, key).
+#define PAGES_ARE_DEFAULT 1
+/// From a multiple of PAGE_KEYS on so many keys lie next to each other, strides.row apart. It divides BLOCK_C, or
+/// BLOCK_C divides it; for `wgmma` it is a multiple of 8.
+#define PAGE_KEYS BLOCK_C
+
+/// key counts from the start of its sequence.
+static inline KeyPlace place_of_key(int key, int kv_head, const ScoreContext& context) {
+  return {context.batch, kv_head, key};
+}
