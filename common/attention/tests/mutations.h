@@ -36,7 +36,7 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
             {"wgmma", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
             {"wgmma", "missing_rescale_of_outputs", wgmma_file, "if (grew && !first) scale_o<DIM / 2>(alpha);", ""},
             {"wgmma", "missing_rescale_of_sums", wgmma_file, "sum[r] *= alpha[r];", ""},
-            {"wgmma", "mask_of_another_row", wgmma_file, "causal_end(query + r * 8", "causal_end(query"},
+            {"wgmma", "mask_of_another_row", wgmma_file, "query + r * 8);\n        end[r]", "query);\n        end[r]"},
             {"wgmma", "wrong_head_of_group", wgmma_file, "key, tile.kv_head", "key, 0"},
             {"wgmma", "log_sum_exp_without_maximum", wgmma_file, "shift[r] * ln_2 + __logf", "__logf"},
             {"wgmma", "stray_row", wgmma_file, "thread % 4 == 0 && row_exists(a, query)", "thread % 4 == 0"},
@@ -127,14 +127,14 @@ struct BlockMutation {
 };
 
 inline std::vector<BlockMutation> block_mutations() {
-  constexpr const char *block_loop = "int first_key = 0; first_key < end; first_key += BLOCK_C",
-                       *from_second = "int first_key = BLOCK_C; first_key < end; first_key += BLOCK_C",
-                       *to_last = "int first_key = 0; first_key < end - BLOCK_C; first_key += BLOCK_C",
+  constexpr const char *block_loop = "int first_key = begin; first_key < end; first_key += BLOCK_C",
+                       *from_second = "int first_key = begin + BLOCK_C; first_key < end; first_key += BLOCK_C",
+                       *to_last = "int first_key = begin; first_key < end - BLOCK_C; first_key += BLOCK_C",
                        *without_one =
-                           "int first_key = 0; first_key < end; "
+                           "int first_key = begin; first_key < end; "
                            "first_key += first_key == 8128 ? 2 * BLOCK_C : BLOCK_C",
                        *one_twice =
-                           "int first_key = 0, again = 1; first_key < end; "
+                           "int first_key = begin, again = 1; first_key < end; "
                            "first_key += first_key == 8192 && again-- > 0 ? 0 : BLOCK_C";
   constexpr const char* k_block = "shared_address(memory + layout.k) + block % layout.stages";
   constexpr const char* v_block = "shared_address(memory + layout.v) + block % layout.stages";
@@ -169,7 +169,7 @@ inline std::vector<BlockMutation> block_mutations() {
           // masked, or left to the consumers, who hand back what they do not need.
           {wgmma_file, "first_block_dropped", mask,
            "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
-          {wgmma_file, "last_block_dropped", "0), a.kv_len) : a.kv_len;", "0), a.kv_len) : a.kv_len - BLOCK_C;"},
+          {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},
           {wgmma_file, "block_dropped", mask,
            "if (block == 100) end[0] = end[1] = 0;\n      if (block == 100 || block >= visible) mask_s<"},
           {wgmma_file, "block_doubled", "read_s(s);\n    } else {",
@@ -183,7 +183,7 @@ inline std::vector<BlockMutation> block_mutations() {
            "multiply_scores(block == 100 ? previous.index : kv.index,"},
           {wgmma_file, "missing_rescale", "if (grew && !first) scale_o<DIM / 2>(alpha);", "", "", InputKind::needles},
 
-          {mma_sync_file, "first_block_dropped", "for (; block >= 0; --block)", "for (; block > 0; --block)"},
+          {mma_sync_file, "first_block_dropped", "for (; block >= last_block; --block)", "for (; block > last_block; --block)"},
           {mma_sync_file, "last_block_dropped", "+ BLOCK_C - 1) / BLOCK_C - 1;", "+ BLOCK_C - 1) / BLOCK_C - 2;"},
           {mma_sync_file, "block_dropped", "if (block * BLOCK_C >= some_see) continue;",
            "if (block == 100 || block * BLOCK_C >= some_see) continue;"},

@@ -222,7 +222,8 @@ ExperimentSpec fake_spec() {
                                .pick = steps("tile", {{"16", "32"}}),
                                .subject = subject_without({"m", "tile", "variant"}),
                                .title = "tile 32 takes {compare.ratio:.2f} of tile 16",
-                               .content = "tile 32 takes {compare.ratio:.2f} of tile 16"},
+                               .content = "tile 32 takes {compare.ratio:.2f} of tile 16",
+                               .advice = {"Take tile 32.", "Take tile 16."}},
                               {.hypothesis = {"other", "never judged", "nothing", ">", 2.0, "a test"}, .at_least = 99}};
   };
   spec.sweep = [](const std::string& profile, const DeviceInfo&) {
