@@ -74,6 +74,7 @@ Check FlashProblem::check() {
                         [&](size_t i) { return fmt::format("o of {}, column {}", place(i / dim), i % dim); });
   check.merge(compare(got_lse, want.lse, allowed.lse, [&](size_t i) { return "lse of " + place(i); }));
   check.rows_checked = static_cast<int64_t>(want.rows.size());
+  check.merge(others_);
   for (const Buffer* buffer :
        {&inputs_->q_buffer_, &inputs_->k_buffer_, &inputs_->v_buffer_, &inputs_->o_buffer_, &inputs_->lse_buffer_}) {
     if (check.ok && !buffer->guards_intact()) {
@@ -98,14 +99,32 @@ void FlashProblem::dump(const std::string& path) const {
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> flash_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
+  struct Shared {
+    std::shared_ptr<FlashInputs> random, needles;
+  };
+  return [last = std::weak_ptr<Shared>()](Experiment& lab, const Case& config, const Plan&) mutable {
     const FlashConfig flash = FlashConfig::from(config);
-    std::shared_ptr<FlashInputs> shared = last.lock();
-    if (!shared || !flash.same_tensors(shared->config())) {
-      shared = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
+    std::shared_ptr<Shared> shared = last.lock();
+    if (!shared || !flash.same_tensors(shared->random->config())) {
+      shared = std::make_shared<Shared>();
+      shared->random = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
+      if (lab.input().empty()) {
+        shared->needles = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "", InputKind::needles);
+      }
       last = shared;
     }
-    return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), shared, flash);
+    // The problem keeps all of what is shared alive by its part of it.
+    auto problem = std::make_unique<FlashProblem>(lab.device(), lab.pipelines(),
+                                                  std::shared_ptr<FlashInputs>(shared, shared->random.get()), flash);
+    if (shared->needles) {
+      FlashProblem on_needles(lab.device(), lab.pipelines(), shared->needles, flash);
+      on_needles.poison();
+      CommandEncoder encoder;
+      on_needles.encode(encoder);
+      lab.device().submit(encoder);
+      problem->also(on_needles.check());
+    }
+    return problem;
   };
 }
 

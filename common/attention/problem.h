@@ -35,6 +35,9 @@ class FlashProblem : public Problem {
   Check check() override;
   void dump(const std::string& path) const override;
 
+  /// Has check() say also what came of another problem, of the same kernel.
+  void also(const Check& other) { others_.merge(other); }
+
   /// What the last launch wrote.
   Tensor output() const;
   std::vector<float> lse() const;
@@ -46,9 +49,11 @@ class FlashProblem : public Problem {
   Buffer hook_buffer_;
   AttentionLaunch launch_;
   AttentionTensors tensors_;
+  Check others_;
 };
 
-/// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer.
+/// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer. Each kernel is
+/// also launched once on needles (InputKind) before it is timed, unless the tensors are the user's.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> flash_problems();
 
 }  // namespace attn

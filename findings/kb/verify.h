@@ -1,6 +1,7 @@
 // Do the records still say what their figures say, do they agree with each other, and are they of today's kernels?
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,14 @@ struct Verification {
 
 Verification verify(const Store& store);
 
-/// Whether the source tree (source_root()) has the source that a pipeline of a record was made of.
+/// Hashes of recorded kernel sources, each with that of today's source which gives the same machine code; read from
+/// findings/same_code.txt of the source tree.
+using SameCode = std::map<std::string, std::string>;
+SameCode same_code();
+
+/// Whether the source tree (source_root()) has the source that a pipeline of a record was made of, or one of the same
+/// machine code.
 enum class Freshness { current, changed, unknown };
-Freshness freshness(const Json& pipeline);
+Freshness freshness(const Json& pipeline, const SameCode& same = {});
 
 }  // namespace attn::kb

@@ -147,6 +147,32 @@ TEST(Freshness, OfTheKernelsInThisTree) {
   }
 }
 
+TEST(Freshness, OfAnEarlierTextWithTheSameMachineCode) {
+  const KernelSource source{.path = "common/attention/kernels/naive.cpu.cpp",
+                            .entry = "flash_forward",
+                            .constants = {{"HEAD_DIM", 64}},
+                            .includes = {}};
+  Json pipeline = pipeline_of(source);
+  const std::string today = pipeline["source_sha256"], earlier(64, 'e'), other(64, 'f');
+  pipeline["source_sha256"] = earlier;
+  EXPECT_EQ(freshness(pipeline), Freshness::changed);
+  EXPECT_EQ(freshness(pipeline, {{earlier, today}}), Freshness::current);
+  EXPECT_EQ(freshness(pipeline, {{earlier, other}}), Freshness::changed) << "the kernel has changed since";
+  EXPECT_EQ(freshness(pipeline, {{other, today}}), Freshness::changed);
+}
+
+TEST(Freshness, SameCodeIsPairsOfHashes) {
+  const SameCode same = same_code();
+  ASSERT_FALSE(same.empty());
+  for (const auto& [recorded, today] : same) {
+    for (const std::string& hash : {recorded, today}) {
+      EXPECT_EQ(hash.size(), 64u);
+      EXPECT_EQ(hash.find_first_not_of("0123456789abcdef"), hash.npos) << hash;
+    }
+    EXPECT_NE(recorded, today);
+  }
+}
+
 TEST(Verify, FindingsOfChangedKernelsAreStale) {
   const KernelSource source{.path = "common/attention/kernels/naive.cpu.cpp",
                             .entry = "flash_forward",
