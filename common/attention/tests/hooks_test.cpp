@@ -687,7 +687,7 @@ std::vector<Mutation> mutations(bool of_cuda) {
         {"mma_sync", "end_one_late", "window_left", mma_sync, "seen.end - key);", "seen.end - key + 1);"},
         {"mma_sync", "first_block_left_out", "window_both", mma_sync, "(first_query) / BLOCK_C;",
          "(first_query) / BLOCK_C + 1;"},
-        {"mma_sync", "block_unmasked", "window_left", mma_sync, "block * BLOCK_C < all_begin", "block < 0"},
+        {"mma_sync", "block_unmasked", "window_both", mma_sync, "block * BLOCK_C < all_begin", "block < 0"},
         {"wgmma", "begin_ignored", "window_left", wgmma,
          "if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);", ""},
         {"wgmma", "begin_one_late", "window_left", wgmma, "seen.begin - key;", "seen.begin - key + 1;"},
