@@ -1,7 +1,7 @@
 // The cuda dialect: what a kernel that runs on a GPU sees. No toolkit headers, so that a variant compiles quickly.
 //
 // A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). What only some GPUs have is in ampere.h
-// and hopper.h.
+// and wgmma.h.
 #pragma once
 
 #include "common/kernel/types.h"

@@ -23,7 +23,7 @@
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2,assembler=-O1]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/kernel/base2.h"
-#include "common/kernel/hopper.h"
+#include "common/kernel/wgmma.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
@@ -203,7 +203,7 @@ DEVICE void produce(const WgmmaParams& p) {
   }
 }
 
-// ---- consumers: 64 query rows each. Thread t holds of every row that its quad shares: rows r and r + 8, see hopper.h.
+// ---- consumers: 64 query rows each. A thread holds parts of rows r and r + 8, see common/kernel/wgmma.h.
 
 using Mma_S = Mma<IN_TYPE, BLOCK_C>;
 using Mma_O = Mma<IN_TYPE, DIM>;

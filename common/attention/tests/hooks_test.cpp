@@ -691,7 +691,7 @@ std::vector<Mutation> mutations(bool of_cuda) {
         {"wgmma", "begin_ignored", "window_left", wgmma,
          "if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);", ""},
         {"wgmma", "begin_one_late", "window_left", wgmma, "seen.begin - key;", "seen.begin - key + 1;"},
-        {"wgmma", "begin_of_another_column", "window_left", "common/kernel/hopper.h", "setp.gt.s32 p, %0, %12",
+        {"wgmma", "begin_of_another_column", "window_left", "common/kernel/wgmma.h", "setp.gt.s32 p, %0, %12",
          "setp.gt.s32 p, %0, %11"},
         {"wgmma", "end_one_late", "window_left", wgmma, "seen.end - key);", "seen.end - key + 1);"},
         {"wgmma", "mask_of_another_row", "window_left", wgmma, "keys_of(a, tile, query + r * 8)",
