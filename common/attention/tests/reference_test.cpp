@@ -34,15 +34,19 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], tolerance) << "element " << i;
 }
 
-TEST(ReferenceTest, HandComputedCase) {
-  // q = (1, 2), keys (1, 0) and (0, 1): scores 0.5 * (1, 2), values (10, 20) and (30, -40).
+/// q = (1, 2), keys (1, 0) and (0, 1): scores 0.5 * (1, 2), values (10, 20) and (30, -40).
+ReferenceRows hand_computed() {
   const AttentionShape shape{1, 1, 1, 1, 2, 2, false, 0.5};
   Inputs in{Tensor::zeros(1, 1, 1, 2, DType::f32, Layout::bhsd), Tensor::zeros(1, 1, 2, 2, DType::f32, Layout::bhsd),
             Tensor::zeros(1, 1, 2, 2, DType::f32, Layout::bhsd)};
   in.q.store(0, std::vector<double>{1, 2});
   in.k.store(0, std::vector<double>{1, 0, 0, 1});
   in.v.store(0, std::vector<double>{10, 20, 30, -40});
-  const ReferenceRows result = attention(shape, in);
+  return attention(shape, in);
+}
+
+TEST(ReferenceTest, HandComputedCase) {
+  const ReferenceRows result = hand_computed();
   const double a = std::exp(0.5), b = std::numbers::e;
   expect_near(result.o, {(10 * a + 30 * b) / (a + b), (20 * a - 40 * b) / (a + b)}, 1e-13);
   expect_near(result.lse, {std::log(a + b)}, 1e-13);
@@ -50,13 +54,7 @@ TEST(ReferenceTest, HandComputedCase) {
 
 // The case above: what rounding errors grow with.
 TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
-  const AttentionShape shape{1, 1, 1, 1, 2, 2, false, 0.5};
-  Inputs in{Tensor::zeros(1, 1, 1, 2, DType::f32, Layout::bhsd), Tensor::zeros(1, 1, 2, 2, DType::f32, Layout::bhsd),
-            Tensor::zeros(1, 1, 2, 2, DType::f32, Layout::bhsd)};
-  in.q.store(0, std::vector<double>{1, 2});
-  in.k.store(0, std::vector<double>{1, 0, 0, 1});
-  in.v.store(0, std::vector<double>{10, 20, 30, -40});
-  const ReferenceRows result = attention(shape, in);
+  const ReferenceRows result = hand_computed();
   const double a = std::exp(0.5) / (std::exp(0.5) + std::numbers::e), b = 1 - a;
   expect_near(result.spread, {std::hypot(10 * a, 30 * b), std::hypot(20 * a, 40 * b)}, 1e-13);
   expect_near(result.swing, {10 * a + 30 * b, std::max(20 * a, 40 * b - 20 * a)}, 1e-13);
