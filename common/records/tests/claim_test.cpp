@@ -4,21 +4,10 @@
 
 #include <cmath>
 
+#include "common/records/tests/support.h"
+
 namespace attn {
 namespace {
-
-Hypothesis hypothesis(const std::string& op, double threshold) {
-  return {.id = "bc80", .text = "t", .metric = "m", .op = op, .threshold = threshold, .origin = "o"};
-}
-
-Conclusion conclusion(Estimate estimate, double aa_floor = 0, double cv = 0.01) {
-  Conclusion c;
-  c.hypothesis = "bc80";
-  c.estimate = estimate;
-  c.aa_floor = aa_floor;
-  c.cv = cv;
-  return c;
-}
 
 TEST(Judge, TruthTable) {
   struct Row {
