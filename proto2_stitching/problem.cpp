@@ -310,8 +310,7 @@ int64_t StitchProblem::differing_elements() const {
 Check StitchProblem::check() {
   Check check = flash_->check();
   if (const int64_t differing = differing_elements(); promises_bits_ && check.ok && differing > 0) {
-    check.ok = false;
-    check.worst = fmt::format("{} elements of o differ in their bits from those of the form monolithic", differing);
+    check.fail(fmt::format("{} elements of o differ in their bits from those of the form monolithic", differing));
   }
   return check;
 }

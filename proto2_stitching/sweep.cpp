@@ -11,9 +11,9 @@ namespace attn {
 namespace {
 
 std::vector<std::string> forms_of(const DeviceInfo& device) {
-  std::vector<std::string> forms = score_forms();
-  std::erase_if(forms, [&](const std::string& form) { return !form_runs_on(form, device); });
-  return forms;
+  std::vector<std::string> runnable = score_forms();
+  std::erase_if(runnable, [&](const std::string& form) { return !form_runs_on(form, device); });
+  return runnable;
 }
 
 }  // namespace

@@ -26,11 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void fail(Check& check, const std::string& why) {
-  if (check.ok) check.worst = why;
-  check.ok = false;
-}
-
 /// A new process, from its start to its first result.
 class StartProblem : public HostProblem {
  public:
@@ -101,9 +96,9 @@ class StartProblem : public HostProblem {
     const std::string origin = task == "start_compile" ? "compiled" : task.substr(std::strlen("start_"));
     check_ = {};
     check_.rows_checked = first_.config.shape.q_heads * first_.config.shape.q_len;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail(check_, "the result of the new process is wrong");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) check_.fail("the result of the new process is wrong");
     if (report.at("origin") != origin) {
-      fail(check_, fmt::format("the kernel was {}, not from {}", report.at("origin").get<std::string>(), origin));
+      check_.fail(fmt::format("the kernel was {}, not from {}", report.at("origin").get<std::string>(), origin));
     }
     for (const char* name : {"open_s", "pipeline_s", "launch_s"}) samples_[name].push_back(report.at(name));
     samples_["peak_bytes"].push_back(static_cast<double>(usage.ru_maxrss) * 1024);

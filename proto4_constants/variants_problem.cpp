@@ -57,11 +57,6 @@ Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint6
   return problem.check();
 }
 
-void fail(Check& check, const std::string& why) {
-  if (check.ok) check.worst = why;
-  check.ok = false;
-}
-
 /// Getting many variants in one of the ways there are.
 class VariantsProblem : public HostProblem {
  public:
@@ -93,7 +88,7 @@ class VariantsProblem : public HostProblem {
     for (const KernelSource& source : sources_) {
       const Pipeline& pipeline = cache.get(source);
       if (pipeline.origin != origin) {
-        fail(check, fmt::format("{} is {}, not from {}", pipeline.binary.key, pipeline.origin, origin));
+        check.fail(fmt::format("{} is {}, not from {}", pipeline.binary.key, pipeline.origin, origin));
       }
     }
     const size_t launches = std::min(launched_variants, variants_.size());

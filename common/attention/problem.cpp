@@ -77,10 +77,7 @@ Check FlashProblem::check() {
   check.merge(others_);
   for (const Buffer* buffer :
        {&inputs_->q_buffer_, &inputs_->k_buffer_, &inputs_->v_buffer_, &inputs_->o_buffer_, &inputs_->lse_buffer_}) {
-    if (check.ok && !buffer->guards_intact()) {
-      check.ok = false;
-      check.worst = "a guard band was overwritten";
-    }
+    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
   }
   return check;
 }

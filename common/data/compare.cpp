@@ -9,6 +9,11 @@
 
 namespace attn {
 
+void Check::fail(const std::string& why) {
+  if (ok) worst = why;
+  ok = false;
+}
+
 void Check::merge(const Check& other) {
   ok = ok && other.ok;
   max_abs = std::max(max_abs, other.max_abs);

@@ -16,6 +16,8 @@ struct Check {
   std::string worst;    // where and what, for the element that fails by most; empty when ok
   double max_used = 0;  // largest finite share of its tolerance that an element takes: at most 1 when ok
 
+  /// Not ok, for `why`; a reason that is there already stays.
+  void fail(const std::string& why);
   /// Both at once: ok if both are, maxima of both, the first `worst`.
   void merge(const Check& other);
 };

@@ -88,7 +88,8 @@ class Device {
   /// Lowers the threadgroup memory budget, to explore another device's. Throws BadInput above the device's own.
   void limit_threadgroup_memory(size_t bytes);
 
-  /// Memory is aligned to 4096 bytes. Throws OutOfMemory.
+  static constexpr size_t buffer_alignment = 4096;  // bytes
+  /// Memory that begins at a multiple of buffer_alignment. Throws OutOfMemory.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;

@@ -9,8 +9,8 @@
 namespace attn {
 namespace {
 
-constexpr Rounds rounds{15, 50};
-constexpr Rounds host_rounds{6, 10};  // what the host does may take seconds
+constexpr Rounds paired_rounds{15, 50};
+constexpr Rounds paired_host_rounds{6, 10};  // what the host does may take seconds
 
 bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
 
@@ -96,7 +96,7 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
           samplers.push_back(hot_sampler(*device, *trial.problem, launches));
         }
       }
-      TimingPolicy in_turn = policy(scope == Scope::host ? host_rounds : rounds, budget_s);
+      TimingPolicy in_turn = policy(scope == Scope::host ? paired_host_rounds : paired_rounds, budget_s);
       if (scope == Scope::host) in_turn.warmup = 1;
       measured = measure_interleaved(samplers, in_turn, interrupted);
     });

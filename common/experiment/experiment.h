@@ -79,7 +79,7 @@ struct ExperimentSpec {
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> make;
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> make_host = {};
   /// Fixes the shape axes from --input; null where an experiment takes no input file.
-  std::function<std::vector<Axis>(const std::string& input_path)> input_axes;
+  std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
   std::optional<FileOption> file_option = {};
 };
 

@@ -24,9 +24,9 @@ inline Device& device() {
   return *opened;
 }
 
-/// In memory only.
+/// On disk in the build folder, so that tests in processes of their own compile a kernel once.
 inline PipelineCache& pipelines() {
-  static PipelineCache cache(device(), "");
+  static PipelineCache cache(device(), ATTN_TEST_KERNELS);
   return cache;
 }
 

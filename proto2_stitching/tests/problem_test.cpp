@@ -47,13 +47,13 @@ std::shared_ptr<StitchInputs> inputs_of(const StitchConfig& config) {
   return inputs;
 }
 
-struct Outcome {
+struct Result {
   Check check;
   Tensor output;
   int64_t differing = 0;
 };
 
-Outcome run(const StitchConfig& config, const UserFunction& function, const std::shared_ptr<StitchInputs>& inputs,
+Result run(const StitchConfig& config, const UserFunction& function, const std::shared_ptr<StitchInputs>& inputs,
             PipelineCache& cache = pipelines()) {
   StitchProblem problem(device(), cache, inputs, config, function);
   problem.poison();
@@ -99,7 +99,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
           config.flash.dtype = causal && variant != "wgmma" ? DType::f32 : DType::bf16;
           const DeviceInfo& info = device().info();
           if (call_skip_reason(config, info) || FlashBackend::of(info).skip_reason(config.flash, info)) continue;
-          const Outcome outcome = run(config, everything(), inputs_of(config));
+          const Result outcome = run(config, everything(), inputs_of(config));
           const std::string where = fmt::format("{} {} {}x{}", variant, grain, q_len, kv_len);
           EXPECT_TRUE(outcome.check.ok) << where << ": " << outcome.check.worst;
           if (!on_cuda) {
@@ -116,7 +116,7 @@ TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
     for (const std::string grain : {"element", "row", "tile"}) {
       if (GetParam() == "monolithic" && grain != "element") continue;
       const StitchConfig config = small(GetParam(), grain);
-      const Outcome outcome = run(config, built_in_function(function, 5), inputs_of(config));
+      const Result outcome = run(config, built_in_function(function, 5), inputs_of(config));
       EXPECT_TRUE(outcome.check.ok) << function << " by " << grain << ": " << outcome.check.worst;
       if (!on_cuda) {
         EXPECT_EQ(outcome.differing, 0) << function << " by " << grain;

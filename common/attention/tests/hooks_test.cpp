@@ -115,13 +115,13 @@ Tensors random_tensors(const FlashConfig& config) {
   return {random(s.q_heads, s.q_len, 0), random(s.kv_heads, s.kv_len, 1), random(s.kv_heads, s.kv_len, 2)};
 }
 
-struct Outcome {
+struct Attended {
   std::vector<double> o, lse;
   bool guards_intact = true;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const Attended&) const = default;
 };
 
-Outcome run(const std::string& name, const Tested& tested, const Tensors& tensors, const Includes& includes,
+Attended run(const std::string& name, const Tested& tested, const Tensors& tensors, const Includes& includes,
             const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
   const FlashConfig& config = tested.config;
   const AttentionShape& shape = config.shape;
@@ -166,7 +166,7 @@ Outcome run(const std::string& name, const Tested& tested, const Tensors& tensor
   device().submit(encoder);
   o_buffer.download(o.data.data(), o.bytes());
   lse_buffer.download(lse.data(), lse.size() * sizeof(float));
-  Outcome outcome;
+  Attended outcome;
   outcome.guards_intact = o_buffer.guards_intact() && lse_buffer.guards_intact();
   for (const RowIndex& row : all_rows(shape)) {
     for (int64_t d = 0; d < shape.head_dim; ++d) outcome.o.push_back(o.at(row.batch, row.head, row.q, d));
@@ -176,7 +176,7 @@ Outcome run(const std::string& name, const Tested& tested, const Tensors& tensor
 }
 
 /// The first element that is not right; empty where all are.
-std::string difference(const FlashConfig& config, const Outcome& got, const std::vector<double>& o,
+std::string difference(const FlashConfig& config, const Attended& got, const std::vector<double>& o,
                        const std::vector<double>& lse) {
   const bool exact = config.dtype == DType::f32;
   const double absolute = exact ? 2e-5 : 1e-2, relative = exact ? 2e-4 : 1e-2;
@@ -305,7 +305,7 @@ std::string keys_difference(const std::string& name, const Tested& tested, const
   const std::vector<int> table = hook.table(shape);
   const ReferenceRows want =
       reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), masked_by(hook, table, shape));
-  const Outcome got = run(name, tested, tensors, hook.includes(), bytes_of_table(table), cache);
+  const Attended got = run(name, tested, tensors, hook.includes(), bytes_of_table(table), cache);
   return difference(tested.config, got, want.o, want.lse);
 }
 
@@ -375,7 +375,7 @@ TEST_P(HooksTest, KeysWithAScoreHook) {
 TEST_P(HooksTest, RowsWithoutKeysAreZero) {
   const Tested of = tested(GetParam());
   const KeysHook& hook = keys_hook("lengths");
-  const Outcome got =
+  const Attended got =
       run(GetParam(), of, random_tensors(of.config), hook.includes(), bytes_of_table(hook.table(of.config.shape)));
   const auto rows = static_cast<size_t>(of.config.shape.q_heads * of.config.shape.q_len);  // of the first sequence
   EXPECT_TRUE(
@@ -391,7 +391,7 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
     const KeysHook& hook = keys_hook(name);
     const std::vector<int> table = hook.table(shape);
     Tensors tensors = random_tensors(of.config);
-    const Outcome before = run(GetParam(), of, tensors, hook.includes(), bytes_of_table(table));
+    const Attended before = run(GetParam(), of, tensors, hook.includes(), bytes_of_table(table));
     int64_t poisoned = 0;
     for (int64_t batch = 0; batch < shape.batch; ++batch) {
       const int64_t begin = std::max<int64_t>(hook.range(table, shape, batch, 0).first, 0);
@@ -460,8 +460,8 @@ std::string pages_difference(const std::string& name, Tested of, int64_t page_ke
   const Tensors tensors = random_tensors(of.config);
   const std::vector<int> table = shuffled_pages(of.config.shape, page_keys);
   const Tensors paged = {tensors.q, in_pages(tensors.k, table, page_keys), in_pages(tensors.v, table, page_keys)};
-  const Outcome want = run(name, of, tensors, {}, bytes_of_table({0}));
-  const Outcome got = run(name, of, paged, pages_hook(page_keys), bytes_of_table(table), cache);
+  const Attended want = run(name, of, tensors, {}, bytes_of_table({0}));
+  const Attended got = run(name, of, paged, pages_hook(page_keys), bytes_of_table(table), cache);
   return got == want ? "" : "other bits. " + difference(of.config, got, want.o, want.lse);
 }
 
@@ -551,7 +551,7 @@ std::string rotate_difference(const std::string& name, Tested of, PipelineCache&
   const AttentionShape& shape = of.config.shape;
   const Tensors tensors = random_tensors(of.config);
   const Tensors before = {turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v};
-  const Outcome want = run(name, of, before, {}, bytes_of_table({0}));
+  const Attended want = run(name, of, before, {}, bytes_of_table({0}));
   return difference(of.config, run(name, of, tensors, rotate_hook(), angles(shape), cache), want.o, want.lse);
 }
 
@@ -591,7 +591,7 @@ TEST_P(HooksTest, HooksTogether) {
   const Tensors tensors = random_tensors(of.config);
   const KeysHook& hook = keys_hook("window_both");
   Includes includes = hook.includes();
-  const Outcome want =
+  const Attended want =
       run(GetParam(), of,
           turns ? Tensors{turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v} : tensors,
           includes, bytes_of_table({0}));
@@ -665,10 +665,10 @@ TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
 
 // ---- what the checks catch
 
-struct Mutation {
+struct HookMutation {
   const char *kernel, *what, *hook, *file, *from, *to;
 };
-void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.what; }
+void PrintTo(const HookMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 constexpr const char* naive_cpu = "common/attention/kernels/naive.cpu.cpp";
 constexpr const char* tiled = "common/attention/kernels/tiled.cpu.cpp";
@@ -678,7 +678,7 @@ constexpr const char* naive_cuda = "common/attention/kernels/naive.cuda.cu";
 constexpr const char* mma_sync = "common/attention/kernels/mma_sync.cuda.cu";
 constexpr const char* wgmma = "common/attention/kernels/wgmma.cuda.cu";
 
-std::vector<Mutation> mutations(bool of_cuda) {
+std::vector<HookMutation> mutations(bool of_cuda) {
   if (of_cuda) {
     return {
         {"naive", "begin_ignored", "window_left", naive_cuda, "KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin)", "0"},
@@ -741,12 +741,12 @@ std::vector<Mutation> mutations(bool of_cuda) {
       {"tuned", "keys_not_turned", "rotate", tuned, "TURN && !ROTATE_IS_IDENTITY", "false"}};
 }
 
-class HookMutations : public OnDevice<testing::TestWithParam<Mutation>> {};
+class HookMutations : public OnDevice<testing::TestWithParam<HookMutation>> {};
 INSTANTIATE_TEST_SUITE_P(All, HookMutations, testing::ValuesIn(mutations(on_cuda)),
                          [](const auto& test) { return std::string(test.param.kernel) + "_" + test.param.what; });
 
 TEST_P(HookMutations, AreCaught) {
-  const Mutation& mutation = GetParam();
+  const HookMutation& mutation = GetParam();
   if (!is_here(mutation.kernel)) GTEST_SKIP() << "not on this device";
   Tested of = tested(mutation.kernel);
   of.config.shape.q_len = 200;
@@ -772,7 +772,7 @@ class HookMutationsTest : public testing::Test {};
 // Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
 TEST_F(HookMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
-    for (const Mutation& mutation : mutations(of_cuda)) {
+    for (const HookMutation& mutation : mutations(of_cuda)) {
       EXPECT_NO_THROW(MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
     }
   }

@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double inf = std::numeric_limits<double>::infinity();
 
 struct Inputs {
   Tensor q, k, v;
@@ -147,11 +147,11 @@ TEST(ReferenceTest, CausalIsAlignedToTheBottomRight) {
       full.causal = false;
       const ReferenceRows want = reference_attention(
           full, in.q, in.k, in.v, {row},
-          each_score([&](double score, auto, auto, auto, int64_t k) { return k < visible ? score : -infinity; }));
+          each_score([&](double score, auto, auto, auto, int64_t k) { return k < visible ? score : -inf; }));
       EXPECT_EQ(causal.lse[i], want.lse[0]) << q_len << " " << kv_len << " " << row.q;
       for (size_t d = 0; d < 4; ++d) EXPECT_EQ(causal.o[i * 4 + d], want.o[d]) << q_len << " " << kv_len;
       if (visible == 0) {
-        EXPECT_EQ(causal.lse[i], -infinity);
+        EXPECT_EQ(causal.lse[i], -inf);
         for (size_t d = 0; d < 4; ++d) EXPECT_EQ(causal.o[i * 4 + d], 0);
       }
     }
@@ -222,7 +222,7 @@ TEST(ReferenceTest, MaskedPairsReadNothing) {
   const AttentionShape shape{1, 1, 1, 2, 3, 2};
   Inputs in = random_inputs(shape);
   const ScoreFunction without_key_1 =
-      each_score([](double score, auto, auto, auto, int64_t k) { return k == 1 ? -infinity : score; });
+      each_score([](double score, auto, auto, auto, int64_t k) { return k == 1 ? -inf : score; });
   const ReferenceRows want = attention(shape, in, without_key_1);
   in.v.set(0, 0, 1, 0, std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(attention(shape, in, without_key_1).o, want.o);
@@ -231,18 +231,18 @@ TEST(ReferenceTest, MaskedPairsReadNothing) {
 TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   const AttentionShape shape{1, 1, 1, 2, 3, 2};
   const auto without_query_0 =
-      each_score([](double score, auto, auto, int64_t q, auto) { return q == 0 ? -infinity : score; });
+      each_score([](double score, auto, auto, int64_t q, auto) { return q == 0 ? -inf : score; });
   const ReferenceRows result = attention(shape, random_inputs(shape), without_query_0);
   EXPECT_EQ(result.o[0], 0);
   EXPECT_EQ(result.o[1], 0);
-  EXPECT_EQ(result.lse[0], -infinity);
+  EXPECT_EQ(result.lse[0], -inf);
   EXPECT_TRUE(std::isfinite(result.lse[1]));
   EXPECT_NE(result.o[2], 0);
 
   const AttentionShape no_keys{1, 1, 1, 2, 0, 2};
   const ReferenceRows empty = attention(no_keys, random_inputs(no_keys));
   EXPECT_EQ(empty.o, std::vector<double>(4, 0.0));
-  EXPECT_EQ(empty.lse, std::vector<double>(2, -infinity));
+  EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
 TEST(ReferenceTest, NaNInputsShowInTheResult) {

@@ -14,7 +14,7 @@
 namespace attn {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double inf = std::numeric_limits<double>::infinity();
 
 Tensor one_element(DType dtype) { return Tensor::zeros(1, 1, 1, 1, dtype, Layout::bhsd); }
 
@@ -52,7 +52,7 @@ TEST(ConversionTest, KnownF16Values) {
   EXPECT_EQ(encode(DType::f16, 0.1), 0x2e66);
   EXPECT_EQ(encode(DType::f16, 65504.0), 0x7bff);
   EXPECT_EQ(encode(DType::f16, 65519.99), 0x7bff);  // below half a step over the largest
-  EXPECT_EQ(encode(DType::f16, 65520.0), 0x7c00);   // the tie goes to infinity
+  EXPECT_EQ(encode(DType::f16, 65520.0), 0x7c00);   // the tie goes to inf
   EXPECT_EQ(encode(DType::f16, 0x1p-14), 0x0400);   // smallest normal
   EXPECT_EQ(encode(DType::f16, 0x1p-24), 0x0001);   // smallest subnormal
   EXPECT_EQ(encode(DType::f16, 0x1p-25), 0x0000);   // a tie with zero, which is even
@@ -78,7 +78,7 @@ TEST(ConversionTest, F32RoundsToNearestEven) {
   for (const auto& [value, want] : {std::pair{0.1, double{0.1f}},
                                     {1 + 0x1p-24, 1.0},
                                     {1 + 0x1.8p-23, 1 + 0x1p-22},
-                                    {1e300, infinity},
+                                    {1e300, inf},
                                     {0x1p-149, 0x1p-149},
                                     {0x1p-150, 0.0}}) {
     tensor.store(0, value);
@@ -90,9 +90,9 @@ TEST(ConversionTest, SpecialsKeepTheirKindAndSign) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     Tensor tensor = one_element(dtype);
     for (const double sign : {1.0, -1.0}) {
-      for (const double value : {infinity, 1e300, std::numeric_limits<double>::max()}) {
+      for (const double value : {inf, 1e300, std::numeric_limits<double>::max()}) {
         tensor.store(0, sign * value);
-        EXPECT_EQ(tensor.load(0), sign * infinity) << name(dtype);
+        EXPECT_EQ(tensor.load(0), sign * inf) << name(dtype);
       }
       for (const double value : {0.0, 1e-300, std::numeric_limits<double>::denorm_min()}) {
         tensor.store(0, sign * value);
@@ -103,7 +103,7 @@ TEST(ConversionTest, SpecialsKeepTheirKindAndSign) {
       EXPECT_TRUE(std::isnan(tensor.load(0))) << name(dtype);
       EXPECT_EQ(std::signbit(tensor.load(0)), sign < 0) << name(dtype);
     }
-    // A NaN whose payload lies in the bits that are dropped must not become infinity.
+    // A NaN whose payload lies in the bits that are dropped must not become inf.
     tensor.store(0, std::bit_cast<double>(uint64_t{0x7ff0000000000001}));
     EXPECT_TRUE(std::isnan(tensor.load(0))) << name(dtype);
   }
@@ -133,7 +133,7 @@ TEST(ConversionTest, RoundsToNearestEvenBetweenAllNeighbours) {
       ASSERT_LT(decode(dtype, low), middle);
       ASSERT_EQ(encode(dtype, middle), even) << name(dtype) << " " << low;
       ASSERT_EQ(encode(dtype, std::nextafter(middle, 0)), low) << name(dtype) << " " << low;
-      ASSERT_EQ(encode(dtype, std::nextafter(middle, infinity)), high) << name(dtype) << " " << low;
+      ASSERT_EQ(encode(dtype, std::nextafter(middle, inf)), high) << name(dtype) << " " << low;
       ASSERT_EQ(encode(dtype, -middle), even | 0x8000) << name(dtype) << " " << low;
     }
   }

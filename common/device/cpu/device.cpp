@@ -28,14 +28,13 @@ namespace attn {
 
 namespace {
 
-constexpr size_t page_bytes = 4096;
 constexpr size_t huge_page_bytes = size_t{2} << 20;
 
 // Large blocks are aligned for huge pages and ask for them: a tile's panels then cost no TLB misses.
 void* allocate_pages(size_t bytes) {
   void* block = nullptr;
   const bool huge = bytes >= huge_page_bytes;
-  if (posix_memalign(&block, huge ? huge_page_bytes : page_bytes, std::max<size_t>(bytes, 1)) != 0) return nullptr;
+  if (posix_memalign(&block, huge ? huge_page_bytes : Device::buffer_alignment, std::max<size_t>(bytes, 1)) != 0) return nullptr;
 #ifdef MADV_HUGEPAGE
   if (huge) madvise(block, bytes, MADV_HUGEPAGE);
 #endif

@@ -22,8 +22,6 @@ namespace attn {
 
 namespace {
 
-constexpr size_t page_bytes = 4096;
-
 // Far beyond any submission (a launch is to take at most 0.5 s, a sample holds few of them), and short enough to wait.
 constexpr std::chrono::seconds deadline{10};
 
@@ -109,7 +107,7 @@ class CudaDevice : public Device {
     CUdeviceptr block = 0;
     // One page more, as the driver aligns to less.
     const CUresult result =
-        bytes > info_.memory_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + page_bytes);
+        bytes > info_.memory_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + buffer_alignment);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
       size_t free = 0, total = 0;
       cuda_.cuMemGetInfo(&free, &total);
@@ -118,7 +116,7 @@ class CudaDevice : public Device {
     }
     check(result, "cuMemAlloc");
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
-    void* const pointer = reinterpret_cast<void*>((block + page_bytes - 1) / page_bytes * page_bytes);
+    void* const pointer = reinterpret_cast<void*>((block + buffer_alignment - 1) / buffer_alignment * buffer_alignment);
     blocks_[pointer] = block;
     return pointer;
   }

@@ -14,6 +14,7 @@ namespace attn {
 namespace {
 
 namespace fs = std::filesystem;
+using test::contains;
 using test::kernel_text;
 using test::message_of;
 using test::sanitizes;
@@ -38,8 +39,6 @@ KernelSource returns(const std::string& expression, FunctionConstants constants 
       "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = " + expression + "; }",
       std::move(constants));
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(KernelSourceTest, HasAReadableKey) {
   KernelSource source{"a/b.cpu.cpp", "flash_forward", {}, {}};

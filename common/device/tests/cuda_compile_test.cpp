@@ -13,6 +13,7 @@
 #include "common/base/error.h"
 #include "common/device/cuda/compiler.h"
 #include "common/device/cuda/cubin.h"
+#include "common/device/tests/support.h"
 #include "common/source/binary.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
@@ -23,9 +24,9 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink
 namespace attn {
 namespace {
 
-namespace fs = std::filesystem;
+using test::contains;
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+namespace fs = std::filesystem;
 
 class CudaCompileTest : public test::CudaCompilerTest {
  protected:

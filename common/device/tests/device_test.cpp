@@ -88,7 +88,7 @@ TEST_F(DeviceTest, TakesAThreadForEachCoreItMayRunOn) {
   EXPECT_EQ(units, 1u);
 }
 
-struct Visit {
+struct Mark {
   unsigned* visits;
   unsigned* wrong;
 };
@@ -96,9 +96,9 @@ struct Visit {
 // Every threadgroup fills its memory with its number, lets others run, and finds it as it left it.
 TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
   const KernelSource source = kernel_text(R"(
-    struct Visit { unsigned* visits; unsigned* wrong; };
+    struct Mark { unsigned* visits; unsigned* wrong; };
     extern "C" int sched_yield();
-    extern "C" void run(const Visit* p, const Threadgroup* group) {
+    extern "C" void run(const Mark* p, const Threadgroup* group) {
       const unsigned char mark = group->index[0] + 1;
       bool wrong = group->memory_bytes != BYTES || reinterpret_cast<unsigned long>(group->memory) % 4096 != 0;
       for (unsigned long i = 0; i < group->memory_bytes; ++i) group->memory[i] = mark;
@@ -112,7 +112,7 @@ TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
     KernelSource sized = source;
     sized.constants = {{"BYTES", static_cast<int64_t>(bytes)}};
     unsigned visits = 0, wrong = 0;
-    dispatch(sized, Visit{&visits, &wrong}, {40, 1, 1}, bytes);
+    dispatch(sized, Mark{&visits, &wrong}, {40, 1, 1}, bytes);
     EXPECT_EQ(visits, 40u);
     EXPECT_EQ(wrong, 0u) << bytes;
   }
@@ -187,7 +187,7 @@ TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   EXPECT_GE(naps[1], 0.020);
 }
 
-struct Denormals {
+struct DenormalsOfThreads {
   float* results;
   float denormal, smallest, half;
 };
@@ -198,9 +198,9 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
   GTEST_SKIP() << "not on this architecture";
 #endif
   const KernelSource source = kernel_text(R"(
-    struct Denormals { float* results; float denormal, smallest, half; };
+    struct DenormalsOfThreads { float* results; float denormal, smallest, half; };
     extern "C" int usleep(unsigned);
-    extern "C" void run(const Denormals* p, const Threadgroup* group) {
+    extern "C" void run(const DenormalsOfThreads* p, const Threadgroup* group) {
       float* const result = p->results + 2 * group->index[0];
       result[0] = p->denormal * 1e38f;
       result[1] = p->smallest * p->half;
@@ -209,7 +209,7 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
   constexpr float denormal = std::numeric_limits<float>::denorm_min();
   constexpr float smallest = std::numeric_limits<float>::min();
   std::vector<float> results(2 * 50, 1);
-  dispatch(source, Denormals{results.data(), denormal, smallest, 0.5f}, {50, 1, 1});
+  dispatch(source, DenormalsOfThreads{results.data(), denormal, smallest, 0.5f}, {50, 1, 1});
   EXPECT_EQ(results, std::vector<float>(results.size(), 0));
 
   volatile float host = denormal;

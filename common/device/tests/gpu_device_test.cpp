@@ -41,7 +41,7 @@ KernelSource spin() {
     })");
 }
 
-KernelSource increment() {
+KernelSource increment_on_gpu() {
   return cuda_kernel(R"(extern "C" __global__ void run(unsigned* const count) { atomicAdd(count, 1u); })");
 }
 
@@ -141,7 +141,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
 }
 
 TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
-  const auto kernel = load(increment());
+  const auto kernel = load(increment_on_gpu());
   const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
   CommandEncoder encoder;
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
@@ -155,7 +155,7 @@ TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
 }
 
 TEST_F(GpuDeviceTest, ParametersOfAnotherSizeAreAnError) {
-  const auto kernel = load(increment());
+  const auto kernel = load(increment_on_gpu());
   const std::string message = message_of<std::logic_error>([&] { run(*kernel, 7); });
   EXPECT_NE(message.find("takes 8 bytes of parameters, not 4"), std::string::npos) << message;
 }
@@ -185,7 +185,7 @@ TEST_F(GpuDeviceTest, ArgumentsOfAnotherNumberOrSizeAreAnError) {
 }
 
 TEST_F(GpuDeviceTest, FaultyCubinIsAnError) {
-  Binary binary = device_->compile(increment());
+  Binary binary = device_->compile(increment_on_gpu());
   EXPECT_THROW(device_->load(binary, "walk"), CompileError);
   binary.code = "not a cubin";
   EXPECT_THROW(device_->load(binary, "run"), CompileError);
@@ -267,7 +267,7 @@ TEST(GpuDriverCacheTest, SeesNoKernel) {
   } catch (const DeviceMissing& error) {
     GTEST_SKIP() << error.what();
   }
-  const auto kernel = device->load(device->compile(increment()), "run");
+  const auto kernel = device->load(device->compile(increment_on_gpu()), "run");
   EXPECT_TRUE(folder.files().empty()) << folder.files().begin()->first;
   Binary ptx;
   ptx.code = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run(.param .u64 count) { ret; }\n";
@@ -277,7 +277,7 @@ TEST(GpuDriverCacheTest, SeesNoKernel) {
 
 TEST_F(GpuDeviceTest, KernelsOutliveNobody) {
   const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
-  for (int i = 0; i < 20; ++i) run(*load(increment()), count.data());
+  for (int i = 0; i < 20; ++i) run(*load(increment_on_gpu()), count.data());
   EXPECT_EQ(content_of<unsigned>(count)[0], 20u);
 }
 

@@ -30,6 +30,8 @@ constexpr bool sanitizes(std::string_view name) {
   return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
 }
 
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 /// The message of the E that `action` throws; fails the test and returns nothing if it throws none.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {

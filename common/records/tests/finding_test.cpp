@@ -9,10 +9,6 @@
 namespace attn {
 namespace {
 
-Timing timing(Scope scope, double median_s) {
-  return {scope, 50, 10, median_s, 0.99 * median_s, 1.01 * median_s, 0.02, 0.9 * median_s, "ci"};
-}
-
 TEST(Render, FillsPathsAndFormats) {
   const Json data = Json::parse(R"({"x": 0.12345, "n": 80, "big": 18446744073709551615, "minus": -3, "yes": true,
     "s": "tuned", "a": {"b": [{"c": 1.5}, {"c": 2.5}]}, "none": null})");

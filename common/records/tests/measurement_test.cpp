@@ -5,15 +5,12 @@
 #include <cmath>
 
 #include "common/base/error.h"
+#include "common/records/tests/support.h"
 
 namespace attn {
 namespace {
 
 const Ceilings ceilings{.copy_gbps = 10, .f32_tflops = 2, .f16_tflops = 3, .bf16_tflops = 4, .tf32_tflops = 0};
-
-Timing timing(Scope scope, double median_s) {
-  return {scope, 50, 10, median_s, 0.99 * median_s, 1.01 * median_s, 0.02, 0.9 * median_s, "ci"};
-}
 
 Measurement measured() {
   Measurement m;

@@ -1,4 +1,4 @@
-/// What the tests of claims and findings judge.
+/// What the tests of records judge.
 #pragma once
 
 #include <string>
@@ -6,6 +6,10 @@
 #include "common/records/claim.h"
 
 namespace attn {
+
+inline Timing timing(Scope scope, double median_s) {
+  return {scope, 50, 10, median_s, 0.99 * median_s, 1.01 * median_s, 0.02, 0.9 * median_s, "ci"};
+}
 
 inline Hypothesis hypothesis(const std::string& op, double threshold) {
   return {.id = "bc80", .text = "t", .metric = "m", .op = op, .threshold = threshold, .origin = "o"};
