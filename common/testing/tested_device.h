@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "common/device/device.h"
 #include "common/base/error.h"
+#include "common/device/device.h"
 #include "common/device/pipeline_cache.h"
 
 namespace attn::test {

@@ -54,7 +54,7 @@ struct Result {
 };
 
 Result run(const StitchConfig& config, const UserFunction& function, const std::shared_ptr<StitchInputs>& inputs,
-            PipelineCache& cache = pipelines()) {
+           PipelineCache& cache = pipelines()) {
   StitchProblem problem(device(), cache, inputs, config, function);
   problem.poison();
   CommandEncoder encoder;

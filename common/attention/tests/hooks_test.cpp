@@ -122,7 +122,7 @@ struct Attended {
 };
 
 Attended run(const std::string& name, const Tested& tested, const Tensors& tensors, const Includes& includes,
-            const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
+             const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
   const FlashConfig& config = tested.config;
   const AttentionShape& shape = config.shape;
   const auto upload = [](const void* from, size_t bytes) {

@@ -34,7 +34,8 @@ constexpr size_t huge_page_bytes = size_t{2} << 20;
 void* allocate_pages(size_t bytes) {
   void* block = nullptr;
   const bool huge = bytes >= huge_page_bytes;
-  if (posix_memalign(&block, huge ? huge_page_bytes : Device::buffer_alignment, std::max<size_t>(bytes, 1)) != 0) return nullptr;
+  if (posix_memalign(&block, huge ? huge_page_bytes : Device::buffer_alignment, std::max<size_t>(bytes, 1)) != 0)
+    return nullptr;
 #ifdef MADV_HUGEPAGE
   if (huge) madvise(block, bytes, MADV_HUGEPAGE);
 #endif
