@@ -59,7 +59,7 @@ std::string UserFunction::header(bool in_double) const {
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
   constexpr const char* as_before = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
-  return fmt::format("#include \"proto2_stitching/kernels/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}",
+  return fmt::format("#include \"common/kernel/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}",
                      in_double ? "math_double" : "math", work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet,
                      shown, text, as_before);
 }

@@ -86,7 +86,7 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
 }
 
 // The function compiled apart.
-KernelSource fragment_of(const ScoreHook& hook) {
+KernelSource fragment_of(const AttentionHooks& hook) {
   KernelSource fragment;
   fragment.path = "proto2_stitching/kernels/fragment.h";
   fragment.entry = "score_fragment";
@@ -231,8 +231,8 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
 }
 
-ScoreHook stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
-  ScoreHook hook;
+AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
+  AttentionHooks hook;
   hook.name = sha256(function.header());
   std::string choice =
       fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n#define KERNEL_GRAIN {}\n", form_number(config.form),
@@ -261,7 +261,7 @@ Plan stitch_plan(const Case& config, const Setting& setting) {
   const DeviceInfo& device = setting.device;
   const StitchConfig stitch = StitchConfig::from(config, device);
   if (const auto reason = call_skip_reason(stitch, device)) return {.unable = *reason};
-  const ScoreHook hook = stitch_hook(stitch, device, function_of(stitch, setting.file));
+  const AttentionHooks hook = stitch_hook(stitch, device, function_of(stitch, setting.file));
   return attention_plan(stitch.flash, device, &hook);
 }
 
@@ -284,7 +284,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
     device.submit(encoder);
     inputs_->monolithic.emplace(function_id_, problem.output());
   }
-  ScoreHook hook = stitch_hook(config_, device.info(), function);
+  AttentionHooks hook = stitch_hook(config_, device.info(), function);
   hook.reference = double_precision(device, pipelines, function, flash.shape);
   if (config_.form == "std_function") {
     void* const address = published_address(device, pipelines, fragment_of(hook));

@@ -53,7 +53,7 @@ UserFunction function_of(const StitchConfig& config, const std::string& file);
 
 /// How the kernel comes to the function, without what only a device can give: the oracle's function, and the address of
 /// a std::function.
-ScoreHook stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
+AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// One launch of attention with the function in its form; or why there is none.
 Plan stitch_plan(const Case& config, const Setting& setting);

@@ -19,7 +19,7 @@ Plan constants_plan(const Case& config, const Setting& setting) {
                           : task == "compile_one"
                               ? compiled_variant(config)
                               : variant_grid(config.text("kernel"), parse_dtype(config.text("dtype")), device).front();
-  const ScoreHook hook = variant.hook();
+  const AttentionHooks hook = variant.hook();
   Plan plan =
       attention_plan(variant.config, device, &hook,
                      run_time_constants(run ? config.text("run_time") : "none", variant.config.variant, device));

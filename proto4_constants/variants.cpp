@@ -30,7 +30,7 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 }
 
 bool runs(const Variant& variant, const DeviceInfo& device) {
-  const ScoreHook hook = variant.hook();
+  const AttentionHooks hook = variant.hook();
   return !skip_reason(attention_plan(variant.config, device, &hook), device);
 }
 
@@ -70,9 +70,9 @@ std::string upper(std::string text) {
 
 }  // namespace
 
-ScoreHook Variant::hook() const {
+AttentionHooks Variant::hook() const {
   static const std::string text = read_source({}, hook_path);
-  ScoreHook hook;
+  AttentionHooks hook;
   hook.text = text;
   hook.constants = {{"ALIBI", alibi}};
   hook.identity = !alibi;
@@ -91,7 +91,7 @@ ScoreHook Variant::hook() const {
 }
 
 KernelSource Variant::source(const DeviceInfo& device) const {
-  const ScoreHook alibi_hook = hook();
+  const AttentionHooks alibi_hook = hook();
   return attention_launch(config, device, &alibi_hook).source;
 }
 

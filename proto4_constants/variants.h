@@ -17,7 +17,7 @@ struct Variant {
   FlashConfig config;
   bool alibi = false;
 
-  ScoreHook hook() const;
+  AttentionHooks hook() const;
   KernelSource source(const DeviceInfo& device) const;
 };
 

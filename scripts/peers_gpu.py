@@ -8,7 +8,7 @@ one CUDA graph that holds a fill of twice the last-level cache, an event, all ke
 The time is what passes between the two events. Python and the driver are not in it, nor are allocations and the choice
 of an algorithm: they are done with before the graph is submitted.
 
-Needs PyTorch with CUDA and events that a graph can record, and the library proto1_flash_c that scripts/gpu builds.
+Needs PyTorch with CUDA and events that a graph can record, and the library attention_c that scripts/gpu builds.
 FlashAttention-3 takes part where its Python module is found: flash_attn_interface, or fa3_fwd_interface of the package
 fa3-fwd. --page writes the table into docs/peers.md; --from needs neither PyTorch nor a GPU.
 """
@@ -72,9 +72,13 @@ def timed_event():
 
 
 class Ours:
-    """The C library, which submits such a graph by itself."""
+    """The C library, which submits such a graph by itself, in a CUDA context of its own: PyTorch's is current again
+    behind every call."""
 
     def __init__(self, library, device):
+        torch.cuda.synchronize()  # makes PyTorch's context
+        self.cuda, self.context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        self.cuda.cuCtxGetCurrent(ctypes.byref(self.context))
         self.lib = ctypes.CDLL(str(library))
         self.lib.flash_peer_open.restype = ctypes.c_void_p
         self.lib.flash_peer_load.restype = ctypes.c_char_p
@@ -86,6 +90,7 @@ class Ours:
         return self.message, ctypes.c_size_t(len(self.message))
 
     def checked(self, result):
+        self.cuda.cuCtxSetCurrent(self.context)
         if not result:
             sys.exit("peers_gpu: " + self.message.value.decode())
         return result
@@ -101,6 +106,7 @@ class Ours:
     def output(self, shape):
         o = torch.empty(shape, dtype=torch.float32)
         self.lib.flash_peer_output(self.handle, ctypes.c_void_p(o.data_ptr()))
+        self.cuda.cuCtxSetCurrent(self.context)
         return o
 
 
@@ -240,7 +246,7 @@ def table(rows, about):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/gpu/libproto1_flash_c.so")
+    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/gpu/libattention_c.so")
     parser.add_argument("--seconds", type=float, default=0.2, help="device time per shape")
     parser.add_argument("--out", type=pathlib.Path, help="rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")
@@ -261,7 +267,6 @@ def main():
                             "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", "fa3": fa3_name,
                             "window": WINDOW},
                   "rows": []}
-        # Before PyTorch allocates: it then works in the context that this leaves current, and all share one.
         ours = Ours(options.library, options.device)
         timed_event()  # ends here where there is none
         flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")

@@ -6,9 +6,7 @@
 
 namespace attn {
 
-const FlashBackend& FlashBackend::of(const DeviceInfo& device) {
-  return device.is_cuda() ? cuda_flash() : cpu_flash();
-}
+const FlashBackend& FlashBackend::of(const DeviceInfo& device) { return device.is_cuda() ? cuda_flash() : cpu_flash(); }
 
 FlashConfig FlashConfig::from(const Case& config) {
   FlashConfig flash;

@@ -230,8 +230,8 @@ class CudaFlash : public FlashBackend {
            kernel(config, device, false).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
-  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last ones
-  // are for devices with less memory.
+  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last
+  // ones are for devices with less memory.
   static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
     const int64_t dim = config.shape.head_dim;
     if (kernel_of(config, device) == "mma_sync") {

@@ -1,4 +1,5 @@
-// A score hook: what a caller puts in the place of common/attention/kernels/score.h, for the kernel and for the oracle.
+// Hooks: what a caller puts in the place of common/attention/kernels/score.h, keys.h, pages.h, rotate.h and sink.h, for
+// the kernel and for the oracle.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +13,19 @@
 
 namespace attn {
 
-/// A changed score: the hook's text for the kernel, what it needs beside it, and the same function for the oracle.
-struct ScoreHook {
-  std::string text;                             // in place of common/attention/kernels/score.h
-  std::map<std::string, std::string> includes;  // other headers that the text names
+/// Changed attention: the hooks' texts for the kernel, what they need beside them, and the same for the oracle.
+struct AttentionHooks {
+  std::string text = {};                        // in place of common/attention/kernels/score.h; empty: the identity
+  std::map<std::string, std::string> includes;  // in place of the other hooks' headers, and headers that texts name
   std::vector<KernelSource> fragments;          // what the text declares and does not define
   Linking linking = Linking::before_optimizer;
-  std::vector<std::byte> data;  // what ScoreContext::data points to
-  ScoreFunction reference;
+  std::vector<std::byte> data;       // what ScoreContext::data points to
+  ScoreFunction reference = {};      // also of the keys hook, which masks what it leaves out
+  SinkFunction sink = {};            // empty: there is none
   std::string name;                  // hooks of the same inputs with the same name have the same reference
   FunctionConstants constants = {};  // that the text reads
-  bool identity = false;             // with these constants it changes nothing
+  bool identity = false;             // with these constants no score is changed, whatever the other hooks do
+  double score_error = 0;            // that the kernel's text adds to a score, as a share of it: of an approximate tanh
 };
 
 /// A value as a hook's data.

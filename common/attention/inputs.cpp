@@ -117,7 +117,8 @@ FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, cons
 
 FlashInputs::~FlashInputs() = default;
 
-const ReferenceRows& FlashInputs::reference(const std::string& name, const ScoreFunction& score) {
+const ReferenceRows& FlashInputs::reference(const std::string& name, const ScoreFunction& score,
+                                            const SinkFunction& sink) {
   auto known = references_.find(name);
   if (known == references_.end()) {
     const AttentionShape& shape = config_.shape;
@@ -125,8 +126,9 @@ const ReferenceRows& FlashInputs::reference(const std::string& name, const Score
     const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
     const auto sampled = std::max(least_rows_checked, static_cast<int64_t>(sampled_check_products / products_per_row));
     const bool all = rows * products_per_row <= full_check_products;
-    ReferenceRows reference = reference_attention(shape, inputs_.q, inputs_.k, inputs_.v,
-                                                  all ? all_rows(shape) : sample_rows(shape, sampled, seed_), score);
+    ReferenceRows reference =
+        reference_attention(shape, inputs_.q, inputs_.k, inputs_.v,
+                            all ? all_rows(shape) : sample_rows(shape, sampled, seed_), score, sink);
     known = references_.emplace(name, std::move(reference)).first;
   }
   return known->second;

@@ -38,8 +38,9 @@ class FlashInputs {
   const Tensor& q() const { return inputs_.q; }
   const Tensor& k() const { return inputs_.k; }
   const Tensor& v() const { return inputs_.v; }
-  /// The oracle's answer, computed once for each name of a score function.
-  const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {});
+  /// The oracle's answer, computed once for each name of what changes it.
+  const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {},
+                                 const SinkFunction& sink = {});
 
  private:
   friend class FlashProblem;

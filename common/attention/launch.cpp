@@ -35,14 +35,14 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device) {
 
 }  // namespace
 
-Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook,
+Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time) {
   Launch launch = FlashBackend::of(device).kernel(config, device, hook && !hook->identity);
   launch.phase = "attention";
   launch.source.run_time = std::move(run_time);
   if (hook) {
     launch.source.includes = hook->includes;
-    launch.source.includes["common/attention/kernels/score.h"] = hook->text;
+    if (!hook->text.empty()) launch.source.includes["common/attention/kernels/score.h"] = hook->text;
     launch.source.fragments = hook->fragments;
     launch.source.linking = hook->linking;
     launch.source.constants.merge(hook->constants);
@@ -50,7 +50,7 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
   return launch;
 }
 
-Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook,
+Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                     std::set<std::string> run_time) {
   Plan plan{.work = work_of(config), .unable = why_unable(config, device)};
   if (plan.unable.empty()) plan.launches = {attention_launch(config, device, hook, std::move(run_time))};
@@ -58,7 +58,7 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const S
 }
 
 AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config,
-                                 const ScoreHook* hook, std::set<std::string> run_time)
+                                 const AttentionHooks* hook, std::set<std::string> run_time)
     : shape_(config.shape) {
   const Plan plan = attention_plan(config, device.info(), hook, std::move(run_time));
   if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);

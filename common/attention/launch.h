@@ -24,11 +24,11 @@ struct AttentionTensors {
 };
 
 /// The kernel of a configuration, with a hook, which may be null, in its place. `run_time`: as KernelSource has it.
-Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook,
+Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time = {});
 
 /// One launch of the kernel, the arithmetic of the pairs that are not masked, each tensor once; or why not.
-Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const ScoreHook* hook = nullptr,
+Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook = nullptr,
                     std::set<std::string> run_time = {});
 
 /// A kernel that is loaded for one configuration, ready to be encoded on any tensors of its shape. Two launches of one
@@ -36,8 +36,8 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const S
 class AttentionLaunch {
  public:
   /// Throws CompileError, and BadInput where the device does not take the configuration.
-  AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const ScoreHook* hook = nullptr,
-                  std::set<std::string> run_time = {});
+  AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config,
+                  const AttentionHooks* hook = nullptr, std::set<std::string> run_time = {});
 
   void encode(CommandEncoder& encoder, const AttentionTensors& tensors) const;
 

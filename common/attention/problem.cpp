@@ -11,7 +11,7 @@
 namespace attn {
 
 FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs,
-                           FlashConfig config, std::optional<ScoreHook> hook, std::set<std::string> run_time)
+                           FlashConfig config, std::optional<AttentionHooks> hook, std::set<std::string> run_time)
     : inputs_(std::move(inputs)),
       config_(std::move(config)),
       hook_(std::move(hook)),
@@ -54,7 +54,7 @@ std::vector<float> FlashProblem::lse() const {
 Check FlashProblem::check() {
   const AttentionShape& shape = config_.shape;
   const ReferenceRows& want =
-      hook_ ? inputs_->reference("hook " + hook_->name, hook_->reference) : inputs_->reference();
+      hook_ ? inputs_->reference("hook " + hook_->name, hook_->reference, hook_->sink) : inputs_->reference();
   const Tensor o = output();
   const std::vector<float> all_lse = lse();
   std::vector<double> got, got_lse;
@@ -63,8 +63,8 @@ Check FlashProblem::check() {
     for (int64_t d = 0; d < shape.head_dim; ++d) got.push_back(o.at(row.batch, row.head, row.q, d));
     got_lse.push_back(all_lse[static_cast<size_t>((row.batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
   }
-  const AttentionTolerance allowed =
-      attention_tolerance(shape, config_.dtype, config_.out_dtype, hook_ && !hook_->identity, want);
+  const AttentionTolerance allowed = attention_tolerance(
+      shape, config_.dtype, config_.out_dtype, hook_ && !hook_->identity, want, hook_ ? hook_->score_error : 0);
   const auto place = [&](size_t i) {
     const RowIndex& row = want.rows[i];
     return fmt::format("batch {}, head {}, query {}", row.batch, row.head, row.q);

@@ -28,7 +28,7 @@ class FlashProblem : public Problem {
  public:
   /// `run_time`: as KernelSource has it. Throws as AttentionLaunch does.
   FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
-               std::optional<ScoreHook> hook = {}, std::set<std::string> run_time = {});
+               std::optional<AttentionHooks> hook = {}, std::set<std::string> run_time = {});
 
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, tensors_); }
   void poison() override;
@@ -45,7 +45,7 @@ class FlashProblem : public Problem {
  private:
   std::shared_ptr<FlashInputs> inputs_;
   FlashConfig config_;
-  std::optional<ScoreHook> hook_;
+  std::optional<AttentionHooks> hook_;
   Buffer hook_buffer_;
   AttentionLaunch launch_;
   AttentionTensors tensors_;

@@ -58,17 +58,17 @@ struct Head {
 /// Of one row, what ReferenceRows has of it.
 struct Row {
   std::span<double> o, spread, swing;
-  double &lse, &score_size;
+  double &lse, &score_size, &mean_score;
   int64_t& tiny_weights;
 };
 
 void attend(const AttentionShape& shape, const RowIndex& row, std::span<const double> query, const Head& head,
-            double least_weight, const ScoreFunction& score, const Row& result) {
+            double least_weight, const ScoreFunction& score, double sink, const Row& result) {
   const int64_t visible = shape.keys_seen(row.q);
   const double scale = shape.effective_scale();
 
   std::vector<double> scores(static_cast<size_t>(visible));
-  double max = -infinity;
+  double max = sink;
   for (int64_t k = 0; k < visible; ++k) {
     scores[k] = scale * std::transform_reduce(query.begin(), query.end(), head.keys.data() + k * shape.head_dim, 0.0);
   }
@@ -81,12 +81,13 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
   std::fill(result.swing.begin(), result.swing.end(), 0.0);
   const double query_norm = std::abs(scale) * norm(query);
   std::vector<double> weights(scores.size());
-  double sum = 0, score_size = 0;
+  double sum = std::exp(sink - max), score_size = 0, mean_score = 0;
   for (int64_t k = 0; k < visible; ++k) {
     const double weight = weights[k] = std::exp(scores[k] - max);
     if (weight == 0) continue;  // a masked pair: whatever V holds there is not read
     sum += weight;
     score_size += weight * (query_norm * head.key_norms[k] + std::abs(scores[k]));
+    mean_score += weight * std::abs(scores[k]);
     const double rounded = std::max(weight, least_weight);
     const double* v = head.values.data() + k * shape.head_dim;
     for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -100,9 +101,11 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
     for (double& value : result.swing) value /= sum;
     for (double& value : result.spread) value = std::sqrt(value) / sum;
     score_size /= sum;
+    mean_score /= sum;
   }
   result.lse = max + std::log(sum);
   result.score_size = score_size;
+  result.mean_score = mean_score;
   result.tiny_weights =
       std::count_if(weights.begin(), weights.end(), [&](double w) { return w != 0 && w < tiny_weight * sum; });
 }
@@ -146,7 +149,7 @@ std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, ui
 }
 
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
-                                  std::vector<RowIndex> rows, const ScoreFunction& score) {
+                                  std::vector<RowIndex> rows, const ScoreFunction& score, const SinkFunction& sink) {
   if (shape.kv_heads < 1 || shape.q_heads % shape.kv_heads != 0) {
     throw std::invalid_argument(
         fmt::format("q_heads {} is not a multiple of kv_heads {}", shape.q_heads, shape.kv_heads));
@@ -170,6 +173,7 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
   result.swing.resize(result.rows.size() * dim);
   result.lse.resize(result.rows.size());
   result.score_size.resize(result.rows.size());
+  result.mean_score.resize(result.rows.size());
   result.tiny_weights.resize(result.rows.size());
   const double least_weight = v.dtype == DType::f16 ? 0x1p-14 : 0;
   const int64_t queries_per_kv_head = shape.q_heads / shape.kv_heads;
@@ -187,10 +191,10 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
       const RowIndex& row = result.rows[i];
       std::vector<double> query(dim);
       q.load(q.offset(row.batch, row.head, row.q, 0), query);
-      attend(
-          shape, row, query, head, least_weight, score,
-          {std::span(result.o).subspan(i * dim, dim), std::span(result.spread).subspan(i * dim, dim),
-           std::span(result.swing).subspan(i * dim, dim), result.lse[i], result.score_size[i], result.tiny_weights[i]});
+      attend(shape, row, query, head, least_weight, score, sink ? sink(row.batch, row.head) : -infinity,
+             {std::span(result.o).subspan(i * dim, dim), std::span(result.spread).subspan(i * dim, dim),
+              std::span(result.swing).subspan(i * dim, dim), result.lse[i], result.score_size[i], result.mean_score[i],
+              result.tiny_weights[i]});
     });
     first = last;
   }

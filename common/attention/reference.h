@@ -30,7 +30,11 @@ struct AttentionShape {
 /// pair. Called from several threads at once.
 using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
 
-/// The same from a function of one pair: double(score, batch, head, q, k).
+/// A logit for each query head that takes part in the softmax of its rows as a key without a value would; -infinity:
+/// none.
+using SinkFunction = std::function<double(int64_t batch, int64_t head)>;
+
+/// The same as a ScoreFunction from a function of one pair: double(score, batch, head, q, k).
 template <typename Function>
 ScoreFunction each_score(Function function) {
   return [function = std::move(function)](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
@@ -59,15 +63,18 @@ struct ReferenceRows {
   std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
   std::vector<double> swing;          // rows x head_dim: the largest size of a sum over the first keys of w v
   std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
+  std::vector<double> mean_score;     // per row: sum over keys of w |score|
   std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
 };
 
-/// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity.
+/// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity, or
+/// the sink.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
 /// The spread of f16 counts weights below 2^-14 of the row's largest as that: they are denormals, rounded as it is.
 /// Quickest where the rows of one head stand together. Throws std::invalid_argument where tensors or rows do not fit
 /// the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
-                                  std::vector<RowIndex> rows, const ScoreFunction& score = {});
+                                  std::vector<RowIndex> rows, const ScoreFunction& score = {},
+                                  const SinkFunction& sink = {});
 
 }  // namespace attn

@@ -21,7 +21,8 @@ namespace attn {
 //    the partial sum at most and u / 2 of s on average: d / 16 steps, or 3 d / 8 for three products of tf32, which
 //    stand for one of f32. Scaling and the rounding of exponents add some u of |s|. An error of a score is a relative
 //    error of its weight, in numerator and denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread +
-//    |o|). A hook's own exp or tanh may add 1e-5.
+//    |o|). A hook's own exp or tanh may add 1e-5, or a share of the score that the hook
+//    names.
 // 3. The exponential: 2^-22 of a GPU's, 2e-7 of the cpu's polynomial, and 2^-22 for the products P V of tf32; 2^-20 for
 //    all. For bf16 the cpu takes a polynomial of 8e-5, an error that a row of few keys shows in full.
 // 4. Sums over keys in f32, whose partial sums are at most swing + |o|, from whichever end they begin. Rounded to
@@ -43,7 +44,7 @@ namespace attn {
 // and 1e-3. The tolerances of bf16, the widest, are then 0.02 spread + 0.012 |o|, |o| being about as large as spread,
 // and 2.1e-4.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
-                                       const ReferenceRows& want) {
+                                       const ReferenceRows& want, double score_error) {
   constexpr double u = 0x1p-24;
   const auto unit = [](DType type) { return type == DType::f32 ? u : type == DType::f16 ? 0x1p-11 : 0x1p-8; };
   const double weight_unit = dtype == DType::f32 ? 0 : unit(dtype);
@@ -61,7 +62,7 @@ AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype,
   for (size_t row = 0; row < want.rows.size(); ++row) {
     const double keys = static_cast<double>(shape.keys_seen(want.rows[row].q));
     const double score = (4 + std::sqrt(products) + steps / 2) * u * want.score_size[row];
-    const double weight = score + exponential + hook;
+    const double weight = score + exponential + hook + score_error * want.mean_score[row];
     const double lost = 2 * u * static_cast<double>(want.tiny_weights[row]);
     const double sum = u * (2 * std::sqrt(keys) + 64) + lost;
     const double product = sum + (dtype == DType::f32 ? 0 : u * keys / 8);

@@ -12,9 +12,9 @@ struct AttentionTolerance {
   std::vector<double> o, lse;  // of ReferenceRows' o and lse
 };
 
-/// For Q, K, V of `dtype` and O of `out_dtype`; `hooked`: a score hook changes the scores. The derivation is in the
-/// definition.
+/// For Q, K, V of `dtype` and O of `out_dtype`; `hooked`: a score hook changes the scores, and adds an error of
+/// `score_error` times the score. The derivation is in the definition.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
-                                       const ReferenceRows& want);
+                                       const ReferenceRows& want, double score_error = 0);
 
 }  // namespace attn

@@ -72,6 +72,12 @@ DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
+/// Off by 2^-11 of the result at most.
+DEVICE float tanh_approx(float x) {
+  float result;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 
 /// Thread t of each four gets word t of all of them, in their order.
 DEVICE void transpose_quad(unsigned (&words)[4]) {

@@ -19,7 +19,7 @@ using StitchCudaCompileTest = test::CudaCompilerTest;
 
 /// The kernel of a case that adds ALiBi.
 KernelSource source_of(const StitchConfig& config) {
-  const ScoreHook hook = stitch_hook(config, test::hopper(), built_in_function("alibi", 0));
+  const AttentionHooks hook = stitch_hook(config, test::hopper(), built_in_function("alibi", 0));
   return attention_launch(config.flash, test::hopper(), &hook).source;
 }
 

@@ -252,7 +252,7 @@ TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {
   std::map<std::string, int64_t> left;
   for (const std::string& form : forms()) {
     if (form == "std_function") continue;  // its address is the host's, and no kernel's
-    const ScoreHook hook = stitch_hook(small(form), device().info(), built_in_function("scale", 0));
+    const AttentionHooks hook = stitch_hook(small(form), device().info(), built_in_function("scale", 0));
     const Launch launch = attention_launch(small(form).flash, device().info(), &hook);
     const CodeContents code = device().contents(pipelines().get(launch.source).binary);
     if (code.instructions.empty()) GTEST_SKIP() << "the device does not tell";

@@ -82,7 +82,7 @@ TEST(VariantGrid, SlopesAreTheHooksAndTheReferences) {
   Variant variant = variant_grid("tuned", DType::f32, avx2()).front();
   variant.alibi = true;
   variant.config.shape.q_heads = 8;
-  const ScoreHook hook = variant.hook();
+  const AttentionHooks hook = variant.hook();
   std::array<float, 8> slopes{};
   ASSERT_EQ(hook.data.size(), sizeof slopes);
   std::memcpy(slopes.data(), hook.data.data(), sizeof slopes);

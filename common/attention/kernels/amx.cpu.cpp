@@ -28,6 +28,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/softmax.h"
 #include "common/attention/kernels/amx.h"
 
@@ -189,8 +190,9 @@ struct Tile {
     }
     for (int i = 0; i < ROWS * O_STEP; i += LANES) store(o + i, Floats{});
     for (int i = 0; i < ROWS; ++i) {
-      maximum[i] = masked_score;
+      maximum[i] = SINK_IS_NONE ? masked_score : first_maximum(context()) / factor;
       store(sums + i * LANES, Floats{});
+      if constexpr (!SINK_IS_NONE) sums[i * LANES] = 1;
     }
   }
 

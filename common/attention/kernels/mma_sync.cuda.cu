@@ -33,17 +33,23 @@
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=0,OUT_TYPE=0] without spills
 // Checked: flash_forward[BLOCK_C=32,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=192,IN_TYPE=0,OUT_TYPE=1] without spills
 // Checked: flash_forward[BLOCK_C=16,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=0,OUT_TYPE=0] without spills
-#include "common/kernel/ampere.h"
 #include "common/attention/kernels/attention.h"
-#include "common/kernel/base2.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mma_sync.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-#include "common/attention/kernels/mma_sync.h"
+#include "common/attention/kernels/sink.h"
+#include "common/kernel/ampere.h"
+#include "common/kernel/base2.h"
 
 #ifndef SCORE_GRAIN
 #define SCORE_GRAIN SCORE_ELEMENT
+#endif
+
+#ifndef SCORE_IN
+#define SCORE_IN 1.0f
+#define SCORE_OUT 1.0f
 #endif
 
 namespace {
@@ -316,9 +322,9 @@ struct Warp {
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
-    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) run[i] = __fmul_rn(scores[i / 4][i % 4], p.scale);
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) run[i] = __fmul_rn(scores[i / 4][i % 4], SCORE_IN * p.scale);
     score_tile(run, BLOCK_C, query, key, context);
-    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) scores[i / 4][i % 4] = log2_e * run[i];
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) scores[i / 4][i % 4] = SCORE_OUT * log2_e * run[i];
 #else
     UNROLL for (int r = 0; r < 2; ++r) {
       float run[BLOCK_C / 4];
@@ -398,10 +404,12 @@ struct Warp {
   // ---- all of it
 
   DEVICE void run() {
+    // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
+    const float sink = SINK_IS_NONE ? no_shift : fmaxf(log2_e * sink_logit(sequence()), no_shift);
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
-        shift[tile][r] = no_shift;
-        sum[tile][r] = 0;
+        shift[tile][r] = sink;
+        sum[tile][r] = !SINK_IS_NONE && quarter == 0 ? 1 : 0;
       }
       UNROLL for (int i = 0; i < DIM / 2; ++i) o[tile][i / 4][i % 4] = 0;
     }

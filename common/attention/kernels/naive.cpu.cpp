@@ -8,6 +8,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/softmax.h"
 
 extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
@@ -33,7 +34,8 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
   const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
-  float maximum = masked_score;
+  const float sink = SINK_IS_NONE ? masked_score : first_maximum(context);
+  float maximum = sink;
   for (int key = first_key; key < keys; ++key) {
     const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
@@ -44,7 +46,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     scores[key] = s > masked_score ? s : masked_score;
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
-  float sum = 0;
+  float sum = SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum);
   for (int key = first_key; key < keys; ++key) {
     scores[key] = __builtin_exp2f(scores[key] - maximum);
     sum += scores[key];

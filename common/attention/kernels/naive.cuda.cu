@@ -14,6 +14,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/naive.h"
 
 namespace {
@@ -60,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
   const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
-  float maximum = masked_score;
+  const float sink = SINK_IS_NONE ? masked_score : fmaxf(log2_e * sink_logit(context), masked_score);
+  float maximum = sink;
   for (int key = first_key + thread; key < keys; key += THREADS) {
     const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
@@ -72,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     maximum = fmaxf(maximum, scores[key]);
   }
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
-  float sum = 0;
+  float sum = !SINK_IS_NONE && thread == 0 ? exp2f(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
     scores[key] = exp2f(scores[key] - maximum);
     sum += scores[key];

@@ -3,14 +3,18 @@
 // window ... without a second kernel. A hook that returns -INFINITY masks the pair. The keys hook (keys.h) can do more:
 // kernels leave out blocks of keys that no row sees.
 //
-// A hook defines `score`. Or it defines SCORE_GRAIN and gets many scores at once, in place, where the kernel says that
-// it gives them (`tuned` on the cpu, `mma_sync` on the GPU):
+// A hook defines `score`. It may take q and k as float, exact up to 2^24, which spares `wgmma` conversions. Where it
+// defines SCORE_GRAIN as well, it gets many scores at once, in place, from kernels that give them (`tuned` on the cpu; on
+// the GPU `mma_sync`, and tiles also `wgmma`):
 //   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
 //               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
 //               k + i / 2 * 8 + i % 2
 //   SCORE_TILE  void score_tile(float* s, int keys, int q, int k, const ScoreContext&)
 //               cpu: [keys][PANEL] scores, PANEL queries from q on (TunedLayout); GPU: BLOCK_C / 2 scores of two rows,
 //               number i is query q + i / 2 % 2 * 8 and key k + i / 4 * 8 + i % 2
+//
+// With SCORE_TILE a hook on a GPU may also define SCORE_IN and SCORE_OUT, factors that score_tile leaves to the kernel:
+// it multiplies scores by SCORE_IN before, and by SCORE_OUT behind it, together with factors of its own.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,8 +1,15 @@
 // What every attention kernel of the cpu dialect shares of the online softmax.
 #pragma once
 
+#include "common/attention/kernels/sink.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
+
+/// Where the maximum of a row with a sink begins: the sink in base 2.
+INLINE float first_maximum(const ScoreContext& context) {
+  const float sink = log2_e * sink_logit(context);
+  return sink > masked_score ? sink : masked_score;
+}
 
 /// 2^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits
 /// anyway; below -126 it gives 2^-126. Rounds x to the nearest integer by adding 1.5 * 2^23, takes a minimax polynomial

@@ -12,6 +12,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/softmax.h"
 
 namespace {
@@ -69,8 +70,8 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
             p.q_strides.row, rows,
             [&](auto load, int row, int d) { return rotate_query(load, first_query + row, d, sequence()); });
   for (int row = 0; row < rows; ++row) {
-    maximum[row] = masked_score;
-    sum[row] = 0;
+    maximum[row] = SINK_IS_NONE ? masked_score : first_maximum(sequence());
+    sum[row] = SINK_IS_NONE ? 0 : 1;
     for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = 0;
   }
 

@@ -28,6 +28,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/softmax.h"
 
 #ifndef SCORE_GRAIN
@@ -243,8 +244,8 @@ struct Tile {
     }
     for (int i = 0; i < HEAD_DIM * BLOCK_R; i += VECTOR_WIDTH) store(o_panels + i, Floats{});
     for (int i = 0; i < BLOCK_R; i += VECTOR_WIDTH) {
-      store(maximum + i, Floats{} + masked_score);
-      store(sum + i, Floats{});
+      store(maximum + i, Floats{} + (SINK_IS_NONE ? masked_score : first_maximum(context()) / (SCALE_LATE ? factor : 1)));
+      store(sum + i, Floats{} + (SINK_IS_NONE ? 0 : 1));
     }
   }
 

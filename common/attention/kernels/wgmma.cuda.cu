@@ -9,7 +9,8 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
-// It takes scores by element, keys and pages by hooks (score.h, keys.h, pages.h); no rotate hook.
+// It takes scores (by element or tile), keys, pages and sinks by hooks (score.h, keys.h, pages.h, sink.h); no rotate
+// hook. A score hook by element gets places as Place, so that one that wants them as floats costs no conversions.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
@@ -22,13 +23,19 @@
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=2,assembler=-O1] without spills
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2,assembler=-O1]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
-#include "common/kernel/base2.h"
-#include "common/kernel/wgmma.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/wgmma.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/wgmma.h"
+
+#ifndef SCORE_IN
+#define SCORE_IN 1.0f
+#define SCORE_OUT 1.0f
+#endif
 
 namespace {
 
@@ -53,6 +60,16 @@ extern __shared__ __align__(1024) unsigned char memory[];
 // x, which is the same in all threads of the warp. After the reduction the compiler knows that, and keeps what depends
 // on it, above all indices of rings, in uniform registers (8 to 12 % at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
+
+/// A place in a sequence: for a hook that takes it as int, and for one that takes it as float (exact up to 2^24).
+struct Place {
+  int number;
+  float value;
+  DEVICE operator int() const { return number; }
+  DEVICE operator float() const { return value; }
+  DEVICE Place after(int count) const { return {number + count, value + static_cast<float>(count)}; }
+};
+DEVICE Place place(int number) { return {number, static_cast<float>(number)}; }
 
 constexpr int no_more_tiles = -1;  // in place of a tile's blocks
 
@@ -221,7 +238,8 @@ struct Consumer {
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
-  DEVICE float scaled(float s) const { return FOLD ? s * p.scale_log2 : s; }
+  // In base 2. Scores that a hook has seen are scaled already, by all but this.
+  DEVICE float scaled(float s) const { return s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e); }
 
   // Issues S = Q K^T of a block. Without a block it still issues the first step, and nothing uses the result: if a
   // branch could skip all products of S, ptxas would do all products one after the other (C7515).
@@ -258,6 +276,7 @@ struct Consumer {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;
     const int key = block * BLOCK_C + column;
+    const bool masked = block >= visible || (!KEYS_BEGIN_AT_ZERO && block < hidden);
     int begin[2], end[2];  // what the rows see of this block, counted from this thread's first key
     UNROLL for (int r = 0; r < 2; ++r) {
       end[r] = a.kv_len - key;
@@ -276,11 +295,21 @@ struct Consumer {
     } else {
       read_s(s);
       const ScoreContext context = context_of(a, tile);
+      const float scale = SCORE_IN * a.scale;
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] *= scale;
+#if SCORE_GRAIN == SCORE_TILE
+      score_tile(s, BLOCK_C, query, key, context);
+#else
+      const Place first_query = place(query), first_key = place(key);
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-        const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
-        s[i] = log2_e * score(s[i] * a.scale, query + r * 8, key + from_first, context);
-        const bool seen = from_first < end[r] && (KEYS_BEGIN_AT_ZERO || from_first >= begin[r]);
-        s[i] = seen ? fmaxf(s[i], masked_score) : masked_score;
+        s[i] = score(s[i], first_query.after(i / 2 % 2 * 8), first_key.after(i / 4 * 8 + i % 2), context);
+      }
+#endif
+      if (masked) {
+        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+          const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
+          if (from_first >= end[r] || (!KEYS_BEGIN_AT_ZERO && from_first < begin[r])) s[i] = masked_score;
+        }
       }
     }
   }
@@ -344,9 +373,11 @@ struct Consumer {
       const int first_block = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block;
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
+      // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
+      const float sink = SINK_IS_NONE ? no_shift : fmaxf(log2_e * sink_logit(context_of(p.attention, tile)), no_shift);
       UNROLL for (int r = 0; r < 2; ++r) {
-        shift[r] = no_shift;
-        sum[r] = 0;
+        shift[r] = sink;
+        sum[r] = !SINK_IS_NONE && thread % 4 == 0 ? 1 : 0;
       }
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;

@@ -44,7 +44,7 @@ inline std::string describe(const FlashConfig& c) {
 
 /// Launches the configuration on `inputs` and checks it.
 inline Check run(const FlashConfig& config, const std::shared_ptr<FlashInputs>& inputs,
-                 const std::optional<ScoreHook>& hook = {}, Device& on = device(), PipelineCache& cache = pipelines(),
+                 const std::optional<AttentionHooks>& hook = {}, Device& on = device(), PipelineCache& cache = pipelines(),
                  int launches = 1) {
   FlashProblem problem(on, cache, inputs, config, hook);
   problem.poison();

@@ -32,7 +32,7 @@ using test::small;
 int configurations = 0;
 
 // Leaves out what the device does not take.
-void expect_correct(const FlashConfig& config, const std::optional<ScoreHook>& hook = {}, int launches = 1) {
+void expect_correct(const FlashConfig& config, const std::optional<AttentionHooks>& hook = {}, int launches = 1) {
   if (!runs(config)) return;
   ++configurations;
   const Check check = run(config, random_inputs(config), hook, device(), pipelines(), launches);
@@ -244,8 +244,8 @@ TEST_P(Variants, NeedlesAmongManyKeys) {
 
 // --- The score hook -------------------------------------------------------------------------------------------------
 
-ScoreHook alibi() {
-  ScoreHook hook;
+AttentionHooks alibi() {
+  AttentionHooks hook;
   hook.text =
       "#include \"common/attention/kernels/attention.h\"\n"
       "#define SCORE_IS_IDENTITY 0\n"
@@ -258,8 +258,8 @@ ScoreHook alibi() {
   return hook;
 }
 
-ScoreHook soft_cap() {
-  ScoreHook hook;
+AttentionHooks soft_cap() {
+  AttentionHooks hook;
   hook.text =
       "#include \"common/attention/kernels/attention.h\"\n"
       "#define SCORE_IS_IDENTITY 0\n"
@@ -273,8 +273,8 @@ ScoreHook soft_cap() {
 }
 
 // Keys at most 5 from the query, in the second batch only: rows far from any key have none.
-ScoreHook window() {
-  ScoreHook hook;
+AttentionHooks window() {
+  AttentionHooks hook;
   hook.text =
       "#include \"common/attention/kernels/attention.h\"\n"
       "#define SCORE_IS_IDENTITY 0\n"
@@ -287,13 +287,13 @@ ScoreHook window() {
   return hook;
 }
 
-TEST_P(Variants, ScoreHook) {
+TEST_P(Variants, AttentionHooks) {
   for (const bool causal : {false, true}) {
     FlashConfig config = small(GetParam());
     config.shape.batch = 2;
     config.shape.q_len = 60;
     config.shape.causal = causal;
-    for (const ScoreHook& hook : {alibi(), soft_cap(), window()}) expect_correct(config, hook);
+    for (const AttentionHooks& hook : {alibi(), soft_cap(), window()}) expect_correct(config, hook);
     config.dtype = DType::bf16;
     expect_correct(config, alibi());
   }

@@ -59,6 +59,14 @@ std::string machine_code(const std::string& cubin) {
   return code;
 }
 
+std::string instructions_of(const std::string& cubin) {
+  std::string code;
+  for (const auto& [name, content] : sections_of(cubin)) {
+    if (name.starts_with(".text")) code += name + '\n' + content;
+  }
+  return code;
+}
+
 CodeContents cuda_contents(const Binary& binary) {
   CodeContents found;
   found.bytes = 0;

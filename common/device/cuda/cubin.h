@@ -11,6 +11,9 @@ namespace attn {
 /// A cubin's code and constants. Its line tables name the folder that the process runs in; the code's hash must not.
 std::string machine_code(const std::string& cubin);
 
+/// Its code alone: among the constants are the addresses of function constants, also of those that no code reads.
+std::string instructions_of(const std::string& cubin);
+
 /// Bytes of a cubin's code, and how often each instruction stands in it ("HGMMA": 16), without its modifiers: of the
 /// kernel and of the functions that it calls. No instructions where no disassembler (nvdisasm) is installed.
 CodeContents cuda_contents(const Binary& binary);

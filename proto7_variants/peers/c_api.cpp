@@ -1,5 +1,5 @@
-// One configuration of proto1_flash for a caller in another language: what scripts/peers_gpu.py needs to measure it in
-// turn with another implementation, in one process. Functions that fail return null or a negative number and leave a
+// Attention with its modifiers for a caller in another language: what scripts/peers_gpu.py and peers_variants.py need to
+// measure a case in turn with another implementation, in one process. Functions that fail return null or a negative number and leave a
 // line in `message`.
 #include <cstdio>
 #include <exception>
@@ -11,6 +11,8 @@
 #include "common/attention/problem.h"
 #include "common/base/error.h"
 #include "common/experiment/ceilings.h"
+#include "proto7_variants/problem.h"
+#include "proto7_variants/sweep.h"
 
 namespace {
 
@@ -29,16 +31,18 @@ void load(Peer& peer, const char* axes, const char* qkv_path) {
   Case config;
   std::istringstream words(axes);
   for (std::string word; words >> word;) {
-    const Axis axis = parse_axis(word, flash_axes());
+    const Axis axis = parse_axis(word, variants_axes());
     config.set(axis.name, axis.values.front());
   }
   for (const Axis& axis : flash_input_axes(qkv_path)) config.set(axis.name, axis.values.front());
-  complete_flash(config, peer.device->info());
-  if (const auto reason = flash_skip_reason(config, peer.device->info())) throw BadInput(*reason);
-  const FlashConfig flash = FlashConfig::from(config);
+  const DeviceInfo& info = peer.device->info();
+  complete_variants(config, info);
+  if (const auto reason = skip_reason(variants_plan(config, {info}), info)) throw BadInput(*reason);
+  const FlashConfig flash = modified_config(config);
   peer.problem.reset();  // its tensors make room
   peer.problem = std::make_unique<FlashProblem>(*peer.device, *peer.pipelines,
-                                                std::make_shared<FlashInputs>(*peer.device, flash, 0, qkv_path), flash);
+                                                std::make_shared<FlashInputs>(*peer.device, flash, 0, qkv_path), flash,
+                                                variants_hooks(config));
   peer.problem->poison();
   peer.tile = std::to_string(flash.block_r) + "x" + std::to_string(flash.block_c);
   peer.launch = CommandEncoder();
@@ -76,7 +80,7 @@ void* flash_peer_open(const char* device, char* message, size_t message_bytes) {
 void flash_peer_close(void* peer) { delete static_cast<Peer*>(peer); }
 
 /// Loads q, k and v [batch, heads, seq, head_dim] from a safetensors file; `axes` says the rest: "variant=tuned
-/// causal=1 out_dtype=bf16 layout=bhsd". Returns the tile, null on failure.
+/// causal=1 out_dtype=bf16 layout=bhsd alibi=1". Returns the tile, null on failure.
 const char* flash_peer_load(void* peer, const char* axes, const char* qkv_path, char* message, size_t message_bytes) {
   return guarded(message, message_bytes, [&]() -> const char* {
     load(*static_cast<Peer*>(peer), axes, qkv_path);

@@ -1,0 +1,14 @@
+// What proto7_variants claims, and how its measurements answer.
+#pragma once
+
+#include <vector>
+
+#include "common/records/claim.h"
+
+namespace attn {
+
+/// The claims, registered before anything runs: every modifier by itself and all together against plain attention, on
+/// each shape, and heads that share keys against heads that do not.
+std::vector<Claim> variants_claims();
+
+}  // namespace attn

@@ -1,0 +1,74 @@
+// The modifiers of a score, in this order; each is off where its constant is 0:
+//   SOFT_CAP   cap tanh(s / cap) (Gemma 2, 2024); the constant is the cap
+//   ALIBI      - slope (position of q - position of k) (Press et al. 2022); the last query stands at the last key
+//   BIAS       + a tensor's element, whose stride is 0 along axes that share it
+//
+// For 16-bit elements a GPU takes the hardware's tanh, which is off by 2^-11 of the result.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "proto7_variants/kernels/modifiers.h"
+#ifdef __CUDACC__
+#include "common/kernel/cuda.h"
+#else
+#include "common/kernel/cpu.h"
+#endif
+
+#define SCORE_IS_IDENTITY (SOFT_CAP == 0 && ALIBI == 0 && BIAS == 0)
+
+#ifdef __CUDACC__
+static inline float tanh_of(float x) { return IN_TYPE == F32 ? tanhf(x) : tanh_approx(x); }
+#else
+namespace modifiers {
+#include "common/kernel/math.h"
+}
+static INLINE float tanh_of(float x) { return modifiers::tanhf(x); }
+#endif
+
+static inline float capped(float s) {
+  constexpr float cap = SOFT_CAP;
+  return cap * tanh_of(s * (1 / cap));
+}
+static inline float slope_of(const ScoreContext& context) {
+  return table_at<float>(context, modifiers_of(context).slopes)[context.head];
+}
+static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
+// Of keys that exist: a tile may reach beyond them.
+static inline float bias_of(int q, int k, const ScoreContext& context) {
+  if (q >= context.q_len || k >= context.kv_len) return 0;
+  const ModifierData& data = modifiers_of(context);
+  const long long* const strides = data.bias_strides;
+  return table_at<float>(
+      context, data.bias)[context.batch * strides[0] + context.head * strides[1] + q * strides[2] + k * strides[3]];
+}
+
+static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
+                          [[maybe_unused]] const ScoreContext& context) {
+  if constexpr (SOFT_CAP != 0) s = capped(s);
+  if constexpr (ALIBI != 0) s += slope_of(context) * static_cast<float>(k - own_key(q, context));
+  if constexpr (BIAS != 0) s += bias_of(q, k, context);
+  return s;
+}
+
+#if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
+// By tile: ALiBi then costs two multiply-adds, slope * (columns from the first key) + what the first key has; the
+// factors of the soft cap join those of the kernel.
+#define SCORE_GRAIN SCORE_TILE
+#if SOFT_CAP_VALUE
+#define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
+#define SCORE_OUT (ALIBI || BIAS ? 1.0f : static_cast<float>(SOFT_CAP))
+#endif
+static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] const ScoreContext& context) {
+  [[maybe_unused]] float slope = 0, first[2] = {};
+  if constexpr (ALIBI != 0) {
+    slope = slope_of(context);
+    for (int r = 0; r < 2; ++r) first[r] = slope * static_cast<float>(k - own_key(q + r * 8, context));
+  }
+  UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+    [[maybe_unused]] const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
+    if constexpr (SOFT_CAP != 0) s[i] = tanh_of(s[i]) * (ALIBI || BIAS ? static_cast<float>(SOFT_CAP) : 1.0f);
+    if constexpr (ALIBI != 0) s[i] += slope * static_cast<float>(column) + first[r];
+    if constexpr (BIAS != 0) s[i] += bias_of(q + r * 8, k + column, context);
+  }
+}
+#endif

@@ -1,0 +1,11 @@
+// SINKS: a logit for each head (gpt-oss, 2025), in a table.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "proto7_variants/kernels/modifiers.h"
+
+#define SINK_IS_NONE (SINKS == 0)
+
+static inline float sink_logit(const ScoreContext& context) {
+  return table_at<float>(context, modifiers_of(context).sinks)[context.head];
+}

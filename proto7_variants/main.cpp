@@ -1,0 +1,26 @@
+// proto7_variants: what does each modifier of attention cost, if all are hooks of one kernel?
+//
+// ALiBi, soft cap, additive tensors, sinks, windows, prefixes, documents, lengths and shared heads, by themselves and
+// together, on the tuned kernels of common/attention. Each case is checked against the oracle with the same functions
+// in double. Hypotheses: findings.cpp.
+#include "common/attention/axes.h"
+#include "common/experiment/experiment.h"
+#include "proto7_variants/findings.h"
+#include "proto7_variants/problem.h"
+#include "proto7_variants/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {.name = "proto7_variants",
+                               .summary = "Modifiers of attention: what each costs as a hook of one kernel.",
+                               .axes = variants_axes(),
+                               .compared_axes = variants_compared_axes(),
+                               .default_tile = false,
+                               .claims = [](const DeviceInfo&) { return variants_claims(); },
+                               .sweep = variants_sweep,
+                               .complete = complete_variants,
+                               .plan = variants_plan,
+                               .make = variants_problems(),
+                               .input_axes = flash_input_axes};
+  return run_experiment(argc, argv, spec);
+}

@@ -1,0 +1,217 @@
+#include "proto7_variants/modifiers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+
+#include "common/base/error.h"
+#include "proto7_variants/kernels/modifiers.h"
+
+namespace attn {
+namespace {
+
+constexpr uint64_t table_seed = 7;  // tables are part of what a case says, not of a run's inputs
+
+/// Appends a table to a hook's data, where a kernel may read it 16 bytes at a time; the offset from its beginning.
+template <typename T>
+int append(std::vector<std::byte>& data, const std::vector<T>& table) {
+  data.resize((data.size() + 15) / 16 * 16);
+  const size_t offset = data.size();
+  const auto bytes = std::as_bytes(std::span(table));
+  data.insert(data.end(), bytes.begin(), bytes.end());
+  return static_cast<int>(offset);
+}
+
+std::string instead(const std::string& hook) {
+  return fmt::format("#include \"proto7_variants/kernels/{}.h\"\n", hook);
+}
+
+bool has_axis(const std::string& bias, char axis) { return bias.find(axis) != std::string::npos; }
+
+}  // namespace
+
+Modifiers Modifiers::from(const Case& config) {
+  Modifiers m;
+  m.alibi = config.integer("alibi") != 0;
+  m.soft_cap = config.integer("soft_cap");
+  m.bias = config.text("bias");
+  m.sinks = config.integer("sinks") != 0;
+  m.window_left = config.integer("window_left");
+  m.window_right = config.integer("window_right");
+  m.prefix = config.integer("prefix");
+  m.documents = config.integer("documents");
+  m.lengths = config.integer("lengths") != 0;
+  if (m.prefix > 0 && config.integer("causal") == 0) {
+    throw BadInput(fmt::format("prefix={}: without causal=1 every query sees those keys anyway", m.prefix));
+  }
+  return m;
+}
+
+FlashConfig modified_config(const Case& config) {
+  FlashConfig flash = FlashConfig::from(config);
+  if (config.integer("prefix") > 0) flash.shape.causal = false;
+  return flash;
+}
+
+const std::vector<std::pair<std::string, std::string>>& modifier_axes() {
+  static const std::vector<std::pair<std::string, std::string>> axes = {
+      {"alibi", "0"},         {"soft_cap", "0"}, {"bias", "none"},   {"sinks", "0"},  {"window_left", "-1"},
+      {"window_right", "-1"}, {"prefix", "0"},   {"documents", "0"}, {"lengths", "0"}};
+  return axes;
+}
+
+std::vector<std::string> modifiers_on(const Case& config) {
+  std::vector<std::string> on;
+  for (const auto& [axis, off] : modifier_axes()) {
+    if (config.key({axis}) != axis + "=" + off) on.push_back(axis);
+  }
+  return on;
+}
+
+std::vector<double> alibi_slopes(int64_t heads) {
+  int64_t power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (int64_t i = 1; i <= power; ++i) {
+    slopes.push_back(std::exp2(-8 * static_cast<double>(i) / static_cast<double>(power)));
+  }
+  for (int64_t i = 1; static_cast<int64_t>(slopes.size()) < heads; i += 2) {
+    slopes.push_back(std::exp2(-4 * static_cast<double>(i) / static_cast<double>(power)));
+  }
+  return slopes;
+}
+
+ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& config)
+    : modifiers_(std::move(modifiers)), shape_(config.shape), dtype_(config.dtype) {
+  if (modifiers_.prefix > 0 && shape_.causal) throw std::invalid_argument("a prefix is for kernels without CAUSAL");
+  const AttentionShape& s = shape_;
+  std::mt19937_64 random(table_seed);
+  std::normal_distribution<float> normal;
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
+  if (modifiers_.alibi) {
+    for (const double slope : alibi_slopes(s.q_heads)) slopes_.push_back(static_cast<float>(slope));
+  }
+  if (modifiers_.sinks) {
+    for (int64_t head = 0; head < s.q_heads; ++head) sinks_.push_back(normal(random));
+  }
+  if (modifiers_.lengths) {  // the first sequence is whole, the others are half of it to all of it
+    for (int64_t batch = 0; batch < s.batch; ++batch) {
+      lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
+    }
+  }
+  if (modifiers_.documents > 0) {
+    for (int64_t begin = 0, end = 0; begin < s.kv_len; begin = end) {
+      end = std::min(s.kv_len, begin + 1 + up_to(2 * modifiers_.documents - 2));
+      for (int64_t key = begin; key < end; ++key) {
+        documents_.insert(documents_.end(), {static_cast<int>(begin), static_cast<int>(end)});
+      }
+    }
+  }
+  if (modifiers_.bias != "none") {
+    int64_t size = 1;
+    const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}, {'k', s.kv_len}};
+    for (int axis = 3; axis >= 0; --axis) {
+      if (!has_axis(modifiers_.bias, axes[axis].first)) continue;
+      bias_strides_[axis] = size;
+      size *= axes[axis].second;
+    }
+    for (int64_t i = 0; i < size; ++i) bias_.push_back(normal(random));
+  }
+}
+
+AttentionHooks ModifiedAttention::hooks() const {
+  const Modifiers& m = modifiers_;
+  AttentionHooks hooks;
+  hooks.text = instead("score");
+  for (const char* hook : {"keys", "sink"}) {
+    hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
+  }
+  hooks.constants = {{"ALIBI", m.alibi},   {"SOFT_CAP", m.soft_cap},       {"BIAS", m.bias != "none"},
+                     {"SINKS", m.sinks},   {"WINDOW_LEFT", m.window_left}, {"WINDOW_RIGHT", m.window_right},
+                     {"PREFIX", m.prefix}, {"DOCUMENTS", m.documents > 0}, {"LENGTHS", m.lengths}};
+  hooks.identity = !m.alibi && m.soft_cap == 0 && m.bias == "none";
+  // Of the hardware's tanh; of others some units of f32 are in the tolerance already.
+  hooks.score_error = m.soft_cap != 0 && dtype_ != DType::f32 ? 0x1p-11 : 0;
+
+  ModifierData head{};
+  hooks.data = bytes_of(head);
+  head.slopes = append(hooks.data, slopes_);
+  head.sinks = append(hooks.data, sinks_);
+  head.lengths = append(hooks.data, lengths_);
+  head.documents = append(hooks.data, documents_);
+  head.bias = append(hooks.data, bias_);
+  std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
+  std::ranges::copy(bytes_of(head), hooks.data.begin());
+
+  hooks.name =
+      fmt::format("alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={}", m.alibi,
+                  m.soft_cap, m.bias, m.sinks, m.window_left, m.window_right, m.prefix, m.documents, m.lengths);
+  const auto self = std::make_shared<ModifiedAttention>(*this);
+  hooks.reference = [self](std::span<double> scores, int64_t batch, int64_t head_index, int64_t q) {
+    const auto [begin, end] = self->visible(batch, q);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const auto k = static_cast<int64_t>(i);
+      scores[i] = begin <= k && k < end ? self->changed(scores[i], batch, head_index, q, k)
+                                        : -std::numeric_limits<double>::infinity();
+    }
+  };
+  if (m.sinks) {
+    hooks.sink = [self](int64_t, int64_t head_index) {
+      return static_cast<double>(self->sinks_[static_cast<size_t>(head_index)]);
+    };
+  }
+  return hooks;
+}
+
+std::pair<int64_t, int64_t> ModifiedAttention::visible(int64_t batch, int64_t q) const {
+  const Modifiers& m = modifiers_;
+  const int64_t own = q + shape_.kv_len - shape_.q_len;
+  int64_t begin = 0, end = shape_.causal ? own + 1 : shape_.kv_len;
+  if (m.prefix > 0) end = std::max(own + 1, m.prefix);
+  if (m.window_left >= 0) begin = std::max(begin, own - m.window_left);
+  if (m.window_right >= 0) end = std::min(end, own + m.window_right + 1);
+  if (m.lengths) end = std::min<int64_t>(end, lengths_[static_cast<size_t>(batch)]);
+  if (m.documents > 0) {
+    const auto key = static_cast<size_t>(std::max<int64_t>(own, 0));
+    begin = std::max<int64_t>(begin, documents_[2 * key]);
+    end = std::min<int64_t>(end, documents_[2 * key + 1]);
+  }
+  return {begin, std::clamp<int64_t>(end, 0, shape_.kv_len)};
+}
+
+double ModifiedAttention::visible_pairs() const {
+  double pairs = 0;
+  for (int64_t batch = 0; batch < shape_.batch; ++batch) {
+    for (int64_t q = 0; q < shape_.q_len; ++q) {
+      const auto [begin, end] = visible(batch, q);
+      pairs += static_cast<double>(std::max<int64_t>(end - begin, 0));
+    }
+  }
+  return pairs * static_cast<double>(shape_.q_heads);
+}
+
+double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const {
+  const Modifiers& m = modifiers_;
+  if (m.soft_cap != 0) {
+    const auto cap = static_cast<double>(m.soft_cap);
+    s = cap * std::tanh(s / cap);
+  }
+  if (m.alibi) {
+    const int64_t distance = q + shape_.kv_len - shape_.q_len - k;
+    s -= static_cast<double>(slopes_[static_cast<size_t>(head)]) * static_cast<double>(distance);
+  }
+  if (m.bias != "none") {
+    const int64_t index[4] = {batch, head, q, k};
+    int64_t at = 0;
+    for (int axis = 0; axis < 4; ++axis) at += index[axis] * bias_strides_[axis];
+    s += static_cast<double>(bias_[static_cast<size_t>(at)]);
+  }
+  return s;
+}
+
+}  // namespace attn

@@ -1,0 +1,64 @@
+// Modifiers of attention: what a case asks for, their hooks for the kernels, and the same in double for the oracle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/attention/backend.h"
+#include "common/attention/hook.h"
+#include "common/records/case.h"
+
+namespace attn {
+
+/// All of them compose with each other, and with causal attention; kernels/score.h, keys.h and sink.h say what each
+/// does. Every default is off.
+struct Modifiers {
+  bool alibi = false, sinks = false, lengths = false;
+  int64_t soft_cap = 0;                         // the cap
+  int64_t window_left = -1, window_right = -1;  // keys beside the query's own
+  int64_t prefix = 0;                           // keys that every query sees, beside the causal ones
+  int64_t documents = 0;                        // keys of a document, on average
+  std::string bias = "none";                    // the axes that the tensor has; along the others it is shared
+
+  /// Throws BadInput for what makes no sense on any device.
+  static Modifiers from(const Case& config);
+  bool operator==(const Modifiers&) const = default;
+};
+
+/// The attention that the hooks modify: with a prefix its mask is the hook's alone. Throws as FlashConfig::from does.
+FlashConfig modified_config(const Case& config);
+
+/// The axes of Modifiers, each with what turns it off, as a case's key has it.
+const std::vector<std::pair<std::string, std::string>>& modifier_axes();
+/// The names of those that a case turns on.
+std::vector<std::string> modifiers_on(const Case& config);
+
+/// Slopes of ALiBi, one a head: 2^(-8 i / heads) for i from 1 where `heads` is a power of two; else those of the next
+/// smaller power, then every second of the next larger one (Press et al. 2022, and the authors' code).
+std::vector<double> alibi_slopes(int64_t heads);
+
+/// Modifiers on one shape, with the tables that they read: drawn with a seed of their own, from the shape alone.
+class ModifiedAttention {
+ public:
+  ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
+
+  AttentionHooks hooks() const;
+  /// First and last key, plus one, that a query sees, within [0, kv_len]; none where the first is not before the last.
+  std::pair<int64_t, int64_t> visible(int64_t batch, int64_t q) const;
+  /// Query-key pairs that no rule hides, over the whole batch.
+  double visible_pairs() const;
+
+ private:
+  double changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const;
+
+  Modifiers modifiers_;
+  AttentionShape shape_;
+  DType dtype_;
+  std::vector<float> slopes_, sinks_, bias_;
+  std::vector<int> lengths_, documents_;  // documents: begin and end for each key
+  int64_t bias_strides_[4] = {};
+};
+
+}  // namespace attn

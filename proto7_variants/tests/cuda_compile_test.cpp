@@ -1,0 +1,66 @@
+// The hooks in the wgmma kernel, compiled for a Hopper GPU without one.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/attention/launch.h"
+#include "common/device/cuda/cubin.h"
+#include "common/testing/captured_log.h"
+#include "common/testing/cuda_compiler.h"
+#include "proto7_variants/modifiers.h"
+
+namespace attn {
+namespace {
+
+using ModifiersCudaCompileTest = test::CudaCompilerTest;
+
+// Registers are enough, and products overlap (the compiler warns where they do not).
+TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
+  std::vector<Modifiers> all(5);
+  all[0].alibi = true;
+  all[1].soft_cap = 30;
+  all[2].window_left = 1024;
+  all[3].sinks = true;
+  all[4] = {.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100};
+  for (const int64_t head_dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) {
+      FlashConfig config;
+      config.variant = "tuned";
+      config.shape = {
+          .q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim, .causal = causal};
+      config.dtype = config.out_dtype = DType::bf16;
+      FlashBackend::of(test::hopper()).choose_tile(config, test::hopper());
+      for (const Modifiers& modifiers : all) {
+        const AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
+        const std::string what = fmt::format("{} at head_dim {} by {}x{}, causal {}", hooks.name, head_dim,
+                                             config.block_r, config.block_c, causal);
+        const test::CapturedLog log;
+        const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
+        EXPECT_EQ(binary.spill_bytes, 0) << what;
+        EXPECT_EQ(log.text(), "") << what;
+      }
+    }
+  }
+}
+
+TEST_F(ModifiersCudaCompileTest, WhatIsOffCostsNothing) {
+  for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
+    FlashConfig config;
+    config.variant = variant;
+    config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64, .causal = true};
+    config.dtype = DType::bf16;
+    config.block_r = 64;
+    config.block_c = 32;
+    const AttentionHooks off = ModifiedAttention({}, config).hooks();
+    const auto code = [&](const AttentionHooks* hooks) {
+      return instructions_of(compiler_->compile(attention_launch(config, test::hopper(), hooks).source, {}).code);
+    };
+    EXPECT_FALSE(code(nullptr).empty());
+    EXPECT_EQ(code(nullptr), code(&off)) << variant;
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,269 @@
+// Modifiers of attention against the oracle: each, every pair and all together, on every kernel of the device under
+// test; that what is off costs nothing; and hooks that are broken on purpose.
+#include "proto7_variants/modifiers.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/attention/problem.h"
+#include "common/base/error.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/tested_device.h"
+#include "proto7_variants/problem.h"
+#include "proto7_variants/sweep.h"
+
+namespace attn {
+namespace {
+
+using test::device;
+using test::on_cuda;
+using test::OnDevice;
+using test::pipelines;
+
+/// One modifier, with a value at which it shows on some ten keys.
+struct Switch {
+  const char* name;
+  std::function<void(Modifiers&)> turn_on;
+};
+
+std::vector<Switch> switches() {
+  return {{"alibi", [](Modifiers& m) { m.alibi = true; }},
+          {"soft_cap", [](Modifiers& m) { m.soft_cap = 2; }},
+          {"bias", [](Modifiers& m) { m.bias = "bhqk"; }},
+          {"sinks", [](Modifiers& m) { m.sinks = true; }},
+          {"window_left", [](Modifiers& m) { m.window_left = 9; }},
+          {"window_right", [](Modifiers& m) { m.window_right = 4; }},
+          {"prefix", [](Modifiers& m) { m.prefix = 21; }},
+          {"documents", [](Modifiers& m) { m.documents = 12; }},
+          {"lengths", [](Modifiers& m) { m.lengths = true; }}};
+}
+
+std::vector<std::string> kernels() {
+  const std::vector<std::string> on_cpu = {"naive", "tiled_scalar", "tiled_vector", "tuned", "tuned_bf16"};
+  return on_cuda ? std::vector<std::string>{"naive", "mma_sync", "mma_sync_bf16", "wgmma_bf16"} : on_cpu;
+}
+
+FlashConfig small_config(const std::string& name) {
+  FlashConfig config;
+  config.variant = name.substr(0, name.find("_bf16"));
+  config.dtype = name.ends_with("_bf16") ? DType::bf16 : DType::f32;
+  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 70, .kv_len = 83, .head_dim = 40};
+  config.block_r = on_cuda ? 64 : 32;
+  config.block_c = 16;
+  return config;
+}
+
+Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines()) {
+  const auto inputs = std::make_shared<FlashInputs>(device(), config, 7, "");
+  FlashProblem problem(device(), cache, inputs, config, ModifiedAttention(modifiers, config).hooks());
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device().submit(encoder);
+  return problem.check();
+}
+
+class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    config_ = small_config(GetParam());
+    if (const auto reason = FlashBackend::of(device().info()).skip_reason(config_, device().info())) {
+      GTEST_SKIP() << *reason;
+    }
+  }
+  void expect_right(const Modifiers& modifiers, const std::string& what) {
+    const AttentionShape& s = config_.shape;
+    const Check check = check_of(config_, modifiers);
+    EXPECT_TRUE(check.ok) << what << " q" << s.q_len << " k" << s.kv_len << " causal=" << s.causal << ": "
+                          << check.worst;
+  }
+
+  FlashConfig config_;
+};
+INSTANTIATE_TEST_SUITE_P(All, KernelModifiers, testing::ValuesIn(kernels()), [](const auto& i) { return i.param; });
+
+TEST_P(KernelModifiers, EachIsRightOnOddShapes) {
+  for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {1, 130}}) {
+    for (const bool causal : {false, true}) {
+      config_.shape.q_len = q_len;
+      config_.shape.kv_len = kv_len;
+      config_.shape.causal = causal;
+      for (const Switch& one : switches()) {
+        if (causal && one.name == std::string("prefix")) continue;
+        Modifiers modifiers;
+        one.turn_on(modifiers);
+        expect_right(modifiers, one.name);
+      }
+    }
+  }
+}
+
+TEST_P(KernelModifiers, AllAtOnce) {
+  Modifiers modifiers;
+  for (const Switch& one : switches()) one.turn_on(modifiers);
+  expect_right(modifiers, "all");
+  config_.layout = Layout::bshd;
+  config_.shape.q_len = 83;
+  config_.shape.kv_len = 70;  // the first queries see no key
+  expect_right(modifiers, "all, bshd");
+  modifiers.prefix = 0;
+  config_.shape.causal = true;
+  expect_right(modifiers, "all but the prefix, causal");
+}
+
+// With all constants off the hooks leave the kernel's machine code as it is without them. (Of the cuda dialect:
+// cuda_compile_test.cpp.)
+TEST_P(KernelModifiers, WhatIsOffCostsNothing) {
+  if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has it";
+  const AttentionHooks off = ModifiedAttention({}, config_).hooks();
+  const DeviceInfo& info = device().info();
+  const Binary plain = pipelines().get(attention_launch(config_, info, nullptr).source).binary;
+  const Binary hooked = pipelines().get(attention_launch(config_, info, &off).source).binary;
+  EXPECT_NE(plain.key, hooked.key);
+  EXPECT_EQ(plain.code_sha256, hooked.code_sha256);
+}
+
+class ModifiersTest : public OnDevice<testing::Test> {};
+
+TEST_F(ModifiersTest, EveryPairComposes) {
+  const FlashConfig config = small_config(on_cuda && device().info().has("wgmma") ? "tuned_bf16" : "tuned");
+  for (size_t i = 0; i < switches().size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      Modifiers modifiers;
+      switches()[i].turn_on(modifiers);
+      switches()[j].turn_on(modifiers);
+      const Check check = check_of(config, modifiers);
+      EXPECT_TRUE(check.ok) << switches()[i].name << " and " << switches()[j].name << ": " << check.worst;
+    }
+  }
+}
+
+TEST_F(ModifiersTest, BiasIsSharedAlongTheAxesItDoesNotName) {
+  const FlashConfig config = small_config("tuned");
+  for (const char* axes : {"k", "bk", "qk", "hqk", "bhqk"}) {
+    Modifiers modifiers;
+    modifiers.bias = axes;
+    const Check check = check_of(config, modifiers);
+    EXPECT_TRUE(check.ok) << axes << ": " << check.worst;
+  }
+}
+
+TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
+  EXPECT_EQ(alibi_slopes(1), (std::vector{std::exp2(-8)}));
+  EXPECT_EQ(alibi_slopes(4), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256.}));
+  EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
+}
+
+// A public kernel adds the distance where the paper takes it off.
+TEST(AlibiSlopes, FarKeysLoseWeight) {
+  FlashConfig config;
+  config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};
+  Modifiers modifiers;
+  modifiers.alibi = true;
+  std::vector<double> scores(5, 0.0);
+  ModifiedAttention(modifiers, config).hooks().reference(scores, 0, 1, 4);
+  EXPECT_EQ(scores, (std::vector<double>{-4 / 256., -3 / 256., -2 / 256., -1 / 256., 0}));
+}
+
+TEST(VisiblePairs, AreThoseThatTheRulesLeave) {
+  FlashConfig config;
+  config.shape = {.batch = 3, .q_heads = 2, .kv_heads = 2, .q_len = 4, .kv_len = 6};
+  Modifiers modifiers;
+  EXPECT_EQ(ModifiedAttention(modifiers, config).visible_pairs(), 3 * 2 * 4 * 6);
+  modifiers.window_left = 1;
+  modifiers.window_right = 0;
+  EXPECT_EQ(ModifiedAttention(modifiers, config).visible_pairs(), 3 * 2 * 4 * 2);
+  modifiers = {};
+  modifiers.prefix = 5;
+  EXPECT_EQ(ModifiedAttention(modifiers, config).visible_pairs(), 3 * 2 * (5 + 5 + 5 + 6));
+}
+
+struct ModifierMutation {
+  const char *modifier, *what, *file, *from, *to;
+};
+void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+constexpr const char* score_text = "proto7_variants/kernels/score.h";
+constexpr const char* keys_text = "proto7_variants/kernels/keys.h";
+constexpr const char* sink_text = "proto7_variants/kernels/sink.h";
+
+std::vector<ModifierMutation> modifier_mutations() {
+  std::vector<ModifierMutation> all = {
+      {"alibi", "sign_of_alibi", score_text, "return table_at<float>", "return -table_at<float>"},
+      {"alibi", "slope_of_another_head", score_text, "[context.head]", "[context.head ^ 1]"},
+      {"soft_cap", "cap_forgotten", score_text,
+       on_cuda ? "1.0f : static_cast<float>(SOFT_CAP))" : "return cap * tanh_of", on_cuda ? "1.0f)" : "return tanh_of"},
+      {"bias", "bias_transposed", score_text, "q * strides[2]", "q * strides[3]"},
+      {"sinks", "sink_of_another_head", sink_text, "[context.head]", "[0]"},
+      {"window_left", "window_one_too_wide", keys_text, "own - static_cast<int>(WINDOW_LEFT)",
+       "own - 1 - static_cast<int>(WINDOW_LEFT)"},
+      {"window_right", "window_one_too_short", keys_text, "static_cast<int>(WINDOW_RIGHT) + 1",
+       "static_cast<int>(WINDOW_RIGHT)"},
+      {"prefix", "prefix_ends_the_row", keys_text, "most(causal_end", "least(causal_end"},
+      {"documents", "document_of_the_key_before", keys_text, "[most(own, 0)]", "[most(own - 1, 0)]"},
+      {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"}};
+  // A GPU's kernels take scores by tile.
+  if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});
+  return all;
+}
+
+class MutatedModifiers : public OnDevice<testing::TestWithParam<ModifierMutation>> {};
+INSTANTIATE_TEST_SUITE_P(All, MutatedModifiers, testing::ValuesIn(modifier_mutations()),
+                         [](const auto& i) { return i.param.what; });
+
+TEST_P(MutatedModifiers, AreCaught) {
+  const ModifierMutation& mutation = GetParam();
+  const FlashConfig config = small_config("tuned");
+  Modifiers modifiers;
+  for (const Switch& one : switches()) {
+    if (one.name == std::string(mutation.modifier)) one.turn_on(modifiers);
+  }
+  const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+  PipelineCache cache(device(), "");
+  EXPECT_FALSE(check_of(config, modifiers, cache).ok);
+}
+
+// In the kernels' own text: a sink that is not part of the denominator, or counts with every thread of a row.
+struct SinkMutation {
+  const char *kernel, *file, *from, *to;
+};
+void PrintTo(const SinkMutation& mutation, std::ostream* out) { *out << mutation.kernel; }
+
+std::vector<SinkMutation> sink_mutations() {
+  if (on_cuda) {
+    return {{"naive", "naive.cuda.cu", "!SINK_IS_NONE && thread == 0", "!SINK_IS_NONE && thread < 0"},
+            {"mma_sync", "mma_sync.cuda.cu", "!SINK_IS_NONE && quarter == 0", "!SINK_IS_NONE && quarter <= 1"},
+            {"wgmma_bf16", "wgmma.cuda.cu", "!SINK_IS_NONE && thread % 4 == 0", "!SINK_IS_NONE"}};
+  }
+  return {{"naive", "naive.cpu.cpp", "SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum)", "0"},
+          {"tiled_vector", "tiled.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"},
+          {"tuned", "tuned.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"}};
+}
+
+class MutatedSinks : public OnDevice<testing::TestWithParam<SinkMutation>> {};
+INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedSinks, testing::ValuesIn(sink_mutations()),
+                         [](const auto& i) { return i.param.kernel; });
+
+TEST_P(MutatedSinks, AreCaught) {
+  const SinkMutation& mutation = GetParam();
+  const FlashConfig config = small_config(mutation.kernel);
+  const DeviceInfo& info = device().info();
+  if (const auto reason = FlashBackend::of(info).skip_reason(config, info)) GTEST_SKIP() << *reason;
+  Modifiers modifiers;
+  modifiers.sinks = true;
+  const test::MutatedSources mutated(std::string("common/attention/kernels/") + mutation.file, mutation.from,
+                                     mutation.to);
+  PipelineCache cache(device(), "");
+  EXPECT_FALSE(check_of(config, modifiers, cache).ok);
+}
+
+}  // namespace
+}  // namespace attn

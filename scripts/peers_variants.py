@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Modified attention on a GPU, bf16: proto7_variants against FlexAttention and FlashAttention-3, in one process.
+
+    scripts/peers_variants.py [--device cuda:0] [--seconds 0.1] [--out peers_variants.json] [--page]
+
+ALiBi, a soft cap of 30 and a window of 1024 keys, 32 heads, timed as scripts/peers_gpu.py does: captured graphs that
+take turns. FlexAttention gets each modifier as a score function or a block mask, and is compiled with torch.compile.
+FlashAttention-3 takes part where the package fa3-fwd has the modifier. --page writes the table into docs/peers.md; --from needs neither
+PyTorch nor a GPU.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+import peers_gpu as peers
+
+torch = peers.torch
+HEADS, CAP, WINDOW = 32, 30, 1024
+BEGIN, END = "<!-- peers-variants:begin -->\n", "<!-- peers-variants:end -->\n"
+# What ours and FlashAttention-3 call each row's modifier; the functions of FlexAttention are below.
+ROWS = {
+    "full": ("causal=0", {}),
+    "causal": ("causal=1", {"causal": True}),
+    "ALiBi": ("causal=0 alibi=1", None),
+    "ALiBi, causal": ("causal=1 alibi=1", None),
+    "soft cap": (f"causal=0 soft_cap={CAP}", {"softcap": float(CAP)}),
+    "soft cap, causal": (f"causal=1 soft_cap={CAP}", {"softcap": float(CAP), "causal": True}),
+    "window, causal": (f"causal=1 window_left={WINDOW}", None),
+}
+
+
+class FlexAttention(peers.Peer):
+    """torch.nn.attention.flex_attention, compiled for the one shape."""
+
+    def __init__(self, name, q, k, v):
+        from torch.nn.attention import flex_attention as flex
+        self.tensors = q, k, v
+        length = q.shape[2]
+        slopes = torch.exp2(-8 * torch.arange(1, HEADS + 1, device="cuda", dtype=torch.float32) / HEADS)
+
+        def alibi(score, _batch, head, row, key):
+            return score + slopes[head] * (key - row)
+
+        def soft_cap(score, _batch, _head, _row, _key):
+            return CAP * torch.tanh(score / CAP)
+
+        def causal(_batch, _head, row, key):
+            return row >= key
+
+        def window(_batch, _head, row, key):
+            return (row >= key) & (row - key <= WINDOW)
+
+        mask = window if "window" in name else causal if "causal" in name else None
+        self.options = {
+            "score_mod": alibi if "ALiBi" in name else soft_cap if "soft cap" in name else None,
+            "block_mask": flex.create_block_mask(mask, None, None, length, length) if mask else None}
+        torch._dynamo.reset()  # each row is compiled for itself
+        self.function = torch.compile(flex.flex_attention, dynamic=False)
+
+    def run(self):
+        return self.function(*self.tensors, **self.options)
+
+
+class FlashAttention3(peers.FlashAttention3):
+    def __init__(self, function, q, k, v, options):
+        super().__init__(function, q, k, v, False)
+        self.options = options
+
+    def run(self):
+        o = self.function(*self.tensors, **self.options)
+        return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
+
+
+def measure(ours, fa3, flush, name, dim, length, seconds, folder):
+    axes, fa3_options = ROWS[name]
+    torch.manual_seed(length + dim)
+    q, k, v = (torch.randn(1, HEADS, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    peers.save(folder / "qkv.safetensors", {"q": q, "k": k, "v": v})
+    tile = ours.load(f"variant=tuned {axes} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
+    others = {"flex": FlexAttention(name, q, k, v)}
+    if fa3 and fa3_options is not None:
+        others["fa3"] = FlashAttention3(fa3, q, k, v, fa3_options)
+    for peer in others.values():
+        peer.capture(flush)
+    sides = {"ours": ours, **others}
+    for _ in range(peers.WARM_UP):
+        for side in sides.values():
+            side.seconds()
+    want = others["flex"].output()
+    results = [ours.output(want.shape), *(peer.output() for other, peer in others.items() if other != "flex")]
+    agree = all(bool(((got - want).abs() <= peers.ATOL + peers.RTOL * want.abs()).all()) for got in results)
+    turns = peers.take_turns(sides, seconds)
+    medians = {f"{side}_us": 1e6 * peers.statistics.median(turn[side] for turn in turns) for side in sides}
+    ratios = {f"{side}_ratio": peers.statistics.median(turn[side] / turn["ours"] for turn in turns) for side in others}
+    return {"modifier": name, "head_dim": dim, "length": length, "tile": tile, "turns": len(turns), "agree": agree,
+            **medians, **ratios}
+
+
+def table(rows, about):
+    lines = [f"Measured on {about['device']} with FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, "
+             f"{HEADS} heads, by `scripts/peers_variants.py`. Microseconds, and the medians of the ratios turn by turn. "
+             f"Timed: {about['window']}.\n\n",
+             "| modifier | head_dim | length | tile | ours | FlexAttention | ours / Flex | FA-3 | ours / FA-3 |\n",
+             "|---" * 9 + "|\n"]
+    for row in rows:
+        fa3 = [f"{row['fa3_us']:.0f}", f"{row['fa3_ratio']:.2f}"] if "fa3_us" in row else ["", ""]
+        cells = [row["modifier"], row["head_dim"], row["length"], row["tile"],
+                 f"{row['ours_us']:.0f}{'' if row['agree'] else ' (results differ)'}", f"{row['flex_us']:.0f}",
+                 f"{row['flex_ratio']:.2f}", *fa3]
+        lines.append("| " + " | ".join(map(str, cells)) + " |\n")
+    return "".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--library", type=pathlib.Path, default=peers.ROOT / "build/gpu/libattention_c.so")
+    parser.add_argument("--seconds", type=float, default=0.1, help="device time per row")
+    parser.add_argument("--out", type=pathlib.Path, help="rows as JSON")
+    parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")
+    parser.add_argument("--page", nargs="?", const=peers.PAGE, type=pathlib.Path, metavar="FILE",
+                        help="write the table into FILE, docs/peers.md where none is named")
+    options = parser.parse_args()
+
+    if options.source:
+        result = json.loads(options.source.read_text())
+    elif torch is None or not torch.cuda.is_available():
+        sys.exit("peers_variants: needs PyTorch and a GPU")
+    else:
+        fa3, fa3_name = peers.flash_attention_3()
+        result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
+                            "fa3": fa3_name or "no FlashAttention-3", "window": peers.WINDOW}, "rows": []}
+        ours = peers.Ours(options.library, options.device)
+        peers.timed_event()
+        flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ROWS:
+                for dim in (64, 128):
+                    for length in (2048, 8192):
+                        row = measure(ours, fa3, flush, name, dim, length, options.seconds, pathlib.Path(folder))
+                        result["rows"].append(row)
+                        print(f"{name} D={dim} N={length} {row['tile']}: {row['ours_us']:.1f} us; " +
+                              ", ".join(f"{peer} {row[peer + '_us']:.1f} ({row[peer + '_ratio']:.3f})"
+                                        for peer in ("flex", "fa3") if peer + "_us" in row) +
+                              ("" if row["agree"] else " RESULTS DIFFER"), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.page:
+        head, rest = options.page.read_text().split(BEGIN)
+        options.page.write_text(head + BEGIN + table(result["rows"], result["about"]) + END + rest.split(END)[1])
+    return 0 if all(row["agree"] for row in result["rows"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
