@@ -152,7 +152,7 @@ int64_t rope_tile_rows(const RopeConfig& config, const RopeShape& shape, const D
   if (device.is_cuda()) {
     return std::min(shape.rows, rope_threads / rope_units(config, rope_group(config, shape, device)));
   }
-  constexpr int64_t floats = 2048, most = 16;
+  constexpr int64_t floats = 8192, most = 64;
   const int64_t fit = std::clamp<int64_t>(floats / (2 * rope_factors(config)), 1, most);
   return std::clamp<int64_t>(shape.batch * shape.rows / (4 * static_cast<int64_t>(device.units)), 1, fit);
 }

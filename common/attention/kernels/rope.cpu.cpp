@@ -15,23 +15,32 @@ constexpr int HALF = ROTARY_DIM / 2;
 constexpr int FACTORS = INTERLEAVED ? ROTARY_DIM : HALF;  // of a row
 using Floats = Vector<float, GROUP>;
 
-// For neighbours that make a pair there is a cosine and a sine each, the first sine negative.
-INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
-  for (int i = 0; i < HALF; ++i) {
-    RopeAngle angle;
-    if constexpr (TABLE) {
-      angle = {p.cosines[position * HALF + i], p.sines[position * HALF + i]};
-    } else {
-      angle = rope_angle_at(p.frequencies[i], position);
-      angle = {angle.cosine * p.factor, angle.sine * p.factor};
+INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long long position) {
+  if constexpr (TABLE) {
+    const float* const from_cosines = p.cosines + position * HALF;
+    const float* const from_sines = p.sines + position * HALF;
+    for (int i = 0; i < HALF; ++i) cosines[i] = from_cosines[i], sines[i] = from_sines[i];
+  } else {
+    const unsigned long long* const frequencies = p.frequencies;
+    const float factor = p.factor;
+    VECTORIZE for (int i = 0; i < HALF; ++i) {
+      const RopeAngle angle = rope_angle_at(frequencies[i], position);
+      cosines[i] = angle.cosine * factor;
+      sines[i] = angle.sine * factor;
     }
-    if constexpr (INTERLEAVED) {
-      cosines[2 * i] = cosines[2 * i + 1] = angle.cosine;
-      sines[2 * i] = -angle.sine;
-      sines[2 * i + 1] = angle.sine;
-    } else {
-      cosines[i] = angle.cosine;
-      sines[i] = angle.sine;
+  }
+}
+
+// Neighbours that make a pair have a cosine and a sine each, the first sine negative.
+INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
+  constexpr int first = FACTORS - HALF;
+  find_angles(cosines + first, sines + first, p, position);
+  if constexpr (INTERLEAVED) {
+    for (int i = 0; i < HALF; ++i) {
+      const float c = cosines[first + i], s = sines[first + i];
+      cosines[2 * i] = cosines[2 * i + 1] = c;
+      sines[2 * i] = -s;
+      sines[2 * i + 1] = s;
     }
   }
 }
@@ -86,8 +95,12 @@ extern "C" void rope_rotate(const RopeParams* params, const Threadgroup* group) 
     return batch * strides.batch + head * strides.head + row * strides.row;
   };
   for (const RopeTensor& t : p.tensors) {
-    for (int head = 0; head < t.heads; ++head) {
-      for (int row = 0; row < rows; ++row) {
+    // In the order in which they lie.
+    const bool heads_first = t.in_strides.head < t.in_strides.row;
+    const int outer_count = heads_first ? rows : t.heads, inner_count = heads_first ? t.heads : rows;
+    for (int outer = 0; outer < outer_count; ++outer) {
+      for (int inner = 0; inner < inner_count; ++inner) {
+        const int head = heads_first ? inner : outer, row = heads_first ? outer : inner;
         turn_row(t, place(t.in_strides, head, first_row + row), place(t.out_strides, head, first_row + row),
                  cosines + row * FACTORS, sines + row * FACTORS);
       }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/attention/tests/rope_mutations.h"
 #include "common/base/error.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
@@ -25,9 +26,7 @@ using test::MutatedSources;
 using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
-
-constexpr const char* rope_cpu_file = "common/attention/kernels/rope.cpu.cpp";
-constexpr const char* rope_cuda_file = "common/attention/kernels/rope.cuda.cu";
+using test::RopeMutation;
 
 // ---- frequencies
 
@@ -191,8 +190,16 @@ constexpr DType rope_dtypes[] = {DType::f32, DType::f16, DType::bf16};
 constexpr RopePairing rope_pairings[] = {RopePairing::half_split, RopePairing::interleaved};
 
 TEST_F(RopeTest, DimensionsPairingsAndTypes) {
-  for (const auto& [head_dim, rotary_dim] :
-       {std::pair{64, 64}, {128, 128}, {96, 64}, {8, 2}, {40, 20}, {72, 48}, {256, 256}, {128, 6}, {512, 34}}) {
+  for (const auto& [head_dim, rotary_dim] : {std::pair{64, 64},
+                                             {128, 128},
+                                             {96, 64},
+                                             {8, 2},
+                                             {40, 20},
+                                             {72, 48},
+                                             {256, 256},
+                                             {128, 6},
+                                             {512, 34},
+                                             {512, 512}}) {
     for (const RopePairing pairing : rope_pairings) {
       for (const DType dtype : rope_dtypes) {
         for (const bool table : {false, true}) {
@@ -252,6 +259,15 @@ TEST_F(RopeTest, FarPositions) {
     test.offsets = {0, 999'936, 1'000'000, 77};
     expect_right(test);
   }
+}
+
+TEST_F(RopeTest, MoreTilesThanAGridHas) {
+  if (!on_cuda) GTEST_SKIP() << "of a GPU";
+  RopeCase test{.config = rope_of(512, 510), .shape = {}};
+  test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
+  const Launch launch = rope_launch(test.config, test.shape, device().info());
+  EXPECT_EQ(launch.grid.y, 65535u);
+  expect_right(test);
 }
 
 // Rows of a cache that is longer, beside rows that stay as they are.
@@ -394,47 +410,16 @@ TEST_F(RopeTest, ThePlanCountsBytesOnce) {
 
 // ---- kernels broken on purpose
 
-struct RopeMutation {
-  const char *what, *from, *to;
-  bool interleaved = false;
-};
-
-std::vector<RopeMutation> rope_mutations(bool of_cuda) {
-  if (of_cuda) {
-    return {{"turned_the_other_way", "x * angle.cosine - y * angle.sine", "x * angle.cosine + y * angle.sine"},
-            {"neighbours_as_pairs", "constexpr bool ACROSS = !INTERLEAVED || GROUP == 1;",
-             "constexpr bool ACROSS = INTERLEAVED || GROUP == 1;"},
-            {"halves_as_pairs", "constexpr bool ACROSS = !INTERLEAVED || GROUP == 1;",
-             "constexpr bool ACROSS = INTERLEAVED || GROUP == 1;", true},
-            {"offset_ignored", "p.offsets ? p.offsets[batch] : 0", "0"},
-            {"offset_of_the_first", "p.offsets[batch]", "p.offsets[0]"},
-            {"heads_beyond_the_last", "block < q_blocks ? 0 : 1", "0"},
-            {"factor_left_out", "angle.sine * p.factor", "angle.sine"},
-            {"rest_not_copied", "!turns && t.in == t.out", "!turns"}};
-  }
-  return {{"turned_the_other_way", "x * c - y * s", "x * c + y * s"},
-          {"turned_the_other_way_interleaved", "sines[2 * i] = -angle.sine", "sines[2 * i] = angle.sine", true},
-          {"neighbours_as_pairs", "if constexpr (INTERLEAVED) {\n      store",
-           "if constexpr (!INTERLEAVED) {\n      store"},
-          {"offset_ignored", "p.offsets ? p.offsets[batch] : 0", "0"},
-          {"offset_of_the_first", "p.offsets[batch]", "p.offsets[0]"},
-          {"factor_left_out", "angle.sine * p.factor", "angle.sine"},
-          {"rest_not_copied", "if (t.in == t.out) return;", "return;"}};
-}
-
 class RopeMutations : public OnDevice<testing::TestWithParam<RopeMutation>> {};
-INSTANTIATE_TEST_SUITE_P(All, RopeMutations, testing::ValuesIn(rope_mutations(on_cuda)),
+INSTANTIATE_TEST_SUITE_P(All, RopeMutations, testing::ValuesIn(test::rope_mutations(on_cuda)),
                          [](const auto& test) { return std::string(test.param.what); });
 
 TEST_P(RopeMutations, AreCaught) {
   const RopeMutation& mutation = GetParam();
-  RopeCase test{
-      .config = rope_of(96, 64, rope_pairings[mutation.interleaved], RopeYarn{.factor = 4, .original_length = 2048}),
-      .shape = {}};
-  test.shape = {.batch = 2, .q_heads = 5, .kv_heads = 2, .rows = 19, .dtype = DType::bf16};
-  test.offsets = {3, 70};
+  const RopeCase test{
+      .config = test::rope_mutation_config(mutation), .shape = test::rope_mutation_shape(), .offsets = {3, 70}};
   ASSERT_EQ(rope_difference(test), "");
-  const MutatedSources sources(on_cuda ? rope_cuda_file : rope_cpu_file, mutation.from, mutation.to);
+  const MutatedSources sources(test::rope_file(on_cuda), mutation.from, mutation.to);
   PipelineCache fresh(device(), "");
   EXPECT_NE(rope_difference(test, fresh), "");
 }
@@ -442,9 +427,8 @@ TEST_P(RopeMutations, AreCaught) {
 // Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
 TEST(RopeFormulas, MutationsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
-    for (const RopeMutation& mutation : rope_mutations(of_cuda)) {
-      EXPECT_NO_THROW(MutatedSources(of_cuda ? rope_cuda_file : rope_cpu_file, mutation.from, mutation.to))
-          << mutation.what;
+    for (const RopeMutation& mutation : test::rope_mutations(of_cuda)) {
+      EXPECT_NO_THROW(MutatedSources(test::rope_file(of_cuda), mutation.from, mutation.to)) << mutation.what;
     }
   }
 }
