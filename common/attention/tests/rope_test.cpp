@@ -1,6 +1,6 @@
 // RoPE: frequencies against values worked out by hand, the oracle, and the kernel against the oracle. On the device
 // under test.
-#include "common/attention/rope.h"
+#include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/attention/rope.h"
 #include "common/attention/tests/rope_mutations.h"
 #include "common/base/error.h"
+#include "common/testing/devices.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 
@@ -406,6 +408,20 @@ TEST_F(RopeTest, ThePlanCountsBytesOnce) {
   EXPECT_EQ(plan.work.bytes, 2.0 * 2 * 10 * 100 * 128 * 2);
   EXPECT_EQ(plan.work.bound, Bound::memory);
   EXPECT_EQ(plan.launches.size(), 1u);
+}
+
+TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
+  for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
+    for (int64_t rotary_dim = 2; rotary_dim <= head_dim; rotary_dim += 2) {
+      const Launch launch = rope_launch(rope_of(head_dim, rotary_dim), {.rows = 1000}, test::hopper());
+      ASSERT_LE(launch.threads, static_cast<uint32_t>(rope_threads)) << rotary_dim << " of " << head_dim;
+    }
+  }
+  // 8 threads of two groups of 8 elements share a row; Q makes 8 groups of heads, K 3.
+  const RopeShape shape{.batch = 3, .q_heads = 32, .kv_heads = 9, .rows = 100, .dtype = DType::bf16};
+  const Launch launch = rope_launch(rope_of(128, 128), shape, test::hopper());
+  EXPECT_EQ(launch.threads, 128u);
+  EXPECT_EQ(launch.grid, (Grid{11, 7, 3}));
 }
 
 // ---- kernels broken on purpose
