@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/attention/problem.h"
+#include "common/attention/rope.h"
 #include "common/base/error.h"
 #include "common/device/cpu/compiler.h"
 #include "common/testing/tested_device.h"
@@ -142,6 +143,13 @@ TEST_P(Hosts, CompileEveryKernel) {
       }
     }
   }
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
+      const KernelSource source = rope_launch({.pairing = pairing}, {.dtype = dtype}, info_).source;
+      kernels.insert(source.path);
+      EXPECT_NO_THROW(compiler->compile(source)) << name(dtype);
+    }
+  }
   std::set<std::string> expected;
   for (const std::string& path : kernel_files()) {
     if (!path.starts_with("common/attention/kernels/") || !path.ends_with(".cpu.cpp")) continue;
@@ -169,8 +177,7 @@ TEST_P(Hosts, ComputeWhatTheOracleDoes) {
     problem.encode(encoder);
     host->submit(encoder);
     const Check check = problem.check();
-    EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", flash.variant, name(flash.dtype), name(layout))
-                          << check.worst;
+    EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", flash.variant, name(flash.dtype), name(layout)) << check.worst;
   };
   for (const auto& [dtype, layout] : {std::pair{DType::f32, Layout::bhsd},
                                       {DType::f32, Layout::bshd},

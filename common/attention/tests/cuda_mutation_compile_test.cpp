@@ -5,6 +5,7 @@
 
 #include "common/attention/backend.h"
 #include "common/attention/tests/mutations.h"
+#include "common/attention/tests/rope_mutations.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
 
@@ -30,6 +31,18 @@ TEST_F(CudaMutationsTest, OfBlocksCompileToOtherCode) {
       const test::MutatedSources sources(mutation.file, mutation.from, mutation.to);
       EXPECT_NE(code_of(path), unbroken) << path.name << " " << mutation.what;
     }
+  }
+}
+
+TEST_F(CudaMutationsTest, OfRopeCompileToOtherCode) {
+  for (const test::RopeMutation& mutation : test::rope_mutations(true)) {
+    const auto code = [&] {
+      const RopeConfig config = test::rope_mutation_config(mutation);
+      return compiler_->compile(rope_launch(config, test::rope_mutation_shape(), hopper()).source).code_sha256;
+    };
+    const std::string unbroken = code();
+    const test::MutatedSources sources(test::rope_file(true), mutation.from, mutation.to);
+    EXPECT_NE(code(), unbroken) << mutation.what;
   }
 }
 

@@ -1,0 +1,54 @@
+// Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, as host and kernel (of every
+// dialect) see them. No other headers are needed, so that kernels compile without a standard library.
+#pragma once
+
+/// Strides in elements; head_dim is contiguous.
+struct RopeStrides {
+  long long batch;
+  int head, row;
+};
+
+/// [batch, heads, rows, HEAD_DIM]. `out` may be `in`, with the same strides. No heads: nothing is read or written.
+struct RopeTensor {
+  const void* in;
+  void* out;
+  RopeStrides in_strides, out_strides;
+  int heads;
+};
+
+/// Row r of batch entry b stands at position offsets[b] + r; without offsets at r.
+struct RopeParams {
+  RopeTensor tensors[2];  // Q and K
+  const int* offsets;
+  // With TABLE, of [positions, ROTARY_DIM / 2]; positions are at least 0 then.
+  const float *cosines, *sines;
+  // Without it: turns per position, in units of 2^-64.
+  const unsigned long long* frequencies;
+  float factor;  // on what the frequencies give
+  int rows;
+  int tile_rows;  // of a threadgroup
+};
+
+/// On a GPU: the most threads of a threadgroup, and heads that a thread rotates by the same angles.
+constexpr int rope_threads = 256, rope_heads = 4;
+
+struct RopeAngle {
+  float cosine, sine;
+};
+
+/// Of `turns` / 2^32 turns, within 1e-7. Minimax polynomials of the angle to the nearest quarter turn.
+inline RopeAngle rope_angle(unsigned turns) {
+  const unsigned quarter = (turns + (1u << 29)) >> 30;
+  const float v = static_cast<float>(static_cast<int>(turns - (quarter << 30))) * 0x1p-30f;  // -1/2 to 1/2
+  const float w = v * v;
+  const float sine = v * (((-0.00460214913f * w + 0.0796802193f) * w - 0.64596349f) * w + 1.57079637f);
+  const float cosine = (((0.000906739908f * w - 0.0208615288f) * w + 0.253669411f) * w - 1.23370051f) * w + 1.0f;
+  const bool swap = quarter & 1;
+  const float c = swap ? sine : cosine, s = swap ? cosine : sine;
+  return {(quarter + 1) & 2 ? -c : c, quarter & 2 ? -s : s};
+}
+
+/// At a position, which may be negative. The product wraps around, which is exact modulo one turn.
+inline RopeAngle rope_angle_at(unsigned long long frequency, long long position) {
+  return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned long long>(position)) >> 32));
+}

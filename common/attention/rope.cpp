@@ -1,0 +1,342 @@
+#include "common/attention/rope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "common/attention/kernels/rope.h"
+#include "common/base/error.h"
+#include "common/base/parallel.h"
+
+namespace attn {
+namespace {
+
+constexpr double rope_turn = 2 * std::numbers::pi;
+
+void rope_require(bool right, const char* what, double value, const char* allowed) {
+  if (!right) throw BadInput(fmt::format("rope: {}={}: {}", what, value, allowed));
+}
+
+void rope_check_factor(double factor) {
+  rope_require(factor >= 1 && std::isfinite(factor), "factor", factor, "it is a number from 1");
+}
+void rope_check_length(double length) {
+  rope_require(length > 0 && std::isfinite(length), "original_length", length, "it is more than 0 tokens");
+}
+
+void rope_check_scaling(std::monostate, const RopeConfig&) {}
+void rope_check_scaling(const RopeLinear& linear, const RopeConfig&) { rope_check_factor(linear.factor); }
+void rope_check_scaling(const RopeNtk& ntk, const RopeConfig& config) {
+  rope_check_factor(ntk.factor);
+  rope_require(config.rotary_dim > 2, "rotary_dim", static_cast<double>(config.rotary_dim), "NTK takes more than 2");
+}
+void rope_check_scaling(const RopeYarn& yarn, const RopeConfig&) {
+  rope_check_factor(yarn.factor);
+  rope_check_length(yarn.original_length);
+  rope_require(yarn.beta_slow > 0, "beta_slow", yarn.beta_slow, "it is more than 0");
+  rope_require(yarn.beta_fast > yarn.beta_slow, "beta_fast", yarn.beta_fast, "it is more than beta_slow");
+}
+void rope_check_scaling(const RopeLlama3& llama, const RopeConfig&) {
+  rope_check_factor(llama.factor);
+  rope_check_length(llama.original_length);
+  rope_require(llama.low_freq_factor > 0, "low_freq_factor", llama.low_freq_factor, "it is more than 0");
+  rope_require(llama.high_freq_factor > llama.low_freq_factor, "high_freq_factor", llama.high_freq_factor,
+               "it is more than low_freq_factor");
+}
+
+void rope_check_config(const RopeConfig& config) {
+  const int64_t dim = config.head_dim, rotary = config.rotary_dim;
+  rope_require(dim >= 8 && dim <= 512 && dim % 8 == 0, "head_dim", static_cast<double>(dim),
+               "it is a multiple of 8 up to 512");
+  rope_require(rotary >= 2 && rotary <= dim && rotary % 2 == 0, "rotary_dim", static_cast<double>(rotary),
+               "it is even, from 2 to head_dim");
+  rope_require(config.theta > 1 && std::isfinite(config.theta), "theta", config.theta, "it is a number above 1");
+  std::visit([&](const auto& scaling) { rope_check_scaling(scaling, config); }, config.scaling);
+}
+
+std::vector<double> rope_unscaled(double theta, int64_t rotary_dim) {
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < rotary_dim; i += 2) {
+    frequencies.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(rotary_dim)));
+  }
+  return frequencies;
+}
+
+void rope_scale(std::monostate, const RopeConfig&, std::vector<double>&) {}
+void rope_scale(const RopeLinear& linear, const RopeConfig&, std::vector<double>& frequencies) {
+  for (double& frequency : frequencies) frequency /= linear.factor;
+}
+void rope_scale(const RopeNtk& ntk, const RopeConfig& config, std::vector<double>& frequencies) {
+  const auto d = static_cast<double>(config.rotary_dim);
+  frequencies = rope_unscaled(config.theta * std::pow(ntk.factor, d / (d - 2)), config.rotary_dim);
+}
+void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<double>& frequencies) {
+  const auto d = static_cast<double>(config.rotary_dim);
+  // The pair, as a fraction, that turns so often in the original length.
+  const auto pair_of = [&](double turns) {
+    return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
+  };
+  const double first = std::max(std::floor(pair_of(yarn.beta_fast)), 0.0);
+  double last = std::min(std::ceil(pair_of(yarn.beta_slow)), d - 1);
+  if (last == first) last += 0.001;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double slow = std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
+    frequencies[i] *= (1 - slow) + slow / yarn.factor;
+  }
+}
+void rope_scale(const RopeLlama3& llama, const RopeConfig&, std::vector<double>& frequencies) {
+  const double low = llama.low_freq_factor, high = llama.high_freq_factor;
+  for (double& frequency : frequencies) {
+    const double turns = llama.original_length * frequency / rope_turn;
+    const double fast = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    frequency *= fast + (1 - fast) / llama.factor;
+  }
+}
+
+/// In units of 2^-64 turns, modulo one turn.
+std::vector<uint64_t> rope_turns(const std::vector<double>& frequencies) {
+  std::vector<uint64_t> turns;
+  for (const double frequency : frequencies) {
+    const double fraction = frequency / rope_turn - std::floor(frequency / rope_turn);
+    turns.push_back(static_cast<uint64_t>(std::ldexp(fraction, 64)));  // exact but for the rounding of `fraction`
+  }
+  return turns;
+}
+
+// ---- launches
+
+void rope_check_shape(const RopeShape& shape) {
+  const auto check = [](int64_t value, const char* what, int64_t least, int64_t most) {
+    if (value >= least && value <= most) return;
+    throw BadInput(fmt::format("rope: {}={}: it is from {} to {}", what, value, least, most));
+  };
+  check(shape.batch, "batch", 1, 65535);
+  check(shape.rows, "rows", 1, int64_t{1} << 30);
+  check(shape.q_heads, "q_heads", 0, 65535);
+  check(shape.kv_heads, "kv_heads", 0, 65535);
+  check(shape.q_heads + shape.kv_heads, "q_heads + kv_heads", 1, 2 * 65535);
+  if (shape.table_positions != 0) {
+    check(shape.table_positions, "table_positions", shape.rows, std::numeric_limits<int32_t>::max());
+  }
+}
+
+int64_t rope_element_bytes(DType dtype) { return static_cast<int64_t>(size_bytes(dtype)); }
+
+/// Elements that a kernel reads at once (GROUP).
+int64_t rope_group(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
+  if (device.is_cuda()) return std::gcd(config.rotary_dim / 2, 16 / rope_element_bytes(shape.dtype));
+  const int64_t pairs = config.rotary_dim / 2;
+  return std::gcd<int64_t>(config.pairing == RopePairing::interleaved ? 2 * pairs : pairs, device.simd_width);
+}
+
+/// Threads that share a row on a GPU: two groups each.
+int64_t rope_units(const RopeConfig& config, int64_t group) {
+  const int64_t copied = (config.head_dim - config.rotary_dim) / group;
+  return config.rotary_dim / 2 / group + (copied + 1) / 2;
+}
+
+/// Floats that a row's cosines take in the memory of a cpu threadgroup, and its sines.
+int64_t rope_factors(const RopeConfig& config) {
+  return config.pairing == RopePairing::interleaved ? config.rotary_dim : config.rotary_dim / 2;
+}
+
+/// Rows of a threadgroup: on a GPU few enough that multiprocessors get equal shares of small tensors; on the cpu so few
+/// that their cosines stay in the caches, and that all threads get several tiles.
+int64_t rope_tile_rows(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
+  if (device.is_cuda()) {
+    constexpr int64_t threads = 128;
+    const int64_t units = rope_units(config, rope_group(config, shape, device));
+    return std::clamp<int64_t>(threads / units, 1, shape.rows);
+  }
+  constexpr int64_t floats = 8192, most = 64;
+  const int64_t fit = std::clamp<int64_t>(floats / (2 * rope_factors(config)), 1, most);
+  return std::clamp<int64_t>(shape.batch * shape.rows / (4 * static_cast<int64_t>(device.units)), 1, fit);
+}
+
+RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape& shape, int64_t alignment) {
+  // A stride along which there is one element does not matter.
+  const int64_t batch = shape.batch > 1 ? strides.batch : 0;
+  const int64_t head = heads > 1 ? strides.head : 0, row = shape.rows > 1 ? strides.row : 0;
+  for (const int64_t stride : {batch, head, row}) {
+    if (stride * rope_element_bytes(shape.dtype) % alignment != 0) {
+      throw BadInput(fmt::format("rope: a stride of {} elements: its bytes are a multiple of {}", stride, alignment));
+    }
+  }
+  for (const int64_t stride : {head, row}) {
+    if (std::abs(stride) > std::numeric_limits<int32_t>::max()) {
+      throw BadInput(fmt::format("rope: a stride of {} elements: those of heads and rows fit 32 bits", stride));
+    }
+  }
+  return {batch, static_cast<int>(head), static_cast<int>(row)};
+}
+
+RopeTensor rope_tensor(const void* in, void* out, const Strides& in_strides, const Strides& out_strides, int64_t heads,
+                       const RopeShape& shape, int64_t alignment) {
+  if (heads == 0) return {};
+  for (const void* address : {in, static_cast<const void*>(out)}) {
+    if (!address) throw BadInput("rope: a tensor that has heads has no address");
+    if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment) != 0) {
+      throw BadInput(fmt::format("rope: address {}: it is a multiple of {}", address, alignment));
+    }
+  }
+  const RopeTensor tensor{in, out, rope_strides(in_strides, heads, shape, alignment),
+                          rope_strides(out_strides, heads, shape, alignment), static_cast<int>(heads)};
+  const RopeStrides &a = tensor.in_strides, &b = tensor.out_strides;
+  if (in == out && (a.batch != b.batch || a.head != b.head || a.row != b.row)) {
+    throw BadInput("rope: the output is the input with other strides; in place they are the same");
+  }
+  return tensor;
+}
+
+template <typename T>
+Buffer rope_upload(Device& device, const std::vector<T>& values) {
+  Buffer buffer(device, values.size() * sizeof(T));
+  buffer.upload(values.data(), buffer.bytes());
+  return buffer;
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(const RopeConfig& config) {
+  rope_check_config(config);
+  std::vector<double> frequencies = rope_unscaled(config.theta, config.rotary_dim);
+  std::visit([&](const auto& scaling) { rope_scale(scaling, config, frequencies); }, config.scaling);
+  return frequencies;
+}
+
+double rope_attention_factor(const RopeConfig& config) {
+  rope_check_config(config);
+  const auto* yarn = std::get_if<RopeYarn>(&config.scaling);
+  return yarn ? 0.1 * std::log(yarn->factor) + 1 : 1;
+}
+
+RopeTable rope_table(const RopeConfig& config, int64_t positions) {
+  const std::vector<double> frequencies = rope_frequencies(config);
+  const double factor = rope_attention_factor(config);
+  if (positions < 1 || positions > std::numeric_limits<int32_t>::max()) {
+    throw BadInput(fmt::format("rope: a table of {} positions: it has from 1 to 2^31 - 1", positions));
+  }
+  const size_t pairs = frequencies.size();
+  RopeTable table;
+  table.cosines.resize(static_cast<size_t>(positions) * pairs);
+  table.sines.resize(table.cosines.size());
+  parallel_for(positions, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t position = begin; position < end; ++position) {
+      for (size_t i = 0; i < pairs; ++i) {
+        const double angle = static_cast<double>(position) * frequencies[i];
+        const size_t at = static_cast<size_t>(position) * pairs + i;
+        table.cosines[at] = static_cast<float>(factor * std::cos(angle));
+        table.sines[at] = static_cast<float>(factor * std::sin(angle));
+      }
+    }
+  });
+  return table;
+}
+
+std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets) {
+  const std::vector<double> frequencies = rope_frequencies(config);
+  const double factor = rope_attention_factor(config);
+  if (tensor.dim != config.head_dim || (!offsets.empty() && std::ssize(offsets) != tensor.batch)) {
+    throw std::invalid_argument("reference_rope: the tensor or the offsets do not fit");
+  }
+  const auto dim = static_cast<size_t>(tensor.dim), pairs = frequencies.size();
+  const bool interleaved = config.pairing == RopePairing::interleaved;
+  std::vector<double> turned(static_cast<size_t>(tensor.count()));
+  parallel_for(tensor.batch * tensor.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      const int64_t batch = head / tensor.heads;
+      const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(batch)];
+      for (int64_t s = 0; s < tensor.seq; ++s) {
+        const std::span row(turned.data() + static_cast<size_t>(head * tensor.seq + s) * dim, dim);
+        tensor.load(tensor.offset(batch, head % tensor.heads, s, 0), row);
+        for (size_t i = 0; i < pairs; ++i) {
+          double& x = row[interleaved ? 2 * i : i];
+          double& y = row[interleaved ? 2 * i + 1 : i + pairs];
+          const double angle = static_cast<double>(offset + s) * frequencies[i];
+          const double c = factor * std::cos(angle), sine = factor * std::sin(angle), old_x = x;
+          x = old_x * c - y * sine;
+          y = y * c + old_x * sine;
+        }
+      }
+    }
+  });
+  return turned;
+}
+
+Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
+  rope_check_config(config);
+  rope_check_shape(shape);
+  const int64_t group = rope_group(config, shape, device), tile_rows = rope_tile_rows(config, shape, device);
+  const int64_t tiles = (shape.rows + tile_rows - 1) / tile_rows;
+  Launch launch;
+  launch.phase = "rope";
+  launch.source.path = fmt::format("common/attention/kernels/rope.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.entry = "rope_rotate";
+  launch.source.constants = {
+      {"HEAD_DIM", config.head_dim},          {"ROTARY_DIM", config.rotary_dim},
+      {"IN_TYPE", element_type(shape.dtype)}, {"INTERLEAVED", config.pairing == RopePairing::interleaved},
+      {"TABLE", shape.table_positions > 0},   {"GROUP", group}};
+  launch.grid = {1, static_cast<uint32_t>(tiles), static_cast<uint32_t>(shape.batch)};
+  if (device.is_cuda()) {
+    const auto groups = [](int64_t heads) { return static_cast<uint32_t>((heads + rope_heads - 1) / rope_heads); };
+    launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
+    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // more tiles are taken in turns
+    launch.threads = static_cast<uint32_t>(tile_rows * rope_units(config, group));
+  } else {
+    launch.threadgroup_bytes = static_cast<size_t>(2 * tile_rows * rope_factors(config)) * sizeof(float);
+  }
+  return launch;
+}
+
+Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
+  Plan plan{.launches = {rope_launch(config, shape, device)}};
+  const auto rows = static_cast<double>(shape.batch * (shape.q_heads + shape.kv_heads) * shape.rows);
+  const auto table_rows = static_cast<double>(shape.table_positions > 0 ? shape.rows : 0);
+  plan.work = {.flops = 3 * rows * static_cast<double>(config.rotary_dim),
+               .bytes = 2 * rows * static_cast<double>(config.head_dim * rope_element_bytes(shape.dtype)) +
+                        table_rows * static_cast<double>(config.rotary_dim) * sizeof(float),
+               .bound = Bound::memory,
+               .dtype = shape.dtype};
+  return plan;
+}
+
+RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape)
+    : shape_(shape),
+      launch_(rope_launch(config, shape, device.info())),
+      kernel_(pipelines.get(launch_.source).kernel.get()),
+      tile_rows_(rope_tile_rows(config, shape, device.info())),
+      alignment_bytes_(rope_element_bytes(shape.dtype)) {
+  if (device.info().is_cuda()) alignment_bytes_ *= rope_group(config, shape, device.info());
+  if (shape.table_positions > 0) {
+    const RopeTable table = rope_table(config, shape.table_positions);
+    cosines_ = rope_upload(device, table.cosines);
+    sines_ = rope_upload(device, table.sines);
+  } else {
+    frequencies_ = rope_upload(device, rope_turns(rope_frequencies(config)));
+    factor_ = static_cast<float>(rope_attention_factor(config));
+  }
+}
+
+void RopeLaunch::encode(CommandEncoder& encoder, const RopeTensors& tensors) const {
+  RopeParams params{};
+  params.tensors[0] = rope_tensor(tensors.q, tensors.q_out, tensors.q_strides, tensors.q_out_strides, shape_.q_heads,
+                                  shape_, alignment_bytes_);
+  params.tensors[1] = rope_tensor(tensors.k, tensors.k_out, tensors.k_strides, tensors.k_out_strides, shape_.kv_heads,
+                                  shape_, alignment_bytes_);
+  params.offsets = tensors.offsets;
+  params.cosines = static_cast<const float*>(cosines_.data());
+  params.sines = static_cast<const float*>(sines_.data());
+  params.frequencies = static_cast<const unsigned long long*>(frequencies_.data());
+  params.factor = factor_;
+  params.rows = static_cast<int>(shape_.rows);
+  params.tile_rows = static_cast<int>(tile_rows_);
+  encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);
+}
+
+}  // namespace attn

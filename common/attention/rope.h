@@ -1,0 +1,113 @@
+// RoPE (rotary position embedding, Su et al. 2021): pairs of elements of the rows of Q and K are turned by angles that
+// grow with the row's position. Frequencies and their scalings, the oracle, and a launch that turns Q and K.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "common/data/tensor.h"
+#include "common/device/pipeline_cache.h"
+#include "common/experiment/plan.h"
+
+namespace attn {
+
+/// Which elements make pair i: i and i + rotary_dim / 2 (GPT-NeoX, Llama), or 2i and 2i + 1 (GPT-J).
+enum class RopePairing { half_split, interleaved };
+
+// Scalings, for sequences that are longer than those of the training. Factors are at least 1, lengths are in tokens.
+
+/// Frequencies over `factor` (Chen et al. 2023).
+struct RopeLinear {
+  double factor;
+};
+/// theta times factor^(d / (d - 2)), where d is rotary_dim, more than 2: the lowest frequency is over `factor`.
+struct RopeNtk {
+  double factor;
+};
+/// Frequencies that turn fewer than beta_slow times in original_length over `factor`, those that turn more than
+/// beta_fast times as they are, a ramp between; and an attention factor (Peng et al. 2023).
+struct RopeYarn {
+  double factor, original_length, beta_fast = 32, beta_slow = 1;
+};
+/// Like YaRN, with a ramp over turns and no attention factor (Llama 3.1).
+struct RopeLlama3 {
+  double factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 8192;
+};
+using RopeScaling = std::variant<std::monostate, RopeLinear, RopeNtk, RopeYarn, RopeLlama3>;
+
+struct RopeConfig {
+  int64_t head_dim = 128;    // a multiple of 8, at most 512
+  int64_t rotary_dim = 128;  // even, at most head_dim; the rest of a row stays as it is
+  RopePairing pairing = RopePairing::half_split;
+  double theta = 10000;  // more than 1
+  RopeScaling scaling = {};
+};
+
+// All of these throw BadInput for a configuration that the comments above do not allow.
+
+/// The angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.
+std::vector<double> rope_frequencies(const RopeConfig& config);
+
+/// What cosines and sines are multiplied with: 0.1 ln(factor) + 1 for YaRN, else 1.
+double rope_attention_factor(const RopeConfig& config);
+
+/// Cosines and sines of positions 0 to `positions` - 1, times the attention factor, each [positions, rotary_dim / 2].
+struct RopeTable {
+  std::vector<float> cosines, sines;
+};
+RopeTable rope_table(const RopeConfig& config, int64_t positions);
+
+/// The oracle: the rows of `tensor`, turned in double, as [batch, heads, seq, head_dim]. Row s of batch entry b stands
+/// at position offsets[b] + s, or at s without offsets. Throws std::invalid_argument where these do not fit.
+std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets = {});
+
+/// What a launch turns: as many rows of Q as of K.
+struct RopeShape {
+  int64_t batch = 1, q_heads = 1, kv_heads = 1;  // batch at most 65535; no heads of either: it is left alone
+  int64_t rows = 1;
+  DType dtype = DType::f32;
+  int64_t table_positions = 0;  // of a table that the kernel reads; 0: the kernel works out cosines and sines itself
+};
+
+/// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
+/// Strides are in elements; those of heads and rows fit 32 bits. On a GPU addresses and strides are multiples of the
+/// largest power of two, up to 16, that divides the bytes of rotary_dim / 2 elements. The output may be the input, with
+/// the same strides, and else does not overlap it.
+struct RopeTensors {
+  const void *q = nullptr, *k = nullptr;
+  void *q_out = nullptr, *k_out = nullptr;
+  Strides q_strides{}, k_strides{}, q_out_strides{}, k_out_strides{};
+  /// [batch], on the device: positions of the first rows; null stands for zeros. All positions are less than 2^31; they
+  /// are in the table if there is one, and may be negative if not.
+  const int* offsets = nullptr;
+};
+
+/// The kernel for a configuration. Throws BadInput for a shape that cannot be.
+Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
+
+/// One launch; its work counts each tensor read once and written once.
+Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
+
+/// A kernel that is loaded for one configuration, with its frequencies or table on the device, ready to be encoded on
+/// any tensors of its shape. It lives no longer than its device and pipelines.
+class RopeLaunch {
+ public:
+  /// Throws BadInput, CompileError and OutOfMemory.
+  RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape);
+
+  /// Throws BadInput for tensors that are not as RopeTensors says, as far as that can be seen.
+  void encode(CommandEncoder& encoder, const RopeTensors& tensors) const;
+
+ private:
+  RopeShape shape_;
+  Launch launch_;
+  const Kernel* kernel_;
+  int64_t tile_rows_, alignment_bytes_;
+  float factor_ = 1;
+  Buffer frequencies_, cosines_, sines_;
+};
+
+}  // namespace attn

@@ -1,0 +1,453 @@
+// RoPE: frequencies against values worked out by hand, the oracle, and the kernel against the oracle. On the device
+// under test.
+#include "common/attention/kernels/rope.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/attention/rope.h"
+#include "common/attention/tests/rope_mutations.h"
+#include "common/base/error.h"
+#include "common/testing/devices.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/tested_device.h"
+
+namespace attn {
+namespace {
+
+using test::device;
+using test::MutatedSources;
+using test::on_cuda;
+using test::OnDevice;
+using test::pipelines;
+using test::RopeMutation;
+
+// ---- frequencies
+
+RopeConfig rope_of(int64_t head_dim, int64_t rotary_dim, RopePairing pairing = RopePairing::half_split,
+                   RopeScaling scaling = {}) {
+  return {.head_dim = head_dim, .rotary_dim = rotary_dim, .pairing = pairing, .theta = 10000, .scaling = scaling};
+}
+
+void expect_frequencies(const RopeConfig& config, const std::vector<double>& wanted) {
+  const std::vector<double> got = rope_frequencies(config);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-12 * wanted[i]) << i;
+}
+
+TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
+  expect_frequencies(rope_of(8, 8), {1, 0.1, 0.01, 0.001});
+  expect_frequencies(rope_of(8, 4), {1, 0.01});  // of the part that turns
+  expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
+  // theta becomes 10000 * 2^(4 / 2).
+  expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
+  // 8 ln(2048 / (2 pi 32)) / (2 ln 10000) is 1.008, 8 ln(2048 / (2 pi)) / (2 ln 10000) is 2.513: a ramp from 1 to 3.
+  expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048}),
+                     {1, 0.1, 0.01 * (0.5 + 0.5 / 4), 0.001 / 4});
+  // Wavelengths of 2 pi, of 4096, where turns are 2 and the ramp (2 - 1) / (4 - 1), and of much more.
+  RopeConfig llama = rope_of(8, 6, {}, RopeLlama3{});
+  const double middle = 2 * std::numbers::pi / 4096;
+  llama.theta = std::pow(middle, -3);
+  expect_frequencies(llama, {1, middle * (1.0 / 3 + 2.0 / 3 / 8), middle * middle / 8});
+}
+
+TEST(RopeFormulas, OnlyYarnHasAnAttentionFactor) {
+  EXPECT_NEAR(rope_attention_factor(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048})), 1.1386294361,
+              1e-9);
+  EXPECT_EQ(rope_attention_factor(rope_of(8, 8, {}, RopeYarn{.factor = 1, .original_length = 2048})), 1);
+  for (const RopeScaling& scaling : {RopeScaling{}, RopeScaling{RopeLinear{4}}, RopeScaling{RopeLlama3{}}}) {
+    EXPECT_EQ(rope_attention_factor(rope_of(8, 8, {}, scaling)), 1);
+  }
+}
+
+TEST(RopeFormulas, TheTableHasCosinesAndSinesOfAllPositions) {
+  const RopeConfig config = rope_of(8, 4, {}, RopeYarn{.factor = 4, .original_length = 2048});
+  const std::vector<double> frequencies = rope_frequencies(config);
+  const double factor = rope_attention_factor(config);
+  const RopeTable table = rope_table(config, 700);
+  ASSERT_EQ(table.cosines.size(), 1400u);
+  ASSERT_EQ(table.sines.size(), 1400u);
+  for (size_t i = 0; i < 1400; ++i) {
+    const double angle = static_cast<double>(i / 2) * frequencies[i % 2];
+    EXPECT_NEAR(table.cosines[i], factor * std::cos(angle), 1e-7);
+    EXPECT_NEAR(table.sines[i], factor * std::sin(angle), 1e-7);
+  }
+}
+
+TEST(RopeFormulas, TheOracleTurnsPairs) {
+  Tensor row = Tensor::zeros(2, 1, 1, 8, DType::f32, Layout::bhsd);
+  for (int64_t b = 0; b < 2; ++b) {
+    row.set(b, 0, 0, 0, 1);
+    row.set(b, 0, 0, 5, 3);
+  }
+  const double c = std::cos(2.0), s = std::sin(2.0);  // of the first pair at position 2
+  const std::vector<int> offsets = {0, 2};
+  EXPECT_EQ(reference_rope(rope_of(8, 4), row, offsets),
+            (std::vector<double>{1, 0, 0, 0, 0, 3, 0, 0, c, 0, s, 0, 0, 3, 0, 0}));
+  EXPECT_EQ(reference_rope(rope_of(8, 4, RopePairing::interleaved), row, offsets),
+            (std::vector<double>{1, 0, 0, 0, 0, 3, 0, 0, c, s, 0, 0, 0, 3, 0, 0}));
+  EXPECT_THROW(reference_rope(rope_of(16, 4), row), std::invalid_argument);
+  EXPECT_THROW(reference_rope(rope_of(8, 4), row, std::vector<int>{1}), std::invalid_argument);
+}
+
+// ---- the kernel
+
+struct RopeCase {
+  RopeConfig config;
+  RopeShape shape;
+  Layout layout = Layout::bhsd, out_layout = Layout::bhsd;
+  bool in_place = false;
+  std::vector<int> offsets = {};
+};
+
+std::string describe(const RopeCase& test) {
+  const RopeShape& s = test.shape;
+  return fmt::format("d{}/{} pairing={} scaling={} b{} h{}/{} rows{} {} table={} {}->{} in_place={}",
+                     test.config.rotary_dim, test.config.head_dim, static_cast<int>(test.config.pairing),
+                     test.config.scaling.index(), s.batch, s.q_heads, s.kv_heads, s.rows, name(s.dtype),
+                     s.table_positions, name(test.layout), name(test.out_layout), test.in_place);
+}
+
+struct RopeSide {
+  Tensor in, out;
+  Buffer in_buffer, out_buffer;
+
+  RopeSide(const RopeCase& test, int64_t heads, uint64_t stream) {
+    const RopeShape& s = test.shape;
+    const int64_t dim = test.config.head_dim;
+    in = random_tensor(s.batch, heads, s.rows, dim, s.dtype, test.layout, 7, stream);
+    out = Tensor::zeros(s.batch, heads, s.rows, dim, s.dtype, test.in_place ? test.layout : test.out_layout);
+    in_buffer = Buffer(device(), in.bytes());
+    in_buffer.upload(in.data.data(), in.bytes());
+    out_buffer = Buffer(device(), out.bytes());
+    out_buffer.poison();
+  }
+  Buffer& target(const RopeCase& test) { return test.in_place ? in_buffer : out_buffer; }
+
+  /// Elements that do not turn are as they were; the others differ from the oracle's by the rounding of the output and
+  /// of a few operations in f32.
+  std::string difference(const RopeCase& test) {
+    target(test).download(out.data.data(), out.bytes());
+    if (!in_buffer.guards_intact() || !out_buffer.guards_intact()) return "a guard band was overwritten";
+    const std::vector<double> wanted = reference_rope(test.config, in, test.offsets);
+    const double rounding = in.dtype == DType::f32 ? 0x1p-24 : in.dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+    const int64_t dim = test.config.head_dim;
+    size_t i = 0;
+    for (int64_t b = 0; b < in.batch; ++b) {
+      for (int64_t h = 0; h < in.heads; ++h) {
+        for (int64_t s = 0; s < in.seq; ++s) {
+          for (int64_t d = 0; d < dim; ++d, ++i) {
+            const double got = out.at(b, h, s, d);
+            const bool turns = d < test.config.rotary_dim;
+            const double allowed = turns ? 2e-6 + rounding * std::abs(wanted[i]) : 0;
+            if (!(std::abs(got - wanted[i]) <= allowed)) {
+              return fmt::format("[{}, {}, {}, {}] is {}, not {}", b, h, s, d, got, wanted[i]);
+            }
+          }
+        }
+      }
+    }
+    return {};
+  }
+};
+
+/// The first element of Q or K that is not right; empty where all are.
+std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelines()) {
+  RopeSide q(test, test.shape.q_heads, 0), k(test, test.shape.kv_heads, 1);
+  Buffer offsets;
+  if (!test.offsets.empty()) {
+    offsets = Buffer(device(), test.offsets.size() * sizeof(int));
+    offsets.upload(test.offsets.data(), offsets.bytes());
+  }
+  const RopeLaunch launch(device(), cache, test.config, test.shape);
+  CommandEncoder encoder;
+  launch.encode(encoder, {.q = q.in_buffer.data(),
+                          .k = k.in_buffer.data(),
+                          .q_out = q.target(test).data(),
+                          .k_out = k.target(test).data(),
+                          .q_strides = q.in.strides(),
+                          .k_strides = k.in.strides(),
+                          .q_out_strides = q.out.strides(),
+                          .k_out_strides = k.out.strides(),
+                          .offsets = static_cast<const int*>(offsets.data())});
+  device().submit(encoder);
+  const std::string of_q = q.difference(test), of_k = k.difference(test);
+  if (!of_q.empty()) return "q" + of_q;
+  return of_k.empty() ? "" : "k" + of_k;
+}
+
+void expect_right(const RopeCase& test) { EXPECT_EQ(rope_difference(test), "") << describe(test); }
+
+class RopeTest : public OnDevice<testing::Test> {};
+
+constexpr DType rope_dtypes[] = {DType::f32, DType::f16, DType::bf16};
+constexpr RopePairing rope_pairings[] = {RopePairing::half_split, RopePairing::interleaved};
+
+TEST_F(RopeTest, DimensionsPairingsAndTypes) {
+  for (const auto& [head_dim, rotary_dim] : {std::pair{64, 64},
+                                             {128, 128},
+                                             {96, 64},
+                                             {8, 2},
+                                             {40, 20},
+                                             {72, 48},
+                                             {256, 256},
+                                             {128, 6},
+                                             {512, 34},
+                                             {512, 512}}) {
+    for (const RopePairing pairing : rope_pairings) {
+      for (const DType dtype : rope_dtypes) {
+        for (const bool table : {false, true}) {
+          RopeCase test{.config = rope_of(head_dim, rotary_dim, pairing), .shape = {}};
+          test.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .rows = 37, .dtype = dtype};
+          if (table) test.shape.table_positions = 37;
+          test.in_place = dtype == DType::f16;
+          expect_right(test);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(RopeTest, Scalings) {
+  for (const RopeScaling& scaling :
+       {RopeScaling{RopeLinear{4}}, RopeScaling{RopeNtk{3}},
+        RopeScaling{RopeYarn{.factor = 8, .original_length = 4096}}, RopeScaling{RopeLlama3{}}}) {
+    for (const RopePairing pairing : rope_pairings) {
+      for (const int64_t table_positions : {0, 5100}) {
+        RopeCase test{.config = rope_of(96, 64, pairing, scaling), .shape = {}, .offsets = {0, 5000}};
+        test.shape = {.batch = 2, .q_heads = 3, .kv_heads = 3, .rows = 100, .table_positions = table_positions};
+        expect_right(test);
+      }
+    }
+  }
+}
+
+TEST_F(RopeTest, LengthsHeadsAndLayouts) {
+  for (const int64_t rows : {1, 2, 33, 515}) {
+    for (const auto& [q_heads, kv_heads] : {std::pair{4, 4}, {7, 1}, {9, 3}, {5, 0}, {0, 3}}) {
+      for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
+        for (const Layout out_layout : {Layout::bhsd, Layout::bshd}) {
+          RopeCase test{.config = rope_of(64, 64), .shape = {}, .layout = layout, .out_layout = out_layout};
+          test.shape = {.batch = 3, .q_heads = q_heads, .kv_heads = kv_heads, .rows = rows, .dtype = DType::bf16};
+          test.offsets = {11, 0, 900};
+          expect_right(test);
+          test.in_place = true;
+          expect_right(test);
+        }
+      }
+    }
+  }
+}
+
+// In f32, where an angle that is a little wrong shows.
+TEST_F(RopeTest, FarPositions) {
+  for (const RopePairing pairing : rope_pairings) {
+    RopeCase test{.config = rope_of(128, 128, pairing), .shape = {}};
+    test.shape = {.batch = 4, .q_heads = 2, .kv_heads = 1, .rows = 65};
+    test.offsets = {0, 999'936, 1'000'000, 2'147'483'000};
+    expect_right(test);
+    test.offsets = {-1, -1'000'000, -30, 5};
+    expect_right(test);
+    test.config.rotary_dim = 16;  // a smaller table
+    test.shape.table_positions = 1'000'100;
+    test.offsets = {0, 999'936, 1'000'000, 77};
+    expect_right(test);
+  }
+}
+
+TEST_F(RopeTest, MoreTilesThanAGridHas) {
+  if (!on_cuda) GTEST_SKIP() << "of a GPU";
+  RopeCase test{.config = rope_of(512, 510), .shape = {}};
+  test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
+  const Launch launch = rope_launch(test.config, test.shape, device().info());
+  EXPECT_EQ(launch.grid.y, 65535u);
+  expect_right(test);
+}
+
+// Rows of a cache that is longer, beside rows that stay as they are.
+TEST_F(RopeTest, WritesIntoACache) {
+  constexpr int64_t capacity = 50, rows = 7, first = 20, heads = 2, dim = 64;
+  const RopeConfig config = rope_of(dim, dim);
+  const Tensor k = random_tensor(1, heads, rows, dim, DType::f32, Layout::bshd, 7, 0);
+  Tensor cache = random_tensor(1, heads, capacity, dim, DType::f32, Layout::bhsd, 7, 1);
+  const Tensor before = cache;
+  Buffer k_buffer(device(), k.bytes()), cache_buffer(device(), cache.bytes()), offsets(device(), sizeof(int));
+  k_buffer.upload(k.data.data(), k.bytes());
+  cache_buffer.upload(cache.data.data(), cache.bytes());
+  const int offset = first;
+  offsets.upload(&offset, sizeof offset);
+  const RopeLaunch launch(device(), pipelines(), config, {.batch = 1, .q_heads = 0, .kv_heads = heads, .rows = rows});
+  CommandEncoder encoder;
+  launch.encode(encoder, {.k = k_buffer.data(),
+                          .k_out = static_cast<float*>(cache_buffer.data()) + first * dim,
+                          .k_strides = k.strides(),
+                          .k_out_strides = cache.strides(),
+                          .offsets = static_cast<const int*>(offsets.data())});
+  device().submit(encoder);
+  cache_buffer.download(cache.data.data(), cache.bytes());
+  const std::vector<double> wanted = reference_rope(config, k, std::span(&offset, 1));
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t s = 0; s < capacity; ++s) {
+      const bool is_new = s >= first && s < first + rows;
+      for (int64_t d = 0; d < dim; ++d) {
+        const auto at = static_cast<size_t>((h * rows + s - first) * dim + d);
+        ASSERT_NEAR(cache.at(0, h, s, d), is_new ? wanted[at] : before.at(0, h, s, d), is_new ? 2e-6 : 0)
+            << h << " " << s << " " << d;
+      }
+    }
+  }
+}
+
+// What is not a number where nothing turns is copied bit by bit.
+TEST_F(RopeTest, CopiesTheRestBitByBit) {
+  for (const RopePairing pairing : rope_pairings) {
+    RopeCase test{.config = rope_of(40, 12, pairing), .shape = {}};
+    test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 9, .dtype = DType::f16};
+    RopeSide q(test, 1, 0);
+    for (size_t i = 0; i < q.in.bytes(); ++i) q.in.data[i] = static_cast<std::byte>(i * 37 + i / 251);
+    q.in_buffer.upload(q.in.data.data(), q.in.bytes());
+    const RopeLaunch launch(device(), pipelines(), test.config, test.shape);
+    CommandEncoder encoder;
+    launch.encode(encoder, {.q = q.in_buffer.data(),
+                            .q_out = q.out_buffer.data(),
+                            .q_strides = q.in.strides(),
+                            .q_out_strides = q.out.strides()});
+    device().submit(encoder);
+    q.out_buffer.download(q.out.data.data(), q.out.bytes());
+    for (size_t row = 0; row < 9; ++row) {
+      const size_t at = (row * 40 + 12) * 2;
+      EXPECT_EQ(std::memcmp(&q.in.data[at], &q.out.data[at], 28 * 2), 0) << row;
+    }
+  }
+}
+
+// ---- what is refused
+
+template <typename Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const BadInput& error) {
+    return error.what();
+  }
+  return "it is taken";
+}
+
+TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
+  const auto refused = [](auto change) {
+    RopeConfig config = rope_of(64, 64);
+    change(config);
+    return refusal([&] { rope_frequencies(config); });
+  };
+  EXPECT_EQ(refused([](RopeConfig& c) { c.head_dim = 65; }), "rope: head_dim=65: it is a multiple of 8 up to 512");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.rotary_dim = 33; }), "rope: rotary_dim=33: it is even, from 2 to head_dim");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.rotary_dim = 66; }), "rope: rotary_dim=66: it is even, from 2 to head_dim");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.theta = 1; }), "rope: theta=1: it is a number above 1");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeLinear{0.5}; }), "rope: factor=0.5: it is a number from 1");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{NAN, 4096}; }), "rope: factor=nan: it is a number from 1");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{2, 0}; }),
+            "rope: original_length=0: it is more than 0 tokens");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeLlama3{.high_freq_factor = 1}; }),
+            "rope: high_freq_factor=1: it is more than low_freq_factor");
+  EXPECT_EQ(refused([](RopeConfig& c) {
+              c.rotary_dim = 2;
+              c.scaling = RopeNtk{2};
+            }),
+            "rope: rotary_dim=2: NTK takes more than 2");
+}
+
+TEST_F(RopeTest, RefusesShapesThatCannotBe) {
+  const auto refused = [](const RopeShape& shape) {
+    return refusal([&] { rope_launch(rope_of(64, 64), shape, device().info()); });
+  };
+  EXPECT_EQ(refused({.batch = 0}), "rope: batch=0: it is from 1 to 65535");
+  EXPECT_EQ(refused({.q_heads = 0, .kv_heads = 0}), "rope: q_heads + kv_heads=0: it is from 1 to 131070");
+  EXPECT_EQ(refused({.rows = 0}), "rope: rows=0: it is from 1 to 1073741824");
+  EXPECT_EQ(refused({.rows = int64_t{1} << 31}), "rope: rows=2147483648: it is from 1 to 1073741824");
+  EXPECT_EQ(refused({.rows = 9, .table_positions = 8}), "rope: table_positions=8: it is from 9 to 2147483647");
+  EXPECT_EQ(refusal([] { rope_table(rope_of(64, 64), 0); }), "rope: a table of 0 positions: it has from 1 to 2^31 - 1");
+}
+
+TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
+  const RopeShape shape{.batch = 1, .q_heads = 2, .kv_heads = 0, .rows = 3};
+  const RopeLaunch launch(device(), pipelines(), rope_of(64, 64), shape);
+  Buffer buffer(device(), 2 * 3 * 64 * sizeof(float));
+  auto* const q = static_cast<float*>(buffer.data());
+  const Strides strides{384, 192, 64};
+  const auto refused = [&](const RopeTensors& tensors) {
+    CommandEncoder encoder;
+    return refusal([&] { launch.encode(encoder, tensors); });
+  };
+  EXPECT_EQ(refused({.q = q, .q_strides = strides, .q_out_strides = strides}),
+            "rope: a tensor that has heads has no address");
+  EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = strides, .q_out_strides = {384, 64, 128}}),
+            "rope: the output is the input with other strides; in place they are the same");
+  EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {0, int64_t{1} << 31, 64}, .q_out_strides = strides}),
+            "rope: a stride of 2147483648 elements: those of heads and rows fit 32 bits");
+  // A stride along which there is one element does not matter.
+  EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {1, 192, 64}, .q_out_strides = strides}), "it is taken");
+  const int64_t aligned = on_cuda ? 16 : 4;
+  EXPECT_EQ(refused({.q = reinterpret_cast<std::byte*>(q) + 2, .q_out = q, .q_strides = strides}),
+            fmt::format("rope: address {}: it is a multiple of {}",
+                        static_cast<const void*>(reinterpret_cast<std::byte*>(q) + 2), aligned));
+  const std::string odd = refused({.q = q, .q_out = q, .q_strides = {0, 193, 64}, .q_out_strides = {0, 193, 64}});
+  EXPECT_EQ(odd, on_cuda ? "rope: a stride of 193 elements: its bytes are a multiple of 16" : "it is taken");
+}
+
+TEST_F(RopeTest, ThePlanCountsBytesOnce) {
+  const RopeShape shape{.batch = 2, .q_heads = 8, .kv_heads = 2, .rows = 100, .dtype = DType::bf16};
+  const Plan plan = rope_plan(rope_of(128, 64), shape, device().info());
+  EXPECT_EQ(plan.work.bytes, 2.0 * 2 * 10 * 100 * 128 * 2);
+  EXPECT_EQ(plan.work.bound, Bound::memory);
+  EXPECT_EQ(plan.launches.size(), 1u);
+}
+
+TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
+  for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
+    for (int64_t rotary_dim = 2; rotary_dim <= head_dim; rotary_dim += 2) {
+      const Launch launch = rope_launch(rope_of(head_dim, rotary_dim), {.rows = 1000}, test::hopper());
+      ASSERT_LE(launch.threads, static_cast<uint32_t>(rope_threads)) << rotary_dim << " of " << head_dim;
+    }
+  }
+  // 8 threads of two groups of 8 elements share a row; Q makes 8 groups of heads, K 3.
+  const RopeShape shape{.batch = 3, .q_heads = 32, .kv_heads = 9, .rows = 100, .dtype = DType::bf16};
+  const Launch launch = rope_launch(rope_of(128, 128), shape, test::hopper());
+  EXPECT_EQ(launch.threads, 128u);
+  EXPECT_EQ(launch.grid, (Grid{11, 7, 3}));
+}
+
+// ---- kernels broken on purpose
+
+class RopeMutations : public OnDevice<testing::TestWithParam<RopeMutation>> {};
+INSTANTIATE_TEST_SUITE_P(All, RopeMutations, testing::ValuesIn(test::rope_mutations(on_cuda)),
+                         [](const auto& test) { return std::string(test.param.what); });
+
+TEST_P(RopeMutations, AreCaught) {
+  const RopeMutation& mutation = GetParam();
+  const RopeCase test{
+      .config = test::rope_mutation_config(mutation), .shape = test::rope_mutation_shape(), .offsets = {3, 70}};
+  ASSERT_EQ(rope_difference(test), "");
+  const MutatedSources sources(test::rope_file(on_cuda), mutation.from, mutation.to);
+  PipelineCache fresh(device(), "");
+  EXPECT_NE(rope_difference(test, fresh), "");
+}
+
+// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+TEST(RopeFormulas, MutationsAreInTheSources) {
+  for (const bool of_cuda : {false, true}) {
+    for (const RopeMutation& mutation : test::rope_mutations(of_cuda)) {
+      EXPECT_NO_THROW(MutatedSources(test::rope_file(of_cuda), mutation.from, mutation.to)) << mutation.what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
