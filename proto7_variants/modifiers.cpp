@@ -113,18 +113,24 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     }
   }
   if (modifiers_.bias != "none") {
-    int64_t size = 1;
+    bias_elements_ = 1;
     const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}, {'k', s.kv_len}};
     for (int axis = 3; axis >= 0; --axis) {
       if (!has_axis(modifiers_.bias, axes[axis].first)) continue;
-      bias_strides_[axis] = size;
-      size *= axes[axis].second;
+      bias_strides_[axis] = bias_elements_;
+      bias_elements_ *= axes[axis].second;
     }
-    for (int64_t i = 0; i < size; ++i) bias_.push_back(normal(random));
   }
 }
 
-AttentionHooks ModifiedAttention::hooks() const {
+// Between -2 and 2, from the element's number alone, since the tensor may have as many elements as there are scores.
+float ModifiedAttention::bias_at(int64_t element) const {
+  uint64_t bits = static_cast<uint64_t>(element) * 0x9E3779B97F4A7C15u;
+  bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93u;
+  return static_cast<float>(static_cast<double>(bits >> 40) * 0x1p-22 - 2);
+}
+
+AttentionHooks ModifiedAttention::texts() const {
   const Modifiers& m = modifiers_;
   AttentionHooks hooks;
   hooks.text = instead("score");
@@ -137,14 +143,21 @@ AttentionHooks ModifiedAttention::hooks() const {
   hooks.identity = !m.alibi && m.soft_cap == 0 && m.bias == "none";
   // Of the hardware's tanh; of others some units of f32 are in the tolerance already.
   hooks.score_error = m.soft_cap != 0 && dtype_ != DType::f32 ? 0x1p-11 : 0;
+  return hooks;
+}
 
+AttentionHooks ModifiedAttention::hooks() const {
+  const Modifiers& m = modifiers_;
+  AttentionHooks hooks = texts();
+  std::vector<float> bias(static_cast<size_t>(bias_elements_));
+  for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
   ModifierData head{};
   hooks.data = bytes_of(head);
   head.slopes = append(hooks.data, slopes_);
   head.sinks = append(hooks.data, sinks_);
   head.lengths = append(hooks.data, lengths_);
   head.documents = append(hooks.data, documents_);
-  head.bias = append(hooks.data, bias_);
+  head.bias = append(hooks.data, bias);
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
   std::ranges::copy(bytes_of(head), hooks.data.begin());
 
@@ -209,7 +222,7 @@ double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t
     const int64_t index[4] = {batch, head, q, k};
     int64_t at = 0;
     for (int axis = 0; axis < 4; ++axis) at += index[axis] * bias_strides_[axis];
-    s += static_cast<double>(bias_[static_cast<size_t>(at)]);
+    s += static_cast<double>(bias_at(at));
   }
   return s;
 }

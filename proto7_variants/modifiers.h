@@ -44,21 +44,27 @@ class ModifiedAttention {
  public:
   ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
 
+  /// What the kernel is made of: texts and constants.
+  AttentionHooks texts() const;
+  /// The same with the tables that it reads, and the oracle's functions.
   AttentionHooks hooks() const;
   /// First and last key, plus one, that a query sees, within [0, kv_len]; none where the first is not before the last.
   std::pair<int64_t, int64_t> visible(int64_t batch, int64_t q) const;
   /// Query-key pairs that no rule hides, over the whole batch.
   double visible_pairs() const;
+  /// Of the tensor that is added to the scores; 0 where there is none.
+  int64_t bias_elements() const { return bias_elements_; }
 
  private:
+  float bias_at(int64_t element) const;
   double changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const;
 
   Modifiers modifiers_;
   AttentionShape shape_;
   DType dtype_;
-  std::vector<float> slopes_, sinks_, bias_;
+  std::vector<float> slopes_, sinks_;
   std::vector<int> lengths_, documents_;  // documents: begin and end for each key
-  int64_t bias_strides_[4] = {};
+  int64_t bias_strides_[4] = {}, bias_elements_ = 0;
 };
 
 }  // namespace attn

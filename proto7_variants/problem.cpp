@@ -10,10 +10,11 @@ std::optional<AttentionHooks> variants_hooks(const Case& config) {
 
 Plan variants_plan(const Case& config, const Setting& setting) {
   const FlashConfig flash = modified_config(config);
-  const std::optional<AttentionHooks> hooks = variants_hooks(config);
-  Plan plan = attention_plan(flash, setting.device, hooks ? &*hooks : nullptr);
-  plan.work.flops =
-      4 * static_cast<double>(flash.shape.head_dim) * ModifiedAttention(Modifiers::from(config), flash).visible_pairs();
+  const ModifiedAttention attention(Modifiers::from(config), flash);
+  const AttentionHooks hooks = attention.texts();
+  Plan plan = attention_plan(flash, setting.device, modifiers_on(config).empty() ? nullptr : &hooks);
+  plan.work.flops = 4 * static_cast<double>(flash.shape.head_dim) * attention.visible_pairs();
+  plan.work.bytes += static_cast<double>(attention.bias_elements()) * sizeof(float);
   return plan;
 }
 
