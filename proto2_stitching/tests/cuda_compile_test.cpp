@@ -81,7 +81,7 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
       codes[form] = binary.code_sha256;
       if (call_skip_reason(config, test::hopper())) {
         EXPECT_NE((log.text() + refused).find("setmaxnreg"), std::string::npos) << what;
-        EXPECT_TRUE(!refused.empty() || binary.spill_bytes > 600) << what;
+        EXPECT_TRUE(!refused.empty() || binary.spill_bytes >= 512) << what;
         continue;
       }
       EXPECT_EQ(refused + log.text(), "") << what;
