@@ -193,7 +193,8 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
   // What ptxas of CUDA 13.0 said of them, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
-  constexpr const char* costs = "wgmma then spills 512 bytes a thread or more, and from head_dim 128 on does not compile";
+  constexpr const char* costs =
+      "wgmma then spills 512 bytes a thread or more, and from head_dim 128 on does not compile";
   if (form == "pointer") {
     return fmt::format("form {}: for a call to an unknown function the assembler ignores setmaxnreg (C7506); {}", form,
                        costs);

@@ -243,17 +243,30 @@ def table(rows, about):
     return "".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(description, seconds):
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/gpu/libattention_c.so")
-    parser.add_argument("--seconds", type=float, default=0.2, help="device time per shape")
+    parser.add_argument("--seconds", type=float, default=seconds, help="device time per shape")
     parser.add_argument("--out", type=pathlib.Path, help="rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")
     parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
                         help="write the table into FILE, docs/peers.md where none is named")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def finish(options, result, text, begin, end):
+    """Writes what --out and --page want; the exit status."""
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.page:
+        head, rest = options.page.read_text().split(begin)
+        options.page.write_text(head + begin + text + end + rest.split(end)[1])
+    return 0 if all(row["agree"] for row in result["rows"]) else 1
+
+
+def main():
+    options = arguments(__doc__.split("\n")[0], 0.2)
     if options.source:
         result = json.loads(options.source.read_text())
     elif torch is None:
@@ -284,12 +297,7 @@ def main():
                 print(f"D={row['head_dim']} heads={row['q_heads']}/{row['kv_heads']} N={row['length']} "
                       f"causal={int(row['causal'])} {row['tile']}: {row['ours_tflops']:.1f} TFLOPS; {ratios}"
                       f"{'' if row['agree'] else ' RESULTS DIFFER'}", flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    if options.page:
-        head, rest = options.page.read_text().split(BEGIN)
-        options.page.write_text(head + BEGIN + table(result["rows"], result["about"]) + END + rest.split(END)[1])
-    return 0 if all(row["agree"] for row in result["rows"]) else 1
+    return finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ FlashAttention-3 takes part where the package fa3-fwd has the modifier. --page w
 PyTorch nor a GPU.
 """
 
-import argparse
 import json
 import pathlib
 import sys
@@ -115,16 +114,7 @@ def table(rows, about):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--library", type=pathlib.Path, default=peers.ROOT / "build/gpu/libattention_c.so")
-    parser.add_argument("--seconds", type=float, default=0.1, help="device time per row")
-    parser.add_argument("--out", type=pathlib.Path, help="rows as JSON")
-    parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")
-    parser.add_argument("--page", nargs="?", const=peers.PAGE, type=pathlib.Path, metavar="FILE",
-                        help="write the table into FILE, docs/peers.md where none is named")
-    options = parser.parse_args()
-
+    options = peers.arguments(__doc__.split("\n")[0], 0.1)
     if options.source:
         result = json.loads(options.source.read_text())
     elif torch is None or not torch.cuda.is_available():
@@ -146,12 +136,7 @@ def main():
                               ", ".join(f"{peer} {row[peer + '_us']:.1f} ({row[peer + '_ratio']:.3f})"
                                         for peer in ("flex", "fa3") if peer + "_us" in row) +
                               ("" if row["agree"] else " RESULTS DIFFER"), flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    if options.page:
-        head, rest = options.page.read_text().split(BEGIN)
-        options.page.write_text(head + BEGIN + table(result["rows"], result["about"]) + END + rest.split(END)[1])
-    return 0 if all(row["agree"] for row in result["rows"]) else 1
+    return peers.finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 // kernels leave out blocks of keys that no row sees.
 //
 // A hook defines `score`. It may take q and k as float, exact up to 2^24, which spares `wgmma` conversions. Where it
-// defines SCORE_GRAIN as well, it gets many scores at once, in place, from kernels that give them (`tuned` on the cpu; on
-// the GPU `mma_sync`, and tiles also `wgmma`):
+// defines SCORE_GRAIN as well, it gets many scores at once, in place, from kernels that give them (`tuned` on the cpu;
+// on the GPU `mma_sync`, and tiles also `wgmma`):
 //   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
 //               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
 //               k + i / 2 * 8 + i % 2
