@@ -98,6 +98,8 @@ struct KernelPath {
   const char* host = "";
 };
 
+inline void PrintTo(const KernelPath& path, std::ostream* out) { *out << path.name; }
+
 inline std::vector<KernelPath> kernel_paths(bool of_cuda) {
   if (of_cuda) {
     return {{"wgmma_f16", "wgmma", wgmma_file, DType::f16},

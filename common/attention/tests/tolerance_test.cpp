@@ -16,6 +16,9 @@
 #include "common/attention/tests/path_device.h"
 
 namespace attn {
+
+inline void PrintTo(DType dtype, std::ostream* out) { *out << name(dtype); }
+
 namespace {
 
 AttentionTolerance tolerance(const AttentionShape& shape, const AttentionInputs& in, DType dtype, DType out_dtype,
