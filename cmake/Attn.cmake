@@ -83,15 +83,15 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# What bookkeeping is compiled with: code that no measurement waits for, and that no loop over elements is in. Builds of
-# two cores spend most of their time on it, at -O1 a fifth less.
+# What bookkeeping is compiled with. It has no loops over elements, and no measurement waits for it; to compile it takes
+# most of a build's time.
 add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -O1)
 
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): the sources of a folder as a library,
 # which may include headers of its own folder and of what it KNOWS, of these in turn, and of nothing else of the project:
-# the build stops at an #include that goes another way. LINKS are libraries that no header of the folder shows. COLD is
-# what is bookkeeping as a whole.
+# the build stops at an #include that goes another way. LINKS are libraries that no header of the folder shows. COLD: all
+# of it is bookkeeping.
 function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)

@@ -30,8 +30,8 @@ struct Modifiers {
 /// The attention that the hooks modify: with a prefix its mask is the hook's alone. Throws as FlashConfig::from does.
 FlashConfig modified_config(const Case& config);
 
-/// The axes of Modifiers, each with what turns it off, as a case's key has it.
-const std::vector<std::pair<std::string, std::string>>& modifier_axes();
+/// The axes of Modifiers, each with what turns it off.
+const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// The names of those that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
 

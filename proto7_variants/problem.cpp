@@ -3,6 +3,7 @@
 #include "common/attention/problem.h"
 
 namespace attn {
+
 std::optional<AttentionHooks> variants_hooks(const Case& config) {
   if (modifiers_on(config).empty()) return std::nullopt;
   return ModifiedAttention(Modifiers::from(config), modified_config(config)).hooks();

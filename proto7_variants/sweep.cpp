@@ -1,22 +1,11 @@
 #include "proto7_variants/sweep.h"
 
-#include <algorithm>
-#include <charconv>
+#include <utility>
 
 #include "common/attention/axes.h"
 #include "proto7_variants/modifiers.h"
 
 namespace attn {
-namespace {
-
-constexpr int64_t longest = int64_t{1} << 24;
-
-// One modifier at a time, by its axis.
-using Modifier = std::pair<const char*, AxisValue>;
-
-Axis one(const Modifier& modifier) { return {modifier.first, {modifier.second}}; }
-
-}  // namespace
 
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
@@ -24,10 +13,15 @@ std::vector<AxisInfo> variants_axes() {
       {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
       {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
       {"sinks", "1: a logit for each head in the denominator", {}, 0, 1, 1},
-      {"window_left", "keys before its own that a query sees; -1: all", {}, -1, longest, 1},
-      {"window_right", "keys behind its own that a query sees; -1: all", {}, -1, longest, 1},
-      {"prefix", "keys that every query sees beside the causal ones; 0: none", {}, 0, longest, 1},
-      {"documents", "a query sees its own document alone, of so many keys on average; 0: all", {}, 0, longest, 1},
+      {"window_left", "keys before its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
+      {"window_right", "keys behind its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
+      {"prefix", "keys that every query sees beside the causal ones; 0: none", {}, 0, longest_sequence, 1},
+      {"documents",
+       "a query sees its own document alone, of so many keys on average; 0: all",
+       {},
+       0,
+       longest_sequence,
+       1},
       {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1}};
   for (AxisInfo& axis : flash_axes()) axes.push_back(std::move(axis));
   return axes;
@@ -41,7 +35,6 @@ std::vector<std::string> variants_compared_axes() {
 
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", cuda = device.is_cuda();
-  const auto number = [](int64_t value) { return AxisValue(value); };
   const Axis variant = texts("variant", {"tuned"});
   const Axis dtype = texts("dtype", {cuda ? "bf16" : "f32"}), out_dtype = texts("out_dtype", {cuda ? "bf16" : "f32"});
   const Axis layout = texts("layout", {"bhsd"});
@@ -55,15 +48,12 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   const std::vector<int64_t> dims = {64, 128};
   const auto modifiers = [&](int64_t length) {
-    const std::vector<Modifier> everywhere = {
-        {"alibi", number(1)}, {"soft_cap", number(30)}, {"sinks", number(1)}, {"documents", number(length / 8)}};
+    const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
+    const Axis documents = integers("documents", {length / 8}), window = integers("window_left", {length / 8});
     for (const int64_t causal : {0, 1}) {
       add(length, dims, causal, {});
-      for (const Modifier& modifier : everywhere) add(length, dims, causal, {one(modifier)});
-      add(length, dims, causal, {integers("window_left", {length / 8})});
-      add(length, dims, causal,
-          {integers("alibi", {1}), integers("soft_cap", {30}), integers("sinks", {1}),
-           integers("window_left", {length / 8})});
+      for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
+      add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
@@ -88,15 +78,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
 }
 
 void complete_variants(Case& config, const DeviceInfo& device) {
-  for (const AxisInfo& axis : variants_axes()) {
-    for (const auto& [name, off] : modifier_axes()) {
-      if (axis.name != name || config.has(name)) continue;
-      if (axis.choices.empty()) {
-        config.set(name, static_cast<int64_t>(std::stoll(off)));
-      } else {
-        config.set(name, off);
-      }
-    }
+  for (const auto& [axis, off] : modifier_axes()) {
+    if (!config.has(axis)) config.set(axis, off);
   }
   complete_flash(config, device);
 }

@@ -153,12 +153,12 @@ class CuDnn(Peer):
 class FlashAttention3(Peer):
     """In its own layout, [batch, length, heads, head_dim]."""
 
-    def __init__(self, function, q, k, v, causal):
-        self.function, self.causal = function, causal
+    def __init__(self, function, q, k, v, **options):
+        self.function, self.options = function, options
         self.tensors = tuple(x.transpose(1, 2).contiguous() for x in (q, k, v))
 
     def run(self):
-        o = self.function(*self.tensors, causal=self.causal)
+        o = self.function(*self.tensors, **self.options)
         return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
 
 
@@ -175,6 +175,10 @@ def save(path, tensors):
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             file.write(memoryview(tensor.contiguous().cpu().view(torch.int16).numpy()))
+
+
+def all_agree(results, want):
+    return all(bool(((got - want).abs() <= ATOL + RTOL * want.abs()).all()) for got in results)  # a NaN does not
 
 
 def take_turns(sides, seconds):
@@ -205,7 +209,7 @@ def measure(ours, fa3, flush, dim, q_heads, kv_heads, batch, length, causal, sec
     tile = ours.load(f"variant=tuned causal={int(causal)} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
     peers = {"cudnn": CuDnn(q, k, v, causal)}
     if fa3:
-        peers["fa3"] = FlashAttention3(fa3, q, k, v, causal)
+        peers["fa3"] = FlashAttention3(fa3, q, k, v, causal=causal)
     for peer in peers.values():
         peer.capture(flush)
     sides = {"ours": ours, **peers}
@@ -214,7 +218,7 @@ def measure(ours, fa3, flush, dim, q_heads, kv_heads, batch, length, causal, sec
             side.seconds()
     want = peers["cudnn"].output()
     others = [ours.output(want.shape), *(peer.output() for name, peer in peers.items() if name != "cudnn")]
-    agree = all(bool(((got - want).abs() <= ATOL + RTOL * want.abs()).all()) for got in others)  # a NaN is not
+    agree = all_agree(others, want)
 
     turns = take_turns(sides, seconds)
     flops = 4 * dim * q_heads * batch * (length * (length + 1) // 2 if causal else length * length)

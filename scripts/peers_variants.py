@@ -5,8 +5,8 @@
 
 ALiBi, a soft cap of 30 and a window of 1024 keys, 32 heads, timed as scripts/peers_gpu.py does: captured graphs that
 take turns. FlexAttention gets each modifier as a score function or a block mask, and is compiled with torch.compile.
-FlashAttention-3 takes part where the package fa3-fwd has the modifier. --page writes the table into docs/peers.md; --from needs neither
-PyTorch nor a GPU.
+FlashAttention-3 takes part where the package fa3-fwd has the modifier. --page writes the table into docs/peers.md; --from
+needs neither PyTorch nor a GPU.
 """
 
 import json
@@ -63,16 +63,6 @@ class FlexAttention(peers.Peer):
         return self.function(*self.tensors, **self.options)
 
 
-class FlashAttention3(peers.FlashAttention3):
-    def __init__(self, function, q, k, v, options):
-        super().__init__(function, q, k, v, False)
-        self.options = options
-
-    def run(self):
-        o = self.function(*self.tensors, **self.options)
-        return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
-
-
 def measure(ours, fa3, flush, name, dim, length, seconds, folder):
     axes, fa3_options = ROWS[name]
     torch.manual_seed(length + dim)
@@ -81,7 +71,7 @@ def measure(ours, fa3, flush, name, dim, length, seconds, folder):
     tile = ours.load(f"variant=tuned {axes} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
     others = {"flex": FlexAttention(name, q, k, v)}
     if fa3 and fa3_options is not None:
-        others["fa3"] = FlashAttention3(fa3, q, k, v, fa3_options)
+        others["fa3"] = peers.FlashAttention3(fa3, q, k, v, **fa3_options)
     for peer in others.values():
         peer.capture(flush)
     sides = {"ours": ours, **others}
@@ -90,7 +80,7 @@ def measure(ours, fa3, flush, name, dim, length, seconds, folder):
             side.seconds()
     want = others["flex"].output()
     results = [ours.output(want.shape), *(peer.output() for other, peer in others.items() if other != "flex")]
-    agree = all(bool(((got - want).abs() <= peers.ATOL + peers.RTOL * want.abs()).all()) for got in results)
+    agree = peers.all_agree(results, want)
     turns = peers.take_turns(sides, seconds)
     medians = {f"{side}_us": 1e6 * peers.statistics.median(turn[side] for turn in turns) for side in sides}
     ratios = {f"{side}_ratio": peers.statistics.median(turn[side] / turn["ours"] for turn in turns) for side in others}

@@ -10,11 +10,6 @@
 #include "common/data/tensor.h"
 
 namespace attn {
-namespace {
-
-constexpr int64_t max_length = int64_t{1} << 24;
-
-}  // namespace
 
 std::vector<AxisInfo> flash_axes() {
   return {{"variant",
@@ -26,8 +21,8 @@ std::vector<AxisInfo> flash_axes() {
           {"batch", "sequences", {}, 1, 4096, 1},
           {"q_heads", "query heads", {}, 1, 1024, 1},
           {"kv_heads", "key/value heads, a divisor of q_heads; as q_heads where not named", {}, 1, 1024, 1},
-          {"q_len", "queries per sequence", {}, 1, max_length, 1},
-          {"kv_len", "keys per sequence; as q_len where not named", {}, 1, max_length, 1},
+          {"q_len", "queries per sequence", {}, 1, longest_sequence, 1},
+          {"kv_len", "keys per sequence; as q_len where not named", {}, 1, longest_sequence, 1},
           {"head_dim", "elements of a head", {}, 8, 256, 8},
           {"causal", "1: query q sees keys up to q + kv_len - q_len", {}, 0, 1, 1},
           {"dtype", "of Q, K and V", {"f32", "f16", "bf16"}, 0, 0, 1},

@@ -1,6 +1,7 @@
 // The axes of attention: what a case of any attention experiment may say, and what follows from what it leaves out.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "common/records/case.h"
 
 namespace attn {
+
+inline constexpr int64_t longest_sequence = int64_t{1} << 24;  // that an axis allows, in tokens
 
 std::vector<AxisInfo> flash_axes();
 

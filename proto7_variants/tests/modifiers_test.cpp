@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,11 +13,8 @@
 #include <vector>
 
 #include "common/attention/problem.h"
-#include "common/base/error.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
-#include "proto7_variants/problem.h"
-#include "proto7_variants/sweep.h"
 
 namespace attn {
 namespace {

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "common/device/cuda/scratch.h"
@@ -49,23 +51,21 @@ std::string output_of(const std::string& command) {
   return pclose(pipe) == 0 ? text : std::string();
 }
 
+// The sections whose names begin with one of these, with their names.
+std::string joined(const std::string& cubin, std::initializer_list<std::string_view> beginnings) {
+  std::string code;
+  for (const auto& [name, content] : sections_of(cubin)) {
+    const auto begins = [&name = name](std::string_view beginning) { return name.starts_with(beginning); };
+    if (std::any_of(beginnings.begin(), beginnings.end(), begins)) code += name + '\n' + content;
+  }
+  return code;
+}
+
 }  // namespace
 
-std::string machine_code(const std::string& cubin) {
-  std::string code;
-  for (const auto& [name, content] : sections_of(cubin)) {
-    if (name.starts_with(".text") || name.starts_with(".nv.constant")) code += name + '\n' + content;
-  }
-  return code;
-}
+std::string machine_code(const std::string& cubin) { return joined(cubin, {".text", ".nv.constant"}); }
 
-std::string instructions_of(const std::string& cubin) {
-  std::string code;
-  for (const auto& [name, content] : sections_of(cubin)) {
-    if (name.starts_with(".text")) code += name + '\n' + content;
-  }
-  return code;
-}
+std::string instructions_of(const std::string& cubin) { return joined(cubin, {".text"}); }
 
 CodeContents cuda_contents(const Binary& binary) {
   CodeContents found;
