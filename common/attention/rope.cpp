@@ -146,13 +146,12 @@ int64_t rope_factors(const RopeConfig& config) {
   return config.pairing == RopePairing::interleaved ? config.rotary_dim : config.rotary_dim / 2;
 }
 
-/// Rows of a threadgroup: on a GPU few enough that multiprocessors get equal shares of small tensors; on the cpu so few
-/// that their cosines stay in the caches, and that all threads get several tiles.
+/// Rows of a threadgroup: on a GPU as many as it has threads for; on the cpu so few that their cosines stay in the
+/// caches, and that all threads get several tiles.
 int64_t rope_tile_rows(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
   if (device.is_cuda()) {
-    constexpr int64_t threads = 128;
     const int64_t units = rope_units(config, rope_group(config, shape, device));
-    return std::clamp<int64_t>(threads / units, 1, shape.rows);
+    return std::clamp<int64_t>(rope_threads / units, 1, shape.rows);
   }
   constexpr int64_t floats = 8192, most = 64;
   const int64_t fit = std::clamp<int64_t>(floats / (2 * rope_factors(config)), 1, most);

@@ -30,7 +30,7 @@ struct RopeParams {
 };
 
 /// On a GPU: the most threads of a threadgroup, and heads that a thread rotates by the same angles.
-constexpr int rope_threads = 256, rope_heads = 4;
+constexpr int rope_threads = 256, rope_heads = 2;
 
 struct RopeAngle {
   float cosine, sine;
