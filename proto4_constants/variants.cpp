@@ -75,7 +75,7 @@ AttentionHooks Variant::hook() const {
   AttentionHooks hook;
   hook.text = text;
   hook.constants = {{"ALIBI", alibi}};
-  hook.identity = !alibi;
+  hook.change = alibi ? ScoreChange::any : ScoreChange::none;
   hook.name = alibi ? "alibi" : "no alibi";
   const int64_t heads = config.shape.q_heads;
   std::vector<float> slopes;  // of the paper: 2^(-8 (h + 1) / heads)

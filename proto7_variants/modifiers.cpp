@@ -141,7 +141,9 @@ AttentionHooks ModifiedAttention::texts() const {
   hooks.constants = {{"ALIBI", m.alibi},   {"SOFT_CAP", m.soft_cap},       {"BIAS", m.bias != "none"},
                      {"SINKS", m.sinks},   {"WINDOW_LEFT", m.window_left}, {"WINDOW_RIGHT", m.window_right},
                      {"PREFIX", m.prefix}, {"DOCUMENTS", m.documents > 0}, {"LENGTHS", m.lengths}};
-  hooks.identity = !m.alibi && m.soft_cap == 0 && m.bias == "none";
+  hooks.change = m.soft_cap != 0 || m.bias != "none" ? ScoreChange::any
+                 : m.alibi                           ? ScoreChange::linear
+                                                     : ScoreChange::none;
   // Of the hardware's tanh; of others some units of f32 are in the tolerance already.
   hooks.score_error = m.soft_cap != 0 && dtype_ != DType::f32 ? 0x1p-11 : 0;
   return hooks;

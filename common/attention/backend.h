@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/hook.h"
 #include "common/attention/kernels/attention.h"
 #include "common/attention/reference.h"
 #include "common/data/tensor.h"
@@ -43,8 +44,8 @@ class FlashBackend {
   virtual ~FlashBackend() = default;
   /// From textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// `hooked`: a score hook takes the place of the identity.
-  virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const = 0;
+  /// For a score hook that does `change`.
+  virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) const = 0;
   /// Why the kernel does not take this configuration, threadgroup memory apart.
   virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const = 0;
   /// Fills the tile where it is 0: the one expected to be fastest for the shape.

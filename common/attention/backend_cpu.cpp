@@ -112,7 +112,8 @@ class CpuFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "tiled_scalar", "tiled_vector", "tuned"}; }
 
-  Launch kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) const override {
+    const bool hooked = change != ScoreChange::none;
     const AttentionShape& shape = config.shape;
     const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
     return {.source = source_of(config, device, hooked),

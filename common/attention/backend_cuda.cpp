@@ -49,12 +49,19 @@ size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
 
+// Whether the scale is applied inside the exponential: to scores that only products have made.
+bool folds_scale(const FlashConfig& config, const std::string& kernel, ScoreChange change) {
+  const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
+  return by_products && config.shape.effective_scale() >= least_folded_scale;
+}
+
 // Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
 // second threadgroup or outputs of 16 bits their panels, which count for more (kernels/log.md); one where two do not
 // fit.
-WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
+WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) {
+  const bool numbers = change == ScoreChange::linear && folds_scale(config, "wgmma", change);
   const auto with = [&](int64_t stages, int64_t out_panels) {
-    return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages, out_panels);
+    return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages, out_panels, numbers);
   };
   const int64_t panels = config.out_dtype == DType::f32 ? 0 : with(1, 0).panels;
   for (size_t threadgroups = wgmma_threadgroups(config); threadgroups > 0; --threadgroups) {
@@ -68,9 +75,9 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device) {
 }
 
 // Threadgroups that a multiprocessor runs at the same time.
-int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device) {
+int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) {
   return static_cast<int64_t>(
-      std::clamp<size_t>(that_fit(wgmma_layout(config, device), device), 1, wgmma_threadgroups(config)));
+      std::clamp<size_t>(that_fit(wgmma_layout(config, device, change), device), 1, wgmma_threadgroups(config)));
 }
 
 // Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
@@ -102,7 +109,7 @@ class CudaFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "mma_sync", "wgmma", "tuned"}; }
 
-  Launch kernel(const FlashConfig& config, const DeviceInfo& device, bool hooked) const override {
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) const override {
     const AttentionShape& shape = config.shape;
     const std::string name = kernel_of(config, device);
     Launch kernel;
@@ -123,15 +130,15 @@ class CudaFlash : public FlashBackend {
     }
     kernel.source.constants["BLOCK_R"] = config.block_r;
     kernel.source.constants["BLOCK_C"] = config.block_c;
-    kernel.source.constants["FOLD_SCALE"] = !hooked && shape.effective_scale() >= least_folded_scale;
+    kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, change);
     if (name == "wgmma") {
       // In the order of the kernel's text, which -O3 changes: as fast or faster, and a tenth less to compile.
       kernel.source.assembler = "-O1";
-      const WgmmaLayout layout = wgmma_layout(config, device);
+      const WgmmaLayout layout = wgmma_layout(config, device, change);
       kernel.source.constants["STAGES"] = layout.stages;
       kernel.source.constants["OUT_PANELS"] = layout.out_panels;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
-      const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device));
+      const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device, change));
       kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
       kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
       kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
@@ -197,17 +204,16 @@ class CudaFlash : public FlashBackend {
     const unsigned zeros[2] = {};
     const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
     counters->upload(zeros, sizeof zeros);
-    const WgmmaLayout layout = wgmma_layout(config, device.info());
-    return [config, launch, &kernel, tiles, counters, layout](CommandEncoder& encoder, const AttentionParams& params) {
+    return [config, launch, &kernel, tiles, counters](CommandEncoder& encoder, const AttentionParams& params) {
       const AttentionShape& shape = config.shape;
-      const int64_t panels = layout.panels, rows = config.block_c;
+      const int64_t panels = wgmma_panels(shape.head_dim), rows = config.block_c;
       const DType in = config.dtype;
       WgmmaParams wgmma{};
       wgmma.attention = params;
       wgmma.q = panel_map(params.q, in, shape, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
       wgmma.k = panel_map(params.k, in, shape, shape.kv_heads, shape.kv_len, params.k_strides, rows, panels);
       wgmma.v = panel_map(params.v, in, shape, shape.kv_heads, shape.kv_len, params.v_strides, rows, panels);
-      if (const int64_t out = layout.out_panels; out > 0) {
+      if (const int64_t out = launch.source.constants.at("OUT_PANELS"); out > 0) {
         wgmma.o = panel_map(params.o, config.out_dtype, shape, shape.q_heads, shape.q_len, params.o_strides, 64, out);
       }
       wgmma.scale_log2 = params.scale * log2_e;
@@ -227,7 +233,7 @@ class CudaFlash : public FlashBackend {
 
   bool runs(const FlashConfig& config, const DeviceInfo& device) const {
     return !skip_reason(config, device) &&
-           kernel(config, device, false).threadgroup_bytes <= device.threadgroup_memory_bytes;
+           kernel(config, device, ScoreChange::none).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
   // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last
@@ -267,7 +273,7 @@ class CudaFlash : public FlashBackend {
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
-    const int64_t of_unit = persistent ? wgmma_at_once(config, device) : 1;
+    const int64_t of_unit = persistent ? wgmma_at_once(config, device, ScoreChange::none) : 1;
     const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
     const int64_t tiles = config.row_tiles() * shape.q_heads * shape.batch;
     const double ends = 75 + 1.5 * static_cast<double>(config.block_c);

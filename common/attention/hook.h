@@ -13,19 +13,25 @@
 
 namespace attn {
 
+/// What a score hook does to scores with the constants that it has.
+///   none    leaves them as they are
+///   linear  adds a slope times the place of the key, and nothing else: the text defines score_slope (kernels/score.h)
+///   any     anything
+enum class ScoreChange { none, linear, any };
+
 /// Changed attention: the hooks' texts for the kernel, what they need beside them, and the same for the oracle.
 struct AttentionHooks {
   std::string text = {};                        // in place of common/attention/kernels/score.h; empty: the identity
   std::map<std::string, std::string> includes;  // in place of the other hooks' headers, and headers that texts name
   std::vector<KernelSource> fragments;          // what the text declares and does not define
   Linking linking = Linking::before_optimizer;
-  std::vector<std::byte> data;       // what ScoreContext::data points to
-  ScoreFunction reference = {};      // also of the keys hook, which masks what it leaves out
-  SinkFunction sink = {};            // empty: there is none
-  std::string name;                  // hooks of the same inputs with the same name have the same reference
-  FunctionConstants constants = {};  // that the text reads
-  bool identity = false;             // with these constants no score is changed, whatever the other hooks do
-  double score_error = 0;            // that the kernel's text adds to a score, as a share of it: of an approximate tanh
+  std::vector<std::byte> data;            // what ScoreContext::data points to
+  ScoreFunction reference = {};           // also of the keys hook, which masks what it leaves out
+  SinkFunction sink = {};                 // empty: there is none
+  std::string name;                       // hooks of the same inputs with the same name have the same reference
+  FunctionConstants constants = {};       // that the text reads
+  ScoreChange change = ScoreChange::any;  // whatever the other hooks do
+  double score_error = 0;  // that the kernel's text adds to a score, as a share of it: of an approximate tanh
 };
 
 /// A value as a hook's data.

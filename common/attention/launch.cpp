@@ -37,7 +37,7 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device) {
 
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time) {
-  Launch launch = FlashBackend::of(device).kernel(config, device, hook && !hook->identity);
+  Launch launch = FlashBackend::of(device).kernel(config, device, hook ? hook->change : ScoreChange::none);
   launch.phase = "attention";
   launch.source.run_time = std::move(run_time);
   if (hook) {

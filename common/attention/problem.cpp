@@ -63,8 +63,9 @@ Check FlashProblem::check() {
     for (int64_t d = 0; d < shape.head_dim; ++d) got.push_back(o.at(row.batch, row.head, row.q, d));
     got_lse.push_back(all_lse[static_cast<size_t>((row.batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
   }
-  const AttentionTolerance allowed = attention_tolerance(
-      shape, config_.dtype, config_.out_dtype, hook_ && !hook_->identity, want, hook_ ? hook_->score_error : 0);
+  const AttentionTolerance allowed =
+      attention_tolerance(shape, config_.dtype, config_.out_dtype, hook_ && hook_->change != ScoreChange::none, want,
+                          hook_ ? hook_->score_error : 0);
   const auto place = [&](size_t i) {
     const RowIndex& row = want.rows[i];
     return fmt::format("batch {}, head {}, query {}", row.batch, row.head, row.q);

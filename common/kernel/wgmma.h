@@ -107,6 +107,13 @@ DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
 /// The high word of all of them: eight rows further, and the swizzle of 128 bytes.
 constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 
+/// The same of an operand of 16 columns (K major) that is not swizzled: groups of eight rows, each as the first eight
+/// columns of its rows, 16 bytes a row, and then the others.
+DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
+constexpr unsigned narrow_operand_high = 256 / 16;
+/// Where element (row, column) of it is, counted in elements.
+DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; }
+
 // ---- results
 //
 // N / 2 of them a thread, in registers that have names in PTX and none in C++: as operands of every product, up to 128
@@ -224,8 +231,8 @@ DEVICE void store_o(unsigned address) {
 template <int TYPE, int N>
 struct Mma;
 
-// `shared`: s = A B, or s += A B with `add`, A and B K major in shared memory. `registers`: the same of o, A's fragment
-// in registers, B MN major in shared memory.
+// `shared`: s = A B, or s += A B with `add`, A and B K major in shared memory. `narrow`: s = A B, A's fragment in
+// registers, B a narrow operand. `registers`: o = A B or o += A B, A's fragment in registers, B MN major in shared memory.
 #define MMA(TYPE, NAME, N, LIST)                                                 \
   template <>                                                                    \
   struct Mma<TYPE, N> {                                                          \
@@ -236,6 +243,14 @@ struct Mma;
           "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
           " {" LIST("s") "}, a, b, add, 1, 1, 0, 0;}" ::"r"(a),                  \
           "r"(b), "r"(add), "n"(operand_high));                                  \
+    }                                                                            \
+    static DEVICE void narrow(const unsigned (&a)[4], unsigned b) {              \
+      asm volatile(                                                              \
+          "{.reg .pred add; .reg .b64 b;\n"                                      \
+          "setp.ne.b32 add, 0, 0; mov.b64 b, {%4, %5};\n"                        \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
+          " {" LIST("s") "}, {%0, %1, %2, %3}, b, add, 1, 1, 0;}" ::"r"(a[0]),   \
+          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(narrow_operand_high));    \
     }                                                                            \
     static DEVICE void registers(const unsigned* a, unsigned b, int add) {       \
       asm volatile(                                                              \

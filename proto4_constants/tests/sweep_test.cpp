@@ -94,12 +94,12 @@ TEST(VariantGrid, SlopesAreTheHooksAndTheReferences) {
   scores.assign(6, 1.0);
   hook.reference(scores, 0, 7, 5);
   EXPECT_DOUBLE_EQ(scores[2], 1 - 3.0 / 256);
-  EXPECT_FALSE(hook.identity);
+  EXPECT_EQ(hook.change, ScoreChange::any);
   variant.alibi = false;
   scores.assign(6, 1.0);
   variant.hook().reference(scores, 0, 0, 2);
   EXPECT_EQ(scores, std::vector<double>(6, 1.0));
-  EXPECT_TRUE(variant.hook().identity);
+  EXPECT_EQ(variant.hook().change, ScoreChange::none);
 }
 
 TEST(ConstantsSweep, HasTheCountsThatAreAskedFor) {

@@ -15,6 +15,7 @@
 #endif
 
 #define SCORE_IS_IDENTITY (SOFT_CAP == 0 && ALIBI == 0 && BIAS == 0)
+#define SCORE_IS_LINEAR (SOFT_CAP == 0 && ALIBI != 0 && BIAS == 0)
 
 #ifdef __CUDACC__
 static inline float tanh_of(float x) { return IN_TYPE == F32 ? tanhf(x) : tanh_approx(x); }
@@ -29,7 +30,7 @@ static inline float capped(float s) {
   constexpr float cap = SOFT_CAP;
   return cap * tanh_of(s * (1 / cap));
 }
-static inline float slope_of(const ScoreContext& context) {
+static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
@@ -45,7 +46,7 @@ static inline float bias_of(int q, int k, const ScoreContext& context) {
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
                           [[maybe_unused]] const ScoreContext& context) {
   if constexpr (SOFT_CAP != 0) s = capped(s);
-  if constexpr (ALIBI != 0) s += slope_of(context) * static_cast<float>(k - own_key(q, context));
+  if constexpr (ALIBI != 0) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
   if constexpr (BIAS != 0) s += bias_of(q, k, context);
   return s;
 }
@@ -61,7 +62,7 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] const ScoreContext& context) {
   [[maybe_unused]] float slope = 0, first[2] = {};
   if constexpr (ALIBI != 0) {
-    slope = slope_of(context);
+    slope = score_slope(context);
     for (int r = 0; r < 2; ++r) first[r] = slope * static_cast<float>(k - own_key(q + r * 8, context));
   }
   UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {

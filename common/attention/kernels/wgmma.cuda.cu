@@ -10,7 +10,8 @@
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
 // It takes scores (by element or tile), keys, pages and sinks by hooks (score.h, keys.h, pages.h, sink.h); no rotate
-// hook. A score hook by element gets places as Place, so that one that wants them as floats costs no conversions.
+// hook. A score hook by element gets places as Place, so that one that wants them as floats costs no conversions. What a
+// hook with SCORE_IS_LINEAR adds is part of the product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
@@ -36,10 +37,16 @@
 #define SCORE_IN 1.0f
 #define SCORE_OUT 1.0f
 #endif
+#ifndef SCORE_IS_LINEAR
+#define SCORE_IS_LINEAR false
+#define score_slope(context) 0.0f
+#endif
 
 namespace {
 
-constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS);
+// A product adds slope * (number of the key in its block) to the scores; the rest of the term is one of the block.
+constexpr bool LINEAR = FOLD_SCALE && SCORE_IS_LINEAR;
+constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS, LINEAR);
 constexpr int CONSUMERS = BLOCK_R / 64;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
@@ -52,7 +59,7 @@ static_assert(ROTATE_IS_IDENTITY, "tensor copies bring Q and K as they are");
 static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
-constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -234,6 +241,9 @@ struct Consumer {
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
   float shift[2], sum[2], alpha[2];  // of the two rows
+  float slope;                       // LINEAR: in base 2
+  unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
+  float offset[2];                   // LINEAR: of the block, what its number 0 has, in base 2
   bool grew;                         // whether outputs are to be multiplied by alpha
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
@@ -247,7 +257,8 @@ struct Consumer {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
     mma_fence();
-    Mma_S::shared(q_tile, k_block, false);
+    if constexpr (LINEAR) Mma_S::narrow(slope_parts, narrow_operand(memory + layout.numbers));
+    Mma_S::shared(q_tile, k_block, LINEAR);
     if (block_exists) {
       mma_fence();
       UNROLL for (int step = 1; step < DIM / 16; ++step) {
@@ -286,6 +297,10 @@ struct Consumer {
         begin[r] = seen.begin - key;
       }
     }
+    if constexpr (LINEAR) {
+      const int own = query + a.kv_len - a.q_len;
+      UNROLL for (int r = 0; r < 2; ++r) offset[r] = slope * static_cast<float>(block * BLOCK_C - own - r * 8);
+    }
     if constexpr (FOLD) {
       if (block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
       if constexpr (!KEYS_BEGIN_AT_ZERO) {
@@ -321,7 +336,8 @@ struct Consumer {
     constexpr float slack = 8;
     float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two of a row, since all else waits for them
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
-    const float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
+    float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
+    UNROLL for (int r = 0; LINEAR && r < 2; ++r) largest[r] += offset[r];
     grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
     if (grew) {  // only now are the maxima of the row's four threads compared
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -331,8 +347,10 @@ struct Consumer {
         sum[r] *= alpha[r];
       }
     }
+    float subtracted[2];
+    UNROLL for (int r = 0; r < 2; ++r) subtracted[r] = LINEAR ? shift[r] - offset[r] : shift[r];
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      s[i] = exp2_approx(scaled(s[i]) - shift[i / 2 % 2]);
+      s[i] = exp2_approx(scaled(s[i]) - subtracted[i / 2 % 2]);
       sum[i / 2 % 2] += s[i];
     }
   }
@@ -379,12 +397,27 @@ struct Consumer {
         shift[r] = sink;
         sum[r] = !SINK_IS_NONE && thread % 4 == 0 ? 1 : 0;
       }
+      if constexpr (LINEAR) split_slope(score_slope(context_of(p.attention, tile)));
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
       attend(tile, first_block, kv);
       store(tile);
     }
     if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
+  }
+
+  // A part has as many bits as the type of Q, and each takes what the parts before it leave.
+  DEVICE void split_slope(float of_key) {
+    slope = of_key * log2_e;
+    float rest = of_key / p.attention.scale, parts[3];
+    UNROLL for (int i = 0; i < 3; ++i) {
+      const unsigned bits = pack<IN_TYPE>(rest, 0);
+      parts[i] = load_float<IN_TYPE>(&bits, 0);
+      rest -= parts[i];
+    }
+    const unsigned first = pack<IN_TYPE>(parts[0], parts[1]), second = pack<IN_TYPE>(parts[2], 0);
+    slope_parts[0] = slope_parts[1] = thread % 4 == 0 ? first : thread % 4 == 1 ? second : 0;
+    slope_parts[2] = slope_parts[3] = 0;
   }
 
   // What only other consumers use is handed back: the blocks before `from` down to `to`.
@@ -540,6 +573,14 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
     flash_forward(const __grid_constant__ WgmmaParams p) {
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
+  if constexpr (LINEAR) {
+    auto* const numbers = reinterpret_cast<unsigned short*>(memory + layout.numbers);
+    for (int i = threadIdx.x; i < BLOCK_C * 16; i += blockDim.x) {
+      const int key = i / 16, column = i % 16;
+      store_float<IN_TYPE>(numbers, narrow_index(key, column), column < 3 ? key : 0);
+    }
+    fence_stores();
+  }
   if (threadIdx.x == 0) {
     for (int c = 0; c < CONSUMERS; ++c) {
       bars.q_full[c].init(1);

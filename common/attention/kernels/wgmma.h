@@ -25,23 +25,28 @@ struct WgmmaParams {
   unsigned* counters;  // of tiles taken and of threadgroups that are done, 0 before and after every launch
 };
 
+/// Of 64 columns.
+constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 64; }
+
 /// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned to 1024 bytes by its
-/// size, then the barriers. `out_panels` of every consumer are for outputs on their way to device memory.
+/// size, the numbers of a block's keys (16 16-bit columns) where a product adds a slope times them to the scores, then
+/// the barriers. `out_panels` of every consumer are for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 
-  long long stages, panels, out_panels, q_bytes, kv_bytes, k, v, o, barriers, bytes;
+  long long stages, panels, out_panels, q_bytes, kv_bytes, k, v, o, numbers, barriers, bytes;
 
   constexpr WgmmaLayout(long long head_dim, long long block_r, long long block_c, long long stage_count,
-                        long long panels_of_output)
+                        long long panels_of_output, bool has_numbers)
       : stages(stage_count),
-        panels((head_dim + 63) / 64),
+        panels(wgmma_panels(head_dim)),
         out_panels(panels_of_output),
         q_bytes(panels * block_r * 128),
         kv_bytes(panels * block_c * 128),
         k(q_bytes),
         v(k + stages * kv_bytes),
         o(v + stages * kv_bytes),
-        barriers(o + out_panels * block_r * 128),
+        numbers(o + out_panels * block_r * 128),
+        barriers(numbers + (has_numbers ? block_c * 32 : 0)),
         bytes(barriers + barrier_bytes) {}
 };

@@ -67,7 +67,7 @@ class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
     return result;
   }
   int64_t constant(const FlashConfig& config, const std::string& name) const {
-    return FlashBackend::of(info_).kernel(config, info_, false).source.constants.at(name);
+    return FlashBackend::of(info_).kernel(config, info_, ScoreChange::none).source.constants.at(name);
   }
 
   const CpuTarget target_ = CpuTarget::named(GetParam().family);
@@ -129,7 +129,7 @@ TEST_P(Hosts, CompileEveryKernel) {
       for (const bool hooked : {false, true}) {
         FlashConfig flash = config(variant, hooked ? 72 : 128, 64, dtype);
         flash.shape.causal = hooked;
-        const KernelSource source = backend.kernel(flash, info_, hooked).source;
+        const KernelSource source = backend.kernel(flash, info_, hooked ? ScoreChange::any : ScoreChange::none).source;
         kernels.insert(source.path);
         if (variant == "tuned" && dtype == DType::bf16 && !hooked) {
           const auto& constants = source.constants;

@@ -18,7 +18,8 @@ class CudaMutationsTest : public test::CudaCompilerTest {
  protected:
   std::string code_of(const test::KernelPath& path) {
     const FlashConfig config = test::block_mutation_config(path);
-    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), false).source).code_sha256;
+    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), ScoreChange::none).source)
+        .code_sha256;
   }
 };
 

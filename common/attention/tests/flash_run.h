@@ -27,7 +27,7 @@ inline FlashConfig small(const std::string& variant) {
 inline std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& info = device().info()) {
   const FlashBackend& backend = FlashBackend::of(info);
   if (auto reason = backend.skip_reason(config, info)) return reason;
-  if (backend.kernel(config, info, false).threadgroup_bytes > info.threadgroup_memory_bytes) {
+  if (backend.kernel(config, info, ScoreChange::none).threadgroup_bytes > info.threadgroup_memory_bytes) {
     return "too much threadgroup memory";
   }
   return std::nullopt;
@@ -44,8 +44,8 @@ inline std::string describe(const FlashConfig& c) {
 
 /// Launches the configuration on `inputs` and checks it.
 inline Check run(const FlashConfig& config, const std::shared_ptr<FlashInputs>& inputs,
-                 const std::optional<AttentionHooks>& hook = {}, Device& on = device(), PipelineCache& cache = pipelines(),
-                 int launches = 1) {
+                 const std::optional<AttentionHooks>& hook = {}, Device& on = device(),
+                 PipelineCache& cache = pipelines(), int launches = 1) {
   FlashProblem problem(on, cache, inputs, config, hook);
   problem.poison();
   CommandEncoder encoder;

@@ -185,7 +185,8 @@ inline std::vector<BlockMutation> block_mutations() {
            "multiply_scores(block == 100 ? previous.index : kv.index,"},
           {wgmma_file, "missing_rescale", "if (grew && !first) scale_o<DIM / 2>(alpha);", "", "", InputKind::needles},
 
-          {mma_sync_file, "first_block_dropped", "for (; block >= last_block; --block)", "for (; block > last_block; --block)"},
+          {mma_sync_file, "first_block_dropped", "for (; block >= last_block; --block)",
+           "for (; block > last_block; --block)"},
           {mma_sync_file, "last_block_dropped", "+ BLOCK_C - 1) / BLOCK_C - 1;", "+ BLOCK_C - 1) / BLOCK_C - 2;"},
           {mma_sync_file, "block_dropped", "if (block * BLOCK_C >= some_see) continue;",
            "if (block == 100 || block * BLOCK_C >= some_see) continue;"},
