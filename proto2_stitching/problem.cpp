@@ -226,7 +226,8 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   const auto of_head = [&](const AttentionShape& of) {
     if (config.flash.variant == "wgmma") return wgmma_calls(config, of, device);
     if (device.is_cuda()) return mma_sync_calls(config, of);
-    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, ScoreChange::any).source;
+    const AttentionHooks any;
+    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, &any).source;
     return cpu_calls(config, of, tuned_layout(config.flash, kernel));
   };
   return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
@@ -239,7 +240,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
       fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n#define KERNEL_GRAIN {}\n", form_number(config.form),
                   grain_number(config.grain), config.flash.variant == "wgmma" ? SCORE_ELEMENT : SCORE_ROW);
   if (config.grain != "element") {
-    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, ScoreChange::any).source;
+    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, &hook).source;
     choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
   }
   hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";

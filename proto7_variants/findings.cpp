@@ -128,6 +128,99 @@ Claim grouped() {
           .complete = describe};
 }
 
+// Cases that differ in who turns Q and K alone, the first fastest of `baseline` against each of `contender`: values of
+// the axis rope.
+Pick turned_by(const std::string& baseline, const std::set<std::string>& contender) {
+  return [=](const Results& group) {
+    Results before;
+    for (const Measurement* r : group) {
+      if (r->config.text("task") == "attention" && r->config.text("rope") == baseline) before.push_back(r);
+    }
+    std::vector<Results> picks;
+    for (const Measurement* r : group) {
+      if (r->config.text("task") != "attention" || !contender.contains(r->config.text("rope"))) continue;
+      if (!before.empty()) picks.push_back({fastest(before), r});
+    }
+    return picks;
+  };
+}
+
+const std::set<std::string> turning = {"task", "rope", "block_r", "block_c"};
+
+bool turns_or_is_plain(const Measurement& result) {
+  const Names on = modifiers_on(result.config);
+  return on.empty() || on == Names{"rope"};
+}
+
+Claim turned(const std::string& id, const std::string& text, double threshold, const std::string& baseline,
+             const std::set<std::string>& contender, const std::string& metric, const Advice& advice) {
+  return {.hypothesis = {id, text, metric, "<=", threshold, expectation},
+          .takes = turns_or_is_plain,
+          .varies = turning,
+          .pick = turned_by(baseline, contender),
+          .subject = subject_without({"task", "block_r", "block_c"}, {"rope"}),
+          .title =
+              "Attention with rope={values.contender.rope} takes {compare.ratio:.3f} of its time with "
+              "rope={values.baseline.rope} (head_dim {values.contender.head_dim}, {values.contender.q_len} "
+              "queries, causal {values.contender.causal})",
+          .content =
+              "Attention with rope={values.contender.rope} takes {compare.ratio:.4f} (95 % interval "
+              "{compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with rope={values.baseline.rope}, at "
+              "{values.contender.q_len} queries and head_dim {values.contender.head_dim}; the noise floor of the "
+              "pair is {compare.aa_floor:.4f}.",
+          .advice = advice,
+          .complete = describe};
+}
+
+// The launch that turns Q and K against attention without it.
+Claim rope_share() {
+  Claim claim =
+      turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
+             "time of the launch that turns Q and K / time of attention",
+             {"Take no notice of what RoPE costs.", "Count RoPE among what attention costs, above all of short rows."});
+  claim.hypothesis.origin = "published study: RoPE takes less than 0.01 % of attention on M4";
+  claim.pick = [](const Results& group) {
+    std::vector<Results> picks;
+    const auto plain =
+        std::ranges::find_if(group, [](const Measurement* r) { return modifiers_on(r->config).empty(); });
+    for (const Measurement* r : group) {
+      if (r->config.text("task") == "rope" && plain != group.end()) picks.push_back({*plain, r});
+    }
+    return picks;
+  };
+  claim.title =
+      "RoPE of Q and K by itself takes {compare.ratio:.3f} of the time of attention (head_dim "
+      "{values.contender.head_dim}, {values.contender.q_len} queries)";
+  claim.content =
+      "The launch that turns Q and K takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
+      "{compare.ci_hi:.4f}) of the time of full attention, at {values.contender.q_len} queries and head_dim "
+      "{values.contender.head_dim}.";
+  return claim;
+}
+
+// The same launch against the rate of a copy.
+Claim rope_copy() {
+  return {
+      .hypothesis = {"rope_copy",
+                     "To turn 64 MB of Q and K, in and out, takes no longer than to copy them, within 12 %.",
+                     "share of the copy rate in the same rounds, cold", ">=", 88, expectation},
+      .takes =
+          [](const Measurement& r) { return r.config.text("task") == "rope" && r.work->bytes >= 64e6 && r.copy_pct; },
+      .pick = each,
+      .compared = false,
+      .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
+      .subject = subject_without({"task", "block_r", "block_c"}),
+      .title =
+          "RoPE runs at {estimate.value:.0f} % of the copy rate (head_dim {values.head_dim}, {values.q_len} rows of "
+          "{values.q_heads} heads)",
+      .content =
+          "To turn Q and K, angles {values.rope_angles}, runs at {estimate.value:.1f} % (95 % interval "
+          "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of a copy that ran in the same rounds, from "
+          "cold caches.",
+      .advice = {"Turn Q and K by a launch of its own where the kernel cannot.",
+                 "Let another launch that reads Q and K turn them: small tensors take as long as a launch."}};
+}
+
 }  // namespace
 
 std::vector<Claim> variants_claims() {
@@ -155,7 +248,16 @@ std::vector<Claim> variants_claims() {
       share("together", "ALiBi, soft cap, sinks and a window together take at most twice the window's share.", 2,
             {"alibi", "soft_cap", "sinks", "window_left"}, "ALiBi, soft cap, sinks and a window",
             {"Compose modifiers as the model wants them.", "Expect modifiers to add up."}),
-      grouped()};
+      grouped(),
+      rope_share(),
+      rope_copy(),
+      turned(
+          "rope_before", "A launch that turns Q and K before attention adds at most 3 %.", 1.03, "none", {"before"},
+          "time with RoPE / time without",
+          {"Turn Q and K by a launch of its own.", "Keep turned keys in the cache, and turn queries in the kernel."}),
+      turned("rope_fused", "To turn rows on the kernel's way in is faster than a launch before.", 1, "before",
+             {"query", "kernel"}, "time with rows that the kernel turns / time with a launch before",
+             {"Have the kernel turn what it reads.", "Turn by a launch before."})};
 }
 
 }  // namespace attn

@@ -46,10 +46,13 @@ Modifiers Modifiers::from(const Case& config) {
   m.prefix = config.integer("prefix");
   m.documents = config.integer("documents");
   m.lengths = config.integer("lengths") != 0;
-  if (m.prefix > 0 && config.integer("causal") == 0) {
-    throw BadInput(fmt::format("prefix={}: without causal=1 every query sees those keys anyway", m.prefix));
-  }
+  m.rotary = Rotary::from(config);
   return m;
+}
+
+bool Modifiers::change_kernel() const {
+  return alibi || sinks || lengths || soft_cap != 0 || window_left >= 0 || window_right >= 0 || prefix > 0 ||
+         documents > 0 || bias != "none" || rotary.in_kernel();
 }
 
 FlashConfig modified_config(const Case& config) {
@@ -60,9 +63,10 @@ FlashConfig modified_config(const Case& config) {
 
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
   static const std::vector<std::pair<std::string, AxisValue>> axes = {
-      {"alibi", int64_t{0}},  {"soft_cap", int64_t{0}},     {"bias", std::string("none")},
-      {"sinks", int64_t{0}},  {"window_left", int64_t{-1}}, {"window_right", int64_t{-1}},
-      {"prefix", int64_t{0}}, {"documents", int64_t{0}},    {"lengths", int64_t{0}}};
+      {"alibi", int64_t{0}},        {"soft_cap", int64_t{0}},     {"bias", std::string("none")},
+      {"sinks", int64_t{0}},        {"window_left", int64_t{-1}}, {"window_right", int64_t{-1}},
+      {"prefix", int64_t{0}},       {"documents", int64_t{0}},    {"lengths", int64_t{0}},
+      {"rope", std::string("none")}};
   return axes;
 }
 
@@ -113,6 +117,10 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
       }
     }
   }
+  if (modifiers_.rotary.in_kernel()) {
+    angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
+                         modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
+  }
   if (modifiers_.bias != "none") {
     bias_elements_ = 1;
     const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}, {'k', s.kv_len}};
@@ -141,6 +149,14 @@ AttentionHooks ModifiedAttention::texts() const {
   hooks.constants = {{"ALIBI", m.alibi},   {"SOFT_CAP", m.soft_cap},       {"BIAS", m.bias != "none"},
                      {"SINKS", m.sinks},   {"WINDOW_LEFT", m.window_left}, {"WINDOW_RIGHT", m.window_right},
                      {"PREFIX", m.prefix}, {"DOCUMENTS", m.documents > 0}, {"LENGTHS", m.lengths}};
+  if (m.rotary.in_kernel()) {
+    const bool keys = m.rotary.by == "kernel";
+    hooks.rotation = keys ? Rotation::all : Rotation::queries;
+    hooks.includes["common/attention/kernels/rotate.h"] = instead("rotate");
+    hooks.constants.merge(FunctionConstants{{"ROTARY_DIM", m.rotary.config.rotary_dim},
+                                            {"INTERLEAVED", m.rotary.config.pairing == RopePairing::interleaved},
+                                            {"ROTATE_KEYS", keys}});
+  }
   hooks.change = m.soft_cap != 0 || m.bias != "none" ? ScoreChange::any
                  : m.alibi                           ? ScoreChange::linear
                                                      : ScoreChange::none;
@@ -161,6 +177,10 @@ AttentionHooks ModifiedAttention::hooks() const {
   head.lengths = append(hooks.data, lengths_);
   head.documents = append(hooks.data, documents_);
   head.bias = append(hooks.data, bias);
+  const int64_t half = m.rotary.config.rotary_dim / 2;
+  const auto before_keys = static_cast<int>(std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * half * 4);
+  head.cosines = append(hooks.data, angles_.cosines) + before_keys;
+  head.sines = append(hooks.data, angles_.sines) + before_keys;
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
   std::ranges::copy(bytes_of(head), hooks.data.begin());
 

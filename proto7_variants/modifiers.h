@@ -9,6 +9,7 @@
 #include "common/attention/backend.h"
 #include "common/attention/hook.h"
 #include "common/records/case.h"
+#include "proto7_variants/rope.h"
 
 namespace attn {
 
@@ -21,16 +22,19 @@ struct Modifiers {
   int64_t prefix = 0;                           // keys that every query sees, beside the causal ones
   int64_t documents = 0;                        // keys of a document, on average
   std::string bias = "none";                    // the axes that the tensor has; along the others it is shared
+  Rotary rotary = {};
 
   /// Throws BadInput for what makes no sense on any device.
   static Modifiers from(const Case& config);
-  bool operator==(const Modifiers&) const = default;
+  /// Whether the kernel is another one than without modifiers: launches that turn Q and K before it change nothing in
+  /// it.
+  bool change_kernel() const;
 };
 
 /// The attention that the hooks modify: with a prefix its mask is the hook's alone. Throws as FlashConfig::from does.
 FlashConfig modified_config(const Case& config);
 
-/// The axes of Modifiers, each with what turns it off.
+/// The axes of Modifiers, each with what turns it off; rotary_axes() say more of `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// The names of those that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
@@ -63,6 +67,7 @@ class ModifiedAttention {
   AttentionShape shape_;
   DType dtype_;
   std::vector<float> slopes_, sinks_;
+  RopeTable angles_;                      // from the first position that a query or a key has
   std::vector<int> lengths_, documents_;  // documents: begin and end for each key
   int64_t bias_strides_[4] = {}, bias_elements_ = 0;
 };

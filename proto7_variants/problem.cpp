@@ -1,34 +1,99 @@
 #include "proto7_variants/problem.h"
 
-#include "common/attention/problem.h"
+#include <fmt/format.h>
+
+#include <utility>
 
 namespace attn {
 
-std::optional<AttentionHooks> variants_hooks(const Case& config) {
-  if (modifiers_on(config).empty()) return std::nullopt;
-  return ModifiedAttention(Modifiers::from(config), modified_config(config)).hooks();
+VariantsConfig VariantsConfig::from(const Case& config) {
+  return {config.text("task"), modified_config(config), Modifiers::from(config)};
 }
 
 Plan variants_plan(const Case& config, const Setting& setting) {
-  const FlashConfig flash = modified_config(config);
-  const ModifiedAttention attention(Modifiers::from(config), flash);
+  const auto& [task, flash, modifiers] = VariantsConfig::from(config);
+  Plan turns = rotary_plan(modifiers.rotary, flash, setting.device);
+  if (task == "rope") return turns;
+  const ModifiedAttention attention(modifiers, flash);
   const AttentionHooks hooks = attention.texts();
-  Plan plan = attention_plan(flash, setting.device, modifiers_on(config).empty() ? nullptr : &hooks);
+  Plan plan = attention_plan(flash, setting.device, modifiers.change_kernel() ? &hooks : nullptr);
+  if (modifiers.prefix > 0 && config.integer("causal") == 0) {
+    plan.unable = fmt::format("prefix={}: without causal=1 every query sees those keys anyway", modifiers.prefix);
+  }
   plan.work.flops = 4 * static_cast<double>(flash.shape.head_dim) * attention.visible_pairs();
-  plan.work.bytes += static_cast<double>(attention.bias_elements()) * sizeof(float);
+  plan.work.bytes += static_cast<double>(attention.bias_elements()) * sizeof(float) + turns.work.bytes;
+  plan.launches.insert(plan.launches.begin(), turns.launches.begin(), turns.launches.end());
   return plan;
+}
+
+VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs,
+                                 const VariantsConfig& config) {
+  const auto& [task, flash, modifiers] = config;
+  if (inputs.rotary) {
+    rotary_.emplace(device, pipelines, inputs.rotary, modifiers.rotary);
+    inputs.attention = std::shared_ptr<FlashInputs>(inputs.rotary, &inputs.rotary->turned);
+  }
+  if (task == "rope") return;
+  std::optional<AttentionHooks> hooks;
+  if (modifiers.change_kernel()) hooks = ModifiedAttention(modifiers, flash).hooks();
+  attention_.emplace(device, pipelines, inputs.attention, flash, std::move(hooks));
+  if (!rotary_) return;
+  attention_->read(rotary_->q(), rotary_->k());
+  if (flash.dtype != DType::f32) attention_->allow_score_error(flash.dtype == DType::f16 ? 0x1p-11 : 0x1p-8);
+}
+
+void VariantsProblem::encode(CommandEncoder& encoder) const {
+  if (rotary_) rotary_->encode(encoder);
+  if (attention_) attention_->encode(encoder);
+}
+
+void VariantsProblem::poison() {
+  if (rotary_) rotary_->poison();
+  if (attention_) attention_->poison();
+}
+
+Check VariantsProblem::check() {
+  Check check = attention_ ? attention_->check() : Check{};
+  if (rotary_) {
+    const Check turned = rotary_->check();
+    if (!attention_) check.rows_checked = turned.rows_checked;
+    check.merge(turned);
+  }
+  return check;
+}
+
+void VariantsProblem::dump(const std::string& path) const {
+  if (!attention_) return Problem::dump(path);
+  attention_->dump(path);
+}
+
+VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
+                               const VariantsInputs& last) {
+  const FlashConfig& flash = config.flash;
+  const Rotary& rotary = config.modifiers.rotary;
+  if (rotary.by == "none") {
+    if (last.attention && flash.same_tensors(last.attention->config())) return {.attention = last.attention};
+    return {.attention = std::make_shared<FlashInputs>(device, flash, seed, path)};
+  }
+  if (last.rotary && flash.same_tensors(last.rotary->raw.config()) && rotary.turns_like(last.rotary->rotary)) {
+    return {.rotary = last.rotary};
+  }
+  return {.rotary = std::make_shared<RotaryInputs>(device, flash, seed, path, rotary)};
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> variants_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const FlashConfig flash = modified_config(config);
-    std::shared_ptr<FlashInputs> inputs = last.lock();
-    if (!inputs || !flash.same_tensors(inputs->config())) {
-      inputs = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
-      last = inputs;
-    }
-    return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, flash, variants_hooks(config));
+  struct Last {
+    std::weak_ptr<FlashInputs> attention;
+    std::weak_ptr<RotaryInputs> rotary;
+  };
+  return [last = Last()](Experiment& lab, const Case& config, const Plan&) mutable {
+    const VariantsConfig variants = VariantsConfig::from(config);
+    const VariantsInputs inputs =
+        variants_inputs(lab.device(), lab.seed(), lab.input(), variants, {last.attention.lock(), last.rotary.lock()});
+    if (inputs.attention) last.attention = inputs.attention;
+    if (inputs.rotary) last.rotary = inputs.rotary;
+    return std::make_unique<VariantsProblem>(lab.device(), lab.pipelines(), inputs, variants);
   };
 }
 

@@ -1,20 +1,58 @@
-// One attention problem with modifiers: the tuned kernels of common/attention with the hooks of modifiers.h.
+// One problem of proto7_variants: the tuned kernels of common/attention with the hooks of modifiers.h, behind the
+// launches that turn Q and K; or these alone.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
+#include "common/attention/problem.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/modifiers.h"
 
 namespace attn {
 
-/// The hooks of a case; none where nothing is modified: the kernel is then the plain one, also in its text.
-std::optional<AttentionHooks> variants_hooks(const Case& config);
+/// Everything a case of proto7_variants says, typed.
+struct VariantsConfig {
+  std::string task = "attention";  // "rope": the launches that turn Q and K, and nothing else
+  FlashConfig flash;               // as modified_config has it
+  Modifiers modifiers;
 
-/// One launch of attention with its modifiers, the arithmetic of the pairs that no rule hides; or why there is none.
+  /// Throws BadInput for what makes no sense on any device.
+  static VariantsConfig from(const Case& config);
+};
+
+/// The launches that turn Q and K, then one of attention with its modifiers, and the arithmetic of the pairs that no
+/// rule hides; or why there is none.
 Plan variants_plan(const Case& config, const Setting& setting);
+
+/// Tensors of one shape, and of one way to turn them, if they turn.
+struct VariantsInputs {
+  std::shared_ptr<FlashInputs> attention = {};
+  std::shared_ptr<RotaryInputs> rotary = {};  // in place of `attention`
+};
+/// Those of a case: the last ones where they fit, else new ones; `seed` and `path` as FlashInputs has them.
+VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
+                               const VariantsInputs& last = {});
+
+class VariantsProblem : public Problem {
+ public:
+  VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config);
+
+  void encode(CommandEncoder& encoder) const override;
+  void poison() override;
+  Check check() override;
+  void dump(const std::string& path) const override;
+
+  /// What attention wrote last.
+  Tensor output() const { return attention_.value().output(); }
+
+ private:
+  std::optional<RotaryLaunches> rotary_;
+  std::optional<FlashProblem> attention_;
+};
 
 /// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> variants_problems();

@@ -22,7 +22,27 @@ std::vector<AxisInfo> variants_axes() {
        0,
        longest_sequence,
        1},
-      {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1}};
+      {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1},
+      {"task", "what is launched: attention, or what turns Q and K alone", {"attention", "rope"}, 0, 0, 1},
+      {"rope",
+       "rotary positions. before: a launch turns Q and K; query: it turns K, and the attention kernel Q; kernel: the "
+       "attention kernel turns both",
+       {"none", "before", "query", "kernel"},
+       0,
+       0,
+       1},
+      {"rotary_dim", "columns that turn; 0: all", {}, 0, 512, 2},
+      {"rope_pairing", "pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1)", {"half_split", "interleaved"}, 0, 0, 1},
+      {"rope_theta", "the base of the frequencies", {}, 2, 1000000000, 1},
+      {"rope_scaling",
+       "for long sequences: linear, NTK and YaRN by 4, Llama 3.1's",
+       {"none", "linear", "ntk", "yarn", "llama3"},
+       0,
+       0,
+       1},
+      {"rope_angles", "whether launches work angles out, or read a table", {"computed", "table"}, 0, 0, 1},
+      {"rope_position", "position of the first key", {}, 0, 1 << 30, 1},
+      {"rope_in_place", "1: a launch before attention writes where it reads", {}, 0, 1, 1}};
   for (AxisInfo& axis : flash_axes()) axes.push_back(std::move(axis));
   return axes;
 }
@@ -67,8 +87,20 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   if (cuda) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
+  const Axis in_kernel =
+      texts("rope", cuda ? std::vector<std::string>{"before", "query"} : std::vector<std::string>{"before", "kernel"});
+  const auto rope = [&](int64_t length) {
+    add(length, dims, 0, {in_kernel});
+    add(length, dims, 0, {texts("task", {"rope"})});
+  };
+  rope(2048);
   if (!full) return sweep;
   modifiers(cuda ? 8192 : 512);
+  for (const int64_t length : cuda ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {
+    add(length, dims, 0, {});
+    rope(length);
+  }
+  add(2048, dims, 0, {texts("task", {"rope"}), texts("rope_angles", {"table"})});
   for (const int64_t window : {64, 256, 512, 1024, 2048, 4096}) {
     add(cuda ? 8192 : 2048, dims, 1, {integers("window_left", {window})});
   }
@@ -80,6 +112,16 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
 void complete_variants(Case& config, const DeviceInfo& device) {
   for (const auto& [axis, off] : modifier_axes()) {
     if (!config.has(axis)) config.set(axis, off);
+  }
+  if (!config.has("task")) config.set("task", std::string("attention"));
+  if (config.text("task") == "rope") {  // says nothing of attention
+    for (const auto& [axis, off] : modifier_axes()) config.set(axis, off);
+    config.set("rope", std::string("before"));
+    config.set("causal", int64_t{0});
+    config.set("variant", std::string("tuned"));
+  }
+  for (const auto& [axis, off] : rotary_axes()) {
+    if (!config.has(axis) || config.text("rope") == "none") config.set(axis, off);
   }
   complete_flash(config, device);
 }

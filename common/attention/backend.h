@@ -44,10 +44,12 @@ class FlashBackend {
   virtual ~FlashBackend() = default;
   /// From textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// For a score hook that does `change`.
-  virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) const = 0;
+  /// The kernel as `hooks` need it, without their texts; null where there are none.
+  virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
+                        const AttentionHooks* hooks = nullptr) const = 0;
   /// Why the kernel does not take this configuration, threadgroup memory apart.
-  virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const = 0;
+  virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device,
+                                                 const AttentionHooks* hooks = nullptr) const = 0;
   /// Fills the tile where it is 0: the one expected to be fastest for the shape.
   virtual void choose_tile(FlashConfig& config, const DeviceInfo& device) const = 0;
   /// What encodes a launch on the tensors that the parameters point to. It keeps what a launch takes beside them (a

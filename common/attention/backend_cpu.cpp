@@ -10,17 +10,20 @@
 namespace attn {
 namespace {
 
-// The kernel behind `tuned`: bf16 goes to the tile registers of x86 cores that have them, unless a score hook is
-// wanted.
-bool uses_amx(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
+bool rotates(const AttentionHooks* hooks) { return hooks && hooks->rotation != Rotation::none; }
+
+// The kernel behind `tuned`: bf16 goes to the tile registers of x86 cores that have them, unless a score hook or a
+// rotate hook is wanted.
+bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool here = device.has("amx-bf16") && device.has("avx512bf16");
+  const bool hooked = hooks && (hooks->change != ScoreChange::none || rotates(hooks));
   return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
 // Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one
 // every two (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
-bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device) {
-  return config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
+bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
 // Intel's cores with 512-bit vectors. All vector arithmetic takes turns with multiply-adds on two of their ports, and
@@ -42,16 +45,17 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
 
 // Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart
 // and a register tile has more of them than the first cache then has places: they would drive each other out.
-bool copies_k(const FlashConfig& config, const DeviceInfo& device) {
+// Rows that turn are copied too.
+bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // of 64 sets of 64 bytes, as first caches that are indexed by pages have
-  const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device);
+  const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
   const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // ways of the cache
-  return converts || (row_bytes % cache_way_bytes == 0 && !fit);
+  return converts || rotates(hooks) || (row_bytes % cache_way_bytes == 0 && !fit);
 }
 
-TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device) {
+TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const RegisterTile tile = register_tile(config, device);
   return {config.shape.head_dim,
           config.block_r,
@@ -59,23 +63,23 @@ TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device) {
           device.simd_width,
           tile.vectors,
           tile.rows,
-          uses_bf16_dot(config, device),
-          copies_k(config, device)};
+          uses_bf16_dot(config, device, hooks),
+          copies_k(config, device, hooks)};
 }
 
-size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
+size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const AttentionShape& shape = config.shape;
   if (config.variant == "naive") return static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float);
-  if (uses_amx(config, device, hooked)) {
+  if (uses_amx(config, device, hooks)) {
     return static_cast<size_t>(AmxLayout(shape.head_dim, config.block_r, config.block_c).bytes);
   }
   if (config.variant == "tuned") {
-    return static_cast<size_t>(tuned_layout(config, device).words) * sizeof(float);
+    return static_cast<size_t>(tuned_layout(config, device, hooks).words) * sizeof(float);
   }
   return static_cast<size_t>(TiledLayout(shape.head_dim, config.block_r, config.block_c).words) * sizeof(float);
 }
 
-KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, bool hooked) {
+KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   KernelSource source;
   source.entry = "flash_forward";
   source.constants = {{"HEAD_DIM", config.shape.head_dim},
@@ -88,7 +92,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, bool
   }
   source.constants["BLOCK_R"] = config.block_r;
   source.constants["BLOCK_C"] = config.block_c;
-  if (uses_amx(config, device, hooked)) {
+  if (uses_amx(config, device, hooks)) {
     source.path = "common/attention/kernels/amx.cpu.cpp";
   } else if (config.variant == "tuned") {
     source.path = "common/attention/kernels/tuned.cpu.cpp";
@@ -96,8 +100,8 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, bool
     const RegisterTile tile = register_tile(config, device);
     source.constants["TILE_VECTORS"] = tile.vectors;
     source.constants["TILE_ROWS"] = tile.rows;
-    source.constants["BF16_DOT"] = uses_bf16_dot(config, device);
-    source.constants["COPY_K"] = copies_k(config, device);
+    source.constants["BF16_DOT"] = uses_bf16_dot(config, device, hooks);
+    source.constants["COPY_K"] = copies_k(config, device, hooks);
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "common/attention/kernels/tiled.cpu.cpp";
@@ -112,25 +116,25 @@ class CpuFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "tiled_scalar", "tiled_vector", "tuned"}; }
 
-  Launch kernel(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) const override {
-    const bool hooked = change != ScoreChange::none;
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) const override {
     const AttentionShape& shape = config.shape;
     const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
-    return {.source = source_of(config, device, hooked),
+    return {.source = source_of(config, device, hooks),
             .grid = {static_cast<uint32_t>((shape.q_len + rows - 1) / rows), static_cast<uint32_t>(shape.q_heads),
                      static_cast<uint32_t>(shape.batch)},
             .threads = 1,
-            .threadgroup_bytes = threadgroup_bytes(config, device, hooked)};
+            .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
   }
 
-  std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const override {
+  std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
+                                         const AttentionHooks* /*hooks*/) const override {
     return std::nullopt;
   }
 
   // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
   // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
   void choose_tile(FlashConfig& config, const DeviceInfo& device) const override {
-    const int64_t keys = uses_amx(config, device, false) ? 256 : 128;
+    const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
                                                  {64, 64},    {32, 64},    {16, 64}};
     const bool choose_r = config.block_r == 0, choose_c = config.block_c == 0;
@@ -138,7 +142,7 @@ class CpuFlash : public FlashBackend {
     for (const auto& [block_r, block_c] : tiles) {
       if (choose_r) config.block_r = block_r;
       if (choose_c) config.block_c = block_c;
-      const bool fits = threadgroup_bytes(config, device, false) <= device.threadgroup_memory_bytes;
+      const bool fits = threadgroup_bytes(config, device, nullptr) <= device.threadgroup_memory_bytes;
       const bool useful = block_r < 2 * shape.q_len;
       const bool balanced =
           shape.batch * shape.q_heads * ((shape.q_len + block_r - 1) / block_r) >= 4 * int64_t{device.units};

@@ -50,7 +50,8 @@ size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
 }
 
 // Whether the scale is applied inside the exponential: to scores that only products have made.
-bool folds_scale(const FlashConfig& config, const std::string& kernel, ScoreChange change) {
+bool folds_scale(const FlashConfig& config, const std::string& kernel, const AttentionHooks* hooks) {
+  const ScoreChange change = hooks ? hooks->change : ScoreChange::none;
   const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
@@ -58,8 +59,8 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, ScoreChan
 // Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
 // second threadgroup or outputs of 16 bits their panels, which count for more (kernels/log.md); one where two do not
 // fit.
-WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) {
-  const bool numbers = change == ScoreChange::linear && folds_scale(config, "wgmma", change);
+WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto with = [&](int64_t stages, int64_t out_panels) {
     return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages, out_panels, numbers);
   };
@@ -75,9 +76,9 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, Sc
 }
 
 // Threadgroups that a multiprocessor runs at the same time.
-int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) {
+int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return static_cast<int64_t>(
-      std::clamp<size_t>(that_fit(wgmma_layout(config, device, change), device), 1, wgmma_threadgroups(config)));
+      std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
 }
 
 // Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
@@ -109,7 +110,7 @@ class CudaFlash : public FlashBackend {
  public:
   std::vector<std::string> variants() const override { return {"naive", "mma_sync", "wgmma", "tuned"}; }
 
-  Launch kernel(const FlashConfig& config, const DeviceInfo& device, ScoreChange change) const override {
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) const override {
     const AttentionShape& shape = config.shape;
     const std::string name = kernel_of(config, device);
     Launch kernel;
@@ -130,15 +131,15 @@ class CudaFlash : public FlashBackend {
     }
     kernel.source.constants["BLOCK_R"] = config.block_r;
     kernel.source.constants["BLOCK_C"] = config.block_c;
-    kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, change);
+    kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, hooks);
     if (name == "wgmma") {
       // In the order of the kernel's text, which -O3 changes: as fast or faster, and a tenth less to compile.
       kernel.source.assembler = "-O1";
-      const WgmmaLayout layout = wgmma_layout(config, device, change);
+      const WgmmaLayout layout = wgmma_layout(config, device, hooks);
       kernel.source.constants["STAGES"] = layout.stages;
       kernel.source.constants["OUT_PANELS"] = layout.out_panels;
       kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
-      const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device, change));
+      const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device, hooks));
       kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
       kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
       kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
@@ -151,7 +152,8 @@ class CudaFlash : public FlashBackend {
     return kernel;
   }
 
-  std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device) const override {
+  std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device,
+                                         const AttentionHooks* hooks) const override {
     const std::string name = kernel_of(config, device);
     if (name == "naive") {
       return device.lacks_threadgroup_memory(static_cast<size_t>(config.shape.kv_len) * sizeof(float) +
@@ -164,6 +166,7 @@ class CudaFlash : public FlashBackend {
     if (name == "mma_sync") return std::nullopt;
     if (!device.has("wgmma")) return fmt::format("wgmma needs sm_90a, {} has {}", device.spec, device.arch);
     if (config.dtype == DType::f32) return "wgmma takes f16 and bf16; f32 runs on mma_sync";
+    if (hooks && hooks->rotation == Rotation::all) return "wgmma has a rotate hook for queries, and none for keys";
     if (config.block_c > 256) return fmt::format("block_c={}: wgmma takes at most 256 keys", config.block_c);
     const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
     if (needed > limit) return fmt::format("needs about {} registers a thread, {} are there", needed, limit);
@@ -232,8 +235,8 @@ class CudaFlash : public FlashBackend {
   };
 
   bool runs(const FlashConfig& config, const DeviceInfo& device) const {
-    return !skip_reason(config, device) &&
-           kernel(config, device, ScoreChange::none).threadgroup_bytes <= device.threadgroup_memory_bytes;
+    return !skip_reason(config, device, nullptr) &&
+           kernel(config, device, nullptr).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
   // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last
@@ -273,7 +276,7 @@ class CudaFlash : public FlashBackend {
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
-    const int64_t of_unit = persistent ? wgmma_at_once(config, device, ScoreChange::none) : 1;
+    const int64_t of_unit = persistent ? wgmma_at_once(config, device, nullptr) : 1;
     const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
     const int64_t tiles = config.row_tiles() * shape.q_heads * shape.batch;
     const double ends = 75 + 1.5 * static_cast<double>(config.block_c);

@@ -19,6 +19,9 @@ namespace attn {
 ///   any     anything
 enum class ScoreChange { none, linear, any };
 
+/// Which rows the rotate hook changes.
+enum class Rotation { none, queries, all };
+
 /// Changed attention: the hooks' texts for the kernel, what they need beside them, and the same for the oracle.
 struct AttentionHooks {
   std::string text = {};                        // in place of common/attention/kernels/score.h; empty: the identity
@@ -31,6 +34,7 @@ struct AttentionHooks {
   std::string name;                       // hooks of the same inputs with the same name have the same reference
   FunctionConstants constants = {};       // that the text reads
   ScoreChange change = ScoreChange::any;  // whatever the other hooks do
+  Rotation rotation = Rotation::none;
   double score_error = 0;  // that the kernel's text adds to a score, as a share of it: of an approximate tanh
 };
 

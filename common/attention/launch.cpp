@@ -24,20 +24,20 @@ Work work_of(const FlashConfig& config) {
           .dtype = config.dtype};
 }
 
-std::string why_unable(const FlashConfig& config, const DeviceInfo& device) {
+std::string why_unable(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const FlashBackend& backend = FlashBackend::of(device);
   const std::vector<std::string> variants = backend.variants();
   if (std::find(variants.begin(), variants.end(), config.variant) == variants.end()) {
     return fmt::format("variant {} is not one of {}'s: {}", config.variant, device.backend, fmt::join(variants, ", "));
   }
-  return backend.skip_reason(config, device).value_or("");
+  return backend.skip_reason(config, device, hooks).value_or("");
 }
 
 }  // namespace
 
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time) {
-  Launch launch = FlashBackend::of(device).kernel(config, device, hook ? hook->change : ScoreChange::none);
+  Launch launch = FlashBackend::of(device).kernel(config, device, hook);
   launch.phase = "attention";
   launch.source.run_time = std::move(run_time);
   if (hook) {
@@ -52,7 +52,7 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
 
 Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                     std::set<std::string> run_time) {
-  Plan plan{.work = work_of(config), .unable = why_unable(config, device)};
+  Plan plan{.work = work_of(config), .unable = why_unable(config, device, hook)};
   if (plan.unable.empty()) plan.launches = {attention_launch(config, device, hook, std::move(run_time))};
   return plan;
 }

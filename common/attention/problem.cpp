@@ -65,7 +65,7 @@ Check FlashProblem::check() {
   }
   const AttentionTolerance allowed =
       attention_tolerance(shape, config_.dtype, config_.out_dtype, hook_ && hook_->change != ScoreChange::none, want,
-                          hook_ ? hook_->score_error : 0);
+                          score_error_ + (hook_ ? hook_->score_error : 0));
   const auto place = [&](size_t i) {
     const RowIndex& row = want.rows[i];
     return fmt::format("batch {}, head {}, query {}", row.batch, row.head, row.q);

@@ -35,6 +35,11 @@ class FlashProblem : public Problem {
   Check check() override;
   void dump(const std::string& path) const override;
 
+  /// Has launches read queries and keys elsewhere, with the strides of the inputs: rows before they are turned, say.
+  void read(const void* q, const void* k) { tensors_.q = q, tensors_.k = k; }
+  /// Scores may be off by this share of their size, beside what the hooks' texts add: where Q or K are rounded on the
+  /// device, an element may round the other way than the oracle's.
+  void allow_score_error(double share) { score_error_ = share; }
   /// Has check() say also what came of another problem, of the same kernel.
   void also(const Check& other) { others_.merge(other); }
 
@@ -50,6 +55,7 @@ class FlashProblem : public Problem {
   AttentionLaunch launch_;
   AttentionTensors tensors_;
   Check others_;
+  double score_error_ = 0;
 };
 
 /// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer. Each kernel is

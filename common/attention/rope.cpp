@@ -215,7 +215,7 @@ double rope_attention_factor(const RopeConfig& config) {
   return yarn ? 0.1 * std::log(yarn->factor) + 1 : 1;
 }
 
-RopeTable rope_table(const RopeConfig& config, int64_t positions) {
+RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first) {
   const std::vector<double> frequencies = rope_frequencies(config);
   const double factor = rope_attention_factor(config);
   if (positions < 1 || positions > std::numeric_limits<int32_t>::max()) {
@@ -228,7 +228,7 @@ RopeTable rope_table(const RopeConfig& config, int64_t positions) {
   parallel_for(positions, 256, [&](int64_t begin, int64_t end) {
     for (int64_t position = begin; position < end; ++position) {
       for (size_t i = 0; i < pairs; ++i) {
-        const double angle = static_cast<double>(position) * frequencies[i];
+        const double angle = static_cast<double>(first + position) * frequencies[i];
         const size_t at = static_cast<size_t>(position) * pairs + i;
         table.cosines[at] = static_cast<float>(factor * std::cos(angle));
         table.sines[at] = static_cast<float>(factor * std::sin(angle));

@@ -22,19 +22,23 @@ enum class RopePairing { half_split, interleaved };
 /// Frequencies over `factor` (Chen et al. 2023).
 struct RopeLinear {
   double factor;
+  bool operator==(const RopeLinear&) const = default;
 };
 /// theta times factor^(d / (d - 2)), where d is rotary_dim, more than 2: the lowest frequency is over `factor`.
 struct RopeNtk {
   double factor;
+  bool operator==(const RopeNtk&) const = default;
 };
 /// Frequencies that turn fewer than beta_slow times in original_length over `factor`, those that turn more than
 /// beta_fast times as they are, a ramp between; and an attention factor (Peng et al. 2023).
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1;
+  bool operator==(const RopeYarn&) const = default;
 };
 /// Like YaRN, with a ramp over turns and no attention factor (Llama 3.1).
 struct RopeLlama3 {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 8192;
+  bool operator==(const RopeLlama3&) const = default;
 };
 using RopeScaling = std::variant<std::monostate, RopeLinear, RopeNtk, RopeYarn, RopeLlama3>;
 
@@ -44,6 +48,7 @@ struct RopeConfig {
   RopePairing pairing = RopePairing::half_split;
   double theta = 10000;  // more than 1
   RopeScaling scaling = {};
+  bool operator==(const RopeConfig&) const = default;
 };
 
 // All of these throw BadInput for a configuration that the comments above do not allow.
@@ -54,11 +59,12 @@ std::vector<double> rope_frequencies(const RopeConfig& config);
 /// What cosines and sines are multiplied with: 0.1 ln(factor) + 1 for YaRN, else 1.
 double rope_attention_factor(const RopeConfig& config);
 
-/// Cosines and sines of positions 0 to `positions` - 1, times the attention factor, each [positions, rotary_dim / 2].
+/// Cosines and sines of `positions` positions from `first` on, times the attention factor, each [positions, rotary_dim
+/// / 2].
 struct RopeTable {
   std::vector<float> cosines, sines;
 };
-RopeTable rope_table(const RopeConfig& config, int64_t positions);
+RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first = 0);
 
 /// The oracle: the rows of `tensor`, turned in double, as [batch, heads, seq, head_dim]. Row s of batch entry b stands
 /// at position offsets[b] + s, or at s without offsets. Throws std::invalid_argument where these do not fit.

@@ -22,7 +22,7 @@ using test::hopper;
 class FlashCudaCompileTest : public test::CudaCompilerTest {
  protected:
   Binary compile(const FlashConfig& config) {
-    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), ScoreChange::none).source);
+    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper()).source);
   }
 };
 
@@ -32,7 +32,7 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
        expand(flash_sweep("quick", hopper()), flash_axes(), [](Case& c) { complete_flash(c, hopper()); })) {
     if (flash_skip_reason(config, hopper())) continue;
     const FlashConfig flash = FlashConfig::from(config);
-    const KernelSource source = FlashBackend::of(hopper()).kernel(flash, hopper(), ScoreChange::none).source;
+    const KernelSource source = FlashBackend::of(hopper()).kernel(flash, hopper()).source;
     if (!seen.insert(source.path + source.key()).second) continue;
     const test::CapturedLog log;
     const Binary binary = compiler_->compile(source);

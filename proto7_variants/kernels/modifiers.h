@@ -10,6 +10,8 @@ struct ModifierData {
   int lengths;    // LENGTHS: int [batch], keys of each sequence
   int documents;  // DOCUMENTS: KeyRange [kv_len], the document of each key
   int bias;       // BIAS: float, element (b, h, q, k) at the sum of index times stride
+  int cosines,
+      sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2], the row of key 0; queries before it have theirs before
   long long bias_strides[4];
 };
 

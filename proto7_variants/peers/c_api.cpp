@@ -1,6 +1,8 @@
-// Attention with its modifiers for a caller in another language: what scripts/peers_gpu.py and peers_variants.py need to
-// measure a case in turn with another implementation, in one process. Functions that fail return null or a negative number and leave a
-// line in `message`.
+// Attention with its modifiers for a caller in another language: what scripts/peers_gpu.py and peers_variants.py need
+// to measure a case in turn with another implementation, in one process. Functions that fail return null or 0 and leave
+// a line in `message`.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -8,7 +10,6 @@
 #include <string>
 
 #include "common/attention/axes.h"
-#include "common/attention/problem.h"
 #include "common/base/error.h"
 #include "common/experiment/ceilings.h"
 #include "proto7_variants/problem.h"
@@ -22,7 +23,7 @@ struct Peer {
   std::unique_ptr<Device> device;
   std::unique_ptr<PipelineCache> pipelines;
   std::unique_ptr<CacheFlush> flush;
-  std::unique_ptr<FlashProblem> problem;
+  std::unique_ptr<VariantsProblem> problem;
   std::string tile;
   CommandEncoder launch;
 };
@@ -38,13 +39,12 @@ void load(Peer& peer, const char* axes, const char* qkv_path) {
   const DeviceInfo& info = peer.device->info();
   complete_variants(config, info);
   if (const auto reason = skip_reason(variants_plan(config, {info}), info)) throw BadInput(*reason);
-  const FlashConfig flash = modified_config(config);
+  const VariantsConfig variants = VariantsConfig::from(config);
   peer.problem.reset();  // its tensors make room
-  peer.problem = std::make_unique<FlashProblem>(*peer.device, *peer.pipelines,
-                                                std::make_shared<FlashInputs>(*peer.device, flash, 0, qkv_path), flash,
-                                                variants_hooks(config));
+  peer.problem = std::make_unique<VariantsProblem>(*peer.device, *peer.pipelines,
+                                                   variants_inputs(*peer.device, 0, qkv_path, variants), variants);
   peer.problem->poison();
-  peer.tile = std::to_string(flash.block_r) + "x" + std::to_string(flash.block_c);
+  peer.tile = fmt::format("{}x{}", variants.flash.block_r, variants.flash.block_c);
   peer.launch = CommandEncoder();
   peer.flush->encode(peer.launch);
   peer.launch.timestamp();

@@ -39,14 +39,24 @@ TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
 }
 
 TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
-  Outcome outcome = run_line("--axis prefix=5 --axis causal=0");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("prefix=5: without causal=1"), std::string::npos) << outcome.err;
-  outcome = run_line("--axis bias=hk");
+  Outcome outcome = run_line("--axis bias=hk");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("bhqk"), std::string::npos) << outcome.err;
   outcome = run_line("--axis window_left=-2");
   EXPECT_EQ(outcome.status, 2);
+  outcome = run_line("--axis rope=kernel --axis rotary_dim=20");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
+}
+
+// A prefix in the sweep does not keep anybody from asking for full attention.
+TEST_F(VariantsCliTest, SkipsAPrefixWithoutACausalMask) {
+  const Outcome outcome = run_line("--axis prefix=5 --axis causal=0 --axis q_len=20 --axis head_dim=16 --only verify");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "skipped");
+    EXPECT_NE(record["reason"].get<std::string>().find("prefix=5: without causal=1"), std::string::npos);
+  }
 }
 
 }  // namespace

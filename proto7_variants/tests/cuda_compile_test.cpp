@@ -18,13 +18,14 @@ using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
 // Registers are enough, and products overlap (the compiler warns where they do not).
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
-  std::vector<Modifiers> all(5);
+  std::vector<Modifiers> all(6);
   all[0].alibi = true;
   all[1].soft_cap = 30;
   all[2].window_left = 1024;
   all[3].sinks = true;
   all[4] = {.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100};
   for (const int64_t head_dim : {64, 128, 256}) {
+    all[5].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
     for (const bool causal : {false, true}) {
       FlashConfig config;
       config.variant = "tuned";

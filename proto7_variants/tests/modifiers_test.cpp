@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/problem.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
+#include "proto7_variants/problem.h"
 
 namespace attn {
 namespace {
@@ -39,7 +39,8 @@ std::vector<Switch> switches() {
           {"window_right", [](Modifiers& m) { m.window_right = 4; }},
           {"prefix", [](Modifiers& m) { m.prefix = 21; }},
           {"documents", [](Modifiers& m) { m.documents = 12; }},
-          {"lengths", [](Modifiers& m) { m.lengths = true; }}};
+          {"lengths", [](Modifiers& m) { m.lengths = true; }},
+          {"rope", [](Modifiers& m) { m.rotary = {.by = "query", .config = {.head_dim = 40, .rotary_dim = 24}}; }}};
 }
 
 std::vector<std::string> kernels() {
@@ -58,8 +59,8 @@ FlashConfig small_config(const std::string& name) {
 }
 
 Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines()) {
-  const auto inputs = std::make_shared<FlashInputs>(device(), config, 7, "");
-  FlashProblem problem(device(), cache, inputs, config, ModifiedAttention(modifiers, config).hooks());
+  const VariantsConfig variants{.flash = config, .modifiers = modifiers};
+  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants), variants);
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
@@ -115,6 +116,30 @@ TEST_P(KernelModifiers, AllAtOnce) {
   modifiers.prefix = 0;
   config_.shape.causal = true;
   expect_right(modifiers, "all but the prefix, causal");
+}
+
+TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
+  for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {33, 20}, {65, 65}}) {
+    for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
+      for (const char* by : {"before", "query", "kernel"}) {
+        config_.shape.q_len = q_len;
+        config_.shape.kv_len = kv_len;
+        config_.layout = pairing == RopePairing::interleaved ? Layout::bshd : Layout::bhsd;
+        Modifiers modifiers;
+        modifiers.rotary = {.by = by,
+                            .config = {.head_dim = 40,
+                                       .rotary_dim = q_len == 70 ? 40 : 16,
+                                       .pairing = pairing,
+                                       .scaling = RopeYarn{.factor = 4, .original_length = 64}},
+                            .in_place = by == std::string("before"),
+                            .position = 1000};
+        const AttentionHooks hooks = ModifiedAttention(modifiers, config_).texts();
+        const DeviceInfo& info = device().info();
+        if (FlashBackend::of(info).skip_reason(config_, info, &hooks)) continue;
+        expect_right(modifiers, fmt::format("rope={} pairing {}", by, static_cast<int>(pairing)));
+      }
+    }
+  }
 }
 
 // With all constants off the hooks leave the kernel's machine code as it is without them. (Of the cuda dialect:
@@ -192,6 +217,7 @@ void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << muta
 constexpr const char* score_text = "proto7_variants/kernels/score.h";
 constexpr const char* keys_text = "proto7_variants/kernels/keys.h";
 constexpr const char* sink_text = "proto7_variants/kernels/sink.h";
+constexpr const char* rotate_text = "proto7_variants/kernels/rotate.h";
 
 std::vector<ModifierMutation> modifier_mutations() {
   std::vector<ModifierMutation> all = {
@@ -207,7 +233,10 @@ std::vector<ModifierMutation> modifier_mutations() {
        "static_cast<int>(WINDOW_RIGHT)"},
       {"prefix", "prefix_ends_the_row", keys_text, "most(causal_end", "least(causal_end"},
       {"documents", "document_of_the_key_before", keys_text, "[most(own, 0)]", "[most(own - 1, 0)]"},
-      {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"}};
+      {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"},
+      {"rope", "turned_the_other_way", rotate_text, "second ? partner : -partner", "second ? -partner : partner"},
+      {"rope", "partner_in_the_wrong_half", rotate_text, "d < half ? d + half : d - half", "d"},
+      {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
   // A GPU's kernels take scores by tile.
   if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});
   return all;
@@ -229,34 +258,45 @@ TEST_P(MutatedModifiers, AreCaught) {
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
 }
 
-// In the kernels' own text: a sink that is not part of the denominator, or counts with every thread of a row.
-struct SinkMutation {
-  const char *kernel, *file, *from, *to;
+// In the kernels' own text: a sink that is not part of the denominator, or counts with every thread of a row; ALiBi in
+// the product with other numbers, or with the place of another row; queries that do not turn.
+struct KernelMutation {
+  const char *modifier, *what, *kernel, *file, *from, *to;
 };
-void PrintTo(const SinkMutation& mutation, std::ostream* out) { *out << mutation.kernel; }
+void PrintTo(const KernelMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
-std::vector<SinkMutation> sink_mutations() {
+std::vector<KernelMutation> kernel_mutations() {
   if (on_cuda) {
-    return {{"naive", "naive.cuda.cu", "!SINK_IS_NONE && thread == 0", "!SINK_IS_NONE && thread < 0"},
-            {"mma_sync", "mma_sync.cuda.cu", "!SINK_IS_NONE && quarter == 0", "!SINK_IS_NONE && quarter <= 1"},
-            {"wgmma_bf16", "wgmma.cuda.cu", "!SINK_IS_NONE && thread % 4 == 0", "!SINK_IS_NONE"}};
+    return {
+        {"sinks", "naive_sink", "naive", "naive.cuda.cu", "!SINK_IS_NONE && thread == 0",
+         "!SINK_IS_NONE && thread < 0"},
+        {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "!SINK_IS_NONE && quarter == 0",
+         "!SINK_IS_NONE && quarter <= 1"},
+        {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "!SINK_IS_NONE && thread % 4 == 0", "!SINK_IS_NONE"},
+        {"alibi", "keys_numbered_from_one", "wgmma_bf16", "wgmma.cuda.cu", "column < 3 ? key", "column < 3 ? key + 1"},
+        {"alibi", "block_of_another_row", "wgmma_bf16", "wgmma.cuda.cu", "- own - r * 8", "- own"},
+        {"rope", "queries_not_turned", "wgmma_bf16", "wgmma.cuda.cu", "rotate_queries(tile);", ";"},
+        {"rope", "queries_of_other_rows", "wgmma_bf16", "wgmma.cuda.cu", "rotate_query(load, query,",
+         "rotate_query(load, query / 2,"}};
   }
-  return {{"naive", "naive.cpu.cpp", "SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum)", "0"},
-          {"tiled_vector", "tiled.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"},
-          {"tuned", "tuned.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"}};
+  return {{"sinks", "naive_sink", "naive", "naive.cpu.cpp", "SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum)", "0"},
+          {"sinks", "tiled_sink", "tiled_vector", "tiled.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"},
+          {"sinks", "tuned_sink", "tuned", "tuned.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"}};
 }
 
-class MutatedSinks : public OnDevice<testing::TestWithParam<SinkMutation>> {};
-INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedSinks, testing::ValuesIn(sink_mutations()),
-                         [](const auto& i) { return i.param.kernel; });
+class MutatedKernels : public OnDevice<testing::TestWithParam<KernelMutation>> {};
+INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedKernels, testing::ValuesIn(kernel_mutations()),
+                         [](const auto& i) { return i.param.what; });
 
-TEST_P(MutatedSinks, AreCaught) {
-  const SinkMutation& mutation = GetParam();
+TEST_P(MutatedKernels, AreCaught) {
+  const KernelMutation& mutation = GetParam();
   const FlashConfig config = small_config(mutation.kernel);
   const DeviceInfo& info = device().info();
   if (const auto reason = FlashBackend::of(info).skip_reason(config, info)) GTEST_SKIP() << *reason;
   Modifiers modifiers;
-  modifiers.sinks = true;
+  for (const Switch& one : switches()) {
+    if (one.name == std::string(mutation.modifier)) one.turn_on(modifiers);
+  }
   const test::MutatedSources mutated(std::string("common/attention/kernels/") + mutation.file, mutation.from,
                                      mutation.to);
   PipelineCache cache(device(), "");

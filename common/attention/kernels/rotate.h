@@ -1,18 +1,23 @@
 // The rotate hook: what is multiplied in place of the rows of Q and K. This file leaves them as they are; an experiment
 // puts another text in its place (KernelSource::includes["common/attention/kernels/rotate.h"]) for rotary positions.
 //
-// load(d) gives the element d of the row, as a float, or a vector of as many elements from d on as the kernel works on
-// at once: 1, or 4 in `tuned` on the cpu, with d a multiple of it. The result has the same type. load() gives the row
-// as it was, also to the left of d.
+// load(d) gives the element d of the row, as a float, or as many elements from d on as the kernel works on at once: 1,
+// or 4 in `tuned` on the cpu and in `wgmma`, with d a multiple of it; they are floats, one after the other, whatever
+// type has them. The result has the same type. load() gives the row as it was, also to the left of d.
 //
-// `tuned` on the cpu needs COPY_K, and no BF16_DOT, with another hook. `mma_sync` rounds what the hook gives to the
-// type of Q and K. amx.cpu.cpp and wgmma.cuda.cu take no other hook.
+// `tuned` on the cpu needs COPY_K, and no BF16_DOT, with another hook. `mma_sync` and `wgmma` round what the hook gives
+// to the type of Q and K. `wgmma` takes hooks that leave keys as they are. amx.cpu.cpp takes no other hook.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
 /// False in every other hook.
 #define ROTATE_IS_IDENTITY 1
+/// Whether rotate_key gives what is there.
+#define ROTATE_LEAVES_KEYS 1
+/// For `wgmma`, which turns rows where they lie: of four columns from d on, the first of the four others, or of themselves,
+/// that what they become depends on; and whose partner they are.
+static constexpr int rotate_partner(int d) { return d; }
 
 /// q and key count from the start of their sequence.
 template <typename Load>

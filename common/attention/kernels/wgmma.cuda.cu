@@ -9,8 +9,8 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
-// It takes scores (by element or tile), keys, pages and sinks by hooks (score.h, keys.h, pages.h, sink.h); no rotate
-// hook. A score hook by element gets places as Place, so that one that wants them as floats costs no conversions. What a
+// It takes scores (by element or tile), keys, pages, sinks and the rotation of queries by hooks (score.h, keys.h,
+// pages.h, sink.h, rotate.h). A score hook by element gets places as Place, so that one that wants them as floats costs no conversions. What a
 // hook with SCORE_IS_LINEAR adds is part of the product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
@@ -55,7 +55,7 @@ constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANE
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
-static_assert(ROTATE_IS_IDENTITY, "tensor copies bring Q and K as they are");
+static_assert(ROTATE_LEAVES_KEYS, "tensor copies bring K as it is");
 static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
@@ -400,6 +400,7 @@ struct Consumer {
       if constexpr (LINEAR) split_slope(score_slope(context_of(p.attention, tile)));
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
+      if constexpr (!ROTATE_IS_IDENTITY) rotate_queries(tile);
       attend(tile, first_block, kv);
       store(tile);
     }
@@ -418,6 +419,44 @@ struct Consumer {
     const unsigned first = pack<IN_TYPE>(parts[0], parts[1]), second = pack<IN_TYPE>(parts[2], 0);
     slope_parts[0] = slope_parts[1] = thread % 4 == 0 ? first : thread % 4 == 1 ? second : 0;
     slope_parts[2] = slope_parts[3] = 0;
+  }
+
+  // What the rotate hook gives in place of this consumer's rows, in place, four columns and their partners at a time.
+  // Two warps share 16 rows.
+  DEVICE void rotate_queries(const WgmmaTile& tile) {
+    struct Four {
+      float value[4];
+    };
+    unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
+    const int own = thread % 64;
+    const int query = tile.first_query + index * 64 + own;
+    // Groups of 16 bytes of a panel's row are permuted (Swizzle::bytes_128).
+    const auto place_of = [&](int column) {
+      const int group = column % PANEL_COLUMNS / 8 ^ own % 8;
+      return reinterpret_cast<uint2*>(panels + column / PANEL_COLUMNS * Q_PANEL_BYTES + own * PANEL_ROW_BYTES +
+                                      group * 16 + column % 8 * 2);
+    };
+    const auto load = [&](int column) {
+      const uint2 pairs = *place_of(column);
+      return Four{{load_float<IN_TYPE>(&pairs, 0), load_float<IN_TYPE>(&pairs, 1), load_float<IN_TYPE>(&pairs, 2),
+                   load_float<IN_TYPE>(&pairs, 3)}};
+    };
+    const auto turned = [&](int column) -> uint2 {
+      const Four four = rotate_query(load, query, column, context_of(p.attention, tile));
+      return {pack<IN_TYPE>(four.value[0], four.value[1]), pack<IN_TYPE>(four.value[2], four.value[3])};
+    };
+    if (row_exists(p.attention, query)) {
+#pragma unroll 2
+      for (int column = thread / 64 * 4; column < HEAD_DIM; column += 8) {
+        const int partner = rotate_partner(column);
+        if (partner < column) continue;
+        const uint2 first = turned(column), second = turned(partner);
+        *place_of(column) = first;
+        *place_of(partner) = second;
+      }
+    }
+    fence_stores();
+    sync_consumer();
   }
 
   // What only other consumers use is handed back: the blocks before `from` down to `to`.

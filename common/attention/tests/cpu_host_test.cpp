@@ -67,7 +67,7 @@ class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
     return result;
   }
   int64_t constant(const FlashConfig& config, const std::string& name) const {
-    return FlashBackend::of(info_).kernel(config, info_, ScoreChange::none).source.constants.at(name);
+    return FlashBackend::of(info_).kernel(config, info_).source.constants.at(name);
   }
 
   const CpuTarget target_ = CpuTarget::named(GetParam().family);
@@ -126,10 +126,11 @@ TEST_P(Hosts, CompileEveryKernel) {
   const FlashBackend& backend = FlashBackend::of(info_);
   for (const std::string& variant : backend.variants()) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const AttentionHooks any;
       for (const bool hooked : {false, true}) {
         FlashConfig flash = config(variant, hooked ? 72 : 128, 64, dtype);
         flash.shape.causal = hooked;
-        const KernelSource source = backend.kernel(flash, info_, hooked ? ScoreChange::any : ScoreChange::none).source;
+        const KernelSource source = backend.kernel(flash, info_, hooked ? &any : nullptr).source;
         kernels.insert(source.path);
         if (variant == "tuned" && dtype == DType::bf16 && !hooked) {
           const auto& constants = source.constants;

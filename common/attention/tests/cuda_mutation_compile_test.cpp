@@ -18,7 +18,7 @@ class CudaMutationsTest : public test::CudaCompilerTest {
  protected:
   std::string code_of(const test::KernelPath& path) {
     const FlashConfig config = test::block_mutation_config(path);
-    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper(), ScoreChange::none).source)
+    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper()).source)
         .code_sha256;
   }
 };

@@ -27,7 +27,7 @@ inline FlashConfig small(const std::string& variant) {
 inline std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& info = device().info()) {
   const FlashBackend& backend = FlashBackend::of(info);
   if (auto reason = backend.skip_reason(config, info)) return reason;
-  if (backend.kernel(config, info, ScoreChange::none).threadgroup_bytes > info.threadgroup_memory_bytes) {
+  if (backend.kernel(config, info).threadgroup_bytes > info.threadgroup_memory_bytes) {
     return "too much threadgroup memory";
   }
   return std::nullopt;

@@ -85,7 +85,8 @@ Launch kernel_of(const std::string& name, const Tested& tested, const Includes& 
   const DeviceInfo& info = device().info();
   // With a score hook bf16 does not run on AMX.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
-  Launch kernel = FlashBackend::of(info).kernel(tested.config, info, hooked ? ScoreChange::any : ScoreChange::none);
+  const AttentionHooks any;
+  Launch kernel = FlashBackend::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
   kernel.source.includes = includes;
   FunctionConstants& constants = kernel.source.constants;
   if (!constants.contains("COPY_K")) return kernel;
@@ -625,7 +626,7 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
       config.dtype = config.out_dtype = dtype;
       config.block_r = 128;
       config.block_c = 64;
-      KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper(), ScoreChange::none).source;
+      KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper()).source;
       for (const KeysHook& hook : keys_hooks()) {
         if (!hook.takes_causal) continue;
         source.includes = hook.includes();
@@ -645,7 +646,7 @@ TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
     config.dtype = config.out_dtype = dtype;
     config.block_r = 128;
     config.block_c = 64;
-    KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper(), ScoreChange::none).source;
+    KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper()).source;
     source.includes = includes;
     const test::CapturedLog log;
     EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << source.key();

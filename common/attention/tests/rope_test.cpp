@@ -417,11 +417,11 @@ TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
       ASSERT_LE(launch.threads, static_cast<uint32_t>(rope_threads)) << rotary_dim << " of " << head_dim;
     }
   }
-  // 8 threads of two groups of 8 elements share a row; Q makes 8 groups of heads, K 3.
+  // 8 threads of two groups of 8 elements share a row; Q makes 16 groups of heads, K 5.
   const RopeShape shape{.batch = 3, .q_heads = 32, .kv_heads = 9, .rows = 100, .dtype = DType::bf16};
   const Launch launch = rope_launch(rope_of(128, 128), shape, test::hopper());
-  EXPECT_EQ(launch.threads, 128u);
-  EXPECT_EQ(launch.grid, (Grid{11, 7, 3}));
+  EXPECT_EQ(launch.threads, 256u);
+  EXPECT_EQ(launch.grid, (Grid{21, 4, 3}));
 }
 
 // ---- kernels broken on purpose

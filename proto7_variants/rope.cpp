@@ -1,0 +1,221 @@
+#include "proto7_variants/rope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "common/base/error.h"
+#include "common/base/parallel.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t rows_checked = 4096;
+
+RopeScaling scaling_of(const std::string& name) {
+  if (name == "linear") return RopeLinear{4};
+  if (name == "ntk") return RopeNtk{4};
+  if (name == "yarn") return RopeYarn{.factor = 4, .original_length = 4096};
+  if (name == "llama3") return RopeLlama3{};
+  return {};
+}
+
+Tensor turned(const Tensor& tensor, const RopeConfig& config, int64_t first_position) {
+  const std::vector<int> offsets(static_cast<size_t>(tensor.batch), static_cast<int>(first_position));
+  const std::vector<double> values = reference_rope(config, tensor, offsets);
+  Tensor turned = tensor;
+  parallel_for(tensor.batch * tensor.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      for (int64_t s = 0; s < tensor.seq; ++s) {
+        const std::span row(values.data() + (head * tensor.seq + s) * tensor.dim, static_cast<size_t>(tensor.dim));
+        turned.store(tensor.offset(head / tensor.heads, head % tensor.heads, s, 0), row);
+      }
+    }
+  });
+  return turned;
+}
+
+AttentionInputs turned(const FlashInputs& raw, const Rotary& rotary) {
+  const AttentionShape& shape = raw.config().shape;
+  return {turned(raw.q(), rotary.config, rotary.position + shape.kv_len - shape.q_len),
+          turned(raw.k(), rotary.config, rotary.position), raw.v()};
+}
+
+// `wanted` was rounded from double, `buffer` from f32: they may differ by a unit in the last place.
+Check compare_rows(const Buffer& buffer, const Tensor& wanted, const char* name) {
+  Tensor got = wanted;
+  buffer.download(got.data.data(), got.bytes());
+  const AttentionShape shape{.batch = wanted.batch,
+                             .q_heads = wanted.heads,
+                             .kv_heads = wanted.heads,
+                             .q_len = wanted.seq,
+                             .kv_len = wanted.seq,
+                             .head_dim = wanted.dim};
+  const bool all = wanted.batch * wanted.heads * wanted.seq <= rows_checked;
+  const std::vector<RowIndex> rows = all ? all_rows(shape) : sample_rows(shape, rows_checked, 0);
+  const auto dim = static_cast<size_t>(wanted.dim);
+  const double unit = wanted.dtype == DType::f32 ? 0x1p-23 : wanted.dtype == DType::f16 ? 0x1p-10 : 0x1p-7;
+  std::vector<double> values(rows.size() * dim), want(values.size()), allowed(values.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t at = wanted.offset(rows[i].batch, rows[i].head, rows[i].q, 0);
+    got.load(at, std::span(values).subspan(i * dim, dim));
+    wanted.load(at, std::span(want).subspan(i * dim, dim));
+  }
+  for (size_t i = 0; i < want.size(); ++i) allowed[i] = 4e-6 + unit * std::abs(want[i]);
+  Check check = compare(values, want, allowed, [&](size_t i) {
+    const RowIndex& row = rows[i / dim];
+    return fmt::format("turned {} of batch {}, head {}, row {}, column {}", name, row.batch, row.head, row.q, i % dim);
+  });
+  check.rows_checked = static_cast<int64_t>(rows.size());
+  return check;
+}
+
+}  // namespace
+
+const std::vector<std::pair<std::string, AxisValue>>& rotary_axes() {
+  static const std::vector<std::pair<std::string, AxisValue>> axes = {{"rotary_dim", int64_t{0}},
+                                                                      {"rope_pairing", std::string("half_split")},
+                                                                      {"rope_theta", int64_t{10000}},
+                                                                      {"rope_scaling", std::string("none")},
+                                                                      {"rope_angles", std::string("computed")},
+                                                                      {"rope_position", int64_t{0}},
+                                                                      {"rope_in_place", int64_t{0}}};
+  return axes;
+}
+
+Rotary Rotary::from(const Case& config) {
+  Rotary rotary;
+  rotary.by = config.text("rope");
+  if (rotary.by == "none") return rotary;
+  const int64_t dim = config.integer("head_dim"), rotary_dim = config.integer("rotary_dim");
+  rotary.config = {
+      .head_dim = dim,
+      .rotary_dim = rotary_dim == 0 ? dim : rotary_dim,
+      .pairing = config.text("rope_pairing") == "interleaved" ? RopePairing::interleaved : RopePairing::half_split,
+      .theta = static_cast<double>(config.integer("rope_theta")),
+      .scaling = scaling_of(config.text("rope_scaling"))};
+  rotary.table = config.text("rope_angles") == "table";
+  rotary.in_place = config.integer("rope_in_place") != 0;
+  rotary.position = config.integer("rope_position");
+  rope_frequencies(rotary.config);  // throws where the configuration cannot be
+  if (rotary.in_kernel() && rotary.config.rotary_dim % 8 != 0) {
+    throw BadInput(
+        fmt::format("rope={}: rotary_dim={}: a kernel turns multiples of 8 on the way in; rope=before turns "
+                    "any even number",
+                    rotary.by, rotary.config.rotary_dim));
+  }
+  if (rotary.in_place && rotary.by != "before") {
+    throw BadInput(fmt::format("rope_in_place=1 is for rope=before, not rope={}", rotary.by));
+  }
+  const int64_t first_query = rotary.position + config.integer("kv_len") - config.integer("q_len");
+  if (rotary.table && first_query < 0) {
+    throw BadInput(
+        fmt::format("rope_angles=table: the first query is at position {}; a table begins at 0", first_query));
+  }
+  return rotary;
+}
+
+std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config) {
+  const AttentionShape& s = config.shape;
+  const auto step = [&](int64_t q_heads, int64_t kv_heads, int64_t rows, int64_t first, const char* phase) {
+    return RotaryStep{{.batch = s.batch,
+                       .q_heads = q_heads,
+                       .kv_heads = kv_heads,
+                       .rows = rows,
+                       .dtype = config.dtype,
+                       .table_positions = rotary.table ? first + rows : 0},
+                      first,
+                      phase};
+  };
+  if (!rotary.launches()) return {};
+  const RotaryStep keys = step(0, s.kv_heads, s.kv_len, rotary.position, "rope_k");
+  if (rotary.by == "query") return {keys};
+  if (s.q_len == s.kv_len) return {step(s.q_heads, s.kv_heads, s.q_len, rotary.position, "rope")};
+  return {step(s.q_heads, 0, s.q_len, rotary.position + s.kv_len - s.q_len, "rope_q"), keys};
+}
+
+Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device) {
+  Plan all{.work = {.bound = Bound::memory, .dtype = config.dtype}};
+  for (const RotaryStep& step : rotary_steps(rotary, config)) {
+    Plan plan = rope_plan(rotary.config, step.shape, device);
+    plan.launches.front().phase = step.phase;
+    all.launches.push_back(std::move(plan.launches.front()));
+    all.work.flops += plan.work.flops;
+    all.work.bytes += plan.work.bytes;
+  }
+  return all;
+}
+
+RotaryInputs::RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
+                           const Rotary& how)
+    : rotary(how), raw(device, config, seed, input), turned(device, config, seed, attn::turned(raw, how)) {}
+
+RotaryLaunches::RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs,
+                               Rotary rotary)
+    : inputs_(std::move(inputs)), rotary_(std::move(rotary)) {
+  const FlashConfig& config = inputs_->raw.config();
+  for (RotaryStep& step : rotary_steps(rotary_, config)) {
+    Buffer offsets(device, static_cast<size_t>(config.shape.batch) * sizeof(int));
+    const std::vector<int> first(static_cast<size_t>(config.shape.batch), static_cast<int>(step.first_position));
+    offsets.upload(first.data(), offsets.bytes());
+    RopeLaunch launch(device, pipelines, rotary_.config, step.shape);
+    steps_.push_back({std::move(step), std::move(launch), std::move(offsets)});
+  }
+}
+
+void RotaryLaunches::encode(CommandEncoder& encoder) const {
+  FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
+  const Strides q = raw.q().strides(), k = raw.k().strides();
+  for (const Step& step : steps_) {
+    step.launch.encode(encoder, {.q = rotary_.in_place ? turned.q_buffer().data() : raw.q_buffer().data(),
+                                 .k = rotary_.in_place ? turned.k_buffer().data() : raw.k_buffer().data(),
+                                 .q_out = turned.q_buffer().data(),
+                                 .k_out = turned.k_buffer().data(),
+                                 .q_strides = q,
+                                 .k_strides = k,
+                                 .q_out_strides = q,
+                                 .k_out_strides = k,
+                                 .offsets = static_cast<const int*>(step.offsets.data())});
+  }
+}
+
+void RotaryLaunches::poison() {
+  FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
+  for (const Step& step : steps_) {
+    for (const auto& [heads, from, to] : {std::tuple(step.what.shape.q_heads, &raw.q(), &turned.q_buffer()),
+                                          {step.what.shape.kv_heads, &raw.k(), &turned.k_buffer()}}) {
+      if (heads == 0) continue;
+      if (rotary_.in_place) {
+        to->upload(from->data.data(), from->bytes());
+      } else {
+        to->poison();
+      }
+    }
+  }
+}
+
+Check RotaryLaunches::check() {
+  FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
+  Check check;
+  for (const Step& step : steps_) {
+    if (step.what.shape.q_heads > 0) check.merge(compare_rows(turned.q_buffer(), turned.q(), "q"));
+    if (step.what.shape.kv_heads > 0) check.merge(compare_rows(turned.k_buffer(), turned.k(), "k"));
+  }
+  for (FlashInputs* inputs : {&raw, &turned}) {
+    if (!inputs->q_buffer().guards_intact() || !inputs->k_buffer().guards_intact()) {
+      check.fail("a guard band was overwritten");
+    }
+  }
+  return check;
+}
+
+const void* RotaryLaunches::q() const {
+  return rotary_.by == "before" ? inputs_->turned.q_buffer().data() : inputs_->raw.q_buffer().data();
+}
+const void* RotaryLaunches::k() const {
+  return rotary_.launches() ? inputs_->turned.k_buffer().data() : inputs_->raw.k_buffer().data();
+}
+
+}  // namespace attn

@@ -1,0 +1,87 @@
+// Rotary positions of a case: the launches that turn Q and K before attention, and what is turned on the kernel's way
+// in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/attention/inputs.h"
+#include "common/attention/rope.h"
+#include "common/data/compare.h"
+#include "common/experiment/experiment.h"
+#include "common/records/case.h"
+
+namespace attn {
+
+/// Key i stands at position + i, the last query at the last key.
+struct Rotary {
+  /// Who turns: "none"; "before": a launch of its own Q and K; "query": a launch K, and the attention kernel Q;
+  /// "kernel": the attention kernel both.
+  std::string by = "none";
+  RopeConfig config = {};
+  bool table = false;     // launches read cosines and sines, and do not work them out
+  bool in_place = false;  // launches write where they read
+  int64_t position = 0;
+
+  /// Throws BadInput for what makes no sense on any device.
+  static Rotary from(const Case& config);
+
+  bool launches() const { return by == "before" || by == "query"; }
+  bool in_kernel() const { return by == "query" || by == "kernel"; }
+  /// Whether both turn tensors in the same way, whoever does it.
+  bool turns_like(const Rotary& other) const { return config == other.config && position == other.position; }
+};
+
+/// The axes that say more about `rope`, each with its value where nothing turns.
+const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
+
+/// A launch that turns Q, K or both.
+struct RotaryStep {
+  RopeShape shape;
+  int64_t first_position;
+  std::string phase;
+};
+/// In their order: one, unless Q and K begin at different positions.
+std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
+/// Their launches and the bytes that they move.
+Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
+
+/// Tensors as they are before they turn, and turned by the oracle in double, rounded once: the oracle's Q and K.
+struct RotaryInputs {
+  RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
+               const Rotary& rotary);
+
+  Rotary rotary;
+  FlashInputs raw, turned;
+};
+
+/// The steps on tensors: from `raw` to the buffers of `turned`.
+class RotaryLaunches {
+ public:
+  RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs, Rotary rotary);
+
+  void encode(CommandEncoder& encoder) const;
+  /// What the launches are to write is NaN, or what it was before where they write in place.
+  void poison();
+  /// What they wrote against the oracle, within the rounding of the dtype; of large tensors a sample of rows.
+  Check check();
+
+  /// What attention reads.
+  const void* q() const;
+  const void* k() const;
+
+ private:
+  struct Step {
+    RotaryStep what;
+    RopeLaunch launch;
+    Buffer offsets;
+  };
+  std::shared_ptr<RotaryInputs> inputs_;
+  Rotary rotary_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace attn
