@@ -123,7 +123,12 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   for (const auto& [axis, off] : rotary_axes()) {
     if (!config.has(axis) || config.text("rope") == "none") config.set(axis, off);
   }
-  complete_flash(config, device);
+  const int64_t left = config.integer("window_left"), right = config.integer("window_right");
+  const bool causal = config.integer("causal") != 0;
+  TileHints hints;
+  if (left >= 0 && (causal || right >= 0)) hints.window = left + 1 + (causal ? 0 : right);
+  if (config.integer("soft_cap") != 0 || config.text("bias") != "none") hints.change = ScoreChange::any;
+  complete_modified(config, device, hints);
 }
 
 }  // namespace attn

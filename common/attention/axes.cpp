@@ -32,7 +32,9 @@ std::vector<AxisInfo> flash_axes() {
           {"block_c", "keys of a tile (Bc); 0 where the variant has no tile", {}, 16, 1024, 16}};
 }
 
-void complete_flash(Case& config, const DeviceInfo& device) {
+void complete_flash(Case& config, const DeviceInfo& device) { complete_modified(config, device, {}); }
+
+void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints) {
   if (!config.has("kv_len")) config.set("kv_len", config.integer("q_len"));
   if (!config.has("kv_heads")) config.set("kv_heads", config.integer("q_heads"));
   if (config.text("variant") == "naive") {
@@ -45,7 +47,7 @@ void complete_flash(Case& config, const DeviceInfo& device) {
     if (!config.has(axis)) config.set(axis, int64_t{0});
   }
   FlashConfig flash = FlashConfig::from(config);
-  FlashBackend::of(device).choose_tile(flash, device);
+  FlashBackend::of(device).choose_tile(flash, device, hints);
   config.set("block_r", flash.block_r);
   config.set("block_c", flash.block_c);
 }

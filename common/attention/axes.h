@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/backend.h"
 #include "common/experiment/plan.h"
 #include "common/records/case.h"
 
@@ -18,6 +19,8 @@ std::vector<AxisInfo> flash_axes();
 /// kv_len and kv_heads follow q_len and q_heads, and the tile follows the shape, where they are not named. Tile axes
 /// are 0 for `naive`, which has no tile.
 void complete_flash(Case& config, const DeviceInfo& device);
+/// The same where hooks change what is the fastest tile.
+void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
 /// One launch of attention. Throws BadInput for a case that no device can run.
 Plan flash_plan(const Case& config, const Setting& setting);

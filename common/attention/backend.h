@@ -36,6 +36,12 @@ struct FlashConfig {
   }
 };
 
+/// What decides which tile is the fastest, beside the shape.
+struct TileHints {
+  ScoreChange change = ScoreChange::none;  // that of the score hook
+  int64_t window = 0;                      // keys that a query sees at most; 0: all that the shape has
+};
+
 class FlashBackend {
  public:
   /// That of the device. Throws std::logic_error for a device that has no attention kernels.
@@ -51,7 +57,7 @@ class FlashBackend {
   virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device,
                                                  const AttentionHooks* hooks = nullptr) const = 0;
   /// Fills the tile where it is 0: the one expected to be fastest for the shape.
-  virtual void choose_tile(FlashConfig& config, const DeviceInfo& device) const = 0;
+  virtual void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints = {}) const = 0;
   /// What encodes a launch on the tensors that the parameters point to. It keeps what a launch takes beside them (a
   /// list of tiles, counters) on the device, so that two launches of one launcher must not run at the same time.
   using Launcher = std::function<void(CommandEncoder&, const AttentionParams&)>;

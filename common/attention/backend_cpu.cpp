@@ -133,7 +133,7 @@ class CpuFlash : public FlashBackend {
 
   // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
   // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
-  void choose_tile(FlashConfig& config, const DeviceInfo& device) const override {
+  void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
                                                  {64, 64},    {32, 64},    {16, 64}};

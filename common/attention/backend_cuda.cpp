@@ -173,7 +173,7 @@ class CudaFlash : public FlashBackend {
     return std::nullopt;
   }
 
-  void choose_tile(FlashConfig& config, const DeviceInfo& device) const override {
+  void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints) const override {
     const FlashConfig given = config;
     std::vector<Tile> candidates = tiles(given, device);
     const auto differs = [&](const Tile& tile) {
@@ -185,7 +185,8 @@ class CudaFlash : public FlashBackend {
       FlashConfig candidate = given;
       if (given.block_r == 0) candidate.block_r = tile.rows;
       if (given.block_c == 0) candidate.block_c = tile.keys;
-      const double time = runs(candidate, device) ? expected_time(candidate, device, tile.cost)
+      const double cost = hints.change == ScoreChange::any ? tile.hooked_cost() : tile.cost;
+      const double time = runs(candidate, device) ? expected_time(candidate, device, cost, hints.window)
                                                   : std::numeric_limits<double>::infinity();
       if (time <= least) {
         least = time;
@@ -232,6 +233,9 @@ class CudaFlash : public FlashBackend {
   struct Tile {
     int64_t rows, keys;
     double cost;
+    double hooked = 0;  // with a score hook that works on each score, as a soft cap does; 0: not measured
+
+    double hooked_cost() const { return hooked > 0 ? hooked : 1.8 * cost; }
   };
 
   bool runs(const FlashConfig& config, const DeviceInfo& device) const {
@@ -251,7 +255,8 @@ class CudaFlash : public FlashBackend {
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64, 20}, {64, dim <= 64 ? 64 : 32, 11}, {64, 16, 12}};
     }
     if (dim <= 64)
-      return {{256, 64, 14.3}, {192, 128, 9.7}, {128, 128, 8.2}, {64, 128, 7.9}, {64, 64, 9.0}, {64, 16, 20}};
+      return {{256, 64, 14.3, 22.2}, {192, 128, 9.7, 16.9}, {128, 128, 8.2, 12.4},
+              {64, 128, 7.9},        {64, 64, 9.0},         {64, 16, 20}};
     if (dim <= 80) {
       return {{192, 64, 12.6}, {192, 96, 11.8}, {192, 112, 11.6}, {128, 128, 8.8},
               {64, 128, 6.8},  {64, 64, 14.0},  {64, 16, 30}};
@@ -264,7 +269,8 @@ class CudaFlash : public FlashBackend {
       return {{192, 64, 13.7}, {192, 96, 12.8}, {128, 128, 9.6}, {64, 128, 6.9}, {64, 64, 14.6}, {64, 16, 30}};
     }
     if (dim <= 128) {
-      return {{192, 64, 15.1}, {192, 80, 14.7}, {128, 128, 10.1}, {64, 128, 8.0}, {64, 64, 12.1}, {64, 16, 25}};
+      return {{192, 64, 15.1, 20.6}, {192, 80, 14.7, 20.2}, {128, 128, 10.1, 14.6},
+              {64, 128, 8.0},        {64, 64, 12.1},        {64, 16, 25}};
     }
     if (dim <= 160) return {{128, 64, 13.8}, {128, 112, 13.4}, {64, 64, 9.8}, {64, 16, 20}};
     if (dim <= 192) return {{128, 64, 15.3}, {128, 96, 15.0}, {64, 64, 11.0}, {64, 16, 20}};
@@ -272,24 +278,33 @@ class CudaFlash : public FlashBackend {
   }
 
   // Relative time of a launch. A tile takes as long as its keys and its ends; multiprocessors take tiles in turn, and
-  // of causal ones, of which the long ones come first, equal shares.
-  static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key) {
+  // of causal ones, of which the long ones come first, equal shares. A window leaves a tile's rows the same count of
+  // keys, but not the same keys: half a tile more at each end that moves with the rows.
+  static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
     const int64_t of_unit = persistent ? wgmma_at_once(config, device, nullptr) : 1;
     const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
     const int64_t tiles = config.row_tiles() * shape.q_heads * shape.batch;
     const double ends = 75 + 1.5 * static_cast<double>(config.block_c);
-    const double longest = static_cast<double>(round_up(shape.kv_len, config.block_c)) + ends;
+    const bool short_window = window > 0 && window < shape.kv_len;
+    const int64_t most_keys = short_window ? std::min(window + config.block_r, shape.kv_len) : shape.kv_len;
+    const double longest = static_cast<double>(round_up(most_keys, config.block_c)) + ends;
     const double alone = of_unit == 1 ? 1 : 0.75;  // the first of two tiles, while its neighbour idles
-    if (persistent && !shape.causal) {
+    if (persistent && !shape.causal && !short_window) {
       const int64_t turns = tiles / at_once, rest = tiles % at_once;
       const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;
       return cost_of_key * longest * (static_cast<double>(turns) + last);
     }
     const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
     const double share = static_cast<double>(tiles) / static_cast<double>(at_once);
-    return cost_of_key * std::max(alone * longest, share * (shape.unmasked_pairs() / rows + ends));
+    double keys = shape.unmasked_pairs() / rows;
+    if (short_window) {  // a causal mask leaves the first rows less than the window
+      const auto w = static_cast<double>(window);
+      const double least = shape.causal ? w - w * w / (2 * static_cast<double>(shape.kv_len)) : w;
+      keys = std::min(keys, least) + static_cast<double>(config.block_r) * (shape.causal ? 0.5 : 1);
+    }
+    return cost_of_key * std::max(alone * longest, share * (keys + ends));
   }
 };
 

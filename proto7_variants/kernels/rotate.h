@@ -14,9 +14,14 @@
 #define ROTATE_IS_IDENTITY 0
 #define ROTATE_LEAVES_KEYS (ROTATE_KEYS == 0)
 
+constexpr int rotate_half = ROTARY_DIM / 2;
+constexpr int rotate_units = (INTERLEAVED ? HEAD_DIM : HEAD_DIM - rotate_half) / 4;
+static constexpr int rotate_unit(int number) {
+  const int d = 4 * number;
+  return INTERLEAVED || d < rotate_half ? d : d + rotate_half;
+}
 static constexpr int rotate_partner(int d) {
-  constexpr int half = ROTARY_DIM / 2;
-  return INTERLEAVED || d >= ROTARY_DIM ? d : d < half ? d + half : d - half;
+  return INTERLEAVED || d >= ROTARY_DIM ? d : d < rotate_half ? d + rotate_half : d - rotate_half;
 }
 
 static inline float rounded(float x) {
@@ -30,17 +35,23 @@ template <typename Load>
 static inline auto turned(Load load, int key, int d, const ScoreContext& context) {
   auto turned = load(d);
   if (d < ROTARY_DIM) {
-    constexpr int half = ROTARY_DIM / 2, count = sizeof turned / sizeof(float);
-    auto other = load(INTERLEAVED ? (count == 1 ? d ^ 1 : d) : d < half ? d + half : d - half);
+    constexpr int half = rotate_half, count = sizeof turned / sizeof(float);
+    auto other = load(INTERLEAVED && count == 1 ? d ^ 1 : rotate_partner(d));
     float* const x = reinterpret_cast<float*>(&turned);
     const float* const y = reinterpret_cast<const float*>(&other);
-    const float* const cosines = table_at<float>(context, modifiers_of(context).cosines) + key * half;
-    const float* const sines = table_at<float>(context, modifiers_of(context).sines) + key * half;
+    // As many as there are pairs, loaded at once.
+    constexpr int pairs = INTERLEAVED && count > 1 ? count / 2 : count;
+    struct alignas(pairs * sizeof(float)) Angles {
+      float of[pairs];
+    };
+    const int at = key * half + (INTERLEAVED ? d / 2 : d % half);
+    const Angles cosines = *table_at<Angles>(context, modifiers_of(context).cosines + at * 4);
+    const Angles sines = *table_at<Angles>(context, modifiers_of(context).sines + at * 4);
     for (int i = 0; i < count; ++i) {
       const bool second = INTERLEAVED ? (d + i) % 2 != 0 : d >= half;
-      const int pair = INTERLEAVED ? (d + i) / 2 : d + i - (second ? half : 0);
+      const int pair = i * pairs / count;
       const float partner = y[INTERLEAVED && count > 1 ? i ^ 1 : i];
-      x[i] = rounded(x[i] * cosines[pair] + (second ? partner : -partner) * sines[pair]);
+      x[i] = rounded(x[i] * cosines.of[pair] + (second ? partner : -partner) * sines.of[pair]);
     }
   }
   return turned;

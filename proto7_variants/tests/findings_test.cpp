@@ -64,6 +64,36 @@ std::vector<Comparison> compare(const std::vector<Measurement>& results, const s
   return comparisons;
 }
 
+// Tiles that were measured to be the fastest: what a window leaves, and what a soft cap costs, change which one is.
+TEST(VariantsSweep, TheTileFollowsFromTheModifiers) {
+  const auto tile_of = [](int64_t head_dim, int64_t q_len, int64_t causal, const std::string& modifier, int64_t value) {
+    Case config;
+    const std::pair<const char*, AxisValue> axes[] = {{"variant", std::string("tuned")},
+                                                      {"batch", int64_t{1}},
+                                                      {"q_heads", int64_t{32}},
+                                                      {"q_len", q_len},
+                                                      {"head_dim", head_dim},
+                                                      {"causal", causal},
+                                                      {"dtype", std::string("bf16")},
+                                                      {"out_dtype", std::string("bf16")},
+                                                      {"layout", std::string("bhsd")}};
+    for (const auto& [axis, axis_value] : axes) config.set(axis, axis_value);
+    if (!modifier.empty()) config.set(modifier, value);
+    complete_variants(config, hopper());
+    return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
+  };
+  EXPECT_EQ(tile_of(64, 2048, 1, "", 0), "256x64");
+  EXPECT_EQ(tile_of(64, 2048, 1, "window_left", 1024), "192x128");
+  EXPECT_EQ(tile_of(64, 8192, 0, "", 0), "192x128");
+  EXPECT_EQ(tile_of(64, 8192, 0, "soft_cap", 30), "256x64");
+  EXPECT_EQ(tile_of(64, 2048, 0, "soft_cap", 30), "256x64");
+  EXPECT_EQ(tile_of(64, 8192, 1, "soft_cap", 30), "256x64");
+  EXPECT_EQ(tile_of(128, 2048, 1, "", 0), "192x80");
+  EXPECT_EQ(tile_of(128, 2048, 1, "soft_cap", 30), "192x64");
+  EXPECT_EQ(tile_of(128, 2048, 0, "soft_cap", 30), "128x128");
+  EXPECT_EQ(tile_of(128, 8192, 0, "soft_cap", 30), "192x80");
+}
+
 TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
   const std::vector<Measurement> results = made_up();
   std::map<std::string, int> of;

@@ -224,7 +224,8 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"alibi", "sign_of_alibi", score_text, "return table_at<float>", "return -table_at<float>"},
       {"alibi", "slope_of_another_head", score_text, "[context.head]", "[context.head ^ 1]"},
       {"soft_cap", "cap_forgotten", score_text,
-       on_cuda ? "1.0f : static_cast<float>(SOFT_CAP))" : "return cap * tanh_of", on_cuda ? "1.0f)" : "return tanh_of"},
+       on_cuda ? "1.0f : static_cast<float>(SOFT_CAP))" : "return cap * tanh_of",
+       on_cuda ? "1.0f : 1.0f)" : "return tanh_of"},
       {"bias", "bias_transposed", score_text, "q * strides[2]", "q * strides[3]"},
       {"sinks", "sink_of_another_head", sink_text, "[context.head]", "[0]"},
       {"window_left", "window_one_too_wide", keys_text, "own - static_cast<int>(WINDOW_LEFT)",
@@ -235,7 +236,7 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"documents", "document_of_the_key_before", keys_text, "[most(own, 0)]", "[most(own - 1, 0)]"},
       {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"},
       {"rope", "turned_the_other_way", rotate_text, "second ? partner : -partner", "second ? -partner : partner"},
-      {"rope", "partner_in_the_wrong_half", rotate_text, "d < half ? d + half : d - half", "d"},
+      {"rope", "partner_in_the_wrong_half", rotate_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
       {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
   // A GPU's kernels take scores by tile.
   if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});

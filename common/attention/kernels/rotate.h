@@ -15,8 +15,11 @@
 #define ROTATE_IS_IDENTITY 1
 /// Whether rotate_key gives what is there.
 #define ROTATE_LEAVES_KEYS 1
-/// For `wgmma`, which turns rows where they lie: of four columns from d on, the first of the four others, or of themselves,
-/// that what they become depends on; and whose partner they are.
+/// For `wgmma`, which turns rows where they lie. What four columns from d on become depends on them and on four from
+/// rotate_partner(d) on, which may be the same, and whose partners they are. So a row falls into rotate_units units, of
+/// which each begins at rotate_unit(number) and its partner.
+constexpr int rotate_units = HEAD_DIM / 4;
+static constexpr int rotate_unit(int number) { return 4 * number; }
 static constexpr int rotate_partner(int d) { return d; }
 
 /// q and key count from the start of their sequence.

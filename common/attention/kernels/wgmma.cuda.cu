@@ -422,38 +422,35 @@ struct Consumer {
   }
 
   // What the rotate hook gives in place of this consumer's rows, in place, four columns and their partners at a time.
-  // Two warps share 16 rows.
+  // Neighbours in a warp take neighbours in a row, so that they read tables in whole lines.
   DEVICE void rotate_queries(const WgmmaTile& tile) {
     struct Four {
       float value[4];
     };
     unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
-    const int own = thread % 64;
-    const int query = tile.first_query + index * 64 + own;
-    // Groups of 16 bytes of a panel's row are permuted (Swizzle::bytes_128).
-    const auto place_of = [&](int column) {
-      const int group = column % PANEL_COLUMNS / 8 ^ own % 8;
-      return reinterpret_cast<uint2*>(panels + column / PANEL_COLUMNS * Q_PANEL_BYTES + own * PANEL_ROW_BYTES +
-                                      group * 16 + column % 8 * 2);
-    };
-    const auto load = [&](int column) {
-      const uint2 pairs = *place_of(column);
-      return Four{{load_float<IN_TYPE>(&pairs, 0), load_float<IN_TYPE>(&pairs, 1), load_float<IN_TYPE>(&pairs, 2),
-                   load_float<IN_TYPE>(&pairs, 3)}};
-    };
-    const auto turned = [&](int column) -> uint2 {
-      const Four four = rotate_query(load, query, column, context_of(p.attention, tile));
-      return {pack<IN_TYPE>(four.value[0], four.value[1]), pack<IN_TYPE>(four.value[2], four.value[3])};
-    };
-    if (row_exists(p.attention, query)) {
 #pragma unroll 2
-      for (int column = thread / 64 * 4; column < HEAD_DIM; column += 8) {
-        const int partner = rotate_partner(column);
-        if (partner < column) continue;
-        const uint2 first = turned(column), second = turned(partner);
-        *place_of(column) = first;
-        *place_of(partner) = second;
-      }
+    for (int unit = thread; unit < 64 * rotate_units; unit += WARPGROUP) {
+      const int own = unit / rotate_units, query = tile.first_query + index * 64 + own;
+      if (!row_exists(p.attention, query)) continue;
+      // Groups of 16 bytes of a panel's row are permuted (Swizzle::bytes_128).
+      const auto place_of = [&](int column) {
+        const int group = column % PANEL_COLUMNS / 8 ^ own % 8;
+        return reinterpret_cast<uint2*>(panels + column / PANEL_COLUMNS * Q_PANEL_BYTES + own * PANEL_ROW_BYTES +
+                                        group * 16 + column % 8 * 2);
+      };
+      const auto load = [&](int column) {
+        const uint2 pairs = *place_of(column);
+        return Four{{load_float<IN_TYPE>(&pairs, 0), load_float<IN_TYPE>(&pairs, 1), load_float<IN_TYPE>(&pairs, 2),
+                     load_float<IN_TYPE>(&pairs, 3)}};
+      };
+      const auto turned = [&](int column) -> uint2 {
+        const Four four = rotate_query(load, query, column, context_of(p.attention, tile));
+        return {pack<IN_TYPE>(four.value[0], four.value[1]), pack<IN_TYPE>(four.value[2], four.value[3])};
+      };
+      const int column = rotate_unit(unit % rotate_units), partner = rotate_partner(column);
+      const uint2 first = turned(column), second = turned(partner);
+      *place_of(column) = first;
+      *place_of(partner) = second;
     }
     fence_stores();
     sync_consumer();
