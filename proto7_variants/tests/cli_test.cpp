@@ -21,7 +21,8 @@ TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(
       "--device cpu:threads=2 --budget 4 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
       "--axis alibi=0,1 --axis window_left=-1,20 --axis soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 "
-      "--axis bias=none --axis lengths=0 --axis causal=1 --axis block_r=32 --axis block_c=16");
+      "--axis bias=none --axis lengths=0 --axis rope=none --axis task=attention --axis causal=1 --axis block_r=32 "
+      "--axis block_c=16");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   size_t cases = 0;
   for (const auto& record : records("measurements.jsonl")) {
@@ -51,7 +52,8 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
 
 // A prefix in the sweep does not keep anybody from asking for full attention.
 TEST_F(VariantsCliTest, SkipsAPrefixWithoutACausalMask) {
-  const Outcome outcome = run_line("--axis prefix=5 --axis causal=0 --axis q_len=20 --axis head_dim=16 --only verify");
+  const Outcome outcome = run_line(
+      "--axis prefix=5 --axis task=attention --axis causal=0 --axis q_len=20 --axis head_dim=16 --only verify");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   for (const auto& record : records("measurements.jsonl")) {
     EXPECT_EQ(record["status"], "skipped");
