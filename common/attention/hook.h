@@ -26,6 +26,7 @@ struct AttentionHooks {
   FunctionConstants constants = {};  // that the text reads
   bool identity = false;             // with these constants no score is changed, whatever the other hooks do
   double score_error = 0;            // that the kernel's text adds to a score, as a share of it: of an approximate tanh
+  bool guarded = false;              // KernelSource::guarded: a text is a user's
 };
 
 /// A value as a hook's data.

@@ -1091,6 +1091,7 @@ TEST_F(ExperimentTest, MissingDeviceIsStatus3) {
 
 FileOption file_option() {
   return {"--extra", "a file", [](const std::string& file) {
+            if (!fs::exists(file)) throw BadInput(file + ": cannot be read");
             if (fs::file_size(file) < 8) throw BadInput("the file is too short\nfor what follows");
             return std::vector<Axis>{{"n", {static_cast<int64_t>(fs::file_size(file))}}};
           }};
@@ -1099,7 +1100,7 @@ FileOption file_option() {
 TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
   std::ofstream(path("extra")) << "eightbyt";
   EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
-  spec_.file_option = file_option();
+  spec_.file_options = {file_option()};
   EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
   EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
   const Outcome conflict = run({"--dry-run", "--extra", path("extra"), "--axis", "n=9"});
@@ -1107,16 +1108,16 @@ TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
   EXPECT_NE(conflict.err.find("n=8"), std::string::npos) << conflict.err;
   std::string seen;
   run({"--extra", path("extra"), "--axis", "tile=16"}, [&](Experiment& lab) {
-    seen = lab.file();
+    seen = lab.file("--extra");
     return lab.run();
   });
   EXPECT_EQ(seen, path("extra"));
-  EXPECT_EQ(measurement(8, 16)["run"]["file"]["path"], path("extra"));
-  EXPECT_EQ(measurement(8, 16)["run"]["file"]["sha256"], sha256("eightbyt"));
+  EXPECT_EQ(measurement(8, 16)["run"]["files"]["--extra"]["path"], path("extra"));
+  EXPECT_EQ(measurement(8, 16)["run"]["files"]["--extra"]["sha256"], sha256("eightbyt"));
 }
 
 TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
-  spec_.file_option = file_option();
+  spec_.file_options = {file_option()};
   std::ofstream(path("extra")) << "eightbyt";
   run({"--extra", path("extra"), "--axis", "tile=16"});
   const std::string id = measurement(8, 16)["id"];
@@ -1134,7 +1135,7 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
 }
 
 TEST_F(ExperimentTest, BadInputIsToldInFull) {
-  spec_.file_option = file_option();
+  spec_.file_options = {file_option()};
   EXPECT_NE(run({"--extra", "/nowhere"}).err.find("/nowhere: cannot be read"), std::string::npos);
   std::ofstream(path("extra")) << "short";
   const Outcome outcome = run({"--extra", path("extra")});
