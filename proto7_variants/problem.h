@@ -10,10 +10,12 @@
 
 namespace attn {
 
-/// The hooks of a case; none where nothing is modified: the kernel is then the plain one, also in its text.
+/// The hooks of a case, without those of the user's functions; none where nothing is modified: the kernel is then the
+/// plain one, also in its text.
 std::optional<AttentionHooks> variants_hooks(const Case& config);
 
-/// One launch of attention with its modifiers, the arithmetic of the pairs that no rule hides; or why there is none.
+/// One launch of attention with its modifiers, the arithmetic of the pairs that no rule hides, those of a mask function
+/// among them; or why there is none.
 Plan variants_plan(const Case& config, const Setting& setting);
 
 /// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.

@@ -249,10 +249,11 @@ std::string UserFunction::header(bool in_double) const {
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
   std::string behind = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
-  if (guarded) {  // require_compiles() tells what is not defined
+  if (guarded) {  // of what a compiler warns, only what cannot be meant, and that as an error
     quiet +=
-        "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Wunused-function\"\n"
-        "#pragma clang diagnostic ignored \"-Wundefined-internal\"\n#endif\n";
+        "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Weverything\"\n"
+        "#pragma clang diagnostic error \"-Wreturn-type\"\n#pragma clang diagnostic error \"-Wuninitialized\"\n"
+        "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n";
     if (kind == FunctionKind::mask) quiet += "using MaskContext = ScoreContext;\n";
     behind += fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
   }

@@ -114,6 +114,7 @@ class Experiment {
   const std::string& input() const;
   /// The path that one of the experiment's own file options gives, by the option's name; empty where it is not given.
   std::string file(const std::string& option) const;
+  const Files& files() const;
 
   /// The cases of this run, after --axis, --shard, --resume and --replay; a group is measured interleaved.
   std::vector<std::vector<Case>> groups();

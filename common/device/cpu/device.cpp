@@ -254,7 +254,7 @@ class CpuDevice : public Device {
 
   // Code that went wrong may have written anywhere before.
   [[noreturn]] void lose(const KernelFault& fault, const std::string& kernel) {
-    const std::string what = fmt::format("{}: {} in {}, with a function of the user's", info_.spec, fault.what, kernel);
+    const std::string what = fmt::format("{}: {}, with a user's function, {}", info_.spec, kernel, fault.what);
     why_lost_ =
         fault.timeout ? std::make_exception_ptr(DeviceTimeout(what)) : std::make_exception_ptr(DeviceFault(what));
     lost_ = true;

@@ -117,19 +117,20 @@ class Watched {
 KernelFault describe() {
   switch (call.signal) {
     case tick:
-      return {fmt::format("a threadgroup did not end within {} s", guarded_seconds), true};
+      return {fmt::format("did not end a threadgroup within {} s", guarded_seconds), true};
     case SIGFPE:
-      return {"a division by zero, or a quotient that is too large"};
+      return {"divided by zero, or got a quotient that is too large"};
     case SIGILL:
     case SIGTRAP:
-      return {"a trap, or an illegal instruction"};
+      return {"met a trap or an illegal instruction"};
     case SIGABRT:
-      return {"a call of abort()"};
+      return {"called abort()"};
     default:
       break;
   }
-  if (call.address - call.stack + near_bytes < 2 * near_bytes) return {"a full stack, as of a recursion without end"};
-  return {fmt::format("an illegal address (0x{:x})", call.address)};
+  if (call.address - call.stack + near_bytes < 2 * near_bytes)
+    return {"filled its stack, as a recursion without end does"};
+  return {fmt::format("met an illegal address (0x{:x})", call.address)};
 }
 
 }  // namespace

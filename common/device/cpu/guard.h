@@ -10,7 +10,7 @@ namespace attn {
 
 /// What ended a kernel that did not return by itself.
 struct KernelFault {
-  std::string what;
+  std::string what;      // with a verb: "called abort()"
   bool timeout = false;  // it took guarded_seconds of its thread's time
 };
 
