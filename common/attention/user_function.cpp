@@ -164,20 +164,25 @@ std::string first_error(const CompileError& error, const std::string& file) {
   return shortened(own.empty() ? first : own) + (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
 }
 
-/// The function that a linker misses, as C++ writes it; empty where the message is about something else.
+/// What stands between two marks in a text; empty where they are not there.
+std::string between(std::string_view text, std::string_view open, std::string_view close) {
+  const size_t begin = text.find(open);
+  const size_t end = begin == text.npos ? begin : text.find(close, begin + open.size());
+  return end == text.npos ? std::string() : std::string(text.substr(begin + open.size(), end - begin - open.size()));
+}
+
+/// The first function that clang's linker (by its symbol) or NVRTC misses, as C++ writes it; empty where the message is
+/// about something else.
 std::string undefined_function(std::string_view message) {
-  const size_t told = std::min(message.find("Symbols not found: ["), message.find("Unresolved extern function"));
-  if (told == message.npos) return {};
-  const size_t begin = std::min(message.find("_Z", told), message.find_first_of("[\'", told) + 1);
-  const size_t end = message.find_first_of("\', ]", begin + 1);
-  std::string name(message.substr(begin, end == message.npos ? end : end - begin));
-  name.erase(0, name.find_first_not_of(' '));
+  std::string name = between(message, "Symbols not found: [ ", " ]");
+  if (name.empty()) name = between(message, "error: function \"", "\" was referenced but not defined");
+  name.resize(std::min(name.find(','), name.size()));
   int status = 0;
   if (char* const readable = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status)) {
     name = readable;
     std::free(readable);
   }
-  for (const std::string_view scope : {"(anonymous namespace)::", "_GLOBAL__N_1::"}) {
+  for (const std::string_view scope : {"(anonymous namespace)::", "<unnamed>::"}) {
     for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
   }
   return name;

@@ -125,13 +125,18 @@ class GuardCliTest : public VariantsCliTest {
     if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer tells of it, or keeps signals back";
   }
   void expect_failed(const std::string& text, const std::string& status, const std::string& says) {
+    const bool mask = text.find("bool visible") != text.npos;
     write_text("wrong.cpp", text);
     std::filesystem::remove(path("measurements.jsonl"));
-    const Outcome outcome = run_line(std::string(small_shape) + "--score-function wrong.cpp --budget 1");
+    const Outcome outcome = run_line(
+        "--device cpu:threads=2 --quiet --axis q_len=65 --axis head_dim=24 --axis batch=1 --axis q_heads=1 "
+        "--axis causal=0 --only verify " +
+        std::string(mask ? "--mask-function" : "--score-function") + " wrong.cpp");
     EXPECT_EQ(outcome.status, 1) << text << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     std::map<std::string, nlohmann::ordered_json> found;
-    for (const auto& record : records("measurements.jsonl")) found[record["case"]["score_function"]] = record;
+    for (const auto& record : records("measurements.jsonl"))
+      found[record["case"][mask ? "mask_function" : "score_function"]] = record;
     ASSERT_EQ(found.size(), 2u) << outcome.err;
     EXPECT_EQ(found.at("none")["status"], "ok");
     const auto& record = found.at(value_of(text));
@@ -153,6 +158,9 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
   expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
                     "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
                 "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
+  // Already when the case is made: its pairs are counted.
+  expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
+                "mask_oracle, with a user's function, met a trap");
 #ifdef __x86_64__  // other cores give 0
   expect_failed(head + "{\n    volatile int zero = 0;\n    return k / zero;\n  }\n  return s;\n}\n", "failed",
                 "divided by zero");
