@@ -201,8 +201,10 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
       if (!other) {
         named.push_back(fixed);
       } else if (other->values != fixed.values) {
+        std::vector<std::string> values;
+        for (const AxisValue& value : fixed.values) values.push_back(to_string(value));
         throw BadInput(fmt::format("--axis {}: {} has {}={}; leave the axis out", fixed.name, path, fixed.name,
-                                   to_string(fixed.values.front())));
+                                   fmt::join(values, ",")));
       }
     }
   };

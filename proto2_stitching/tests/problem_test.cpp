@@ -125,6 +125,28 @@ TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
   }
 }
 
+// A file may leave the context out, and costs what a built-in function costs: its code is the same.
+TEST_P(Forms, TakeAUsersFile) {
+  const std::string path = source_root() + "/proto2_stitching/functions/alibi.cpp";
+  const UserFunction built_in = built_in_function("alibi", 0), file = read_function(FunctionKind::score, path);
+  UserFunction short_one = text("float score(float s, int q, int k) { return s - 0.25f * fabsf(q - k); }");
+  short_one.guarded = true;
+  for (const std::string grain : {"element", "row", "tile"}) {
+    if (GetParam() == "monolithic" && grain != "element") continue;
+    const StitchConfig config = small(GetParam(), grain);
+    const Result outcome = run(config, short_one, inputs_of(config));
+    EXPECT_TRUE(outcome.check.ok) << grain << ": " << outcome.check.worst;
+    const auto code = [&](const UserFunction& function) {
+      const AttentionHooks hook = stitch_hook(config, device().info(), function);
+      const Launch launch = attention_launch(config.flash, device().info(), &hook);
+      return device().contents(pipelines().get(launch.source).binary);
+    };
+    const CodeContents its = code(file), wanted = code(built_in);
+    EXPECT_EQ(its.bytes, wanted.bytes) << grain;
+    EXPECT_EQ(its.instructions, wanted.instructions) << grain;
+  }
+}
+
 class StitchTest : public OnDevice<testing::Test> {};
 
 // The oracle takes the function's own text in double precision: here it is held against one that does not.

@@ -150,7 +150,7 @@ KernelSource guarded_text(const std::string& what) {
 }
 
 TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
-  if (sanitizes("address") || sanitizes("undefined")) GTEST_SKIP() << "the sanitizer tells of it";
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   std::vector<std::pair<std::string, std::string>> wrongs = {
       {"*reinterpret_cast<volatile int*>(72) = 1;", "met an illegal address (0x48)"},
       {"deep(p->zero);", "filled its stack, as a recursion without end does"},
@@ -197,7 +197,7 @@ TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
 
 // Others keep their faults: a debugger, AddressSanitizer and the shell are to see them.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
-  if (sanitizes("address") || sanitizes("undefined")) GTEST_SKIP() << "the sanitizer tells of it";
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   KernelSource harmless = guarded_text(""), wild = guarded_text("*reinterpret_cast<volatile int*>(72) = 1;");
   wild.guarded = false;
