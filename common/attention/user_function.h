@@ -30,8 +30,8 @@ struct UserFunction {
   std::string axis_value() const;
 };
 
-/// A user's file. Throws BadInput in one line where it is no regular file or cannot be read, is empty or too large, has
-/// bytes that are no UTF-8 text, or has what no function may use: `asm` or #include, with the line.
+/// A user's file. Throws BadInput in one line where it is no regular file or cannot be read, is empty, too large, or
+/// refused_text() says why it is no function's.
 UserFunction read_function(FunctionKind kind, const std::string& path);
 
 /// read_function(), of the file that a case names by `value`. Throws BadInput where `path` is empty, or the file's text

@@ -67,6 +67,7 @@ TEST_F(FunctionFileTest, WhatNoFunctionMayUseIsToldWithItsLine) {
                                                         {"float f() { __asm__ volatile(\"\"); }", "__asm__ in line 1"},
                                                         {"float f() { /* \" */ as\\\nm(\"\"); }", "asm in line 1"},
                                                         {"char a = '\"';\nasm(\"x\");\n", "asm in line 2"},
+                                                        {"extern \"C\" void exit(int);", "extern in line 1"},
                                                         {"int a = 1'000; asm(\"'\");", "asm in line 1"},
                                                         {"auto a = R\"x(\n)\" )x\"; asm(\"\");", "asm in line 2"}}) {
     EXPECT_NE(refusal_of(text).find(what), std::string::npos) << text << ": " << refusal_of(text);
