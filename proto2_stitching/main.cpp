@@ -7,7 +7,6 @@
 #include "common/attention/axes.h"
 #include "common/experiment/experiment.h"
 #include "proto2_stitching/findings.h"
-#include "proto2_stitching/function.h"
 #include "proto2_stitching/problem.h"
 #include "proto2_stitching/sweep.h"
 
@@ -25,12 +24,13 @@ int main(int argc, char** argv) {
       .plan = stitch_plan,
       .make = stitch_problems(),
       .input_axes = flash_input_axes,
-      .file_option = FileOption{"--score-function",
-                                "a function of your own in place of the built-in ones:\n"
-                                "float score(float s, int q, int k, const ScoreContext& context)",
-                                score_function_axes}};
+      .file_options = {{function_option,
+                        "a function of your own in place of the built-in ones:\n"
+                        "float score(float s, int q, int k, const ScoreContext& context)",
+                        score_function_axes}}};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
-    if (!lab.file().empty()) require_compiles(lab.device(), read_function(lab.file()));
+    const std::string file = lab.file(function_option);
+    if (!file.empty()) require_compiles(lab.device(), read_function(FunctionKind::score, file));
     return lab.run();
   });
 }

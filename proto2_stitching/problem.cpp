@@ -12,6 +12,7 @@
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/attention/wgmma_schedule.h"
+#include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "proto2_stitching/kernels/forms.h"
 
@@ -91,6 +92,7 @@ KernelSource fragment_of(const AttentionHooks& hook) {
   fragment.path = "proto2_stitching/kernels/fragment.h";
   fragment.entry = "score_fragment";
   fragment.includes = hook.includes;
+  fragment.guarded = hook.guarded;
   return fragment;
 }
 
@@ -246,6 +248,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
                    {"proto2_stitching/kernels/function.h", function.header()}};
+  hook.guarded = function.guarded;
   hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
     hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
@@ -254,16 +257,31 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   return hook;
 }
 
+std::vector<std::string> built_in_functions() { return {"scale", "alibi", "soft_cap", "chain"}; }
+
+UserFunction built_in_function(const std::string& name, int64_t work) {
+  const std::vector<std::string> known = built_in_functions();
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    throw BadInput(fmt::format("function={}: not allowed; {}; {} FILE brings one of your own", name,
+                               fmt::join(known, ", "), function_option));
+  }
+  const std::string path = fmt::format("proto2_stitching/functions/{}.cpp", name);
+  UserFunction function{.name = path, .text = read_source({}, path)};
+  if (name == "chain") function.work = work;
+  return function;
+}
+
 UserFunction function_of(const StitchConfig& config, const std::string& file) {
-  return config.function == file_function && !file.empty() ? read_function(file)
-                                                           : built_in_function(config.function, config.work);
+  return config.function.starts_with("file-")
+             ? function_of_case(FunctionKind::score, "function", config.function, function_option, file)
+             : built_in_function(config.function, config.work);
 }
 
 Plan stitch_plan(const Case& config, const Setting& setting) {
   const DeviceInfo& device = setting.device;
   const StitchConfig stitch = StitchConfig::from(config, device);
   if (const auto reason = call_skip_reason(stitch, device)) return {.unable = *reason};
-  const AttentionHooks hook = stitch_hook(stitch, device, function_of(stitch, setting.file));
+  const AttentionHooks hook = stitch_hook(stitch, device, function_of(stitch, setting.file(function_option)));
   return attention_plan(stitch.flash, device, &hook);
 }
 
@@ -331,7 +349,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> s
       last = shared;
     }
     return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch,
-                                           function_of(stitch, lab.file()));
+                                           function_of(stitch, lab.file(function_option)));
   };
 }
 

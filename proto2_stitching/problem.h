@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/attention/problem.h"
+#include "common/attention/user_function.h"
 #include "common/experiment/experiment.h"
-#include "proto2_stitching/function.h"
 
 namespace attn {
 
@@ -48,7 +48,15 @@ struct CallCount {
 /// Of `monolithic`: the places where a call would be.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
-/// The function that a case names; `file` is what --score-function gives. Throws BadInput where there is none.
+/// The option that brings a file of the user's; in a case UserFunction::axis_value() stands for it.
+inline constexpr const char* function_option = "--score-function";
+
+/// The functions of proto2_stitching/functions, by name.
+std::vector<std::string> built_in_functions();
+/// `work` is the cost of `chain`. Throws BadInput for another name.
+UserFunction built_in_function(const std::string& name, int64_t work);
+/// The function that a case names; `file` is what --score-function gives. Throws BadInput where there is none, or its
+/// text is another one.
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
 /// How the kernel comes to the function, without what only a device can give: the oracle's function, and the address of

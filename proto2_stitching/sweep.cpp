@@ -100,8 +100,7 @@ void complete_stitch(Case& config, const DeviceInfo& device) {
 }
 
 std::vector<Axis> score_function_axes(const std::string& path) {
-  read_function(path);
-  return {texts("function", {file_function}), integers("work", {0})};
+  return {texts("function", {read_function(FunctionKind::score, path).axis_value()}), integers("work", {0})};
 }
 
 }  // namespace attn

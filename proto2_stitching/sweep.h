@@ -20,7 +20,7 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 /// `monolithic` does not have; the work, which is 0 for every function but `chain`.
 void complete_stitch(Case& config, const DeviceInfo& device);
 
-/// The axes that --score-function fixes. Throws BadInput where the file cannot be read.
+/// The axes that --score-function fixes. Throws BadInput as read_function does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
 }  // namespace attn

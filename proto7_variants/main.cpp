@@ -1,11 +1,12 @@
 // proto7_variants: what does each modifier of attention cost, if all are hooks of one kernel?
 //
 // ALiBi, soft cap, additive tensors, sinks, windows, prefixes, documents, lengths and shared heads, by themselves and
-// together, on the tuned kernels of common/attention. Each case is checked against the oracle with the same functions
-// in double. Hypotheses: findings.cpp.
+// together, on the tuned kernels of common/attention, and functions of the user's beside them. Each case is checked
+// against the oracle with the same functions in double. Hypotheses: findings.cpp.
 #include "common/attention/axes.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/findings.h"
+#include "proto7_variants/functions.h"
 #include "proto7_variants/problem.h"
 #include "proto7_variants/sweep.h"
 
@@ -21,6 +22,11 @@ int main(int argc, char** argv) {
                                .complete = complete_variants,
                                .plan = variants_plan,
                                .make = variants_problems(),
-                               .input_axes = flash_input_axes};
-  return run_experiment(argc, argv, spec);
+                               .input_axes = flash_input_axes,
+                               .file_options = function_options(),
+                               .file_sweep = functions_sweep};
+  return run_experiment(argc, argv, spec, [](Experiment& lab) {
+    require_functions(lab);
+    return lab.run();
+  });
 }

@@ -62,18 +62,25 @@ FlashConfig modified_config(const Case& config) {
 }
 
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
-  static const std::vector<std::pair<std::string, AxisValue>> axes = {
-      {"alibi", int64_t{0}},        {"soft_cap", int64_t{0}},     {"bias", std::string("none")},
-      {"sinks", int64_t{0}},        {"window_left", int64_t{-1}}, {"window_right", int64_t{-1}},
-      {"prefix", int64_t{0}},       {"documents", int64_t{0}},    {"lengths", int64_t{0}},
-      {"rope", std::string("none")}};
+  static const std::vector<std::pair<std::string, AxisValue>> axes = {{"alibi", int64_t{0}},
+                                                                      {"soft_cap", int64_t{0}},
+                                                                      {"bias", std::string("none")},
+                                                                      {"sinks", int64_t{0}},
+                                                                      {"window_left", int64_t{-1}},
+                                                                      {"window_right", int64_t{-1}},
+                                                                      {"prefix", int64_t{0}},
+                                                                      {"documents", int64_t{0}},
+                                                                      {"lengths", int64_t{0}},
+                                                                      {"rope", std::string("none")},
+                                                                      {"score_function", std::string("none")},
+                                                                      {"mask_function", std::string("none")}};
   return axes;
 }
 
 std::vector<std::string> modifiers_on(const Case& config) {
   std::vector<std::string> on;
   for (const auto& [axis, off] : modifier_axes()) {
-    if (config.key({axis}) != axis + "=" + to_string(off)) on.push_back(axis);
+    if (config.has(axis) && config.key({axis}) != axis + "=" + to_string(off)) on.push_back(axis);
   }
   return on;
 }

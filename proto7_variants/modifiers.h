@@ -34,7 +34,7 @@ struct Modifiers {
 /// The attention that the hooks modify: with a prefix its mask is the hook's alone. Throws as FlashConfig::from does.
 FlashConfig modified_config(const Case& config);
 
-/// The axes of Modifiers, each with what turns it off; rotary_axes() say more of `rope`.
+/// The axes of Modifiers and of the user's functions, each with what turns it off; rotary_axes() say more of `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// The names of those that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
@@ -56,6 +56,7 @@ class ModifiedAttention {
   std::pair<int64_t, int64_t> visible(int64_t batch, int64_t q) const;
   /// Query-key pairs that no rule hides, over the whole batch.
   double visible_pairs() const;
+  const AttentionShape& shape() const { return shape_; }
   /// Of the tensor that is added to the scores; 0 where there is none.
   int64_t bias_elements() const { return bias_elements_; }
 

@@ -6,17 +6,19 @@
 
 namespace attn {
 
-VariantsConfig VariantsConfig::from(const Case& config) {
-  return {config.text("task"), modified_config(config), Modifiers::from(config)};
+VariantsConfig VariantsConfig::from(const Case& config, const Files& files) {
+  return {config.text("task"), modified_config(config), Modifiers::from(config), UserFunctions::from(config, files)};
 }
 
 Plan variants_plan(const Case& config, const Setting& setting) {
-  const auto& [task, flash, modifiers] = VariantsConfig::from(config);
+  const VariantsConfig variants = VariantsConfig::from(config, setting.files);
+  const auto& [task, flash, modifiers, functions] = variants;
   Plan turns = rotary_plan(modifiers.rotary, flash, setting.device);
   if (task == "rope") return turns;
   const ModifiedAttention attention(modifiers, flash);
-  const AttentionHooks hooks = attention.texts();
-  Plan plan = attention_plan(flash, setting.device, modifiers.change_kernel() ? &hooks : nullptr);
+  AttentionHooks hooks = attention.texts();
+  functions.add_texts(hooks);
+  Plan plan = attention_plan(flash, setting.device, variants.has_hooks() ? &hooks : nullptr);
   if (modifiers.prefix > 0 && config.integer("causal") == 0) {
     plan.unable = fmt::format("prefix={}: without causal=1 every query sees those keys anyway", modifiers.prefix);
   }
@@ -27,15 +29,25 @@ Plan variants_plan(const Case& config, const Setting& setting) {
 }
 
 VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs,
-                                 const VariantsConfig& config) {
-  const auto& [task, flash, modifiers] = config;
+                                 const VariantsConfig& config, const Work& planned) {
+  const auto& [task, flash, modifiers, functions] = config;
   if (inputs.rotary) {
     rotary_.emplace(device, pipelines, inputs.rotary, modifiers.rotary);
     inputs.attention = std::shared_ptr<FlashInputs>(inputs.rotary, &inputs.rotary->turned);
   }
   if (task == "rope") return;
   std::optional<AttentionHooks> hooks;
-  if (modifiers.change_kernel()) hooks = ModifiedAttention(modifiers, flash).hooks();
+  if (config.has_hooks()) {
+    const ModifiedAttention attention(modifiers, flash);
+    hooks = attention.hooks();
+    functions.add(*hooks, device, pipelines, attention);
+    if (functions.mask) {
+      const MaskOracle mask(device, pipelines, *functions.mask, flash.shape);
+      counted_ = planned;
+      counted_->flops = 4 * static_cast<double>(flash.shape.head_dim) *
+                        mask.visible_pairs([&](int64_t batch, int64_t q) { return attention.visible(batch, q); });
+    }
+  }
   attention_.emplace(device, pipelines, inputs.attention, flash, std::move(hooks));
   if (!rotary_) return;
   attention_->read(rotary_->q(), rotary_->k());
@@ -87,13 +99,13 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> v
     std::weak_ptr<FlashInputs> attention;
     std::weak_ptr<RotaryInputs> rotary;
   };
-  return [last = Last()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const VariantsConfig variants = VariantsConfig::from(config);
+  return [last = Last()](Experiment& lab, const Case& config, const Plan& plan) mutable {
+    const VariantsConfig variants = VariantsConfig::from(config, lab.files());
     const VariantsInputs inputs =
         variants_inputs(lab.device(), lab.seed(), lab.input(), variants, {last.attention.lock(), last.rotary.lock()});
     if (inputs.attention) last.attention = inputs.attention;
     if (inputs.rotary) last.rotary = inputs.rotary;
-    return std::make_unique<VariantsProblem>(lab.device(), lab.pipelines(), inputs, variants);
+    return std::make_unique<VariantsProblem>(lab.device(), lab.pipelines(), inputs, variants, plan.work);
   };
 }
 

@@ -10,6 +10,7 @@
 
 #include "common/attention/problem.h"
 #include "common/experiment/experiment.h"
+#include "proto7_variants/functions.h"
 #include "proto7_variants/modifiers.h"
 
 namespace attn {
@@ -19,13 +20,16 @@ struct VariantsConfig {
   std::string task = "attention";  // "rope": the launches that turn Q and K, and nothing else
   FlashConfig flash;               // as modified_config has it
   Modifiers modifiers;
+  UserFunctions functions = {};
 
-  /// Throws BadInput for what makes no sense on any device.
-  static VariantsConfig from(const Case& config);
+  /// Throws BadInput for what makes no sense on any device, and as UserFunctions::from does.
+  static VariantsConfig from(const Case& config, const Files& files = {});
+  /// Whether the kernel is another one than the plain one.
+  bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
 /// The launches that turn Q and K, then one of attention with its modifiers, and the arithmetic of the pairs that no
-/// rule hides; or why there is none.
+/// rule hides, those of a mask function among them; or why there is none.
 Plan variants_plan(const Case& config, const Setting& setting);
 
 /// Tensors of one shape, and of one way to turn them, if they turn.
@@ -39,12 +43,16 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
 
 class VariantsProblem : public Problem {
  public:
-  VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config);
+  /// `planned`: the work of the plan.
+  VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config,
+                  const Work& planned = {});
 
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
   void dump(const std::string& path) const override;
+  /// With a mask function, of which only the device can tell how many pairs are seen.
+  std::optional<Work> work() const override { return counted_; }
 
   /// What attention wrote last.
   Tensor output() const { return attention_.value().output(); }
@@ -52,6 +60,7 @@ class VariantsProblem : public Problem {
  private:
   std::optional<RotaryLaunches> rotary_;
   std::optional<FlashProblem> attention_;
+  std::optional<Work> counted_;
 };
 
 /// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.

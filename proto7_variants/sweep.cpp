@@ -7,6 +7,19 @@
 
 namespace attn {
 
+namespace {
+
+// A launch of some milliseconds on either device; 32 heads as in the published study.
+Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
+  const bool cuda = device.is_cuda();
+  const std::string dtype = cuda ? "bf16" : "f32";
+  return {texts("variant", {"tuned"}), integers("batch", {1}),      integers("q_heads", {cuda ? 32 : 2}),
+          integers("q_len", {length}), integers("head_dim", dims),  integers("causal", {causal}),
+          texts("dtype", {dtype}),     texts("out_dtype", {dtype}), texts("layout", {"bhsd"})};
+}
+
+}  // namespace
+
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
       {"alibi", "1: a penalty by distance, of a slope for each head", {}, 0, 1, 1},
@@ -42,7 +55,9 @@ std::vector<AxisInfo> variants_axes() {
        1},
       {"rope_angles", "whether launches work angles out, or read a table", {"computed", "table"}, 0, 0, 1},
       {"rope_position", "position of the first key", {}, 0, 1 << 30, 1},
-      {"rope_in_place", "1: a launch before attention writes where it reads", {}, 0, 1, 1}};
+      {"rope_in_place", "1: a launch before attention writes where it reads", {}, 0, 1, 1},
+      {"score_function", "a function of yours changes the scores (--score-function)", {"none"}, 0, 0, 1},
+      {"mask_function", "a function of yours hides pairs (--mask-function)", {"none"}, 0, 0, 1}};
   for (AxisInfo& axis : flash_axes()) axes.push_back(std::move(axis));
   return axes;
 }
@@ -58,12 +73,10 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis variant = texts("variant", {"tuned"});
   const Axis dtype = texts("dtype", {cuda ? "bf16" : "f32"}), out_dtype = texts("out_dtype", {cuda ? "bf16" : "f32"});
   const Axis layout = texts("layout", {"bhsd"});
-  // A launch of some milliseconds on either device; 32 heads as in the published study.
-  const Axis heads = integers("q_heads", {cuda ? 32 : 2});
   Sweep sweep;
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
-    own.insert(own.end(), {variant, integers("batch", {1}), heads, integers("q_len", {length}),
-                           integers("head_dim", dims), integers("causal", {causal}), dtype, out_dtype, layout});
+    const Block all = shapes_of(device, length, dims, causal);
+    own.insert(own.end(), all.begin(), all.end());
     sweep.blocks.push_back(std::move(own));
   };
   const std::vector<int64_t> dims = {64, 128};
@@ -106,6 +119,16 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   }
   add(2048, dims, 0, {integers("soft_cap", {20, 50})});
   add(2048, {128}, 0, {texts("bias", {"k", "qk"})});
+  return sweep;
+}
+
+Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
+  Sweep sweep;
+  std::vector<int64_t> lengths = {2048};
+  if (profile == "full") lengths.push_back(device.is_cuda() ? 8192 : 512);
+  for (const int64_t length : lengths) {
+    for (const int64_t causal : {0, 1}) sweep.blocks.push_back(shapes_of(device, length, {64, 128}, causal));
+  }
   return sweep;
 }
 

@@ -36,6 +36,7 @@ struct AttentionHooks {
   ScoreChange change = ScoreChange::any;  // whatever the other hooks do
   Rotation rotation = Rotation::none;
   double score_error = 0;  // that the kernel's text adds to a score, as a share of it: of an approximate tanh
+  bool guarded = false;    // KernelSource::guarded: a text is a user's
 };
 
 /// A value as a hook's data.

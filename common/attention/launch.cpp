@@ -46,6 +46,7 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
     launch.source.fragments = hook->fragments;
     launch.source.linking = hook->linking;
     launch.source.constants.merge(hook->constants);
+    launch.source.guarded = hook->guarded;
   }
   return launch;
 }

@@ -73,6 +73,7 @@ struct CompileOptions {
 class Kernel {
  public:
   virtual ~Kernel() = default;
+  bool guarded = false;  // KernelSource::guarded; PipelineCache sets it
 };
 
 class Device {

@@ -62,6 +62,7 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
     pipeline.binary.run_time = source.run_time_values();
     const Stopwatch loading;
     pipeline.kernel = device_.load(pipeline.binary, source.entry);
+    pipeline.kernel->guarded = source.guarded;
     pipeline.load_s = loading.seconds();
     pipeline.ready_s = since_start.seconds();
     slot->pipeline = std::move(pipeline);

@@ -73,7 +73,8 @@ Device& Experiment::device() { return *state_->device; }
 PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
 uint64_t Experiment::seed() const { return state_->options.seed; }
 const std::string& Experiment::input() const { return state_->options.input; }
-const std::string& Experiment::file() const { return state_->options.file; }
+std::string Experiment::file(const std::string& option) const { return file_of(state_->options.files, option); }
+const Files& Experiment::files() const { return state_->options.files; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }

@@ -33,6 +33,8 @@ class Problem {
   virtual Check check() = 0;
   /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput where there are none worth a file.
   virtual void dump(const std::string& path) const;
+  /// What the launches do, where only the device can tell; nothing: what the plan says.
+  virtual std::optional<Work> work() const { return std::nullopt; }
   /// What else the record is to say of the case: an object, or null.
   virtual Json values() const { return nullptr; }
 };
@@ -54,7 +56,8 @@ class HostProblem {
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
-  /// The axes that the file fixes. Throws BadInput.
+  /// The axes that the file fixes, one of them by what the file says: a case is then another one for another text.
+  /// Throws BadInput.
   std::function<std::vector<Axis>(const std::string& path)> axes;
 };
 
@@ -80,7 +83,9 @@ struct ExperimentSpec {
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> make_host = {};
   /// Fixes the shape axes from --input; null where an experiment takes no input file.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
-  std::optional<FileOption> file_option = {};
+  std::vector<FileOption> file_options = {};
+  /// What it sweeps where one of these files is given; empty: the same.
+  std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
 };
 
 /// A case under measurement: either of the two problems, and the record that it fills.
@@ -107,8 +112,9 @@ class Experiment {
   uint64_t seed() const;
   /// --input, empty where there is none.
   const std::string& input() const;
-  /// The path that the experiment's own file option gives, empty where it is not given.
-  const std::string& file() const;
+  /// The path that one of the experiment's own file options gives, by the option's name; empty where it is not given.
+  std::string file(const std::string& option) const;
+  const Files& files() const;
 
   /// The cases of this run, after --axis, --shard, --resume and --replay; a group is measured interleaved.
   std::vector<std::vector<Case>> groups();

@@ -126,8 +126,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
        "write the outputs of the one selected case as a safetensors file");
   text("--out", options.findings_path, "FILE", "append findings here; default findings.jsonl");
   text("--measurements", options.measurements_path, "FILE", "append measurements here; default measurements.jsonl");
-  CLI::Option* file = nullptr;
-  if (spec.file_option) file = text(spec.file_option->name.c_str(), options.file, "FILE", spec.file_option->help);
+  std::vector<CLI::Option*> files;
+  for (const FileOption& file : spec.file_options) {
+    files.push_back(text(file.name.c_str(), options.files[file.name], "FILE", file.help));
+  }
   auto* resume = app.add_flag("--resume", options.resume,
                               "go on with the run in --measurements: what it has of the same code,\n"
                               "device and seed is not measured again");
@@ -166,9 +168,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     options.threadgroup_memory_bytes = parse_number<size_t>("--threadgroup-memory", threadgroup_memory, 1, SIZE_MAX);
   }
   if (*replay) {
-    for (const CLI::Option* other :
-         {device, profile, axis, only_option, seed_option, input, file, resume, shard_option, memory}) {
-      if (other && *other)
+    std::vector<CLI::Option*> others = {device, profile, axis,         only_option, seed_option,
+                                        input,  resume,  shard_option, memory};
+    others.insert(others.end(), files.begin(), files.end());
+    for (const CLI::Option* other : others) {
+      if (*other)
         throw BadInput(
             fmt::format("--replay takes the case and all about it from the record; leave {} out", other->get_name()));
     }
@@ -197,14 +201,22 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
       if (!other) {
         named.push_back(fixed);
       } else if (other->values != fixed.values) {
+        std::vector<std::string> values;
+        for (const AxisValue& value : fixed.values) values.push_back(to_string(value));
         throw BadInput(fmt::format("--axis {}: {} has {}={}; leave the axis out", fixed.name, path, fixed.name,
-                                   to_string(fixed.values.front())));
+                                   fmt::join(values, ",")));
       }
     }
   };
   if (!options.input.empty()) fix(options.input, spec.input_axes(options.input));
-  if (!options.file.empty()) fix(options.file, spec.file_option->axes(options.file));
-  Sweep sweep = spec.sweep(options.profile, info);
+  bool files = false;
+  for (const FileOption& option : spec.file_options) {
+    const std::string path = file_of(options.files, option.name);
+    if (path.empty()) continue;
+    fix(path, option.axes(path));
+    files = true;
+  }
+  Sweep sweep = (files && spec.file_sweep ? spec.file_sweep : spec.sweep)(options.profile, info);
   for (const Axis& axis : named) override_axis(sweep, axis);
   const auto complete = [&](Case& config) {
     if (spec.complete) spec.complete(config, info);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/device/device.h"
+#include "common/experiment/plan.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -28,7 +29,7 @@ struct Options {
   std::optional<double> budget_s;
   uint64_t seed = 1;
   std::string input, dump_output;
-  std::string file;  // of the experiment's own option
+  Files files;  // of the experiment's own options
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,11 @@
 #include "common/records/measurement.h"
 
 namespace attn {
+
+/// The paths that an experiment's own file options give, by the option's name with its dashes.
+using Files = std::map<std::string, std::string>;
+/// Empty where the option is not given.
+std::string file_of(const Files& files, const std::string& option);
 
 /// One launch of a kernel.
 struct Launch {
@@ -33,7 +39,9 @@ struct Plan {
 /// What a case runs under, as far as a plan may depend on it.
 struct Setting {
   DeviceInfo device;
-  std::string file = {};  // the path that the experiment's own file option gives
+  Files files = {};
+
+  std::string file(const std::string& option) const { return file_of(files, option); }
 };
 
 /// Why a plan does not run on the device; threadgroup memory that does not fit is a reason for all plans.

@@ -156,7 +156,7 @@ std::string dry_run(const ExperimentSpec& spec, const Options& options, const st
   size_t cases = 0, runnable = 0;
   for (const auto& group : groups) {
     for (const Case& config : group) {
-      const auto reason = skip_reason(spec.plan(config, {info, options.file}), info);
+      const auto reason = skip_reason(spec.plan(config, {info, options.files}), info);
       ++cases;
       runnable += !reason;
       if (options.json) {

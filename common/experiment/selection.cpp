@@ -16,7 +16,7 @@ namespace attn {
 namespace {
 
 /// The fields of a record's `run` under which a case is measured the same way again.
-constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "file"};
+constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
 
 /// A condition as a record has it; null in records of before there was such a condition.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
@@ -32,6 +32,15 @@ Json file_json(const std::string& option, const std::string& path) {
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) throw BadInput(fmt::format("{} {}: cannot be read", option, path));
   return {{"path", path}, {"sha256", sha256(text.str())}};
+}
+
+/// Of the files that are given, by option; null where none is.
+Json files_json(const Files& files) {
+  Json json;
+  for (const auto& [option, path] : files) {
+    if (!path.empty()) json[option] = file_json(option, path);
+  }
+  return json;
 }
 
 bool is_finding(const Json& record) { return record.is_object() && record.value("schema", "") == "finding/1"; }
@@ -67,16 +76,22 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
     if (const Json& bytes = run.at("threadgroup_memory_bytes"); !bytes.is_null()) {
       options.threadgroup_memory_bytes = bytes.get<size_t>();
     }
-    const auto take_file = [&](const char* name, const std::string& option, std::string& path) {
-      const Json recorded = condition(run, name);
+    const auto take_file = [&](const Json& recorded, const std::string& option, std::string& path) {
       if (recorded.is_null()) return;
       path = recorded.at("path");
       if (file_json(option, path) != recorded) {
-        throw BadInput(fmt::format("--replay {}: its {} {} has changed", options.replay, name, path));
+        throw BadInput(fmt::format("--replay {}: its {} {} has changed", options.replay, option, path));
       }
     };
-    take_file("input", "--input", options.input);
-    if (spec.file_option) take_file("file", spec.file_option->name, options.file);
+    take_file(condition(run, "input"), "--input", options.input);
+    if (!condition(run, "file").is_null()) {
+      throw BadInput(
+          fmt::format("--replay {}: a record of before cases told files apart; measure it anew", options.replay));
+    }
+    const Json recorded_files = condition(run, "files");
+    for (const FileOption& option : spec.file_options) {
+      take_file(condition(recorded_files, option.name.c_str()), option.name, options.files[option.name]);
+    }
   } catch (const Json::exception&) {
     throw BadInput(fmt::format("--replay {}: the record lacks what a replay needs", options.replay));
   }
@@ -103,6 +118,8 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   hypotheses = attn::hypotheses(claims);
   pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
 
+  // Before any file is hashed: what is no file, or an endless one, is told apart here.
+  groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
   const std::string now = utc_now();
   std::vector<std::string> arguments = options.arguments;
   if (!arguments.empty()) arguments[0] = spec.name;  // where it lies is nobody's business
@@ -115,10 +132,9 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
          {"device", device->info().spec},
          {"threadgroup_memory_bytes", nullptr},
          {"input", file_json("--input", options.input)},
-         {"file", spec.file_option ? file_json(spec.file_option->name, options.file) : Json(nullptr)}};
+         {"files", files_json(options.files)}};
   if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
 
-  groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
   std::vector<Case> all;
   for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
   for (const Case& config : all) plan(config);  // bad input shows here, before time is spent
@@ -130,7 +146,7 @@ bool Experiment::State::replays_measurement() const { return !replayed.is_null()
 
 bool Experiment::State::replays_finding() const { return is_finding(replayed); }
 
-Plan Experiment::State::plan(const Case& config) const { return spec.plan(config, {device->info(), options.file}); }
+Plan Experiment::State::plan(const Case& config) const { return spec.plan(config, {device->info(), options.files}); }
 
 /// The command line that does the same again from nothing, with what it left to defaults written out.
 std::string Experiment::State::replay_command() const {

@@ -8,6 +8,17 @@
 #include "common/experiment/state.h"
 
 namespace attn {
+namespace {
+
+constexpr int most_log_lines = 100;  // of a compiler's message
+
+std::string first_lines(const std::string& text, int count) {
+  size_t end = 0;
+  while (count-- > 0 && end != text.npos) end = text.find('\n', end + 1);
+  return end == text.npos ? text : text.substr(0, end) + "\n...";
+}
+
+}  // namespace
 
 void fail(Measurement& record, std::string status, std::string reason) {
   record.status = std::move(status);
@@ -30,7 +41,7 @@ void Experiment::State::guarded(Measurement& record, const std::function<void()>
     throw;
   } catch (const CompileError& error) {
     fail(record, "failed", first_line(error.what()));
-    record.log = error.what();
+    record.log = first_lines(error.what(), most_log_lines);
     if (compiler_messages.insert(record.log).second) progress.note(record.log);
   } catch (const OutOfMemory& error) {
     fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));
@@ -75,18 +86,21 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
 }
 
 void Experiment::State::make(Trial& trial) {
-  if (trial.plan.host) {
-    trial.host = spec.make_host(lab, trial.config, trial.plan);
-  } else {
-    trial.problem = spec.make(lab, trial.config, trial.plan);
-    trial.record.values = trial.problem->values();
-  }
+  // The kernels first: making a problem may launch them, and a case that loses the device then is known by its kernels.
+  // A case about the host may be about compiling them.
+  if (trial.plan.host) trial.host = spec.make_host(lab, trial.config, trial.plan);
   const std::vector<Launch>& launches = trial.plan.launches;
   if (!launches.empty()) trial.record.pipeline = pipeline_json(launches.front());
-  if (launches.size() < 2) return;
-  for (const Launch& launch : launches) {
-    trial.record.phases.push_back({.name = launch.phase, .pipeline = pipeline_json(launch)});
+  if (launches.size() > 1) {
+    for (const Launch& launch : launches) {
+      trial.record.phases.push_back({.name = launch.phase, .pipeline = pipeline_json(launch)});
+    }
   }
+  if (trial.plan.host) return;
+  trial.problem = spec.make(lab, trial.config, trial.plan);
+  trial.record.values = trial.problem->values();
+  if (const auto work = trial.problem->work()) trial.plan.work = *work;
+  trial.record.work = trial.plan.work;
 }
 
 void Experiment::State::launch_and_check(Trial& trial) {

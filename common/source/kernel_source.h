@@ -63,6 +63,9 @@ struct KernelSource {
   /// A fragment has none.
   std::set<std::string> run_time = {};
   std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; the cpu's compiler has none
+  /// It has text that somebody else wrote: a device survives what that does wrong, as far as it can. The code is the
+  /// same.
+  bool guarded = false;
 
   /// The values of `run_time`. Throws BadInput for a name that is no constant, or a value that is no int.
   FunctionConstants run_time_values() const;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/sha256.h"
 #include "common/testing/program.h"
 
 namespace attn {
@@ -36,11 +37,11 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
   std::set<std::string> forms;
   for (const Json& record : records("measurements.jsonl")) {
     EXPECT_EQ(record["status"], "ok") << record["reason"];
-    EXPECT_EQ(record["case"]["function"], "file");
+    EXPECT_EQ(record["case"]["function"], "file-" + sha256(text_of(path("window.cpp"))).substr(0, 12));
     EXPECT_GT(record["values"]["calls"], 0);
     EXPECT_GT(record["values"]["calls_per_tile"], 0);
     EXPECT_GT(record["pipeline"]["code_bytes"], 0);
-    EXPECT_EQ(record["run"]["file"]["path"], "window.cpp");
+    EXPECT_EQ(record["run"]["files"]["--score-function"]["path"], "window.cpp");
     forms.insert(record["case"]["form"]);
   }
   EXPECT_EQ(forms.size(), 9u);
@@ -72,7 +73,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
            {"--score-function nowhere.cpp", "nowhere.cpp"},
            {"--score-function other.cpp", "float score(float s, int q, int k, const ScoreContext& context)"},
            {"--score-function ''", "empty"},
-           {"--score-function ok.cpp --axis function=alibi", "function=file"},
+           {"--score-function ok.cpp --axis function=alibi", "function=file-"},
            {"--axis function=file", "alibi"},
            {"--axis form=jump", "monolithic"},
            {"--axis grain=page", "element"},

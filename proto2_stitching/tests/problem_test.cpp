@@ -9,10 +9,10 @@
 #include <cmath>
 #include <string_view>
 
+#include "common/attention/kernels/score_oracle.h"
 #include "common/base/error.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
-#include "proto2_stitching/kernels/oracle.h"
 
 namespace attn {
 namespace {
@@ -125,6 +125,28 @@ TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
   }
 }
 
+// A file may leave the context out, and costs what a built-in function costs: its code is the same.
+TEST_P(Forms, TakeAUsersFile) {
+  const std::string path = source_root() + "/proto2_stitching/functions/alibi.cpp";
+  const UserFunction built_in = built_in_function("alibi", 0), file = read_function(FunctionKind::score, path);
+  UserFunction short_one = text("float score(float s, int q, int k) { return s - 0.25f * fabsf(q - k); }");
+  short_one.guarded = true;
+  for (const std::string grain : {"element", "row", "tile"}) {
+    if (GetParam() == "monolithic" && grain != "element") continue;
+    const StitchConfig config = small(GetParam(), grain);
+    const Result outcome = run(config, short_one, inputs_of(config));
+    EXPECT_TRUE(outcome.check.ok) << grain << ": " << outcome.check.worst;
+    const auto code = [&](const UserFunction& function) {
+      const AttentionHooks hook = stitch_hook(config, device().info(), function);
+      const Launch launch = attention_launch(config.flash, device().info(), &hook);
+      return device().contents(pipelines().get(launch.source).binary);
+    };
+    const CodeContents its = code(file), wanted = code(built_in);
+    EXPECT_EQ(its.bytes, wanted.bytes) << grain;
+    EXPECT_EQ(its.instructions, wanted.instructions) << grain;
+  }
+}
+
 class StitchTest : public OnDevice<testing::Test> {};
 
 // The oracle takes the function's own text in double precision: here it is held against one that does not.
@@ -204,13 +226,13 @@ TEST_F(StitchTest, MathFunctionsAreAsRightAsTheySay) {
   const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
     const UserFunction function =
         text("float score(float s, int, int, const ScoreContext&) { return " + expression + "; }");
-    const KernelSource source{
-        .path = on_cuda ? "proto2_stitching/kernels/oracle.cuda.cu" : "proto2_stitching/kernels/oracle.cpu.cpp",
-        .entry = "score_oracle",
-        .includes = {{"proto2_stitching/kernels/function.h", function.header()}}};
+    const KernelSource source{.path = on_cuda ? "common/attention/kernels/score_oracle.cuda.cu"
+                                              : "common/attention/kernels/score_oracle.cpu.cpp",
+                              .entry = "score_oracle",
+                              .includes = {{"common/attention/kernels/user_score.h", function.header()}}};
     Buffer buffer(device(), inputs.size() * sizeof(double));
     buffer.upload(inputs.data(), buffer.bytes());
-    OracleParams params{};
+    ScoreOracleParams params{};
     params.scores = static_cast<double*>(buffer.data());
     params.keys = static_cast<int>(inputs.size());
     CommandEncoder encoder;
@@ -304,9 +326,9 @@ TEST_F(StitchTest, NamesOfFunctionsAreQuoted) {
 
 TEST_F(StitchTest, UnknownFunctionsAreBadInput) {
   EXPECT_THROW(built_in_function("no_such", 0), BadInput);
-  EXPECT_THROW(read_function("/no/such/file.cpp"), BadInput);
+  EXPECT_THROW(read_function(FunctionKind::score, "/no/such/file.cpp"), BadInput);
   try {
-    built_in_function(file_function, 0);
+    built_in_function("file", 0);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const BadInput& error) {
     EXPECT_NE(std::string(error.what()).find("--score-function"), std::string::npos) << error.what();

@@ -1,10 +1,16 @@
 // The program as a user meets it: a short run, its records, and what it refuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <tuple>
+#include <vector>
 
+#include "common/base/sha256.h"
 #include "common/testing/program.h"
 
 namespace attn {
@@ -37,6 +43,136 @@ TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   for (const auto& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
   EXPECT_EQ(claims, (std::set<std::string>{"alibi", "window"})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+}
+
+constexpr const char* small_shape =
+    "--device cpu:threads=2 --quiet --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 --axis "
+    "causal=0 ";
+constexpr const char* even_mask =
+    "bool visible(int q, int k) { return (q - k) % 2 == 0; }\n"
+    "KeyRange keys(int q) { return {q - 7, q + 1}; }\n";
+
+/// What stands for a file in a case.
+std::string value_of(const std::string& text) { return "file-" + sha256(text).substr(0, 12); }
+
+TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
+  const std::string score = "float score(float s, int q, int k) { return s - 0.1f * fabsf(q - k); }\n";
+  write_text("even.cpp", even_mask);
+  write_text("near.cpp", score);
+  const std::string line = std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 4";
+  const Outcome outcome = run_line(line);
+  ASSERT_EQ(outcome.status, 0) << outcome.err << outcome.out;
+  EXPECT_EQ(outcome.err, "");
+  std::set<std::string> seen;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok") << record;
+    const std::string mask = record["case"]["mask_function"];
+    seen.insert(record["case"]["score_function"].get<std::string>() + " " + mask);
+    // Keys q - 6, q - 4, q - 2 and q, as far as there are: 4 a row but for the first six.
+    EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * (mask == "none" ? 65 * 65 : 1 + 1 + 2 + 2 + 3 + 3 + 59 * 4));
+  }
+  const std::string its_score = value_of(score), its_mask = value_of(even_mask);
+  EXPECT_EQ(seen,
+            (std::set<std::string>{"none none", its_score + " none", "none " + its_mask, its_score + " " + its_mask}));
+  std::set<std::string> claims;
+  for (const auto& finding : records("findings.jsonl")) {
+    claims.insert(finding["data"]["hypothesis"]["id"]);
+    EXPECT_NE(finding["data"]["subject"].get<std::string>().find("_function=file-"), std::string::npos) << finding;
+  }
+  EXPECT_EQ(claims, (std::set<std::string>{"score_function", "mask_function"})) << outcome.out;
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+
+  const size_t before = records("measurements.jsonl").size();
+  ASSERT_EQ(run_line(line + " --resume").status, 0);
+  EXPECT_EQ(records("measurements.jsonl").size(), before) << "nothing is measured twice";
+  const std::string id = records("findings.jsonl").front()["id"];
+  EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2) << "without its file";
+  EXPECT_EQ(run_line("--quiet --replay " + id).status, 0);
+  write_text("even.cpp", std::string(even_mask) + "// another text\n");
+  const Outcome changed = run_line("--quiet --replay " + id);
+  EXPECT_EQ(changed.status, 2);
+  EXPECT_EQ(changed.err, "proto7_variants: --replay " + id + ": its --mask-function even.cpp has changed\n");
+  const size_t replayed = records("measurements.jsonl").size();
+  ASSERT_EQ(run_line(line + " --resume").status, 0);
+  EXPECT_EQ(records("measurements.jsonl").size(), replayed + 4) << "another text, measured by itself";
+}
+
+TEST_F(VariantsCliTest, AFileThatIsNoFunctionIsOneLineAndStatus2) {
+  for (const auto& [option, text, says] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"--mask-function", "#include <cmath>\n", "has #include in line 1"},
+           {"--score-function", "float score(float s, int, int) { asm(\"nop\"); return s; }", "has asm in line 1"},
+           {"--mask-function", std::string("\x7F\x45LF\0", 5), "is no text"},
+           {"--mask-function", "", "is empty"},
+           {"--mask-function", "bool other(int);\nbool visible(int q, int) { return other(q); }", "calls other(int)"},
+           {"--score-function", "float score(float s) { return s; }", "wanted is float score(float s, int q, int k"},
+           {"--mask-function", "bool visible(int q, int k) { return slop; }", "function.cpp:1:37: error"}}) {
+    write_text("function.cpp", text);
+    const Outcome outcome = run_line(std::string(small_shape) + option + " function.cpp");
+    EXPECT_EQ(outcome.status, 2) << text;
+    EXPECT_NE(outcome.err.find(says), std::string::npos) << outcome.err;
+    EXPECT_LE(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+  EXPECT_EQ(run_line(std::string(small_shape) + "--mask-function .").status, 2);
+  EXPECT_EQ(run_line(std::string(small_shape) + "--mask-function nowhere").status, 2);
+  EXPECT_TRUE(records("measurements.jsonl").empty());
+}
+
+/// Runs a score function that goes wrong for one pair; expects that its case fails with one line that says so, and that
+/// plain attention is measured all the same.
+class GuardCliTest : public VariantsCliTest {
+ protected:
+  void SetUp() override {
+    if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer tells of it, or keeps signals back";
+  }
+  void expect_failed(const std::string& text, const std::string& status, const std::string& says) {
+    const bool mask = text.find("bool visible") != text.npos;
+    write_text("wrong.cpp", text);
+    std::filesystem::remove(path("measurements.jsonl"));
+    const Outcome outcome = run_line(
+        "--device cpu:threads=2 --quiet --axis q_len=65 --axis head_dim=24 --axis batch=1 --axis q_heads=1 "
+        "--axis causal=0 --only verify " +
+        std::string(mask ? "--mask-function" : "--score-function") + " wrong.cpp");
+    EXPECT_EQ(outcome.status, 1) << text << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    std::map<std::string, nlohmann::ordered_json> found;
+    for (const auto& record : records("measurements.jsonl"))
+      found[record["case"][mask ? "mask_function" : "score_function"]] = record;
+    ASSERT_EQ(found.size(), 2u) << outcome.err;
+    EXPECT_EQ(found.at("none")["status"], "ok");
+    const auto& record = found.at(value_of(text));
+    EXPECT_EQ(record["status"], status) << record;
+    EXPECT_NE(record["reason"].get<std::string>().find(says), std::string::npos) << record["reason"];
+    EXPECT_EQ(record["reason"].get<std::string>().find('\n'), std::string::npos) << record["reason"];
+  }
+};
+
+TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
+  const std::string head = "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) ";
+  expect_failed(head + "return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n", "failed",
+                "flash_forward, with a user's function, met an illegal address (0x40)");
+  expect_failed("int deep(volatile int& n) { n = n + 1; return n < 0 ? 0 : deep(n) + n; }\n" + head +
+                    "{\n    volatile int n = 0;\n    return deep(n);\n  }\n  return s;\n}\n",
+                "failed", "flash_forward, with a user's function, filled its stack");
+  expect_failed(head + "__builtin_trap();\n  return s;\n}\n", "failed", "met a trap");
+  // Only the oracle's text has the symbol.
+  expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
+                    "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
+                "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
+  // Already when the case is made: its pairs are counted.
+  expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
+                "mask_oracle, with a user's function, met a trap");
+#ifdef __x86_64__  // other cores give 0
+  expect_failed(head + "{\n    volatile int zero = 0;\n    return k / zero;\n  }\n  return s;\n}\n", "failed",
+                "divided by zero");
+#endif
+}
+
+TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
+  expect_failed(
+      "float score(float s, int q, int k) {\n  volatile bool on = q == 30 && k == 7;\n"
+      "  while (on) {}\n  return s;\n}\n",
+      "timeout", "did not end a threadgroup within 10 s");
 }
 
 TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {

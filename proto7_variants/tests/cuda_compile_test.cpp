@@ -9,6 +9,7 @@
 #include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
+#include "proto7_variants/functions.h"
 #include "proto7_variants/modifiers.h"
 
 namespace attn {
@@ -41,6 +42,41 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
         const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
         EXPECT_EQ(binary.spill_bytes, 0) << what;
         EXPECT_EQ(log.text(), "") << what;
+      }
+    }
+  }
+}
+
+// A user's functions beside modifiers that come by element and by tile, with a bound for each row and without.
+TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileBesideModifiers) {
+  const UserFunction score{.name = "score.cpp",
+                           .text = "float score(float s, int q, int k) { return s - 0.01f * fabsf(q - k); }",
+                           .guarded = true};
+  const UserFunction mask{.name = "mask.cpp",
+                          .text = "bool visible(int q, int k, const MaskContext& c) { return (q + k) % c.q_heads; }",
+                          .kind = FunctionKind::mask,
+                          .guarded = true};
+  UserFunction bounded = mask;
+  bounded.text += "KeyRange keys(int q) { return {q - 100, q + 1}; }";
+  std::vector<Modifiers> all(3);
+  all[1].soft_cap = 30;
+  all[2] = {.alibi = true, .soft_cap = 30, .window_left = 100};
+  for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
+    FlashConfig config;
+    config.variant = variant;
+    config.shape = {.q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = 64, .causal = true};
+    config.dtype = config.out_dtype = DType::bf16;
+    config.block_r = 128;
+    config.block_c = 64;
+    for (const Modifiers& modifiers : all) {
+      for (const UserFunctions& functions : {UserFunctions{score, {}}, UserFunctions{{}, mask},
+                                             UserFunctions{{}, bounded}, UserFunctions{score, mask}}) {
+        AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
+        functions.add_texts(hooks);
+        const test::CapturedLog log;
+        const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
+        EXPECT_EQ(binary.spill_bytes, 0) << variant << " " << hooks.name;
+        EXPECT_EQ(log.text(), "") << variant << " " << hooks.name;
       }
     }
   }

@@ -30,14 +30,24 @@ double seconds_of(const Measurement& result) {
 
 std::vector<Measurement> made_up() {
   std::vector<Measurement> results;
-  const std::vector<Case> cases =
-      expand(variants_sweep("quick", hopper()), variants_axes(), [](Case& c) { complete_variants(c, hopper()); });
+  std::vector<Sweep> sweeps = {variants_sweep("quick", hopper())};
+  for (const char* function : {"score_function", "mask_function"}) {
+    sweeps.push_back(functions_sweep("quick", hopper()));
+    override_axis(sweeps.back(), texts(function, {"file-0123456789ab"}));
+  }
+  std::vector<Case> cases;
+  for (const Sweep& sweep : sweeps) {
+    const auto more = expand(sweep, variants_axes(), [](Case& c) { complete_variants(c, hopper()); });
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   for (const Case& config : cases) {
+    Case without = config;  // of its functions, which no file has
+    for (const char* function : {"score_function", "mask_function"}) without.set(function, std::string("none"));
     Measurement result;
     result.id = fmt::format("{:016x}", results.size());
     result.config = config;
     result.check = Check{};
-    result.work = variants_plan(config, {hopper()}).work;
+    result.work = variants_plan(without, {hopper()}).work;
     result.pipeline = {{"code_bytes", 6000}, {"registers", 160}, {"spill_bytes", 0}};
     const double seconds = seconds_of(result);
     result.copy_pct = Estimate{90, 89, 91};

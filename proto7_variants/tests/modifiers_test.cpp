@@ -14,6 +14,7 @@
 
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
+#include "proto7_variants/functions.h"
 #include "proto7_variants/problem.h"
 
 namespace attn {
@@ -58,8 +59,27 @@ FlashConfig small_config(const std::string& name) {
   return config;
 }
 
-Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines()) {
-  const VariantsConfig variants{.flash = config, .modifiers = modifiers};
+/// A score function in which every argument tells, and which makes a score of -infinity finite.
+UserFunction user_score() {
+  return {.name = "score.cpp",
+          .text =
+              "float score(float s, int q, int k, const ScoreContext& c) {\n"
+              "  return fmaxf(s, -8.0f) + 0.125f * static_cast<float>((7 * q + 3 * k + 11 * c.head) % 17);\n"
+              "}\n",
+          .guarded = true};
+}
+UserFunction user_mask(bool bounded) {
+  const std::string keys = "KeyRange keys(int q) { return {q - 30, q + 40}; }\n";
+  return {.name = "mask.cpp",
+          .text = "bool visible(int q, int k, const MaskContext& c) { return (q + 2 * k + c.head) % 3 != 0; }\n" +
+                  (bounded ? keys : ""),
+          .kind = FunctionKind::mask,
+          .guarded = true};
+}
+
+Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines(),
+               const UserFunctions& functions = {}) {
+  const VariantsConfig variants{.flash = config, .modifiers = modifiers, .functions = functions};
   VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants), variants);
   problem.poison();
   CommandEncoder encoder;
@@ -138,6 +158,21 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
         if (FlashBackend::of(info).skip_reason(config_, info, &hooks)) continue;
         expect_right(modifiers, fmt::format("rope={} pairing {}", by, static_cast<int>(pairing)));
       }
+    }
+  }
+}
+
+// The user's functions behind every modifier, and behind all of them at once.
+TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
+  std::vector<Modifiers> all(2);
+  for (const Switch& one : switches()) one.turn_on(all.front());
+  for (const Switch& one : switches()) one.turn_on(all.emplace_back());
+  for (const Modifiers& modifiers : all) {
+    for (const UserFunctions& functions :
+         {UserFunctions{user_score(), {}}, UserFunctions{{}, user_mask(false)}, UserFunctions{{}, user_mask(true)},
+          UserFunctions{user_score(), user_mask(true)}}) {
+      const Check check = check_of(config_, modifiers, pipelines(), functions);
+      EXPECT_TRUE(check.ok) << ModifiedAttention(modifiers, config_).hooks().name << ": " << check.worst;
     }
   }
 }
@@ -257,6 +292,31 @@ TEST_P(MutatedModifiers, AreCaught) {
   const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
   PipelineCache cache(device(), "");
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
+}
+
+// The user's functions, put in wrongly.
+struct FunctionMutation {
+  const char *what, *file, *from, *to;
+};
+void PrintTo(const FunctionMutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+constexpr FunctionMutation function_mutations[] = {
+    {"function_sees_another_query", "user_score.h", "user_score::score(s, q, k,", "user_score::score(s, q + 1, k,"},
+    {"mask_forgotten", "user_score.h", "if (!user_mask::visible", "if (0 && !user_mask::visible"},
+    {"mask_of_another_key", "user_score.h", "visible(q, k,", "visible(q, k + 1,"},
+    {"bound_forgotten", "user_keys.h", "least(keys.end, bound.end)", "keys.end"}};
+
+class MutatedFunctions : public OnDevice<testing::TestWithParam<FunctionMutation>> {};
+INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedFunctions, testing::ValuesIn(function_mutations),
+                         [](const auto& i) { return i.param.what; });
+
+TEST_P(MutatedFunctions, AreCaught) {
+  const FunctionMutation& mutation = GetParam();
+  const FlashConfig config = small_config("tuned");
+  const test::MutatedSources mutated(std::string("proto7_variants/kernels/") + mutation.file, mutation.from,
+                                     mutation.to);
+  PipelineCache cache(device(), "");
+  EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
 // In the kernels' own text: a sink that is not part of the denominator, or counts with every thread of a row; ALiBi in

@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <thread>
 #if defined(__x86_64__)
@@ -21,6 +24,7 @@
 #include "common/base/asan.h"
 #include "common/base/error.h"
 #include "common/device/cpu/compiler.h"
+#include "common/device/cpu/guard.h"
 #include "common/device/cpu/loader.h"
 #include "common/device/cpu/pool.h"
 
@@ -138,8 +142,10 @@ class Awake {
 
 class CpuKernel : public Kernel {
  public:
-  explicit CpuKernel(CpuLoader::Loaded loaded) : loaded_(std::move(loaded)) {}
+  CpuKernel(CpuLoader::Loaded loaded, std::string entry) : name(std::move(entry)), loaded_(std::move(loaded)) {}
   KernelFunction function() const { return loaded_.function; }
+
+  const std::string name;
 
  private:
   CpuLoader::Loaded loaded_;
@@ -178,11 +184,12 @@ class CpuDevice : public Device {
   std::string compiler_identity() const override { return compiler_.identity(); }
   CodeContents contents(const Binary& binary) const override { return compiler_.contents(binary.code); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
-    return std::make_unique<CpuKernel>(loader_.load(binary, entry));
+    return std::make_unique<CpuKernel>(loader_.load(binary, entry), entry);
   }
 
   std::vector<double> submit(const CommandEncoder& encoder) override {
     const std::lock_guard lock(submitting_);
+    if (lost()) std::rethrow_exception(why_lost_);
     std::vector<std::chrono::steady_clock::time_point> stamps;
     const Awake awake(pool_);
     for (const auto& command : encoder.commands()) {
@@ -213,7 +220,8 @@ class CpuDevice : public Device {
  private:
   void run(const CommandEncoder::Dispatch& dispatch) {
     reserve_scratch(dispatch.threadgroup_bytes);
-    const KernelFunction function = static_cast<const CpuKernel*>(dispatch.kernel)->function();
+    const auto& kernel = *static_cast<const CpuKernel*>(dispatch.kernel);
+    const KernelFunction function = kernel.function();
     std::vector<const void*> list;
     if (dispatch.arguments) {
       for (const Arguments::Value& value : dispatch.arguments->values()) list.push_back(value.data());
@@ -221,7 +229,10 @@ class CpuDevice : public Device {
     const void* const parameters =
         dispatch.arguments ? static_cast<const void*>(list.data()) : dispatch.parameters.data();
     const Grid grid = dispatch.grid;
+    std::atomic<bool> ended = false;
+    std::optional<KernelFault> fault;  // the first
     pool_.run(grid.count(), [&](uint64_t item, unsigned thread) {
+      if (kernel.guarded && ended) return;
       Threadgroup group;
       group.index[0] = static_cast<unsigned>(item % grid.x);
       group.index[1] = static_cast<unsigned>(item / grid.x % grid.y);
@@ -232,8 +243,22 @@ class CpuDevice : public Device {
       group.memory = scratch_[thread].get();
       group.memory_bytes = dispatch.threadgroup_bytes;
       const FlushDenormals flush;
-      function(parameters, &group);
+      if (!kernel.guarded) {
+        function(parameters, &group);
+      } else if (auto found = run_guarded(function, parameters, &group); found && !ended.exchange(true)) {
+        fault = std::move(found);
+      }
     });
+    if (fault) lose(*fault, kernel.name);
+  }
+
+  // Code that went wrong may have written anywhere before.
+  [[noreturn]] void lose(const KernelFault& fault, const std::string& kernel) {
+    const std::string what = fmt::format("{}: {}, with a user's function, {}", info_.spec, kernel, fault.what);
+    why_lost_ =
+        fault.timeout ? std::make_exception_ptr(DeviceTimeout(what)) : std::make_exception_ptr(DeviceFault(what));
+    lost_ = true;
+    std::rethrow_exception(why_lost_);
   }
 
   void run(const CommandEncoder::Fill& fill) {
@@ -266,6 +291,7 @@ class CpuDevice : public Device {
   CpuLoader loader_;
   ThreadPool pool_;
   std::mutex submitting_;
+  std::exception_ptr why_lost_;
   std::vector<std::unique_ptr<unsigned char, Free>> scratch_;  // one block per thread
   size_t scratch_bytes_ = 0;
 };

@@ -59,7 +59,8 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
 
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
-  raw.insert(raw.end(), {"-iquote", root.c_str()});  // not -I: source_sha256() follows only #include "NAME"
+  raw.insert(raw.end(), {"-iquote", root.c_str()});          // not -I: source_sha256() follows only #include "NAME"
+  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at what its assembler refuses
   raw.push_back(main_file.c_str());
 
   std::string messages;

@@ -7,13 +7,17 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/stopwatch.h"
+#include "common/device/pipeline_cache.h"
 #include "common/device/tests/support.h"
 
 namespace attn {
@@ -127,6 +131,87 @@ TEST_F(DeviceTest, CatchesAnOverrunOfThreadgroupMemory) {
   dispatch(source, 99LL, {}, 100);
   EXPECT_DEATH(dispatch(source, 100LL, {}, 100), "AddressSanitizer");
   EXPECT_DEATH(dispatch(source, 5000LL, {}, 100), "AddressSanitizer");
+}
+
+/// A guarded kernel of which the seventh threadgroup does `what`.
+KernelSource guarded_text(const std::string& what) {
+  KernelSource source = kernel_text(R"(
+    struct Params { volatile int* zero; };
+    extern "C" void abort();
+    [[maybe_unused]] static int deep(volatile int* n) {
+      volatile char pad[1000] = {};
+      return *n > 1 << 30 ? pad[0] : deep(n) + pad[*n % 1000];
+    }
+    extern "C" void run([[maybe_unused]] const Params* p, const Threadgroup* group) {
+      if (group->index[0] == 6) {)" +
+                                    what + " } }\n");
+  source.guarded = true;
+  return source;
+}
+
+TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
+  std::vector<std::pair<std::string, std::string>> wrongs = {
+      {"*reinterpret_cast<volatile int*>(72) = 1;", "met an illegal address (0x48)"},
+      {"deep(p->zero);", "filled its stack, as a recursion without end does"},
+      {"abort();", "called abort()"},
+      {"__builtin_trap();", "met a trap or an illegal instruction"}};
+#ifdef __x86_64__  // other cores give 0
+  wrongs.emplace_back("*p->zero = 5 / *p->zero;", "divided by zero, or got a quotient that is too large");
+#endif
+  for (const auto& [text, what] : wrongs) {
+    device_ = Device::open(spec_);
+    PipelineCache pipelines(*device_, "");
+    int zero = 0;
+    int* const parameter = &zero;
+    const auto submit = [&, &source_text = text] {
+      CommandEncoder encoder;
+      encoder.dispatch(*pipelines.get(guarded_text(source_text)).kernel, {1000}, 1, 0, parameter);
+      device_->submit(encoder);
+    };
+    const std::string message = message_of<DeviceFault>(submit);
+    EXPECT_EQ(message, "cpu:threads=3: run, with a user's function, " + what);
+    EXPECT_TRUE(device_->lost());
+    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "what is asked of it later has the same answer";
+  }
+}
+
+TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
+  PipelineCache pipelines(*device_, "");
+  const KernelSource source = [] {
+    KernelSource counting = kernel_text(R"(
+      extern "C" void run(unsigned* const* count, const Threadgroup*) {
+        __atomic_fetch_add(*count, 1u, __ATOMIC_RELAXED);
+      })");
+    counting.guarded = true;
+    return counting;
+  }();
+  unsigned count = 0;
+  unsigned* const parameter = &count;
+  CommandEncoder encoder;
+  encoder.dispatch(*pipelines.get(source).kernel, {100}, 1, 0, parameter);
+  for (int i = 0; i < 100; ++i) device_->submit(encoder);
+  std::thread([&] { device_->submit(encoder); }).join();  // a thread that had no guarded kernel before
+  EXPECT_EQ(count, 10'100u);
+}
+
+// Others keep their faults: a debugger, AddressSanitizer and the shell are to see them.
+TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  KernelSource harmless = guarded_text(""), wild = guarded_text("*reinterpret_cast<volatile int*>(72) = 1;");
+  wild.guarded = false;
+  int zero = 0;
+  int* const parameter = &zero;
+  const auto both = [&] {
+    PipelineCache pipelines(*device_, "");
+    for (const KernelSource& source : {harmless, wild}) {
+      CommandEncoder encoder;
+      encoder.dispatch(*pipelines.get(source).kernel, {10}, 1, 0, parameter);
+      device_->submit(encoder);
+    }
+  };
+  EXPECT_EXIT(both(), testing::KilledBySignal(SIGSEGV), "");
 }
 
 TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {

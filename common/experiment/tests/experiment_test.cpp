@@ -38,6 +38,7 @@ struct World {
   std::string source = "int one;";
   double flops = 1e6, bytes = 1e3;
   Bound bound = Bound::matrix;
+  std::optional<Work> counted;  // what problems say of their work
   int launches_of_a_case = 1;
   bool on_host = false;  // cases are about the host, and nothing is launched
   int samples = 0;       // of the host
@@ -162,6 +163,7 @@ class FakeProblem : public Problem {
       encoder.dispatch(kernel_, {1}, 1, 0, LaunchParams{world.seconds(config_), &written_});
     }
   }
+  std::optional<Work> work() const override { return world.counted; }
   Json values() const override { return {{"tile_area", config_.integer("tile") * config_.integer("n")}}; }
   void poison() override {
     written_ = 0;
@@ -1091,6 +1093,7 @@ TEST_F(ExperimentTest, MissingDeviceIsStatus3) {
 
 FileOption file_option() {
   return {"--extra", "a file", [](const std::string& file) {
+            if (!fs::exists(file)) throw BadInput(file + ": cannot be read");
             if (fs::file_size(file) < 8) throw BadInput("the file is too short\nfor what follows");
             return std::vector<Axis>{{"n", {static_cast<int64_t>(fs::file_size(file))}}};
           }};
@@ -1099,7 +1102,7 @@ FileOption file_option() {
 TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
   std::ofstream(path("extra")) << "eightbyt";
   EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
-  spec_.file_option = file_option();
+  spec_.file_options = {file_option()};
   EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
   EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
   const Outcome conflict = run({"--dry-run", "--extra", path("extra"), "--axis", "n=9"});
@@ -1107,16 +1110,53 @@ TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
   EXPECT_NE(conflict.err.find("n=8"), std::string::npos) << conflict.err;
   std::string seen;
   run({"--extra", path("extra"), "--axis", "tile=16"}, [&](Experiment& lab) {
-    seen = lab.file();
+    seen = lab.file("--extra");
     return lab.run();
   });
   EXPECT_EQ(seen, path("extra"));
-  EXPECT_EQ(measurement(8, 16)["run"]["file"]["path"], path("extra"));
-  EXPECT_EQ(measurement(8, 16)["run"]["file"]["sha256"], sha256("eightbyt"));
+  EXPECT_EQ(measurement(8, 16)["run"]["files"]["--extra"]["path"], path("extra"));
+  EXPECT_EQ(measurement(8, 16)["run"]["files"]["--extra"]["sha256"], sha256("eightbyt"));
+}
+
+TEST_F(ExperimentTest, SeveralFilesHaveASweepOfTheirOwn) {
+  spec_.file_options = {file_option(), {"--other", "another file", [](const std::string&) {
+                                          return std::vector<Axis>{{"m", {int64_t{9}}}};
+                                        }}};
+  spec_.file_sweep = [](const std::string&, const DeviceInfo&) { return Sweep{{{{"n", {int64_t{1}}}}}}; };
+  std::ofstream(path("extra")) << "eightbyt";
+  std::ofstream(path("other")) << "x";
+  EXPECT_EQ(run({"--extra", path("extra"), "--other", path("other")}).status, 0);
+  ASSERT_EQ(measurements().size(), 1u);
+  const Json record = measurements().front();
+  EXPECT_EQ(record["case"]["n"], 8);
+  EXPECT_EQ(record["case"]["m"], 9);
+  EXPECT_EQ(record["run"]["files"]["--other"]["sha256"], sha256("x"));
+  EXPECT_EQ(run({"--replay", record["id"]}).status, 0);
+  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep";
+}
+
+// Only the device may know what a problem does.
+TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
+  world.counted = Work{.flops = 12345, .bytes = 678};
+  run({"--axis", "n=8", "--axis", "tile=16"});
+  EXPECT_EQ(measurement(8, 16)["work"]["flops"], 12345);
+  EXPECT_EQ(measurement(8, 16)["work"]["bytes"], 678);
+}
+
+// A case that loses the device while it is made is not tried again either.
+TEST_F(ExperimentTest, ALossWhileMakingIsNotTriedAgain) {
+  world.on_make = [](const Case& config) {
+    if (tile_is(config, 32)) throw DeviceFault("an illegal address");
+  };
+  run({"--axis", "n=8", "--axis", "tile=16,32"});
+  EXPECT_FALSE(measurement(8, 32)["pipeline"].is_null()) << "how --resume knows it";
+  const size_t before = measurements().size();
+  run({"--axis", "n=8", "--axis", "tile=16,32", "--resume"});
+  EXPECT_EQ(measurements().size(), before);
 }
 
 TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
-  spec_.file_option = file_option();
+  spec_.file_options = {file_option()};
   std::ofstream(path("extra")) << "eightbyt";
   run({"--extra", path("extra"), "--axis", "tile=16"});
   const std::string id = measurement(8, 16)["id"];
@@ -1134,7 +1174,7 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
 }
 
 TEST_F(ExperimentTest, BadInputIsToldInFull) {
-  spec_.file_option = file_option();
+  spec_.file_options = {file_option()};
   EXPECT_NE(run({"--extra", "/nowhere"}).err.find("/nowhere: cannot be read"), std::string::npos);
   std::ofstream(path("extra")) << "short";
   const Outcome outcome = run({"--extra", path("extra")});

@@ -3,7 +3,7 @@
 
 #include "common/attention/kernels/attention.h"
 
-struct OracleParams {
+struct ScoreOracleParams {
   double* scores;  // that of key k at scores[k]; changed in place
   int keys, q;
   ScoreContext context;

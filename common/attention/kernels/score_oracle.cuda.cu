@@ -3,15 +3,15 @@
 // Grid: as many threads as keys, or more.
 //
 // Checked: score_oracle[] without spills
+#include "common/attention/kernels/score_oracle.h"
 #include "common/kernel/cuda.h"
-#include "proto2_stitching/kernels/oracle.h"
 
 namespace {
-#include "proto2_stitching/kernels/function.h"
+#include "common/attention/kernels/user_score.h"
 }
 #undef float
 
-extern "C" __global__ void score_oracle(const __grid_constant__ OracleParams p) {
+extern "C" __global__ void score_oracle(const __grid_constant__ ScoreOracleParams p) {
   const int k = blockIdx.x * blockDim.x + threadIdx.x;
   if (k < p.keys) p.scores[k] = score(p.scores[k], p.q, k, p.context);
 }

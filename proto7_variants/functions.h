@@ -1,0 +1,35 @@
+// The user's own modifiers: a score function and a mask function from files.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/attention/hook.h"
+#include "common/attention/user_function.h"
+#include "common/experiment/experiment.h"
+#include "proto7_variants/modifiers.h"
+
+namespace attn {
+
+/// The functions of a case, behind all other modifiers: the score function changes what they make of a score, and a
+/// pair is seen if every rule and the mask function allow it.
+struct UserFunctions {
+  std::optional<UserFunction> score, mask;
+
+  /// Of the files that stand in the case. Throws BadInput as function_of_case does.
+  static UserFunctions from(const Case& config, const Files& files);
+
+  /// Puts their texts into the kernel's hooks.
+  void add_texts(AttentionHooks& hooks) const;
+  /// The same, and their part of the oracle. `attention` has the ranges that the other rules leave.
+  void add(AttentionHooks& hooks, Device& device, PipelineCache& pipelines, const ModifiedAttention& attention) const;
+};
+
+/// --score-function and --mask-function; each fixes its axis to `none` and the file's value.
+std::vector<FileOption> function_options();
+
+/// Throws BadInput where one of the files does not compile.
+void require_functions(Experiment& lab);
+
+}  // namespace attn
