@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -20,7 +21,8 @@ namespace {
 constexpr std::array faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 constexpr int tick = SIGURG;  // without effect on a process that does not ask for it
 constexpr size_t handler_stack_bytes = size_t{1} << 16;
-constexpr uintptr_t near_bytes = size_t{1} << 16;  // of the stack's end: a frame, or what it jumps over
+constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // of a stack that grows as it is used: the main thread's
+constexpr uintptr_t near_bytes = size_t{1} << 16;     // of the stack's end: a frame, or what it jumps over
 
 // A thread's call: where to go on, and what ended it.
 struct Call {
@@ -81,6 +83,12 @@ bool install() {
 class Watched {
  public:
   Watched() {
+    // Without a limit (ulimit -s unlimited, or a library that lifts it) a recursion would take all memory instead.
+    rlimit limit{};
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur > most_stack_bytes) {
+      limit.rlim_cur = most_stack_bytes;
+      setrlimit(RLIMIT_STACK, &limit);
+    }
     stack_t old{};
     if (sigaltstack(nullptr, &old) == 0 && (old.ss_flags & SS_DISABLE) != 0) {
       memory_ = std::make_unique<std::byte[]>(handler_stack_bytes);
