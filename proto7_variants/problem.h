@@ -1,4 +1,5 @@
-// One attention problem with modifiers: the tuned kernels of common/attention with the hooks of modifiers.h.
+// The problems of proto7_variants: attention with the hooks of modifiers.h, by the tuned kernels of common/attention,
+// maybe behind a copy of its key/value heads; and that copy alone.
 #pragma once
 
 #include <functional>
@@ -13,10 +14,11 @@ namespace attn {
 /// The hooks of a case; none where nothing is modified: the kernel is then the plain one, also in its text.
 std::optional<AttentionHooks> variants_hooks(const Case& config);
 
-/// One launch of attention with its modifiers, the arithmetic of the pairs that no rule hides; or why there is none.
+/// What the case's task launches, or why it does not run. Attention: one launch with its modifiers, the arithmetic of
+/// the pairs that no rule hides; with kv_heads_by=copy that of ExpandLaunch before it.
 Plan variants_plan(const Case& config, const Setting& setting);
 
-/// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
+/// Makes the problems of all tasks; cases of one shape share their tensors, and the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> variants_problems();
 
 }  // namespace attn

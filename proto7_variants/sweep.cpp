@@ -9,6 +9,18 @@ namespace attn {
 
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
+      {"task",
+       "what is launched: attention, or the copy of key/value heads for each query head alone",
+       {"attention", "expand"},
+       0,
+       0,
+       1},
+      {"kv_heads_by",
+       "how attention finds the key/value head of a query head: by an index, or in a copy for each that is made first",
+       {"index", "copy"},
+       0,
+       0,
+       1},
       {"alibi", "1: a penalty by distance, of a slope for each head", {}, 0, 1, 1},
       {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
       {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
@@ -28,7 +40,7 @@ std::vector<AxisInfo> variants_axes() {
 }
 
 std::vector<std::string> variants_compared_axes() {
-  std::vector<std::string> axes;
+  std::vector<std::string> axes = {"kv_heads_by"};
   for (const auto& [axis, off] : modifier_axes()) axes.push_back(axis);
   return axes;
 }
@@ -67,6 +79,24 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   if (cuda) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
+  // The same by copies, and the copies alone: groups of 1, 2, 3, 4, 7, 8, and all query heads with one.
+  const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
+    for (const char* task : {"attention", "expand"}) {
+      sweep.blocks.push_back({texts("task", {task}), texts("kv_heads_by", {"index", "copy"}), variant,
+                              integers("batch", {1}), integers("q_heads", {q_heads}), integers("kv_heads", kv_heads),
+                              integers("q_len", {2048}), integers("head_dim", {128}), integers("causal", {0}), dtype,
+                              out_dtype, layout});
+    }
+  };
+  if (cuda) {
+    copies(24, {24, 12, 8, 6, 3, 1});
+    copies(32, {8});
+    copies(56, {8});
+  } else {
+    copies(8, {8, 4, 2, 1});
+    copies(6, {2});
+    copies(7, {1});
+  }
   if (!full) return sweep;
   modifiers(cuda ? 8192 : 512);
   for (const int64_t window : {64, 256, 512, 1024, 2048, 4096}) {
@@ -77,7 +107,28 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   return sweep;
 }
 
+namespace {
+
+// Keys and values alone: there are no queries, no tile and no modifiers.
+void complete_expand(Case& config) {
+  if (!config.has("kv_heads")) config.set("kv_heads", config.integer("q_heads"));
+  if (!config.has("kv_len")) config.set("kv_len", config.integer("q_len"));
+  config.set("kv_heads_by", std::string("copy"));
+  config.set("variant", std::string("none"));
+  config.set("out_dtype", config.text("dtype"));
+  for (const char* axis : {"q_len", "causal", "block_r", "block_c"}) config.set(axis, int64_t{0});
+  for (const auto& [axis, off] : modifier_axes()) config.set(axis, off);
+}
+
+}  // namespace
+
 void complete_variants(Case& config, const DeviceInfo& device) {
+  if (!config.has("task")) config.set("task", std::string("attention"));
+  if (config.text("task") == "expand") {
+    complete_expand(config);
+    return;
+  }
+  if (!config.has("kv_heads_by")) config.set("kv_heads_by", std::string("index"));
   for (const auto& [axis, off] : modifier_axes()) {
     if (!config.has(axis)) config.set(axis, off);
   }

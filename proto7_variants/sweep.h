@@ -10,10 +10,11 @@
 namespace attn {
 
 std::vector<AxisInfo> variants_axes();
-/// The axes that tell the cases of one comparison apart: the modifiers.
+/// The axes that tell the cases of one comparison apart: the modifiers, and how key/value heads are found.
 std::vector<std::string> variants_compared_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
-/// Modifiers are off where they are not named; the rest as attention has it.
+/// The task is attention, its heads are found by an index and modifiers are off, where nothing else is named; the rest
+/// as attention has it. What means nothing for a task is off.
 void complete_variants(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -103,9 +103,13 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 }
 
 FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input, InputKind kind)
+    : FlashInputs(device, config, seed,
+                  input.empty() ? make_inputs(config, seed, kind) : from_file(input, config.layout)) {}
+
+FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, AttentionInputs inputs)
     : config_(std::move(config)),
       seed_(seed),
-      inputs_(input.empty() ? make_inputs(config_, seed, kind) : from_file(input, config_.layout)),
+      inputs_(std::move(inputs)),
       q_buffer_(upload(device, inputs_.q)),
       k_buffer_(upload(device, inputs_.k)),
       v_buffer_(upload(device, inputs_.v)) {

@@ -32,12 +32,17 @@ class FlashInputs {
   /// Seeded tensors, or those of a safetensors file with q, k, v if `input` is not empty.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input,
               InputKind kind = InputKind::random);
+  /// These tensors, which fit the configuration; `seed` chooses the rows that the oracle checks.
+  FlashInputs(Device& device, FlashConfig config, uint64_t seed, AttentionInputs inputs);
   ~FlashInputs();
 
   const FlashConfig& config() const { return config_; }
   const Tensor& q() const { return inputs_.q; }
   const Tensor& k() const { return inputs_.k; }
   const Tensor& v() const { return inputs_.v; }
+  /// K and V on the device, for launches before that of attention.
+  Buffer& k_buffer() { return k_buffer_; }
+  Buffer& v_buffer() { return v_buffer_; }
   /// The oracle's answer, computed once for each name of what changes it.
   const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {},
                                  const SinkFunction& sink = {});

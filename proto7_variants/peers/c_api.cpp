@@ -1,6 +1,6 @@
-// Attention with its modifiers for a caller in another language: what scripts/peers_gpu.py and peers_variants.py need to
-// measure a case in turn with another implementation, in one process. Functions that fail return null or a negative number and leave a
-// line in `message`.
+// Attention with its modifiers for a caller in another language: what scripts/peers_gpu.py and peers_variants.py need
+// to measure a case in turn with another implementation, in one process. Functions that fail return null or a negative
+// number and leave a line in `message`.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -37,6 +37,9 @@ void load(Peer& peer, const char* axes, const char* qkv_path) {
   for (const Axis& axis : flash_input_axes(qkv_path)) config.set(axis.name, axis.values.front());
   const DeviceInfo& info = peer.device->info();
   complete_variants(config, info);
+  if (config.text("task") != "attention" || config.text("kv_heads_by") != "index") {
+    throw BadInput("a peer is task=attention kv_heads_by=index");
+  }
   if (const auto reason = skip_reason(variants_plan(config, {info}), info)) throw BadInput(*reason);
   const FlashConfig flash = modified_config(config);
   peer.problem.reset();  // its tensors make room
