@@ -144,7 +144,7 @@ Claim copied() {
           [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "attention", "copy"); },
       .varies = {"kv_heads_by", "block_r", "block_c"},
       .pick = steps("kv_heads_by", {{"index", "copy"}}),
-      .subject = subject_without({"kv_heads_by", "block_r", "block_c"}, {"q_heads", "kv_heads"}),
+      .subject = subject_without({"kv_heads_by", "block_r", "block_c"}),
       .title =
           "With copies of {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, "
           "attention takes {compare.ratio:.4f} of its time with an index (head_dim {values.contender.head_dim})",
@@ -177,7 +177,7 @@ Claim copies_alone() {
           },
       .compared = false,
       .figure = ratio_of_medians,
-      .subject = subject_without({"task", "kv_heads_by", "block_r", "block_c"}, {"q_heads", "kv_heads"}),
+      .subject = subject_without({"task", "kv_heads_by", "block_r", "block_c"}),
       .title =
           "Copying {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads takes "
           "{values.share_pct:.2f} % of attention (head_dim {values.heads.head_dim}, causal {values.heads.causal})",
