@@ -96,12 +96,17 @@ Claim share(const std::string& id, const std::string& text, double threshold, co
   return claim;
 }
 
+bool is_plain(const Measurement& r, const std::string& task, const std::string& kv_heads_by) {
+  const Case& config = r.config;
+  return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
+}
+
 // Query heads that share a key/value head, against as many heads of each.
 Claim grouped() {
   return {.hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
                          "time with shared heads / time with as many heads of each", "<=", 1.01,
                          "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4"},
-          .takes = [](const Measurement& r) { return modifiers_on(r.config).empty(); },
+          .takes = [](const Measurement& r) { return is_plain(r, "attention", "index"); },
           .varies = {"kv_heads", "block_r", "block_c"},
           .pick =
               [](const Results& group) {
@@ -221,6 +226,72 @@ Claim rope_copy() {
                  "Let another launch that reads Q and K turn them: small tensors take as long as a launch."}};
 }
 
+constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
+
+// A copy of key/value heads for each query head before attention, against an index in it.
+Claim copied() {
+  return {
+      .hypothesis = {"gqa_copy", "A copy of keys and values for each query head costs at most 0.09 %.",
+                     "time with the copy / time with an index", "<=", 1.0009, copy_origin},
+      .takes =
+          [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "attention", "copy"); },
+      .varies = {"kv_heads_by", "block_r", "block_c"},
+      .pick = steps("kv_heads_by", {{"index", "copy"}}),
+      .subject = subject_without({"kv_heads_by", "block_r", "block_c"}),
+      .title =
+          "With copies of {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, "
+          "attention takes {compare.ratio:.4f} of its time with an index (head_dim {values.contender.head_dim})",
+      .content =
+          "With {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, and a copy "
+          "of them for each of these, made before, attention takes {compare.ratio:.4f} (95 % interval "
+          "{compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with an index, at {values.contender.q_len} "
+          "queries and head_dim {values.contender.head_dim}; the noise floor of the pair is {compare.aa_floor:.4f}.",
+      .advice = {"Copy key/value heads where a kernel has no index.",
+                 "Find shared heads by an index; never copy keys for a group."},
+      .complete = describe};
+}
+
+// The copies alone, as a share of attention with an index.
+Claim copies_alone() {
+  return {
+      .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",
+                     "time of the copy / time of attention", "<=", 0.0009, copy_origin},
+      .takes = [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "expand", "copy"); },
+      .varies = {"task", "kv_heads_by", "variant", "q_len", "causal", "out_dtype", "block_r", "block_c"},
+      .pick =
+          [](const Results& group) {
+            std::vector<Results> picks;
+            for (const Measurement* attention : where(group, "task", "attention")) {
+              for (const Measurement* copies : where(group, "task", "expand")) {
+                picks.push_back({attention, copies});
+              }
+            }
+            return picks;
+          },
+      .compared = false,
+      .figure = ratio_of_medians,
+      .subject = subject_without({"task", "kv_heads_by", "block_r", "block_c"}),
+      .title =
+          "Copying {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads takes "
+          "{values.share_pct:.2f} % of attention (head_dim {values.heads.head_dim}, causal {values.heads.causal})",
+      .content =
+          "The copy of {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads alone takes "
+          "{values.copy_ms:.4f} ms with cold caches, {values.gbps:.0f} GB/s; attention with an index takes "
+          "{values.attention_ms:.4f} ms, at {values.heads.q_len} queries and head_dim {values.heads.head_dim}, "
+          "causal {values.heads.causal}.",
+      .advice = {"Copy key/value heads where a kernel has no index.",
+                 "Find shared heads by an index; never copy keys for a group."},
+      .complete =
+          [](Conclusion& conclusion, const Evidence& evidence) {
+            const Measurement &attention = *evidence.results.front(), &copies = *evidence.results.back();
+            conclusion.values["heads"] = attention.config.json();
+            conclusion.values["share_pct"] = 100 * conclusion.estimate.value;
+            conclusion.values["attention_ms"] = 1e3 * seconds(attention);
+            conclusion.values["copy_ms"] = 1e3 * seconds(copies);
+            conclusion.values["gbps"] = copies.gbps();
+          }};
+}
+
 }  // namespace
 
 std::vector<Claim> variants_claims() {
@@ -263,7 +334,9 @@ std::vector<Claim> variants_claims() {
           {"Turn Q and K by a launch of its own.", "Keep turned keys in the cache, and turn queries in the kernel."}),
       turned("rope_fused", "To turn rows on the kernel's way in is faster than a launch before.", 1, "before",
              {"query", "kernel"}, "time with rows that the kernel turns / time with a launch before",
-             {"Have the kernel turn what it reads.", "Turn by a launch before."})};
+             {"Have the kernel turn what it reads.", "Turn by a launch before."}),
+      copied(),
+      copies_alone()};
 }
 
 }  // namespace attn

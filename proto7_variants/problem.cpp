@@ -6,61 +6,145 @@
 
 namespace attn {
 
+namespace {
+
+ExpandShape expand_shape(const FlashConfig& flash) {
+  const AttentionShape& shape = flash.shape;
+  return {.batch = shape.batch,
+          .kv_heads = shape.kv_heads,
+          .group = shape.q_heads / shape.kv_heads,
+          .rows = shape.kv_len,
+          .head_dim = shape.head_dim,
+          .dtype = flash.dtype};
+}
+
+// The copies alone.
+class ExpandProblem : public Problem {
+ public:
+  ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash)
+      : k_(tensor(flash, seed, 1)),
+        v_(tensor(flash, seed, 2)),
+        k_buffer_(uploaded(device, k_)),
+        v_buffer_(uploaded(device, v_)),
+        k_out_(device, k_.bytes() * static_cast<size_t>(expand_shape(flash).group)),
+        v_out_(device, k_out_.bytes()),
+        copies_(device, pipelines, k_, expand_shape(flash).group, k_buffer_, v_buffer_, k_out_, v_out_) {}
+  void encode(CommandEncoder& encoder) const override { copies_.encode(encoder); }
+  void poison() override { copies_.poison(); }
+  Check check() override { return copies_.check(); }
+
+ private:
+  static Tensor tensor(const FlashConfig& flash, uint64_t seed, uint64_t stream) {
+    const AttentionShape& s = flash.shape;
+    return random_tensor(s.batch, s.kv_heads, s.kv_len, s.head_dim, flash.dtype, flash.layout, seed, stream);
+  }
+  static Buffer uploaded(Device& device, const Tensor& tensor) {
+    Buffer buffer(device, tensor.bytes());
+    buffer.upload(tensor.data.data(), tensor.bytes());
+    return buffer;
+  }
+
+  Tensor k_, v_;
+  Buffer k_buffer_, v_buffer_, k_out_, v_out_;
+  HeadCopies copies_;
+};
+
+}  // namespace
+
+CopiedInputs::CopiedInputs(Device& device, std::shared_ptr<FlashInputs> shared, const FlashConfig& config,
+                           uint64_t seed)
+    : of(std::move(shared)),
+      copies(device, config, seed,
+             {of->q(), expanded(of->k(), config.shape.q_heads / of->k().heads),
+              expanded(of->v(), config.shape.q_heads / of->v().heads)}) {}
+
 VariantsConfig VariantsConfig::from(const Case& config, const Files& files) {
-  return {config.text("task"), modified_config(config), Modifiers::from(config), UserFunctions::from(config, files)};
+  return {.task = config.text("task"),
+          .flash = modified_config(config),
+          .copies_heads = config.text("kv_heads_by") == "copy",
+          .modifiers = Modifiers::from(config),
+          .functions = UserFunctions::from(config, files)};
+}
+
+FlashConfig VariantsConfig::attention() const {
+  FlashConfig config = flash;
+  if (copies_heads) config.shape.kv_heads = config.shape.q_heads;
+  return config;
 }
 
 Plan variants_plan(const Case& config, const Setting& setting) {
   const VariantsConfig variants = VariantsConfig::from(config, setting.files);
-  const auto& [task, flash, modifiers, functions] = variants;
-  Plan turns = rotary_plan(modifiers.rotary, flash, setting.device);
-  if (task == "rope") return turns;
-  const ModifiedAttention attention(modifiers, flash);
+  const DeviceInfo& device = setting.device;
+  Plan before = rotary_plan(variants.modifiers.rotary, variants.flash, device);
+  if (variants.task == "rope") return before;
+  if (variants.copies_heads) {
+    Plan copies = expand_plan(expand_shape(variants.flash), device);
+    if (variants.task == "expand") return copies;
+    before.launches.push_back(std::move(copies.launches.front()));
+    before.work.bytes += copies.work.bytes;
+  }
+  const FlashConfig flash = variants.attention();
+  const ModifiedAttention attention(variants.modifiers, flash);
   AttentionHooks hooks = attention.texts();
-  functions.add_texts(hooks);
-  Plan plan = attention_plan(flash, setting.device, variants.has_hooks() ? &hooks : nullptr);
-  if (modifiers.prefix > 0 && config.integer("causal") == 0) {
-    plan.unable = fmt::format("prefix={}: without causal=1 every query sees those keys anyway", modifiers.prefix);
+  variants.functions.add_texts(hooks);
+  Plan plan = attention_plan(flash, device, variants.has_hooks() ? &hooks : nullptr);
+  if (const int64_t prefix = variants.modifiers.prefix; prefix > 0 && config.integer("causal") == 0) {
+    plan.unable = fmt::format("prefix={}: without causal=1 every query sees those keys anyway", prefix);
   }
   plan.work.flops = 4 * static_cast<double>(flash.shape.head_dim) * attention.visible_pairs();
-  plan.work.bytes += static_cast<double>(attention.bias_elements()) * sizeof(float) + turns.work.bytes;
-  plan.launches.insert(plan.launches.begin(), turns.launches.begin(), turns.launches.end());
+  plan.work.bytes += static_cast<double>(attention.bias_elements()) * sizeof(float) + before.work.bytes;
+  plan.launches.insert(plan.launches.begin(), before.launches.begin(), before.launches.end());
   return plan;
 }
 
+std::shared_ptr<FlashInputs> VariantsInputs::shared() const {
+  return rotary ? std::shared_ptr<FlashInputs>(rotary, &rotary->turned) : plain;
+}
+
 VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs,
-                                 const VariantsConfig& config, const Work& planned) {
-  const auto& [task, flash, modifiers, functions] = config;
-  if (inputs.rotary) {
-    rotary_.emplace(device, pipelines, inputs.rotary, modifiers.rotary);
-    inputs.attention = std::shared_ptr<FlashInputs>(inputs.rotary, &inputs.rotary->turned);
-  }
-  if (task == "rope") return;
+                                 const VariantsConfig& config, const Work& planned)
+    : inputs_(std::move(inputs)) {
+  const Modifiers& modifiers = config.modifiers;
+  if (inputs_.rotary) rotary_.emplace(device, pipelines, inputs_.rotary, modifiers.rotary);
+  if (config.task == "rope") return;
+  const FlashConfig flash = config.attention();
+  const std::shared_ptr<FlashInputs> shared = inputs_.shared();
+  const auto read =
+      config.copies_heads ? std::shared_ptr<FlashInputs>(inputs_.copied, &inputs_.copied->copies) : shared;
   std::optional<AttentionHooks> hooks;
   if (config.has_hooks()) {
     const ModifiedAttention attention(modifiers, flash);
     hooks = attention.hooks();
-    functions.add(*hooks, device, pipelines, attention);
-    if (functions.mask) {
-      const MaskOracle mask(device, pipelines, *functions.mask, flash.shape);
+    config.functions.add(*hooks, device, pipelines, attention);
+    if (config.functions.mask) {
+      const MaskOracle mask(device, pipelines, *config.functions.mask, flash.shape);
       counted_ = planned;
       counted_->flops = 4 * static_cast<double>(flash.shape.head_dim) *
                         mask.visible_pairs([&](int64_t batch, int64_t q) { return attention.visible(batch, q); });
     }
   }
-  attention_.emplace(device, pipelines, inputs.attention, flash, std::move(hooks));
-  if (!rotary_) return;
-  attention_->read(rotary_->q(), rotary_->k());
-  if (flash.dtype != DType::f32) attention_->allow_score_error(flash.dtype == DType::f16 ? 0x1p-11 : 0x1p-8);
+  attention_.emplace(device, pipelines, read, flash, std::move(hooks));
+  Buffer& q = rotary_ ? rotary_->q() : shared->q_buffer();
+  Buffer& k = rotary_ ? rotary_->k() : shared->k_buffer();
+  if (config.copies_heads) {
+    copies_.emplace(device, pipelines, shared->k(), flash.shape.q_heads / config.flash.shape.kv_heads, k,
+                    shared->v_buffer(), read->k_buffer(), read->v_buffer());
+  }
+  attention_->read(q.data(), config.copies_heads ? read->k_buffer().data() : k.data());
+  if (rotary_ && flash.dtype != DType::f32) {
+    attention_->allow_score_error(flash.dtype == DType::f16 ? 0x1p-11 : 0x1p-8);
+  }
 }
 
 void VariantsProblem::encode(CommandEncoder& encoder) const {
   if (rotary_) rotary_->encode(encoder);
+  if (copies_) copies_->encode(encoder);
   if (attention_) attention_->encode(encoder);
 }
 
 void VariantsProblem::poison() {
   if (rotary_) rotary_->poison();
+  if (copies_) copies_->poison();
   if (attention_) attention_->poison();
 }
 
@@ -71,6 +155,7 @@ Check VariantsProblem::check() {
     if (!attention_) check.rows_checked = turned.rows_checked;
     check.merge(turned);
   }
+  if (copies_) check.merge(copies_->check());
   return check;
 }
 
@@ -81,31 +166,46 @@ void VariantsProblem::dump(const std::string& path) const {
 
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
                                const VariantsInputs& last) {
-  const FlashConfig& flash = config.flash;
+  const FlashConfig &flash = config.flash, on_copies = config.attention();
   const Rotary& rotary = config.modifiers.rotary;
+  VariantsInputs inputs;
   if (rotary.by == "none") {
-    if (last.attention && flash.same_tensors(last.attention->config())) return {.attention = last.attention};
-    return {.attention = std::make_shared<FlashInputs>(device, flash, seed, path)};
+    const bool fits = last.plain && flash.same_tensors(last.plain->config());
+    inputs.plain = fits ? last.plain : std::make_shared<FlashInputs>(device, flash, seed, path);
+  } else {
+    const bool fits =
+        last.rotary && flash.same_tensors(last.rotary->raw.config()) && rotary.turns_like(last.rotary->rotary);
+    inputs.rotary = fits ? last.rotary : std::make_shared<RotaryInputs>(device, flash, seed, path, rotary);
   }
-  if (last.rotary && flash.same_tensors(last.rotary->raw.config()) && rotary.turns_like(last.rotary->rotary)) {
-    return {.rotary = last.rotary};
+  if (!config.copies_heads) return inputs;
+  const std::shared_ptr<FlashInputs> shared = inputs.shared();
+  if (last.copied && last.copied->of == shared && on_copies.same_tensors(last.copied->copies.config())) {
+    inputs.copied = last.copied;
+  } else {
+    inputs.copied = std::make_shared<CopiedInputs>(device, shared, on_copies, seed);
   }
-  return {.rotary = std::make_shared<RotaryInputs>(device, flash, seed, path, rotary)};
+  return inputs;
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> variants_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
   struct Last {
-    std::weak_ptr<FlashInputs> attention;
+    std::weak_ptr<FlashInputs> plain;
     std::weak_ptr<RotaryInputs> rotary;
+    std::weak_ptr<CopiedInputs> copied;
   };
-  return [last = Last()](Experiment& lab, const Case& config, const Plan& plan) mutable {
+  return [last = Last()](Experiment& lab, const Case& config, const Plan& plan) mutable -> std::unique_ptr<Problem> {
     const VariantsConfig variants = VariantsConfig::from(config, lab.files());
-    const VariantsInputs inputs =
-        variants_inputs(lab.device(), lab.seed(), lab.input(), variants, {last.attention.lock(), last.rotary.lock()});
-    if (inputs.attention) last.attention = inputs.attention;
+    Device& device = lab.device();
+    if (variants.task == "expand") {
+      return std::make_unique<ExpandProblem>(device, lab.pipelines(), lab.seed(), variants.flash);
+    }
+    const VariantsInputs inputs = variants_inputs(device, lab.seed(), lab.input(), variants,
+                                                  {last.plain.lock(), last.rotary.lock(), last.copied.lock()});
+    if (inputs.plain) last.plain = inputs.plain;
     if (inputs.rotary) last.rotary = inputs.rotary;
-    return std::make_unique<VariantsProblem>(lab.device(), lab.pipelines(), inputs, variants, plan.work);
+    if (inputs.copied) last.copied = inputs.copied;
+    return std::make_unique<VariantsProblem>(device, lab.pipelines(), inputs, variants, plan.work);
   };
 }
 

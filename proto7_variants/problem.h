@@ -1,5 +1,5 @@
-// One problem of proto7_variants: the tuned kernels of common/attention with the hooks of modifiers.h, behind the
-// launches that turn Q and K; or these alone.
+// One problem of proto7_variants: the tuned kernels of common/attention with the hooks of modifiers.h, behind launches
+// that turn Q and K, and that copy key/value heads; or these alone.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "common/attention/problem.h"
 #include "common/experiment/experiment.h"
+#include "proto7_variants/expand.h"
 #include "proto7_variants/functions.h"
 #include "proto7_variants/modifiers.h"
 
@@ -17,25 +18,42 @@ namespace attn {
 
 /// Everything a case of proto7_variants says, typed.
 struct VariantsConfig {
-  std::string task = "attention";  // "rope": the launches that turn Q and K, and nothing else
-  FlashConfig flash;               // as modified_config has it
+  /// "rope": the launches that turn Q and K, and nothing else; "expand": the one that copies key/value heads.
+  std::string task = "attention";
+  FlashConfig flash;          // as modified_config has it
+  bool copies_heads = false;  // attention reads a copy of the key/value heads for each query head
   Modifiers modifiers;
   UserFunctions functions = {};
 
   /// Throws BadInput for what makes no sense on any device, and as UserFunctions::from does.
   static VariantsConfig from(const Case& config, const Files& files = {});
   /// Whether the kernel is another one than the plain one.
+  /// What the attention kernel computes: on copies there are as many key/value heads as query heads.
+  FlashConfig attention() const;
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
-/// The launches that turn Q and K, then one of attention with its modifiers, and the arithmetic of the pairs that no
-/// rule hides, those of a mask function among them; or why there is none.
+/// The launches that turn Q and K, the one that copies heads, then one of attention with its modifiers, and the
+/// arithmetic of the pairs that no rule hides, those of a mask function among them; or why there is none.
 Plan variants_plan(const Case& config, const Setting& setting);
+
+/// Tensors with a copy of the key/value heads of others for each query head.
+struct CopiedInputs {
+  /// `config`: of attention on the copies.
+  CopiedInputs(Device& device, std::shared_ptr<FlashInputs> shared, const FlashConfig& config, uint64_t seed);
+
+  std::shared_ptr<FlashInputs> of;
+  FlashInputs copies;
+};
 
 /// Tensors of one shape, and of one way to turn them, if they turn.
 struct VariantsInputs {
-  std::shared_ptr<FlashInputs> attention = {};
-  std::shared_ptr<RotaryInputs> rotary = {};  // in place of `attention`
+  std::shared_ptr<FlashInputs> plain = {};
+  std::shared_ptr<RotaryInputs> rotary = {};  // in place of `plain`
+  std::shared_ptr<CopiedInputs> copied = {};  // beside them, or null
+
+  /// With key/value heads that are shared.
+  std::shared_ptr<FlashInputs> shared() const;
 };
 /// Those of a case: the last ones where they fit, else new ones; `seed` and `path` as FlashInputs has them.
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
@@ -58,7 +76,9 @@ class VariantsProblem : public Problem {
   Tensor output() const { return attention_.value().output(); }
 
  private:
+  VariantsInputs inputs_;
   std::optional<RotaryLaunches> rotary_;
+  std::optional<HeadCopies> copies_;
   std::optional<FlashProblem> attention_;
   std::optional<Work> counted_;
 };

@@ -211,11 +211,7 @@ Check RotaryLaunches::check() {
   return check;
 }
 
-const void* RotaryLaunches::q() const {
-  return rotary_.by == "before" ? inputs_->turned.q_buffer().data() : inputs_->raw.q_buffer().data();
-}
-const void* RotaryLaunches::k() const {
-  return rotary_.launches() ? inputs_->turned.k_buffer().data() : inputs_->raw.k_buffer().data();
-}
+Buffer& RotaryLaunches::q() { return rotary_.by == "before" ? inputs_->turned.q_buffer() : inputs_->raw.q_buffer(); }
+Buffer& RotaryLaunches::k() { return rotary_.launches() ? inputs_->turned.k_buffer() : inputs_->raw.k_buffer(); }
 
 }  // namespace attn

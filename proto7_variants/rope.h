@@ -70,8 +70,8 @@ class RotaryLaunches {
   Check check();
 
   /// What attention reads.
-  const void* q() const;
-  const void* k() const;
+  Buffer& q();
+  Buffer& k();
 
  private:
   struct Step {

@@ -22,6 +22,18 @@ Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int6
 
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
+      {"task",
+       "what is launched: attention; or, alone, what turns Q and K, or the copy of key/value heads for each query head",
+       {"attention", "rope", "expand"},
+       0,
+       0,
+       1},
+      {"kv_heads_by",
+       "how attention finds the key/value head of a query head: by an index, or in a copy for each that is made first",
+       {"index", "copy"},
+       0,
+       0,
+       1},
       {"alibi", "1: a penalty by distance, of a slope for each head", {}, 0, 1, 1},
       {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
       {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
@@ -36,7 +48,6 @@ std::vector<AxisInfo> variants_axes() {
        longest_sequence,
        1},
       {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1},
-      {"task", "what is launched: attention, or what turns Q and K alone", {"attention", "rope"}, 0, 0, 1},
       {"rope",
        "rotary positions. before: a launch turns Q and K; query: it turns K, and the attention kernel Q; kernel: the "
        "attention kernel turns both",
@@ -63,7 +74,7 @@ std::vector<AxisInfo> variants_axes() {
 }
 
 std::vector<std::string> variants_compared_axes() {
-  std::vector<std::string> axes;
+  std::vector<std::string> axes = {"kv_heads_by"};
   for (const auto& [axis, off] : modifier_axes()) axes.push_back(axis);
   return axes;
 }
@@ -107,6 +118,24 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {texts("task", {"rope"})});
   };
   rope(2048);
+  // The same by copies, and the copies alone: groups of 1, 2, 3, 4, 7, 8, and all query heads with one.
+  const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
+    for (const char* task : {"attention", "expand"}) {
+      sweep.blocks.push_back({texts("task", {task}), texts("kv_heads_by", {"index", "copy"}), variant,
+                              integers("batch", {1}), integers("q_heads", {q_heads}), integers("kv_heads", kv_heads),
+                              integers("q_len", {2048}), integers("head_dim", {128}), integers("causal", {0}), dtype,
+                              out_dtype, layout});
+    }
+  };
+  if (cuda) {
+    copies(24, {24, 12, 8, 6, 3, 1});
+    copies(32, {8});
+    copies(56, {8});
+  } else {
+    copies(8, {8, 4, 2, 1});
+    copies(6, {2});
+    copies(7, {1});
+  }
   if (!full) return sweep;
   modifiers(cuda ? 8192 : 512);
   for (const int64_t length : cuda ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {
@@ -132,13 +161,28 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
   return sweep;
 }
 
+namespace {
+
+// Keys and values alone: there are no queries, no tile and no modifiers.
+void complete_expand(Case& config) {
+  if (!config.has("kv_heads")) config.set("kv_heads", config.integer("q_heads"));
+  if (!config.has("kv_len")) config.set("kv_len", config.integer("q_len"));
+  config.set("kv_heads_by", std::string("copy"));
+  config.set("variant", std::string("none"));
+  config.set("out_dtype", config.text("dtype"));
+  for (const char* axis : {"q_len", "causal", "block_r", "block_c"}) config.set(axis, int64_t{0});
+}
+
+}  // namespace
+
 void complete_variants(Case& config, const DeviceInfo& device) {
-  for (const auto& [axis, off] : modifier_axes()) {
-    if (!config.has(axis)) config.set(axis, off);
-  }
   if (!config.has("task")) config.set("task", std::string("attention"));
-  if (config.text("task") == "rope") {  // says nothing of attention
-    for (const auto& [axis, off] : modifier_axes()) config.set(axis, off);
+  const std::string task = config.text("task");
+  const bool turns_alone = task == "rope", copies_alone = task == "expand";
+  for (const auto& [axis, off] : modifier_axes()) {
+    if (!config.has(axis) || task != "attention") config.set(axis, off);
+  }
+  if (turns_alone) {  // says nothing of attention
     config.set("rope", std::string("before"));
     config.set("causal", int64_t{0});
     config.set("variant", std::string("tuned"));
@@ -146,11 +190,14 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   for (const auto& [axis, off] : rotary_axes()) {
     if (!config.has(axis) || config.text("rope") == "none") config.set(axis, off);
   }
+  if (!config.has("kv_heads_by") || turns_alone) config.set("kv_heads_by", std::string("index"));
+  if (copies_alone) return complete_expand(config);
   const int64_t left = config.integer("window_left"), right = config.integer("window_right");
   const bool causal = config.integer("causal") != 0;
   TileHints hints;
   if (left >= 0 && (causal || right >= 0)) hints.window = left + 1 + (causal ? 0 : right);
-  if (config.integer("soft_cap") != 0 || config.text("bias") != "none") hints.change = ScoreChange::any;
+  const bool changed = config.integer("soft_cap") != 0 || config.text("bias") != "none";
+  if (changed || config.text("score_function") != "none") hints.change = ScoreChange::any;
   complete_modified(config, device, hints);
 }
 

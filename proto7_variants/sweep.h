@@ -10,12 +10,13 @@
 namespace attn {
 
 std::vector<AxisInfo> variants_axes();
-/// The axes that tell the cases of one comparison apart: the modifiers.
+/// The axes that tell the cases of one comparison apart: the modifiers, and how key/value heads are found.
 std::vector<std::string> variants_compared_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
 /// Where the user gives a function: the shapes alone; the file's option adds the axis, with the function and without.
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
-/// Modifiers are off where they are not named; the rest as attention has it.
+/// The task is attention, its heads are found by an index and modifiers are off, where nothing else is named; the rest
+/// as attention has it. What means nothing for a task is off.
 void complete_variants(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -32,7 +32,7 @@ class FlashInputs {
   /// Seeded tensors, or those of a safetensors file with q, k, v if `input` is not empty.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input,
               InputKind kind = InputKind::random);
-  /// These tensors; `seed` draws the rows that the oracle checks.
+  /// These tensors, which fit the configuration; `seed` chooses the rows that the oracle checks.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, AttentionInputs inputs);
   ~FlashInputs();
 
@@ -40,8 +40,10 @@ class FlashInputs {
   const Tensor& q() const { return inputs_.q; }
   const Tensor& k() const { return inputs_.k; }
   const Tensor& v() const { return inputs_.v; }
+  /// On the device, for launches before that of attention.
   Buffer& q_buffer() { return q_buffer_; }
   Buffer& k_buffer() { return k_buffer_; }
+  Buffer& v_buffer() { return v_buffer_; }
   /// The oracle's answer, computed once for each name of what changes it.
   const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {},
                                  const SinkFunction& sink = {});

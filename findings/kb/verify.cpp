@@ -134,21 +134,17 @@ std::vector<std::string> verify_record(const Record& record) {
   return problems;
 }
 
-namespace {
-
-/// Kernel sources of the tree with their text.
-const std::vector<SourceFile>& kernels() {
-  static const std::vector<SourceFile> files = [] {
-    std::vector<SourceFile> found;
-    for (const std::string& path : kernel_files()) found.push_back({path, read_source({}, path)});
-    return found;
-  }();
-  return files;
+std::vector<SourceFile> kernel_texts() {
+  std::vector<SourceFile> found;
+  for (const std::string& path : kernel_files()) found.push_back({path, read_source({}, path)});
+  return found;
 }
 
-/// Whether there are files for the source and its fragments, from the `at`-th on, with which it has this hash. The
-/// record names no files, but only the right ones have it.
-bool has_hash(KernelSource& source, size_t at, const std::string& sha256) {
+namespace {
+
+/// Names the `at`-th of the source and its fragments, and those behind it.
+bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
+                     const std::vector<SourceFile>& kernels) {
   if (at > source.fragments.size()) {
     try {
       return source_sha256(source) == sha256;
@@ -157,14 +153,18 @@ bool has_hash(KernelSource& source, size_t at, const std::string& sha256) {
     }
   }
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];
-  return std::any_of(kernels().begin(), kernels().end(), [&](const SourceFile& file) {
+  return std::any_of(kernels.begin(), kernels.end(), [&](const SourceFile& file) {
     if (file.text.find(part.entry + "(") == file.text.npos) return false;
     part.path = file.path;
-    return has_hash(source, at + 1, sha256);
+    return name_files_from(at + 1, source, sha256, kernels);
   });
 }
 
 }  // namespace
+
+bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels) {
+  return name_files_from(0, source, sha256, kernels);
+}
 
 SameCode same_code() {
   SameCode found;
@@ -177,17 +177,16 @@ SameCode same_code() {
 }
 
 Freshness freshness(const Json& pipeline, const SameCode& same) {
+  static const std::vector<SourceFile> kernels = kernel_texts();
   std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>());
-  if (!source || kernels().empty()) return Freshness::unknown;
+  if (!source || kernels.empty()) return Freshness::unknown;
   const std::string sha256 = pipeline.at("source_sha256");
   const auto today = same.find(sha256);
-  const bool found = has_hash(*source, 0, sha256) || (today != same.end() && has_hash(*source, 0, today->second));
+  const bool found =
+      name_files(*source, sha256, kernels) || (today != same.end() && name_files(*source, today->second, kernels));
   return found ? Freshness::current : Freshness::changed;
 }
 
-namespace {
-
-/// What a measurement says of each kernel that it launched.
 std::vector<Json> kernels_of(const Json& measurement) {
   std::vector<Json> found;
   for (const Json& phase : measurement.value("phases", Json::array())) found.push_back(phase.value("pipeline", Json()));
@@ -195,8 +194,6 @@ std::vector<Json> kernels_of(const Json& measurement) {
   std::erase_if(found, [](const Json& pipeline) { return !pipeline.is_object(); });
   return found;
 }
-
-}  // namespace
 
 Verification verify(const Store& store) {
   Verification result;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/source/kernel_source.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {
@@ -38,6 +39,16 @@ Verification verify(const Store& store);
 /// findings/same_code.txt of the source tree.
 using SameCode = std::map<std::string, std::string>;
 SameCode same_code();
+
+/// Kernel sources of the tree (source_root()) with their text.
+std::vector<SourceFile> kernel_texts();
+
+/// Names the files of a source and its fragments, which a record's key does not tell: those with which the source has
+/// this hash. False where there are none.
+bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels);
+
+/// What a measurement says of each kernel that it launched.
+std::vector<Json> kernels_of(const Json& measurement);
 
 /// Whether the source tree (source_root()) has the source that a pipeline of a record was made of, or one of the same
 /// machine code.

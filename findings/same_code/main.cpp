@@ -1,0 +1,66 @@
+// same_code: which recorded kernels have other text today, and the same machine code? It adds them to
+// findings/same_code.txt, for kb verify.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/source/kernel_source.h"
+#include "findings/same_code/same_code.h"
+
+namespace {
+
+std::vector<std::string> record_files() {
+  std::vector<std::string> files;
+  for (const auto& folder : std::filesystem::directory_iterator(attn::source_root() + "/findings/recorded")) {
+    for (const char* name : {"findings.jsonl", "measurements.jsonl"}) {
+      if (const auto file = folder.path() / name; std::filesystem::exists(file)) files.push_back(file);
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+int compare(const std::string& old_root, std::vector<std::string> files, bool dry) {
+  using namespace attn;
+  if (files.empty()) files = record_files();
+  const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
+  for (const std::string& other : result.others) fmt::print("{}\n", other);
+  fmt::print("{} kernels are current, {} more have the same machine code, {} do not, {} are not known\n",
+             result.current, result.same.size(), result.others.size(), result.unknown);
+  if (dry || result.same.empty()) return 0;
+  const std::string path = source_root() + "/findings/same_code.txt";
+  const std::string text = kb::merged(read_file(path).value_or(""), result.same);
+  if (!PendingFile(path).write(text)) throw std::runtime_error(path + ": cannot be written");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string old_root;
+  std::vector<std::string> files;
+  bool dry = false;
+  CLI::App app(
+      "Recorded kernels with other text today and the same machine code: adds them to findings/same_code.txt, and "
+      "prints the kernels whose code has changed too.");
+  app.add_option("--old", old_root, "a checkout with the text of before, as from git worktree add")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app.add_flag("--dry-run", dry, "print only");
+  app.add_option("FILE", files, "records; those of findings/recorded where none is named");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return compare(std::filesystem::absolute(old_root), files, dry);
+  } catch (const attn::BadInput& error) {
+    fmt::print(stderr, "same_code: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "same_code: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,97 @@
+// The program on two trees with a kernel each, and records of a processor that need not be here.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/device/cpu/target.h"
+#include "common/source/kernel_source.h"
+#include "common/testing/program.h"
+
+namespace attn::kb {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class SameCodeTest : public test::ProgramTest {
+ protected:
+  SameCodeTest() : ProgramTest("same_code") {
+    for (const char* folder : {"old/kernels", "new/kernels", "new/findings"}) {
+      std::filesystem::create_directories(path(folder));
+    }
+    write_text("new/findings/same_code.txt", "# A head.\n");
+    write_text("old/kernels/twice.cpu.cpp", kernel("float twice(float x) { return x + x; }"));
+    setenv("ATTENTION_PROTO_SOURCE", path("old").c_str(), 1);
+    recorded_ = source_sha256(twice());
+    setenv("ATTENTION_PROTO_SOURCE", path("new").c_str(), 1);
+  }
+  ~SameCodeTest() override { unsetenv("ATTENTION_PROTO_SOURCE"); }
+
+  static KernelSource twice() {
+    return {.path = "kernels/twice.cpu.cpp", .entry = "twice", .constants = {{"COUNT", 8}}};
+  }
+  static std::string kernel(const std::string& function) {
+    return "static inline " + function +
+           "\nextern \"C\" void twice(float* values) { for (int i = 0; i < COUNT; ++i) values[i] = ::twice(values[i]); "
+           "}";
+  }
+
+  /// The kernel was recorded on processors of these families, and is compared with today's text.
+  test::Outcome compare(const std::string& function, const std::vector<std::string>& families,
+                        const std::string& key = twice().key()) {
+    std::string text = kernel(function);
+    text.replace(text.find("::twice"), 7, function.substr(6, function.find('(') - 6));
+    write_text("new/kernels/twice.cpu.cpp", text);
+    std::string records;
+    for (const std::string& family : families) {
+      const Json env = {
+          {"device", {{"backend", "cpu"}, {"arch", family}, {"features", CpuTarget::named(family).features}}}};
+      const Json pipeline = {{"key", key}, {"source_sha256", recorded_}, {"code_sha256", ""}};
+      records += Json{{"data", {{"device", family}, {"env", env}}}}.dump() + "\n";
+      records += Json{{"device", family}, {"pipeline", pipeline}}.dump() + "\n";
+    }
+    return run({"--old", path("old"), write_text("records.jsonl", records)});
+  }
+  std::string same_code() const { return text_of(path("new/findings/same_code.txt")); }
+
+  std::string recorded_;
+};
+
+TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
+  const test::Outcome outcome = compare("float doubled(float x) { return 2 * x; }", {"znver3", "cascadelake"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "0 kernels are current, 1 more have the same machine code, 0 do not, 0 are not known\n");
+  EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
+  // Once more nothing is left to do; and a further change takes the place of the first.
+  EXPECT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).out,
+            "1 kernels are current, 0 more have the same machine code, 0 do not, 0 are not known\n");
+  EXPECT_EQ(compare("float doubling(float x) { return x + x; }", {"znver3"}).status, 0);
+  EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
+}
+
+TEST_F(SameCodeTest, OtherCodeIsToldAndNotAdded) {
+  const test::Outcome other = compare("float thrice(float x) { return 3 * x; }", {"znver3"});
+  EXPECT_NE(other.out.find("twice[COUNT=8] (znver3): other machine code\n"), other.out.npos) << other.out;
+  const test::Outcome broken = compare("float doubled(float x) { return y; }", {"znver3"});
+  EXPECT_NE(broken.out.find("(znver3): does not compile: "), broken.out.npos) << broken.out;
+  const test::Outcome foreign = compare("float doubled(float x) { return 2 * x; }", {"znver3"}, "twice[COUNT=9]");
+  EXPECT_NE(foreign.out.find("twice[COUNT=9] (znver3): not of the old tree\n"), foreign.out.npos) << foreign.out;
+  EXPECT_EQ(same_code(), "# A head.\n");
+}
+
+// A pair of hashes says nothing of a device.
+TEST_F(SameCodeTest, TheCodeIsTheSameOnEveryDevice) {
+  const std::string function =
+      "float twice_on(float x) {\n#ifdef __AVX512F__\nreturn 3 * x;\n#else\nreturn 2 * x;\n#endif\n}";
+  const test::Outcome outcome = compare(function, {"znver3", "znver4"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(same_code(), "# A head.\n");
+}
+
+TEST_F(SameCodeTest, RefusesWhatItCannotRead) {
+  EXPECT_EQ(run({"--old", path("old"), path("none.jsonl")}).status, 2);
+  EXPECT_NE(run({path("none.jsonl")}).status, 0);
+}
+
+}  // namespace
+}  // namespace attn::kb

@@ -1,0 +1,26 @@
+// Parameters of the kernels that copy key/value heads for each query head, as host and kernel (of every dialect) see
+// them. No other headers are needed, so that kernels compile without a standard library.
+#pragma once
+
+/// In bytes; a row is contiguous.
+struct ExpandStrides {
+  long long batch, head, row;
+};
+
+/// `in`: [batch, kv_heads, rows, head_dim]; `out`: [batch, kv_heads * group, rows, head_dim].
+struct ExpandTensor {
+  const void* in;
+  void* out;
+  ExpandStrides in_strides, out_strides;
+};
+
+/// out[b, h, s] = in[b, h / group, s].
+struct ExpandParams {
+  ExpandTensor tensors[2];  // K and V
+  int kv_heads, group;
+  int rows;
+  int tile_rows;  // of a threadgroup
+};
+
+/// On a GPU: the most threads of a threadgroup, and rows that a thread has in flight.
+constexpr int expand_threads = 256, expand_rows = 4;

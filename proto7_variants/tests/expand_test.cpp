@@ -1,0 +1,138 @@
+// Copies of key/value heads, bit for bit, and attention on them. On the device under test.
+#include "proto7_variants/expand.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/testing/devices.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/tested_device.h"
+
+namespace attn {
+namespace {
+
+using test::device;
+using test::MutatedSources;
+using test::on_cuda;
+using test::OnDevice;
+using test::pipelines;
+
+/// What is wrong with the copies of random K and V; empty where nothing is.
+std::string expand_difference(const ExpandShape& shape, Layout layout, Layout out_layout,
+                              PipelineCache& cache = pipelines()) {
+  struct Side {
+    Tensor in, want;
+    Buffer in_buffer, out_buffer;
+  };
+  std::vector<Side> sides(2);
+  for (uint64_t i = 0; i < 2; ++i) {
+    Side& side = sides[i];
+    side.in = random_tensor(shape.batch, shape.kv_heads, shape.rows, shape.head_dim, shape.dtype, layout, 7, i);
+    side.want = convert(expanded(side.in, shape.group), shape.dtype, out_layout);
+    side.in_buffer = Buffer(device(), side.in.bytes());
+    side.in_buffer.upload(side.in.data.data(), side.in.bytes());
+    side.out_buffer = Buffer(device(), side.want.bytes());
+  }
+  const ExpandLaunch launch(device(), cache, shape);
+  CommandEncoder encoder;
+  launch.encode(encoder, {.k = sides[0].in_buffer.data(),
+                          .v = sides[1].in_buffer.data(),
+                          .k_out = sides[0].out_buffer.data(),
+                          .v_out = sides[1].out_buffer.data(),
+                          .in_strides = sides[0].in.strides(),
+                          .out_strides = sides[0].want.strides()});
+  device().submit(encoder);
+  for (Side& side : sides) {
+    std::vector<std::byte> got(side.want.bytes());
+    side.out_buffer.download(got.data(), got.size());
+    const char* const what = &side == sides.data() ? "K" : "V";
+    if (got != side.want.data) return fmt::format("{} is not its copy", what);
+    if (!side.out_buffer.guards_intact() || !side.in_buffer.guards_intact()) return "a guard band was overwritten";
+  }
+  return {};
+}
+
+class ExpandTest : public OnDevice<testing::Test> {};
+
+TEST_F(ExpandTest, TheReferenceRepeatsHeads) {
+  const Tensor in = random_tensor(2, 3, 5, 8, DType::f32, Layout::bshd, 7, 0);
+  const Tensor out = expanded(in, 4);
+  ASSERT_EQ(out.heads, 12);
+  for (int64_t h = 0; h < 12; ++h) EXPECT_EQ(out.at(1, h, 4, 7), in.at(1, h / 4, 4, 7)) << h;
+}
+
+TEST_F(ExpandTest, GroupsTypesAndLayoutsAreExact) {
+  for (const auto& [kv_heads, group] : {std::pair{3, 1}, {3, 2}, {2, 3}, {2, 4}, {2, 7}, {1, 8}, {1, 24}}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
+        for (const Layout out_layout : {Layout::bhsd, Layout::bshd}) {
+          const ExpandShape shape{
+              .batch = 2, .kv_heads = kv_heads, .group = group, .rows = 37, .head_dim = 40, .dtype = dtype};
+          EXPECT_EQ(expand_difference(shape, layout, out_layout), "")
+              << kv_heads << " heads by " << group << " of " << name(dtype) << ", " << name(layout) << " to "
+              << name(out_layout);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ExpandTest, DimensionsAndOddLengthsAreExact) {
+  for (const int64_t head_dim : {8, 24, 64, 72, 128, 256, 512}) {
+    for (const int64_t rows : {1, 3, 63, 130, 515}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const ExpandShape shape{
+            .batch = 3, .kv_heads = 2, .group = 3, .rows = rows, .head_dim = head_dim, .dtype = dtype};
+        EXPECT_EQ(expand_difference(shape, Layout::bhsd, Layout::bhsd), "") << head_dim << " by " << rows;
+      }
+    }
+  }
+}
+
+TEST_F(ExpandTest, AWrongHeadOrRowIsCaught) {
+  struct Mutation {
+    const char *what, *from, *to;
+  };
+  const std::vector<Mutation> on_cpu = {
+      {"another head of K", "head * from.head", "(head + 1) % p.kv_heads * from.head"},
+      {"V left out", "index < p.kv_heads ? 0 : 1", "0"},
+      {"heads in turns instead of groups", "head * p.group * to.head", "head * to.head"},
+      {"first row of the tile", "in + row * from.row", "in"},
+      {"another batch", "batch * from.batch", "0 * from.batch"}};
+  const std::vector<Mutation> of_cuda = {
+      {"another head of K", "t.in_strides, head, first_row", "t.in_strides, (head + 1) % p.kv_heads, first_row"},
+      {"V left out", "index < p.kv_heads ? 0 : 1", "0"},
+      {"heads in turns instead of groups", "head * p.group, first_row", "head, first_row"},
+      {"first row in flight", "in + i * in_step", "in"},
+      {"another batch", "blockIdx.z * strides.batch", "0 * strides.batch"}};
+  const ExpandShape shape{.batch = 2, .kv_heads = 3, .group = 4, .rows = 100, .head_dim = 64, .dtype = DType::bf16};
+  for (const Mutation& mutation : on_cuda ? of_cuda : on_cpu) {
+    const MutatedSources mutated(
+        on_cuda ? "proto7_variants/kernels/expand.cuda.cu" : "proto7_variants/kernels/expand.cpu.cpp", mutation.from,
+        mutation.to);
+    PipelineCache cache(device(), "");
+    EXPECT_NE(expand_difference(shape, Layout::bhsd, Layout::bhsd, cache), "") << mutation.what;
+  }
+}
+
+TEST(ExpandPlan, CountsEachInputByteOnceAndEachOutputByteOnce) {
+  const ExpandShape shape{.batch = 2, .kv_heads = 3, .group = 4, .rows = 10, .head_dim = 64, .dtype = DType::bf16};
+  for (const DeviceInfo& info : {test::avx2(), test::hopper()}) {
+    const Plan plan = expand_plan(shape, info);
+    EXPECT_EQ(plan.work.bytes, 2. * 2 * 3 * 10 * 64 * 2 * (1 + 4));
+    EXPECT_EQ(plan.work.bound, Bound::memory);
+    ASSERT_EQ(plan.launches.size(), 1u);
+    EXPECT_EQ(plan.launches.front().phase, "expand");
+  }
+  EXPECT_LE(expand_plan(shape, test::hopper()).launches.front().threads, 256u);
+  for (const auto& change : {ExpandShape{.head_dim = 12}, {.head_dim = 520}, {.rows = 0}, {.group = 0}}) {
+    EXPECT_THROW((void)expand_plan(change, test::hopper()), BadInput);
+  }
+}
+
+}  // namespace
+}  // namespace attn
