@@ -72,8 +72,8 @@ class VariantsProblem : public Problem {
   /// With a mask function, of which only the device can tell how many pairs are seen.
   std::optional<Work> work() const override { return counted_; }
 
-  /// What attention wrote last.
-  Tensor output() const { return attention_.value().output(); }
+  /// What attention wrote last; with task=rope, Q as it was turned.
+  Tensor output() const { return attention_ ? attention_->output() : rotary_.value().turned_q(); }
 
  private:
   VariantsInputs inputs_;

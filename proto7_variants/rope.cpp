@@ -211,6 +211,12 @@ Check RotaryLaunches::check() {
   return check;
 }
 
+Tensor RotaryLaunches::turned_q() const {
+  Tensor q = inputs_->turned.q();
+  inputs_->turned.q_buffer().download(q.data.data(), q.bytes());
+  return q;
+}
+
 Buffer& RotaryLaunches::q() { return rotary_.by == "before" ? inputs_->turned.q_buffer() : inputs_->raw.q_buffer(); }
 Buffer& RotaryLaunches::k() { return rotary_.launches() ? inputs_->turned.k_buffer() : inputs_->raw.k_buffer(); }
 

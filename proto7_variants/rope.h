@@ -69,6 +69,8 @@ class RotaryLaunches {
   /// What they wrote against the oracle, within the rounding of the dtype; of large tensors a sample of rows.
   Check check();
 
+  /// Q as the last launch left it.
+  Tensor turned_q() const;
   /// What attention reads.
   Buffer& q();
   Buffer& k();

@@ -3,8 +3,8 @@
 
     scripts/peers_variants.py [--device cuda:0] [--seconds 0.1] [--out peers_variants.json] [--page]
 
-ALiBi, a soft cap of 30 and a window of 1024 keys, 32 heads, timed as scripts/peers_gpu.py does: captured graphs that
-take turns. FlexAttention gets each modifier as a score function or a block mask, and is compiled with torch.compile.
+ALiBi, a soft cap of 30, a window of 1024 keys, and RoPE alone (Q and K), 32 heads, timed as scripts/peers_gpu.py does:
+captured graphs that take turns. RoPE is compiled by torch.compile, from a table in f32. FlexAttention gets each modifier as a score function or a block mask, and is compiled with torch.compile.
 FlashAttention-3 takes part where the package fa3-fwd has the modifier. --page writes the table into docs/peers.md; --from
 needs neither PyTorch nor a GPU.
 """
@@ -28,7 +28,11 @@ ROWS = {
     "soft cap": (f"causal=0 soft_cap={CAP}", {"softcap": float(CAP)}),
     "soft cap, causal": (f"causal=1 soft_cap={CAP}", {"softcap": float(CAP), "causal": True}),
     "window, causal": (f"causal=1 window_left={WINDOW}", None),
+    "RoPE": ("causal=0 task=rope", None),
 }
+# (head_dim, length) of RoPE, and of all other rows.
+ROPE_SHAPES = [(64, 2048), (128, 2048), (128, 16384)]
+SHAPES = [(dim, length) for dim in (64, 128) for length in (2048, 8192)]
 
 
 class FlexAttention(peers.Peer):
@@ -63,13 +67,31 @@ class FlexAttention(peers.Peer):
         return self.function(*self.tensors, **self.options)
 
 
+class CompiledRope(peers.Peer):
+    """Q and K turned by one compiled function, halves of a row being pairs; gives Q."""
+
+    def __init__(self, q, k):
+        length, half = q.shape[2], q.shape[3] // 2
+        frequencies = 10000 ** (-torch.arange(half, device="cuda", dtype=torch.float64) / half)
+        angles = torch.outer(torch.arange(length, device="cuda", dtype=torch.float64), frequencies)
+        cosines, sines = angles.cos().float(), angles.sin().float()
+
+        def turned(rows):
+            x, y = rows.float().chunk(2, -1)
+            return torch.cat((x * cosines - y * sines, y * cosines + x * sines), -1).to(rows.dtype)
+
+        torch._dynamo.reset()
+        function = torch.compile(lambda q, k: (turned(q), turned(k)), dynamic=False)
+        self.run = lambda: function(q, k)[0]
+
+
 def measure(ours, fa3, flush, name, dim, length, seconds, folder):
     axes, fa3_options = ROWS[name]
     torch.manual_seed(length + dim)
     q, k, v = (torch.randn(1, HEADS, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     peers.save(folder / "qkv.safetensors", {"q": q, "k": k, "v": v})
     tile = ours.load(f"variant=tuned {axes} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
-    others = {"flex": FlexAttention(name, q, k, v)}
+    others = {"torch": CompiledRope(q, k)} if name == "RoPE" else {"flex": FlexAttention(name, q, k, v)}
     if fa3 and fa3_options is not None:
         others["fa3"] = peers.FlashAttention3(fa3, q, k, v, **fa3_options)
     for peer in others.values():
@@ -78,8 +100,9 @@ def measure(ours, fa3, flush, name, dim, length, seconds, folder):
     for _ in range(peers.WARM_UP):
         for side in sides.values():
             side.seconds()
-    want = others["flex"].output()
-    results = [ours.output(want.shape), *(peer.output() for other, peer in others.items() if other != "flex")]
+    first, *rest = others.values()
+    want = first.output()
+    results = [ours.output(want.shape), *(peer.output() for peer in rest)]
     agree = peers.all_agree(results, want)
     turns = peers.take_turns(sides, seconds)
     medians = {f"{side}_us": 1e6 * peers.statistics.median(turn[side] for turn in turns) for side in sides}
@@ -88,17 +111,22 @@ def measure(ours, fa3, flush, name, dim, length, seconds, folder):
             **medians, **ratios}
 
 
+def us(microseconds):
+    return f"{microseconds:.0f}" if microseconds >= 100 else f"{microseconds:.1f}"
+
+
 def table(rows, about):
     lines = [f"Measured on {about['device']} with FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, "
              f"{HEADS} heads, by `scripts/peers_variants.py`. Microseconds, and the medians of the ratios turn by turn. "
              f"Timed: {about['window']}.\n\n",
-             "| modifier | head_dim | length | tile | ours | FlexAttention | ours / Flex | FA-3 | ours / FA-3 |\n",
+             "| modifier | head_dim | length | tile | ours | FlexAttention, or compiled RoPE | theirs / ours | FA-3 | theirs / ours |\n",
              "|---" * 9 + "|\n"]
     for row in rows:
-        fa3 = [f"{row['fa3_us']:.0f}", f"{row['fa3_ratio']:.2f}"] if "fa3_us" in row else ["", ""]
-        cells = [row["modifier"], row["head_dim"], row["length"], row["tile"],
-                 f"{row['ours_us']:.0f}{'' if row['agree'] else ' (results differ)'}", f"{row['flex_us']:.0f}",
-                 f"{row['flex_ratio']:.2f}", *fa3]
+        fa3 = [us(row["fa3_us"]), f"{row['fa3_ratio']:.2f}"] if "fa3_us" in row else ["", ""]
+        torchs = "torch" if "torch_us" in row else "flex"
+        cells = [row["modifier"], row["head_dim"], row["length"], "" if torchs == "torch" else row["tile"],
+                 us(row["ours_us"]) + ("" if row["agree"] else " (results differ)"), us(row[torchs + "_us"]),
+                 f"{row[torchs + '_ratio']:.2f}", *fa3]
         lines.append("| " + " | ".join(map(str, cells)) + " |\n")
     return "".join(lines)
 
@@ -118,14 +146,13 @@ def main():
         flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
         with tempfile.TemporaryDirectory() as folder:
             for name in ROWS:
-                for dim in (64, 128):
-                    for length in (2048, 8192):
-                        row = measure(ours, fa3, flush, name, dim, length, options.seconds, pathlib.Path(folder))
-                        result["rows"].append(row)
-                        print(f"{name} D={dim} N={length} {row['tile']}: {row['ours_us']:.1f} us; " +
-                              ", ".join(f"{peer} {row[peer + '_us']:.1f} ({row[peer + '_ratio']:.3f})"
-                                        for peer in ("flex", "fa3") if peer + "_us" in row) +
-                              ("" if row["agree"] else " RESULTS DIFFER"), flush=True)
+                for dim, length in ROPE_SHAPES if name == "RoPE" else SHAPES:
+                    row = measure(ours, fa3, flush, name, dim, length, options.seconds, pathlib.Path(folder))
+                    result["rows"].append(row)
+                    print(f"{name} D={dim} N={length} {row['tile']}: {row['ours_us']:.1f} us; " +
+                          ", ".join(f"{peer} {row[peer + '_us']:.1f} ({row[peer + '_ratio']:.3f})"
+                                    for peer in ("flex", "torch", "fa3") if peer + "_us" in row) +
+                          ("" if row["agree"] else " RESULTS DIFFER"), flush=True)
     return peers.finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
 
 

@@ -38,7 +38,7 @@ void load(Peer& peer, const char* axes, const char* qkv_path) {
   for (const Axis& axis : flash_input_axes(qkv_path)) config.set(axis.name, axis.values.front());
   const DeviceInfo& info = peer.device->info();
   complete_variants(config, info);
-  if (config.text("task") != "attention") throw BadInput("a peer is task=attention");
+  if (config.text("task") == "expand") throw BadInput("a peer is task=attention or task=rope");
   if (const auto reason = skip_reason(variants_plan(config, {info}), info)) throw BadInput(*reason);
   const VariantsConfig variants = VariantsConfig::from(config);
   peer.problem.reset();  // its tensors make room
