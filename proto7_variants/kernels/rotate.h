@@ -15,7 +15,7 @@
 #define ROTATE_LEAVES_KEYS (ROTATE_KEYS == 0)
 
 constexpr int rotate_half = ROTARY_DIM / 2;
-constexpr int rotate_units = (INTERLEAVED ? HEAD_DIM : HEAD_DIM - rotate_half) / 4;
+static constexpr int rotate_units() { return (INTERLEAVED ? HEAD_DIM : HEAD_DIM - rotate_half) / 4; }
 static constexpr int rotate_unit(int number) {
   const int d = 4 * number;
   return INTERLEAVED || d < rotate_half ? d : d + rotate_half;

@@ -16,9 +16,9 @@
 /// Whether rotate_key gives what is there.
 #define ROTATE_LEAVES_KEYS 1
 /// For `wgmma`, which turns rows where they lie. What four columns from d on become depends on them and on four from
-/// rotate_partner(d) on, which may be the same, and whose partners they are. So a row falls into rotate_units units, of
+/// rotate_partner(d) on, which may be the same, and whose partners they are. So a row falls into rotate_units() units, of
 /// which each begins at rotate_unit(number) and its partner.
-constexpr int rotate_units = HEAD_DIM / 4;
+static constexpr int rotate_units() { return HEAD_DIM / 4; }
 static constexpr int rotate_unit(int number) { return 4 * number; }
 static constexpr int rotate_partner(int d) { return d; }
 

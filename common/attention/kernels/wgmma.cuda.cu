@@ -429,8 +429,8 @@ struct Consumer {
     };
     unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
 #pragma unroll 2
-    for (int unit = thread; unit < 64 * rotate_units; unit += WARPGROUP) {
-      const int own = unit / rotate_units, query = tile.first_query + index * 64 + own;
+    for (int unit = thread; unit < 64 * rotate_units(); unit += WARPGROUP) {
+      const int own = unit / rotate_units(), query = tile.first_query + index * 64 + own;
       if (!row_exists(p.attention, query)) continue;
       // Groups of 16 bytes of a panel's row are permuted (Swizzle::bytes_128).
       const auto place_of = [&](int column) {
@@ -447,7 +447,7 @@ struct Consumer {
         const Four four = rotate_query(load, query, column, context_of(p.attention, tile));
         return {pack<IN_TYPE>(four.value[0], four.value[1]), pack<IN_TYPE>(four.value[2], four.value[3])};
       };
-      const int column = rotate_unit(unit % rotate_units), partner = rotate_partner(column);
+      const int column = rotate_unit(unit % rotate_units()), partner = rotate_partner(column);
       const uint2 first = turned(column), second = turned(partner);
       *place_of(column) = first;
       *place_of(partner) = second;
