@@ -343,7 +343,8 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
     const int keys = min(end - first_key, BLOCK_C);
     tile.stage_keys(first_key, keys);
     tile.stage_values(first_key, keys);
-    for (int row = 0; row < tile.queries; row += PAIR) tile.attend(row, first_key, keys, !MASK_IS_NONE && blocks.masked);
+    const bool masked = !MASK_IS_NONE && blocks.masked;
+    for (int row = 0; row < tile.queries; row += PAIR) tile.attend(row, first_key, keys, masked);
   }
   tile.finish();
   __builtin_ia32_tilerelease();

@@ -1,7 +1,9 @@
-// How the cpu's kernels walk a tile's list of key blocks. Included behind the mask hook and the dialect.
+// How the cpu's kernels walk a tile's list of key blocks.
 #pragma once
 
+#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
+#include "common/kernel/cpu.h"
 
 /// The blocks of a tile. Without MASK_LISTS it has none, and all that the tile walks is masked.
 struct ListedBlocks {

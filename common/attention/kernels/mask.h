@@ -1,7 +1,7 @@
-// The mask hook: which pairs of a query and a key take part, beyond what the keys hook says. A pair takes part if its key
-// is in the row's range (keys.h) and visible() says so. This file has no mask; an experiment puts another text in its
-// place (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows with global
-// tokens, blocks of a table, functions of a user ...
+// The mask hook: which pairs of a query and a key take part, beyond what the keys hook says. A pair takes part if its
+// key is in the row's range (keys.h) and visible() says so. This file has no mask; an experiment puts another text in
+// its place (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows with
+// global tokens, blocks of a table, functions of a user ...
 //
 // Another text comes with the function constant MASK_LISTS in kernels with tiles. 1: a tile walks a list of key blocks,
 // which another kernel has made (mask_lists.h). 0: it walks its rows' range of keys, and asks for every pair.

@@ -11,7 +11,8 @@ struct MaskLists {
   int* counts;            // entries of each list
   int* entries;           // [lists][capacity]
   int capacity;           // blocks of a sequence
-  int rows, first_query;  // of a tile, and where the first tile of a head begins: before 0, if they are cut from the end
+  int rows;               // of a tile
+  int first_query;        // where the first tile of a head begins: before 0 if rows are cut into tiles from the last on
   int of_batch, of_head;  // lists from one to the next; 0 where they share theirs
 };
 

@@ -1,6 +1,9 @@
-// What a GPU's kernels make of the mask hook: bits for the scores that a thread holds of a matrix product. Included
-// behind the keys hook, the mask hook and the dialect.
+// What a GPU's kernels make of the mask hook: bits for the scores that a thread holds of a matrix product.
 #pragma once
+
+#include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/kernel/cuda.h"
 
 /// Of KEYS / 2 scores of two rows, number i being query + i / 2 % 2 * 8 and key + i / 4 * 8 + i % 2: whether the pair
 /// takes part is bit i % 32 of word i / 32. Rows that do not exist are taken for the nearest that does.

@@ -373,7 +373,7 @@ struct Tile {
     }
   }
 
-  // Which of the queries from `first` on see the key by the mask hook; of lanes without a query, what the last one does.
+  // Which of the queries from `first` on see the key by the mask hook; lanes without a query as the last one.
   INLINE Ints seen_by(int first, int key) const {
     Ints seen = {};
     for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {

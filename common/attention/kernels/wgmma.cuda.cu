@@ -9,8 +9,9 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
-// It takes scores (by element or tile), keys, pages and sinks by hooks (score.h, keys.h, pages.h, sink.h); no rotate
-// hook. A score hook by element gets places as Place, so that one that wants them as floats costs no conversions.
+// It takes scores (by element or tile), keys, masks, pages and sinks by hooks (score.h, keys.h, mask.h, pages.h,
+// sink.h); no rotate hook. A score hook by element gets places as Place, so that one that wants them as floats costs no
+// conversions.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
@@ -453,7 +454,8 @@ struct Consumer {
     int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
     if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
     if constexpr (MASK_LISTS) own = tile.blocks;
-    const int last = KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
+    int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
+    if constexpr (MASK_LISTS) last = 0;
     const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
     hand_back(tile.blocks, own, kv);
