@@ -110,7 +110,7 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
 /// What one warp computes. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`: of a group of four
 /// results, numbers 0 and 1 are of the first row, 2 and 3 of the second.
 struct Warp {
-  const AttentionParams& p;
+  const Params& p;
   const int batch = blockIdx.z, head = blockIdx.y;
   const int kv_head = head / (p.q_heads / p.kv_heads);
   const int first_query = (CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BLOCK_R;  // of the threadgroup
@@ -120,15 +120,14 @@ struct Warp {
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
-  MaskList list;                // MASK_LISTS: the tile's
+  unsigned list;                // MASK_LISTS: where the tile's entries begin, which takes fewer registers than a pointer
   const char *k_rows, *v_rows;  // what this thread copies next
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
   float shift[TILES][2], sum[TILES][2];
+  SeenKeys<BLOCK_C> seen[TILES][2];  // with a mask hook, of the rows
 
-  DEVICE explicit Warp(const Params& params) : p(params) {
-    if constexpr (MASK_LISTS) list = list_of(lists_of(params), batch, head, first_query);
-  }
+  DEVICE explicit Warp(const Params& params) : p(params) {}
 
   DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
@@ -144,7 +143,7 @@ struct Warp {
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
   // The number of a block, where with lists `block` is its place in the tile's list.
-  DEVICE int number_of(int block) const { return MASK_LISTS ? list.entries[block] >> 1 : block; }
+  DEVICE int number_of(int block) const { return MASK_LISTS ? lists_of(p).entries[list + block] >> 1 : block; }
 
   // ---- copies, by all threads of the threadgroup
 
@@ -353,6 +352,20 @@ struct Warp {
   }
 #endif
 
+  // What the mask hook says of a block. Before its scores are there: a hook may need their registers.
+  DEVICE void find_seen(int number) {
+    UNROLL for (int i = 0; i < 2 * TILES; ++i) {
+      seen[i / 2][i % 2].find(row + i * 8, number * BLOCK_C + 2 * quarter, sequence());
+    }
+  }
+
+  // Scores that it hides.
+  DEVICE void mask_pairs(int tile) {
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = masked_score;
+    }
+  }
+
   // Hook and mask, where the block needs them; `masked`: the mask hook too.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
@@ -373,8 +386,6 @@ struct Warp {
           end[r] = min(end[r], visible_keys(query, sequence()).end - key);
         }
       }
-      [[maybe_unused]] SeenPairs<BLOCK_C> seen;
-      if (!MASK_IS_NONE && masked) seen.find(row + tile * 16, key, context);
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
         const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
         float& value = s[tile][i / 4][i % 4];
@@ -383,13 +394,10 @@ struct Warp {
           value = log2_e * score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
         }
 #endif
-        if constexpr (!MASK_IS_NONE) {
-          if (masked && !seen[i]) value = masked_score;
-        } else if (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r])) {
-          value = masked_score;
-        }
+        if (MASK_IS_NONE && (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r]))) value = masked_score;
         if constexpr (!FOLD) value = fmaxf(value, masked_score);
       }
+      if (!MASK_IS_NONE && masked) mask_pairs(tile);
     }
   }
 
@@ -442,7 +450,11 @@ struct Warp {
     // Blocks are walked towards the first key.
     const int last_block = KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
-    if constexpr (MASK_LISTS) block = list.count - 1;
+    if constexpr (MASK_LISTS) {
+      const long long number = number_of_list(lists_of(p), batch, head, first_query);
+      list = number * lists_of(p).capacity;
+      block = lists_of(p).counts[number] - 1;
+    }
     if (block >= last_block) {
       if constexpr (PAGES_ARE_DEFAULT) find_keys(block);
       copy_q();
@@ -462,9 +474,11 @@ struct Warp {
       const int number = number_of(block);
       if (number * BLOCK_C >= some_see) continue;
       if (!KEYS_BEGIN_AT_ZERO && (number + 1) * BLOCK_C <= some_begin) continue;
+      [[maybe_unused]] const bool asked = !MASK_LISTS || lists_of(p).entries[list + block] & 1;
+      if (!MASK_IS_NONE && asked) find_seen(number);
       multiply_scores(block);
       bool masked = (number + 1) * BLOCK_C > all_see || (!KEYS_BEGIN_AT_ZERO && number * BLOCK_C < all_begin);
-      if constexpr (!MASK_IS_NONE) masked = !MASK_LISTS || list.entries[block] & 1;
+      if constexpr (!MASK_IS_NONE) masked = asked;
       if (!FOLD || masked) finish_scores(number, masked);
       UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);
       if constexpr (IN_TYPE == F32) {
@@ -535,6 +549,6 @@ struct Warp {
 }  // namespace
 
 // "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ AttentionParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
   Warp(p).run();
 }

@@ -5,30 +5,26 @@
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Of KEYS / 2 scores of two rows, number i being query + i / 2 % 2 * 8 and key + i / 4 * 8 + i % 2: whether the pair
-/// takes part is bit i % 32 of word i / 32. Rows that do not exist are taken for the nearest that does.
+/// Of a thread's KEYS / 4 scores of one row, number i being key + i / 2 * 8 + i % 2: whether the pair takes part is bit
+/// i % 32 of word i / 32.
 template <int KEYS>
-struct SeenPairs {
-  unsigned words[(KEYS / 2 + 31) / 32];
+struct SeenKeys {
+  unsigned words[(KEYS / 4 + 31) / 32];
 
   DEVICE bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 
-  /// One text for all scores: a rule may be long.
+  /// A query that does not exist is taken for the nearest that does. One text for all scores: a rule may be long.
   DEVICE void find(int query, int key, const ScoreContext& context) {
-    int rows[2], begin[2], end[2];
-    UNROLL for (int r = 0; r < 2; ++r) {
-      rows[r] = max(0, min(query + r * 8, context.q_len - 1));
-      const KeyRange range = visible_keys(rows[r], context);
-      begin[r] = range.begin;
-      end[r] = min(range.end, context.kv_len);
-    }
-    UNROLL for (int word = 0; word < (KEYS / 2 + 31) / 32; ++word) {
+    query = max(0, min(query, context.q_len - 1));
+    const KeyRange range = visible_keys(query, context);
+    const int end = min(range.end, context.kv_len);
+    UNROLL for (int word = 0; word < (KEYS / 4 + 31) / 32; ++word) {
       unsigned bits = 0;
 #pragma unroll 1
-      for (int i = 0; i < 32 && word * 32 + i < KEYS / 2; i += 4) {
-        UNROLL for (int j = 0; j < 4; ++j) {
-          const int r = j / 2, k = key + (word * 32 + i) * 2 + j % 2;
-          if (begin[r] <= k && k < end[r] && visible(rows[r], k, context)) bits |= 1u << (i + j);
+      for (int i = word * 32; i < (word + 1) * 32 && i < KEYS / 4; i += 2) {
+        UNROLL for (int j = 0; j < 2; ++j) {
+          const int k = key + i * 4 + j;
+          if (range.begin <= k && k < end && visible(query, k, context)) bits |= 1u << (i % 32 + j);
         }
       }
       words[word] = bits;

@@ -255,7 +255,7 @@ struct Consumer {
   unsigned weights[BLOCK_C / 4];
   float shift[2], sum[2], alpha[2];  // of the two rows
   bool grew;                         // whether outputs are to be multiplied by alpha
-  SeenPairs<BLOCK_C> seen;           // with a mask hook, of a block that is masked
+  SeenKeys<BLOCK_C> seen[2];         // with a mask hook, of a block that is masked
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
@@ -295,8 +295,11 @@ struct Consumer {
   // What the mask hook says of an entry's block. In the shade of the products: a hook may take long.
   DEVICE void find_seen(const WgmmaTile& tile, int entry) {
     if constexpr (!MASK_IS_NONE) {
-      const int query = tile.first_query + index * 64 + row;
-      if (entry & 1) seen.find(query, (entry >> 1) * BLOCK_C + column, context_of(p.attention, tile));
+      if (!(entry & 1)) return;
+      const ScoreContext context = context_of(p.attention, tile);
+      UNROLL for (int r = 0; r < 2; ++r) {
+        seen[r].find(tile.first_query + index * 64 + row + r * 8, (entry >> 1) * BLOCK_C + column, context);
+      }
     }
   }
 
@@ -346,9 +349,9 @@ struct Consumer {
   // Scores that the mask hook hides.
   DEVICE void mask_scores(int entry) {
     if constexpr (!MASK_IS_NONE) {
-      if (!(entry & 1)) return;
+      if ((entry & 1) == 0) return;
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-        if (!seen[i]) s[i] = masked_score;
+        if (!seen[i / 2 % 2][i / 4 * 2 + i % 2]) s[i] = masked_score;
       }
     }
   }
@@ -583,7 +586,7 @@ struct Consumer {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREADGROUPS)
-    flash_forward(const __grid_constant__ WgmmaParams p) {
+    flash_forward(const __grid_constant__ Params p) {
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
   if (threadIdx.x == 0) {

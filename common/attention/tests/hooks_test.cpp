@@ -682,7 +682,7 @@ std::vector<HookMutation> mutations(bool of_cuda) {
   if (of_cuda) {
     return {
         {"naive", "begin_ignored", "window_left", naive_cuda, "KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin)", "0"},
-        {"mma_sync", "begin_ignored", "window_left", mma_sync, "column < begin[r])) {", "false)) {"},
+        {"mma_sync", "begin_ignored", "window_left", mma_sync, "column < begin[r]))) value", "false))) value"},
         {"mma_sync", "begin_one_late", "window_left", mma_sync, "seen.begin - key;", "seen.begin - key + 1;"},
         {"mma_sync", "end_one_late", "window_left", mma_sync, "seen.end - key);", "seen.end - key + 1);"},
         {"mma_sync", "first_block_left_out", "window_both", mma_sync, "(first_query) / BLOCK_C;",
