@@ -8,7 +8,7 @@
 namespace attn {
 
 /// The claims, registered before anything runs: every modifier by itself and all together against plain attention, on
-/// each shape, and heads that share keys against heads that do not.
+/// each shape, masks by lists against other ways to the same mask, and heads that share keys against heads that do not.
 std::vector<Claim> variants_claims();
 
 }  // namespace attn

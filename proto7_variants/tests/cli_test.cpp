@@ -21,7 +21,8 @@ TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(
       "--device cpu:threads=2 --budget 4 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
       "--axis alibi=0,1 --axis window_left=-1,20 --axis soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 "
-      "--axis bias=none --axis lengths=0 --axis causal=1 --axis block_r=32 --axis block_c=16");
+      "--axis bias=none --axis lengths=0 --axis causal=1 --axis block_r=32 --axis block_c=16 --axis global_tokens=0 "
+      "--axis block_sparse=0 --axis window_by=range --axis lists=1");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   size_t cases = 0;
   for (const auto& record : records("measurements.jsonl")) {
@@ -45,6 +46,17 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
   outcome = run_line("--axis bias=hk");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("bhqk"), std::string::npos) << outcome.err;
+  // Masks: of what has none.
+  const std::string one = "--axis q_len=65 --axis window_left=-1 --axis block_sparse=0 ";
+  outcome = run_line(one + "--axis global_tokens=4 --axis window_by=range --axis lists=1");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("global_tokens=4: without window_left"), std::string::npos) << outcome.err;
+  outcome = run_line(one + "--axis global_tokens=0 --axis window_by=mask --axis lists=1");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("window_by=mask: there is no window_left"), std::string::npos) << outcome.err;
+  outcome = run_line(one + "--axis global_tokens=0 --axis window_by=range --axis lists=0");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("lists=0: only global_tokens"), std::string::npos) << outcome.err;
   outcome = run_line("--axis window_left=-2");
   EXPECT_EQ(outcome.status, 2);
 }
