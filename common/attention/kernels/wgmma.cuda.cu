@@ -300,6 +300,7 @@ struct Consumer {
       UNROLL for (int r = 0; r < 2; ++r) {
         seen[r].find(tile.first_query + index * 64 + row + r * 8, (entry >> 1) * BLOCK_C + column, context);
       }
+      __syncwarp();  // a hook may branch, and what follows wants whole warps
     }
   }
 

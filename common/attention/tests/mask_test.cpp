@@ -265,6 +265,32 @@ TEST_F(MaskListsVariants, HaveTheBlocksThatSomeRowSees) {
   }
 }
 
+TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
+  const FlashConfig config = list_config(false);
+  const DeviceInfo& info = device().info();
+  const AttentionHooks hooks = hooks_of(mask_of("table"), config.shape, true);
+  const Launch launch = mask_launch(config, info, attention_launch(config, info, &hooks), ListScope::all);
+  const FlashBackend::Lists make = mask_lists(device(), config, launch, *test::pipelines().get(launch.source).kernel);
+  const std::vector<std::byte> nothing(hooks.data.size());
+  Buffer data(device(), nothing.size()), other(device(), nothing.size());
+  data.upload(hooks.data.data(), nothing.size());
+  other.upload(nothing.data(), nothing.size());
+  AttentionParams params{};
+  params.q_heads = static_cast<int>(config.shape.q_heads);
+  params.q_len = static_cast<int>(config.shape.q_len);
+  params.kv_len = static_cast<int>(config.shape.kv_len);
+  const auto first_count = [&](const Buffer& of) {
+    params.score_data = of.data();
+    int count = -1;
+    device().download(&count, make(params).counts, sizeof count);
+    return count;
+  };
+  EXPECT_GT(first_count(data), 0);
+  data.upload(nothing.data(), nothing.size());
+  EXPECT_GT(first_count(data), 0) << "made anew for the same data";
+  EXPECT_EQ(first_count(other), 0) << "lists of other data";
+}
+
 // Of lists that say something else than the mask does: a kernel reads the blocks that are listed and no other, and asks
 // the hook about those alone that are to be masked.
 TEST_P(MaskVariants, WalkTheListAndNoMore) {
