@@ -1,6 +1,7 @@
 #include "proto7_variants/findings.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,6 +33,24 @@ Pick plain_and(const Names& modifiers) {
     std::vector<Results> picks;
     for (const Measurement* result : modified) {
       if (!plain.empty()) picks.push_back({fastest(plain), result});
+    }
+    return picks;
+  };
+}
+
+// With exactly these modifiers, and with exactly those others, of the same values where both have them.
+Pick both(const Names& baseline, const Names& contender) {
+  return [baseline, contender](const Results& group) {
+    Names shared;
+    std::ranges::copy_if(baseline, std::back_inserter(shared),
+                         [&](const std::string& name) { return std::ranges::count(contender, name) > 0; });
+    std::vector<Results> picks;
+    for (const Measurement* result : group) {
+      if (modifiers_on(result->config) != contender) continue;
+      for (const Measurement* other : group) {
+        const bool same = other->config.key(shared) == result->config.key(shared);
+        if (same && modifiers_on(other->config) == baseline) picks.push_back({other, result});
+      }
     }
     return picks;
   };
@@ -99,6 +118,21 @@ Claim share(const std::string& id, const std::string& text, double threshold, co
 bool is_plain(const Measurement& r, const std::string& task, const std::string& kv_heads_by) {
   const Case& config = r.config;
   return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
+}
+
+// The same mask two ways.
+Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
+               const Names& contender, const std::string& what, const Advice& advice) {
+  Claim claim = cost(id, text, threshold, contender, what, advice);
+  claim.hypothesis.metric = "time of the one way / time of the other, to the same mask";
+  claim.pick = both(baseline, contender);
+  claim.title = what +
+                " takes {compare.ratio:.2f} of the time (head_dim {values.contender.head_dim}, "
+                "{values.contender.q_len} queries, causal {values.contender.causal})";
+  claim.content = "At {values.contender.q_len} queries and head_dim {values.contender.head_dim} " + what +
+                  " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
+                  "time; the noise floor of the pair is {compare.aa_floor:.4f}.";
+  return claim;
 }
 
 // Query heads that share a key/value head, against as many heads of each.
@@ -325,6 +359,26 @@ std::vector<Claim> variants_claims() {
       share("together", "ALiBi, soft cap, sinks and a window together take at most twice the window's share.", 2,
             {"alibi", "soft_cap", "sinks", "window_left"}, "ALiBi, soft cap, sinks and a window",
             {"Compose modifiers as the model wants them.", "Expect modifiers to add up."}),
+      share("global_tokens", "A window with global tokens takes at most 1.5 times its share of the pairs.", 1.5,
+            {"window_left", "global_tokens"}, "a window with global tokens",
+            {"Give tiles lists of key blocks: masks that are no range cost their pairs.",
+             "Expect global tokens to cost more than their pairs."}),
+      share("block_sparse", "Blocks that a table leaves take at most 1.5 times their share of the pairs.", 1.5,
+            {"block_sparse"}, "block-sparse attention",
+            {"Draw sparse blocks no smaller than a tile: time follows.",
+             "Expect less from sparse blocks than their pairs."}),
+      two_ways("window_by_list",
+               "A window by lists takes at most 1.1 times as long as the same one by its range of keys.", 1.1,
+               {"window_left"}, {"window_left", "window_by"}, "a window by lists, not by its range,",
+               {"Write a mask as a function: lists cost next to nothing.",
+                "Write a mask as a range of keys where it is one."}),
+      two_ways("window_lists", "Lists take at most 0.6 of the time that a window takes pair by pair.", 0.6,
+               {"window_left", "window_by", "lists"}, {"window_left", "window_by"},
+               "a window by lists, not pair by pair,",
+               {"Give masks lists of key blocks.", "Leave lists out where most blocks are masked in part."}),
+      two_ways("sparse_lists", "Lists take at most 0.6 of the time that sparse blocks take pair by pair.", 0.6,
+               {"block_sparse", "lists"}, {"block_sparse"}, "block-sparse attention by lists, not pair by pair,",
+               {"Give masks lists of key blocks.", "Leave lists out where most blocks are masked in part."}),
       grouped(),
       rope_share(),
       rope_copy(),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <memory>
@@ -35,16 +36,32 @@ std::optional<UserFunction> function_of(const Option& option, const Case& config
 }  // namespace
 
 UserFunctions UserFunctions::from(const Case& config, const Files& files) {
-  return {function_of(options[0], config, files), function_of(options[1], config, files)};
+  return {function_of(options[0], config, files), function_of(options[1], config, files), config.integer("lists") != 0};
 }
 
 void UserFunctions::add_texts(AttentionHooks& hooks) const {
   if (!score && !mask) return;
   const std::string which =
       fmt::format("#define USER_SCORE {}\n#define USER_MASK {}\n", score.has_value() ? 1 : 0, mask.has_value() ? 1 : 0);
-  hooks.text = which + "#include \"proto7_variants/kernels/user_score.h\"\n";
-  // Either hook may be the first that a kernel includes.
-  hooks.includes["common/attention/kernels/keys.h"] = which + "#include \"proto7_variants/kernels/user_keys.h\"\n";
+  // Each hook may be the first that a kernel includes.
+  const auto instead = [&](const char* hook) {
+    return fmt::format("{}#include \"proto7_variants/kernels/user_{}.h\"\n", which, hook);
+  };
+  if (score) {
+    hooks.text = instead("score");
+    hooks.change = ScoreChange::any;
+  }
+  if (mask) {
+    hooks.includes["common/attention/kernels/keys.h"] = instead("keys");
+    hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
+    // A function that is not given the context is the same for all heads.
+    const bool may_take_context = std::ranges::any_of(std::array{"Context", "auto", "template"}, [&](const char* word) {
+      return mask->text.find(word) != std::string::npos;
+    });
+    if (!lists) hooks.lists = ListScope::none;
+    if (lists && may_take_context) hooks.lists = ListScope::head;
+    if (lists && hooks.lists == ListScope::none) hooks.lists = ListScope::all;
+  }
   for (const auto* function : {&score, &mask}) {
     if (!*function) continue;
     const char* const kind = function == &score ? "score" : "mask";
@@ -52,7 +69,6 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
     hooks.guarded |= (*function)->guarded;
     hooks.name += fmt::format(" {}_function={}", kind, sha256((*function)->header()));
   }
-  hooks.change = ScoreChange::any;
 }
 
 void UserFunctions::add(AttentionHooks& hooks, Device& device, PipelineCache& pipelines,
@@ -68,10 +84,10 @@ void UserFunctions::add(AttentionHooks& hooks, Device& device, PipelineCache& pi
     modify(scores, batch, head, q);
     for (const ScoreFunction& step : steps) step(scores, batch, head, q);
     // Whatever a score function makes of a score that a rule hides.
-    const auto [begin, end] = rules->visible(batch, q);
+    const auto [begin, end] = rules->range(batch, q);
     for (size_t i = 0; i < scores.size(); ++i) {
       const auto k = static_cast<int64_t>(i);
-      if (k < begin || k >= end) scores[i] = -std::numeric_limits<double>::infinity();
+      if (k < begin || k >= end || !rules->unmasked(q, k)) scores[i] = -std::numeric_limits<double>::infinity();
     }
   };
 }

@@ -15,7 +15,8 @@ namespace attn {
 /// The functions of a case, behind all other modifiers: the score function changes what they make of a score, and a
 /// pair is seen if every rule and the mask function allow it.
 struct UserFunctions {
-  std::optional<UserFunction> score, mask;
+  std::optional<UserFunction> score = {}, mask = {};
+  bool lists = true;  // the mask function has lists of key blocks, which the device makes once
 
   /// Of the files that stand in the case. Throws BadInput as function_of_case does.
   static UserFunctions from(const Case& config, const Files& files);

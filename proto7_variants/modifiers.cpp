@@ -47,11 +47,30 @@ Modifiers Modifiers::from(const Case& config) {
   m.documents = config.integer("documents");
   m.lengths = config.integer("lengths") != 0;
   m.rotary = Rotary::from(config);
+  m.global_tokens = config.integer("global_tokens");
+  m.block_sparse = config.integer("block_sparse");
+  m.window_by_mask = config.text("window_by") == "mask";
+  m.lists = config.integer("lists") != 0;
   return m;
 }
 
+std::string Modifiers::pointless(const Case& config) const {
+  if (prefix > 0 && config.integer("causal") == 0) {
+    return fmt::format("prefix={}: without causal=1 every query sees those keys anyway", prefix);
+  }
+  if (global_tokens > 0 && !window()) {
+    return fmt::format("global_tokens={}: without window_left or window_right all see those keys anyway",
+                       global_tokens);
+  }
+  if (window_by_mask && !window()) return "window_by=mask: there is no window_left or window_right";
+  if (!lists && !mask() && config.text("mask_function") == "none") {
+    return "lists=0: only global_tokens, block_sparse, window_by=mask and a mask function have lists";
+  }
+  return "";
+}
+
 bool Modifiers::change_kernel() const {
-  return alibi || sinks || lengths || soft_cap != 0 || window_left >= 0 || window_right >= 0 || prefix > 0 ||
+  return mask() || alibi || sinks || lengths || soft_cap != 0 || window_left >= 0 || window_right >= 0 || prefix > 0 ||
          documents > 0 || bias != "none" || rotary.in_kernel();
 }
 
@@ -71,6 +90,10 @@ const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
                                                                       {"prefix", int64_t{0}},
                                                                       {"documents", int64_t{0}},
                                                                       {"lengths", int64_t{0}},
+                                                                      {"global_tokens", int64_t{0}},
+                                                                      {"block_sparse", int64_t{0}},
+                                                                      {"window_by", std::string("range")},
+                                                                      {"lists", int64_t{1}},
                                                                       {"rope", std::string("none")},
                                                                       {"score_function", std::string("none")},
                                                                       {"mask_function", std::string("none")}};
@@ -128,6 +151,18 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
                          modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
   }
+  if (modifiers_.block_sparse > 0) {  // of a table of its own, so that it is the same with other modifiers
+    std::mt19937_64 of_blocks(table_seed);
+    const int64_t count = (s.kv_len + sparse_block - 1) / sparse_block,
+                  words = sparse_words(static_cast<int>(s.kv_len));
+    blocks_.resize(static_cast<size_t>(count * words));
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t column = 0; column < count; ++column) {
+        const bool drawn = static_cast<int64_t>(of_blocks() % 100) < modifiers_.block_sparse;
+        if (drawn || row == column) blocks_[static_cast<size_t>(row * words + column / 32)] |= 1u << column % 32;
+      }
+    }
+  }
   if (modifiers_.bias != "none") {
     bias_elements_ = 1;
     const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}, {'k', s.kv_len}};
@@ -150,12 +185,22 @@ AttentionHooks ModifiedAttention::texts() const {
   const Modifiers& m = modifiers_;
   AttentionHooks hooks;
   hooks.text = instead("score");
-  for (const char* hook : {"keys", "sink"}) {
+  for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
-  hooks.constants = {{"ALIBI", m.alibi},   {"SOFT_CAP", m.soft_cap},       {"BIAS", m.bias != "none"},
-                     {"SINKS", m.sinks},   {"WINDOW_LEFT", m.window_left}, {"WINDOW_RIGHT", m.window_right},
-                     {"PREFIX", m.prefix}, {"DOCUMENTS", m.documents > 0}, {"LENGTHS", m.lengths}};
+  hooks.constants = {{"ALIBI", m.alibi},
+                     {"SOFT_CAP", m.soft_cap},
+                     {"BIAS", m.bias != "none"},
+                     {"SINKS", m.sinks},
+                     {"WINDOW_LEFT", m.window_left},
+                     {"WINDOW_RIGHT", m.window_right},
+                     {"PREFIX", m.prefix},
+                     {"DOCUMENTS", m.documents > 0},
+                     {"LENGTHS", m.lengths},
+                     {"GLOBAL_TOKENS", m.global_tokens},
+                     {"BLOCK_SPARSE", m.block_sparse > 0},
+                     {"WINDOW_BY_MASK", m.window_by_mask}};
+  if (m.mask() && m.lists) hooks.lists = m.lengths ? ListScope::sequence : ListScope::all;
   if (m.rotary.in_kernel()) {
     const bool keys = m.rotary.by == "kernel";
     hooks.rotation = keys ? Rotation::all : Rotation::queries;
@@ -188,19 +233,22 @@ AttentionHooks ModifiedAttention::hooks() const {
   const auto before_keys = static_cast<int>(std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * half * 4);
   head.cosines = append(hooks.data, angles_.cosines) + before_keys;
   head.sines = append(hooks.data, angles_.sines) + before_keys;
+  head.blocks = append(hooks.data, blocks_);
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
   std::ranges::copy(bytes_of(head), hooks.data.begin());
 
-  hooks.name =
-      fmt::format("alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={}", m.alibi,
-                  m.soft_cap, m.bias, m.sinks, m.window_left, m.window_right, m.prefix, m.documents, m.lengths);
+  hooks.name = fmt::format(
+      "alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={} "
+      "global_tokens={} block_sparse={}",
+      m.alibi, m.soft_cap, m.bias, m.sinks, m.window_left, m.window_right, m.prefix, m.documents, m.lengths,
+      m.global_tokens, m.block_sparse);
   const auto self = std::make_shared<ModifiedAttention>(*this);
   hooks.reference = [self](std::span<double> scores, int64_t batch, int64_t head_index, int64_t q) {
-    const auto [begin, end] = self->visible(batch, q);
+    const auto [begin, end] = self->range(batch, q);
     for (size_t i = 0; i < scores.size(); ++i) {
       const auto k = static_cast<int64_t>(i);
-      scores[i] = begin <= k && k < end ? self->changed(scores[i], batch, head_index, q, k)
-                                        : -std::numeric_limits<double>::infinity();
+      scores[i] = begin <= k && k < end && self->unmasked(q, k) ? self->changed(scores[i], batch, head_index, q, k)
+                                                                : -std::numeric_limits<double>::infinity();
     }
   };
   if (m.sinks) {
@@ -211,13 +259,16 @@ AttentionHooks ModifiedAttention::hooks() const {
   return hooks;
 }
 
-std::pair<int64_t, int64_t> ModifiedAttention::visible(int64_t batch, int64_t q) const {
+std::pair<int64_t, int64_t> ModifiedAttention::range(int64_t batch, int64_t q) const {
   const Modifiers& m = modifiers_;
-  const int64_t own = q + shape_.kv_len - shape_.q_len;
+  const int64_t own = own_key(q);
   int64_t begin = 0, end = shape_.causal ? own + 1 : shape_.kv_len;
   if (m.prefix > 0) end = std::max(own + 1, m.prefix);
-  if (m.window_left >= 0) begin = std::max(begin, own - m.window_left);
-  if (m.window_right >= 0) end = std::min(end, own + m.window_right + 1);
+  const auto [first, last] = window(own);
+  if (m.global_tokens == 0) {
+    begin = std::max(begin, first);
+    end = std::min(end, last);
+  }
   if (m.lengths) end = std::min<int64_t>(end, lengths_[static_cast<size_t>(batch)]);
   if (m.documents > 0) {
     const auto key = static_cast<size_t>(std::max<int64_t>(own, 0));
@@ -227,13 +278,51 @@ std::pair<int64_t, int64_t> ModifiedAttention::visible(int64_t batch, int64_t q)
   return {begin, std::clamp<int64_t>(end, 0, shape_.kv_len)};
 }
 
+std::pair<int64_t, int64_t> ModifiedAttention::window(int64_t own) const {
+  const Modifiers& m = modifiers_;
+  return {m.window_left >= 0 ? own - m.window_left : 0, m.window_right >= 0 ? own + m.window_right + 1 : shape_.kv_len};
+}
+
+bool ModifiedAttention::block_seen(int64_t own, int64_t block) const {
+  if (modifiers_.block_sparse == 0) return true;
+  const int64_t row = std::max<int64_t>(own, 0) / sparse_block, words = sparse_words(static_cast<int>(shape_.kv_len));
+  return (blocks_[static_cast<size_t>(row * words + block / 32)] >> block % 32 & 1) != 0;
+}
+
+bool ModifiedAttention::unmasked(int64_t q, int64_t k) const {
+  const Modifiers& m = modifiers_;
+  const int64_t own = own_key(q);
+  const auto [first, last] = window(own);
+  const bool in_window = m.global_tokens == 0 || std::min(own, k) < m.global_tokens || (first <= k && k < last);
+  return in_window && block_seen(own, k / sparse_block);
+}
+
+int64_t ModifiedAttention::keys_between(int64_t own, int64_t begin, int64_t end) const {
+  int64_t keys = 0;
+  for (int64_t key = begin; key < end;) {
+    const int64_t next = std::min(end, (key / sparse_block + 1) * sparse_block);
+    if (block_seen(own, key / sparse_block)) keys += next - key;
+    key = next;
+  }
+  return keys;
+}
+
+int64_t ModifiedAttention::keys_seen(int64_t batch, int64_t q) const {
+  const Modifiers& m = modifiers_;
+  const int64_t own = own_key(q);
+  const auto [begin, end] = range(batch, q);
+  if (m.global_tokens == 0 || own < m.global_tokens) return keys_between(own, begin, end);
+  // The window, and what of the global keys is before it or behind it.
+  const auto [first, last] = window(own);
+  const int64_t global = std::min(end, m.global_tokens);
+  return keys_between(own, std::max(begin, first), std::min(end, last)) +
+         keys_between(own, begin, std::min(global, first)) + keys_between(own, std::max(begin, last), global);
+}
+
 double ModifiedAttention::visible_pairs() const {
   double pairs = 0;
   for (int64_t batch = 0; batch < shape_.batch; ++batch) {
-    for (int64_t q = 0; q < shape_.q_len; ++q) {
-      const auto [begin, end] = visible(batch, q);
-      pairs += static_cast<double>(std::max<int64_t>(end - begin, 0));
-    }
+    for (int64_t q = 0; q < shape_.q_len; ++q) pairs += static_cast<double>(keys_seen(batch, q));
   }
   return pairs * static_cast<double>(shape_.q_heads);
 }

@@ -13,8 +13,8 @@
 
 namespace attn {
 
-/// All of them compose with each other, and with causal attention; kernels/score.h, keys.h and sink.h say what each
-/// does. Every default is off.
+/// All of them compose with each other, and with causal attention; kernels/score.h, keys.h, mask.h and sink.h say what
+/// each does. Every default is off.
 struct Modifiers {
   bool alibi = false, sinks = false, lengths = false;
   int64_t soft_cap = 0;                         // the cap
@@ -23,9 +23,19 @@ struct Modifiers {
   int64_t documents = 0;                        // keys of a document, on average
   std::string bias = "none";                    // the axes that the tensor has; along the others it is shared
   Rotary rotary = {};
+  int64_t global_tokens = 0;    // beside a window: first keys and queries that see and are seen by all
+  int64_t block_sparse = 0;     // per cent of the blocks of positions that are seen; 0: all
+  bool window_by_mask = false;  // the window is asked for pair by pair, and no range
+  bool lists = true;            // what is asked for pair by pair has lists of key blocks
+
+  bool window() const { return window_left >= 0 || window_right >= 0; }
+  /// Whether some rule is asked for pair by pair.
+  bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
 
   /// Throws BadInput for what makes no sense on any device.
   static Modifiers from(const Case& config);
+  /// Why a case is no other than one without some modifier; empty where it is. A sweep crosses such values.
+  std::string pointless(const Case& config) const;
   /// Whether the kernel is another one than without modifiers: launches that turn Q and K before it change nothing in
   /// it.
   bool change_kernel() const;
@@ -52,8 +62,11 @@ class ModifiedAttention {
   AttentionHooks texts() const;
   /// The same with the tables that it reads, and the oracle's functions.
   AttentionHooks hooks() const;
-  /// First and last key, plus one, that a query sees, within [0, kv_len]; none where the first is not before the last.
-  std::pair<int64_t, int64_t> visible(int64_t batch, int64_t q) const;
+  /// First and last key, plus one, that a query sees but for unmasked(), within [0, kv_len]; none where the first is
+  /// not before the last.
+  std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
+  /// Whether the rules that are no range let a query see a key: of global tokens, with their window, and of blocks.
+  bool unmasked(int64_t q, int64_t k) const;
   /// Query-key pairs that no rule hides, over the whole batch.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
@@ -63,6 +76,11 @@ class ModifiedAttention {
  private:
   float bias_at(int64_t element) const;
   double changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const;
+  int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
+  std::pair<int64_t, int64_t> window(int64_t own) const;
+  bool block_seen(int64_t own, int64_t block) const;
+  int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;  // that are seen, by the blocks
+  int64_t keys_seen(int64_t batch, int64_t q) const;
 
   Modifiers modifiers_;
   AttentionShape shape_;
@@ -70,6 +88,7 @@ class ModifiedAttention {
   std::vector<float> slopes_, sinks_;
   RopeTable angles_;                      // from the first position that a query or a key has
   std::vector<int> lengths_, documents_;  // documents: begin and end for each key
+  std::vector<unsigned> blocks_;          // as ModifierData has them
   int64_t bias_strides_[4] = {}, bias_elements_ = 0;
 };
 

@@ -83,14 +83,12 @@ Plan variants_plan(const Case& config, const Setting& setting) {
     before.launches.push_back(std::move(copies.launches.front()));
     before.work.bytes += copies.work.bytes;
   }
+  if (const std::string reason = variants.modifiers.pointless(config); !reason.empty()) return {.unable = reason};
   const FlashConfig flash = variants.attention();
   const ModifiedAttention attention(variants.modifiers, flash);
   AttentionHooks hooks = attention.texts();
   variants.functions.add_texts(hooks);
   Plan plan = attention_plan(flash, device, variants.has_hooks() ? &hooks : nullptr);
-  if (const int64_t prefix = variants.modifiers.prefix; prefix > 0 && config.integer("causal") == 0) {
-    plan.unable = fmt::format("prefix={}: without causal=1 every query sees those keys anyway", prefix);
-  }
   plan.work.flops = 4 * static_cast<double>(flash.shape.head_dim) * attention.visible_pairs();
   plan.work.bytes += static_cast<double>(attention.bias_elements()) * sizeof(float) + before.work.bytes;
   plan.launches.insert(plan.launches.begin(), before.launches.begin(), before.launches.end());
@@ -118,9 +116,11 @@ VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, Varia
     config.functions.add(*hooks, device, pipelines, attention);
     if (config.functions.mask) {
       const MaskOracle mask(device, pipelines, *config.functions.mask, flash.shape);
+      MaskOracle::Seen also;
+      if (modifiers.mask()) also = [&](int64_t q, int64_t k) { return attention.unmasked(q, k); };
       counted_ = planned;
       counted_->flops = 4 * static_cast<double>(flash.shape.head_dim) *
-                        mask.visible_pairs([&](int64_t batch, int64_t q) { return attention.visible(batch, q); });
+                        mask.visible_pairs([&](int64_t batch, int64_t q) { return attention.range(batch, q); }, also);
     }
   }
   attention_.emplace(device, pipelines, read, flash, std::move(hooks));

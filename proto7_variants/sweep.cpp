@@ -48,6 +48,10 @@ std::vector<AxisInfo> variants_axes() {
        longest_sequence,
        1},
       {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1},
+      {"global_tokens", "with a window: first tokens that see all and that all see; 0: none", {}, 0, 4096, 1},
+      {"block_sparse", "per cent of the blocks of 128 x 128 positions that are seen; 0: all", {}, 0, 99, 1},
+      {"window_by", "what the window is: a range of keys, or a mask", {"range", "mask"}, 0, 0, 1},
+      {"lists", "1: masks have lists of key blocks; 0: each pair is asked for", {}, 0, 1, 1},
       {"rope",
        "rotary positions. before: a launch turns Q and K; query: it turns K, and the attention kernel Q; kernel: the "
        "attention kernel turns both",
@@ -99,6 +103,16 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
       add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
+    // Masks. Tiles of the size of the blocks, which they then meet one by one.
+    const Axis rows = integers("block_r", {128}), keys = integers("block_c", {128});
+    const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});
+    for (const int64_t causal : {0, 1}) {
+      add(length, dims, causal, {window, integers("global_tokens", {64})});
+      add(length, dims, causal, {integers("block_sparse", {25, 50}), rows, keys});
+    }
+    add(length, dims, 0, {integers("block_sparse", {25}), no_lists, rows, keys});
+    add(length, dims, 1, {window, by_mask});
+    add(length, dims, 1, {window, by_mask, no_lists});
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
     // Lengths differ between sequences only.

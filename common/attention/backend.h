@@ -9,6 +9,7 @@
 
 #include "common/attention/hook.h"
 #include "common/attention/kernels/attention.h"
+#include "common/attention/kernels/mask_lists.h"
 #include "common/attention/reference.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
@@ -58,11 +59,20 @@ class FlashBackend {
                                                  const AttentionHooks* hooks = nullptr) const = 0;
   /// Fills the tile where it is 0: the one expected to be fastest for the shape.
   virtual void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints = {}) const = 0;
+  /// Where the first tile of a head begins: at query 0, or before it where rows are cut into tiles from the last on.
+  virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
+  /// Lists of key blocks for a launch with these parameters (mask_lists.h).
+  using Lists = std::function<MaskLists(const AttentionParams&)>;
   /// What encodes a launch on the tensors that the parameters point to. It keeps what a launch takes beside them (a
   /// list of tiles, counters) on the device, so that two launches of one launcher must not run at the same time.
+  /// `lists`: of a kernel that was compiled with MASK_LISTS=1, else empty.
   using Launcher = std::function<void(CommandEncoder&, const AttentionParams&)>;
-  virtual Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch,
-                            const Kernel& kernel) const = 0;
+  virtual Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel,
+                            Lists lists = {}) const = 0;
+
+ protected:
+  /// Encodes a kernel whose parameters are those of attention, or those with lists behind.
+  static Launcher plain_launcher(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
 const FlashBackend& cpu_flash();   // backend_cpu.cpp

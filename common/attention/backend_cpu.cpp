@@ -150,11 +150,9 @@ class CpuFlash : public FlashBackend {
     }
   }
 
-  Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
-                    const Kernel& kernel) const override {
-    return [launch, &kernel](CommandEncoder& encoder, const AttentionParams& params) {
-      encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, params);
-    };
+  Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch, const Kernel& kernel,
+                    Lists lists) const override {
+    return plain_launcher(launch, kernel, std::move(lists));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "common/attention/backend.h"
@@ -195,20 +196,21 @@ class CudaFlash : public FlashBackend {
     }
   }
 
-  Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch,
-                    const Kernel& kernel) const override {
-    if (kernel_of(config, device.info()) != "wgmma") {
-      return [launch, &kernel](CommandEncoder& encoder, const AttentionParams& params) {
-        encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, params);
-      };
-    }
+  int64_t first_query(const FlashConfig& config, const DeviceInfo& device) const override {
+    return kernel_of(config, device) == "wgmma" ? wgmma_first_query(config) : 0;
+  }
+
+  Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel,
+                    Lists lists) const override {
+    if (kernel_of(config, device.info()) != "wgmma") return plain_launcher(launch, kernel, std::move(lists));
     const std::vector<WgmmaTile> schedule = wgmma_schedule(config, device.info());
     const auto tiles = std::make_shared<Buffer>(device, schedule.size() * sizeof(WgmmaTile));
     tiles->upload(schedule.data(), tiles->bytes());
     const unsigned zeros[2] = {};
     const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
     counters->upload(zeros, sizeof zeros);
-    return [config, launch, &kernel, tiles, counters](CommandEncoder& encoder, const AttentionParams& params) {
+    return [config, launch, &kernel, lists = std::move(lists), tiles, counters](CommandEncoder& encoder,
+                                                                                const AttentionParams& params) {
       const AttentionShape& shape = config.shape;
       const int64_t panels = wgmma_panels(shape.head_dim), rows = config.block_c;
       const DType in = config.dtype;
@@ -224,7 +226,14 @@ class CudaFlash : public FlashBackend {
       wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());
       wgmma.tile_count = static_cast<unsigned>(tiles->bytes() / sizeof(WgmmaTile));
       wgmma.counters = static_cast<unsigned*>(counters->data());
-      encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, wgmma);
+      const auto dispatch = [&](const auto& all) {
+        encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, all);
+      };
+      if (lists) {
+        dispatch(WithLists<WgmmaParams>{wgmma, lists(params)});
+      } else {
+        dispatch(wgmma);
+      }
     };
   }
 

@@ -1,5 +1,5 @@
-// Hooks: what a caller puts in the place of common/attention/kernels/score.h, keys.h, pages.h, rotate.h and sink.h, for
-// the kernel and for the oracle.
+// Hooks: what a caller puts in the place of common/attention/kernels/score.h, keys.h, mask.h, pages.h, rotate.h and
+// sink.h, for the kernel and for the oracle.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,11 @@ enum class ScoreChange { none, linear, any };
 /// Which rows the rotate hook changes.
 enum class Rotation { none, queries, all };
 
+/// What has lists of key blocks of its own, where a mask hook's tiles walk lists (kernels/mask_lists.h): nothing, so
+/// that tiles walk the range of their rows' keys and ask for every pair; or, as the mask depends on it, all sequences
+/// together, each sequence, or each head.
+enum class ListScope { none, all, sequence, head };
+
 /// Changed attention: the hooks' texts for the kernel, what they need beside them, and the same for the oracle.
 struct AttentionHooks {
   std::string text = {};                        // in place of common/attention/kernels/score.h; empty: the identity
@@ -29,7 +34,8 @@ struct AttentionHooks {
   std::vector<KernelSource> fragments;          // what the text declares and does not define
   Linking linking = Linking::before_optimizer;
   std::vector<std::byte> data;            // what ScoreContext::data points to
-  ScoreFunction reference = {};           // also of the keys hook, which masks what it leaves out
+  ListScope lists = ListScope::none;      // of the mask hook
+  ScoreFunction reference = {};           // also of the keys hook and the mask hook, which mask what they leave out
   SinkFunction sink = {};                 // empty: there is none
   std::string name;                       // hooks of the same inputs with the same name have the same reference
   FunctionConstants constants = {};       // that the text reads

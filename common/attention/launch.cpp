@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/attention/mask_lists.h"
 #include "common/base/error.h"
 
 namespace attn {
@@ -33,6 +34,13 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device, cons
   return backend.skip_reason(config, device, hooks).value_or("");
 }
 
+constexpr const char* mask_header = "common/attention/kernels/mask.h";
+
+// `naive` has no tiles, and asks for every pair.
+bool walks_lists(const FlashConfig& config, const AttentionHooks* hook) {
+  return hook && hook->lists != ListScope::none && config.variant != "naive";
+}
+
 }  // namespace
 
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
@@ -47,6 +55,9 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
     launch.source.linking = hook->linking;
     launch.source.constants.merge(hook->constants);
     launch.source.guarded = hook->guarded;
+    if (hook->includes.contains(mask_header) && config.variant != "naive") {
+      launch.source.constants["MASK_LISTS"] = walks_lists(config, hook);
+    }
   }
   return launch;
 }
@@ -64,7 +75,13 @@ AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const
   const Plan plan = attention_plan(config, device.info(), hook, std::move(run_time));
   if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
   const Launch& launch = plan.launches.front();
-  launcher_ = FlashBackend::of(device.info()).launcher(device, config, launch, *pipelines.get(launch.source).kernel);
+  FlashBackend::Lists lists;
+  if (walks_lists(config, hook)) {
+    const Launch blocks = mask_launch(config, device.info(), launch, hook->lists);
+    lists = mask_lists(device, config, blocks, *pipelines.get(blocks.source).kernel);
+  }
+  launcher_ = FlashBackend::of(device.info())
+                  .launcher(device, config, launch, *pipelines.get(launch.source).kernel, std::move(lists));
 }
 
 void AttentionLaunch::encode(CommandEncoder& encoder, const AttentionTensors& tensors) const {

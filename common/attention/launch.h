@@ -33,6 +33,10 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 
 /// A kernel that is loaded for one configuration, ready to be encoded on any tensors of its shape. Two launches of one
 /// AttentionLaunch must not run at the same time. It lives no longer than its device and pipelines.
+///
+/// Where a mask hook wants lists of key blocks, the first encode() has the device make them, and waits for that: the
+/// hook's data have to be there. Later ones use the same lists until `hook_data` is another pointer, whose encode()
+/// makes them anew in the same memory.
 class AttentionLaunch {
  public:
   /// Throws CompileError, and BadInput where the device does not take the configuration.

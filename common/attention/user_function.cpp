@@ -285,7 +285,7 @@ ScoreFunction MaskOracle::reference() const {
   };
 }
 
-double MaskOracle::visible_pairs(const Range& range) const {
+double MaskOracle::visible_pairs(const Range& range, const Seen& seen) const {
   const std::lock_guard lock(rows_->mutex);
   const AttentionShape& shape = rows_->shape;
   const int64_t pairs = shape.batch * shape.q_heads * shape.q_len * shape.kv_len;
@@ -309,7 +309,8 @@ double MaskOracle::visible_pairs(const Range& range) const {
           before = bound;
           const auto [begin, end] = range(batch, q);
           const auto row_begin = rows_->seen.begin() + row * shape.kv_len;
-          if (begin < end) count += static_cast<double>(std::count(row_begin + begin, row_begin + end, 1));
+          if (!seen && begin < end) count += static_cast<double>(std::count(row_begin + begin, row_begin + end, 1));
+          for (int64_t k = begin; seen && k < end; ++k) count += row_begin[k] == 1 && seen(q, k) ? 1 : 0;
         }
       }
     }

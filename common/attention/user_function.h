@@ -58,10 +58,12 @@ class MaskOracle {
 
   /// First key, and last key plus one, that other rules leave to a query.
   using Range = std::function<std::pair<int64_t, int64_t>(int64_t batch, int64_t q)>;
-  /// Query-key pairs within `range` that the function leaves, over the whole batch; where there are more than 2^28
-  /// pairs, by the rows of every n-th query. Throws std::runtime_error where an end of keys() decreases from a row to
-  /// the next that was looked at.
-  double visible_pairs(const Range& range) const;
+  /// Whether other rules, that are no range, let a query see a key.
+  using Seen = std::function<bool(int64_t q, int64_t k)>;
+  /// Query-key pairs within `range` that `seen`, which may be empty, and the function leave, over the whole batch;
+  /// where there are more than 2^28 pairs, by the rows of every n-th query. Throws std::runtime_error where an end of
+  /// keys() decreases from a row to the next that was looked at.
+  double visible_pairs(const Range& range, const Seen& seen = {}) const;
 
  private:
   struct Rows;

@@ -28,17 +28,19 @@ std::vector<int64_t> sections(const FlashConfig& config, const DeviceInfo& devic
 
 }  // namespace
 
+int64_t wgmma_first_query(const FlashConfig& config) {
+  return config.shape.causal ? divide_up(config.shape.q_len, 64) * 64 - config.row_tiles() * config.block_r : 0;
+}
+
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device) {
   const AttentionShape& shape = config.shape;
   const int64_t tiles_of_head = config.row_tiles();
-  // Causal rows are cut into tiles from the last on: consumers without rows are then those of the shortest tile.
-  const int64_t before = shape.causal ? tiles_of_head * config.block_r - divide_up(shape.q_len, 64) * 64 : 0;
   std::vector<WgmmaTile> tiles;
   tiles.reserve(static_cast<size_t>(shape.batch * shape.q_heads * tiles_of_head));
   int64_t first_pair = 0;
   for (const int64_t heads : sections(config, device)) {
     for (int64_t tile = tiles_of_head - 1; tile >= 0; --tile) {
-      const int64_t first = tile * config.block_r - before;
+      const int64_t first = wgmma_first_query(config) + tile * config.block_r;
       const int64_t last = std::min(first + config.block_r, shape.q_len) - 1;
       int64_t end = shape.kv_len;
       if (shape.causal) {

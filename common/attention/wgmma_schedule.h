@@ -12,4 +12,8 @@ namespace attn {
 /// within a section of heads whose K and V stay in the last-level cache (kernels/README.md).
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
+/// Where a head's first tile begins. Causal rows are cut into tiles from the last on, in units of 64: consumers without
+/// rows are then those of the shortest tile.
+int64_t wgmma_first_query(const FlashConfig& config);
+
 }  // namespace attn

@@ -1,7 +1,7 @@
 // Which keys a query sees: those that all rules allow. Its own key is that of its position, the last query's the last.
 //   CAUSAL         up to its own
 //   PREFIX         up to its own, and all of the first PREFIX keys; for kernels with CAUSAL=0
-//   WINDOW_LEFT    so many before its own; -1: all
+//   WINDOW_LEFT    so many before its own; -1: all; where WINDOW_IN_MASK, mask.h has the window
 //   WINDOW_RIGHT   so many behind its own; -1: all
 //   LENGTHS        the first keys of the sequence, as many as a table says; those behind them are padding
 //   DOCUMENTS      those of its own key's document
@@ -10,8 +10,8 @@
 #include "common/attention/kernels/attention.h"
 #include "proto7_variants/kernels/modifiers.h"
 
-#define KEYS_BEGIN_AT_ZERO (WINDOW_LEFT < 0 && DOCUMENTS == 0)
-#define KEYS_ARE_DEFAULT (KEYS_BEGIN_AT_ZERO && WINDOW_RIGHT < 0 && LENGTHS == 0 && PREFIX == 0)
+#define KEYS_BEGIN_AT_ZERO ((WINDOW_LEFT < 0 || WINDOW_IN_MASK) && DOCUMENTS == 0)
+#define KEYS_ARE_DEFAULT (KEYS_BEGIN_AT_ZERO && (WINDOW_RIGHT < 0 || WINDOW_IN_MASK) && LENGTHS == 0 && PREFIX == 0)
 
 static inline int least(int a, int b) { return a < b ? a : b; }
 static inline int most(int a, int b) { return a > b ? a : b; }
@@ -22,10 +22,10 @@ static inline KeyRange visible_keys(int q, const ScoreContext& context) {
   if constexpr (PREFIX != 0) {
     keys.end = most(causal_end(q, context.q_len, context.kv_len), PREFIX);
   }
-  if constexpr (WINDOW_LEFT >= 0) {
+  if constexpr (WINDOW_LEFT >= 0 && !WINDOW_IN_MASK) {
     keys.begin = most(keys.begin, own - static_cast<int>(WINDOW_LEFT));
   }
-  if constexpr (WINDOW_RIGHT >= 0) {
+  if constexpr (WINDOW_RIGHT >= 0 && !WINDOW_IN_MASK) {
     keys.end = least(keys.end, own + static_cast<int>(WINDOW_RIGHT) + 1);
   }
   if constexpr (LENGTHS != 0) {

@@ -1,6 +1,6 @@
 // The user's functions (--score-function, --mask-function), each in a scope of its own. The hooks beside this file that
-// take them in are user_score.h and user_keys.h; the host puts these in place of score.h and keys.h where there is a
-// function, and defines USER_SCORE and USER_MASK, 1 where there is one of the kind.
+// take them in are user_score.h, and user_keys.h and user_visible.h; the host puts these in place of score.h, or keys.h
+// and mask.h, where there is a function of the kind, and defines USER_SCORE and USER_MASK, 1 where there is one.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

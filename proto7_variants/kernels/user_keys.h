@@ -6,11 +6,7 @@
 #undef visible_keys
 #include "proto7_variants/kernels/user_functions.h"
 
-#if USER_MASK
 constexpr bool user_bounds = user_mask::has_bound<ScoreContext>;
-#else
-constexpr bool user_bounds = false;
-#endif
 [[maybe_unused]] constexpr bool modified_are_default = KEYS_ARE_DEFAULT, modified_begin_at_zero = KEYS_BEGIN_AT_ZERO;
 #undef KEYS_ARE_DEFAULT
 #undef KEYS_BEGIN_AT_ZERO
@@ -19,12 +15,10 @@ constexpr bool user_bounds = false;
 
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
   KeyRange keys = modified_keys(q, context);
-#if USER_MASK
   if constexpr (user_bounds) {
     const KeyRange bound = user_mask::bound_of(q, context);
     keys.begin = most(keys.begin, bound.begin);
     keys.end = least(keys.end, bound.end);
   }
-#endif
   return keys;
 }

@@ -29,7 +29,7 @@ TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
       "--axis kv_heads=3 --axis task=attention --axis kv_heads_by=index "
       "--axis alibi=0,1 --axis window_left=-1,20 --axis soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 "
       "--axis bias=none --axis lengths=0 --axis rope=none --axis causal=1 --axis block_r=32 "
-      "--axis block_c=16");
+      "--axis block_c=16 --axis global_tokens=0 --axis block_sparse=0 --axis window_by=range --axis lists=1");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   size_t cases = 0;
   for (const auto& record : records("measurements.jsonl")) {
@@ -182,7 +182,8 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
       "--axis kv_heads=2 --axis causal=1 --axis dtype=f32 --axis out_dtype=f32 --axis variant=tuned "
       "--axis layout=bhsd,bshd --axis kv_heads_by=index,copy --axis alibi=0 --axis soft_cap=0 --axis sinks=0 "
       "--axis documents=0 --axis prefix=0 --axis bias=none --axis lengths=0 --axis window_left=-1 "
-      "--axis task=attention,expand --axis rope=none";
+      "--axis task=attention,expand --axis rope=none --axis global_tokens=0 --axis block_sparse=0 "
+      "--axis window_by=range --axis lists=1";
   const Outcome outcome = run_line(shape);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::map<std::string, int> cases;
@@ -224,14 +225,25 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
   EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
 }
 
-// A prefix in the sweep does not keep anybody from asking for full attention.
-TEST_F(VariantsCliTest, SkipsAPrefixWithoutACausalMask) {
-  const Outcome outcome = run_line(
-      "--axis prefix=5 --axis task=attention --axis causal=0 --axis q_len=20 --axis head_dim=16 --only verify");
-  EXPECT_EQ(outcome.status, 0) << outcome.err;
-  for (const auto& record : records("measurements.jsonl")) {
-    EXPECT_EQ(record["status"], "skipped");
-    EXPECT_NE(record["reason"].get<std::string>().find("prefix=5: without causal=1"), std::string::npos);
+// A value in the sweep does not keep anybody from asking for what it makes no sense with.
+TEST_F(VariantsCliTest, SkipsModifiersThatChangeNothing) {
+  for (const auto& [axes, reason] :
+       {std::pair{"--axis prefix=5 --axis causal=0", "prefix=5: without causal=1"},
+        {"--axis global_tokens=4 --axis window_left=-1", "global_tokens=4: without window"},
+        {"--axis window_by=mask --axis window_left=-1", "there is no window_left"},
+        {"--axis lists=0 --axis window_by=range --axis block_sparse=0 "
+         "--axis global_tokens=0 --axis window_left=-1",
+         "lists=0: only global_tokens"}}) {
+    std::filesystem::remove(path("measurements.jsonl"));
+    const Outcome outcome =
+        run_line(std::string(axes) + " --axis task=attention --axis q_len=20 --axis head_dim=16 --only verify");
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    int skipped = 0;
+    for (const auto& record : records("measurements.jsonl")) {
+      if (record["status"] == "skipped")
+        skipped += record["reason"].get<std::string>().find(reason) != std::string::npos;
+    }
+    EXPECT_GT(skipped, 0) << axes;
   }
 }
 

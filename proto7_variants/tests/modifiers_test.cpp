@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -41,6 +42,23 @@ std::vector<Switch> switches() {
           {"prefix", [](Modifiers& m) { m.prefix = 21; }},
           {"documents", [](Modifiers& m) { m.documents = 12; }},
           {"lengths", [](Modifiers& m) { m.lengths = true; }},
+          {"global_tokens",
+           [](Modifiers& m) {
+             m.window_left = 9;
+             m.window_right = 4;
+             m.global_tokens = 16;
+           }},
+          {"block_sparse", [](Modifiers& m) { m.block_sparse = 40; }},
+          {"window_by_mask",
+           [](Modifiers& m) {
+             m.window_left = 9;
+             m.window_by_mask = true;
+           }},
+          {"no_lists",
+           [](Modifiers& m) {
+             m.block_sparse = 40;
+             m.lists = false;
+           }},
           {"rope", [](Modifiers& m) { m.rotary = {.by = "query", .config = {.head_dim = 40, .rotary_dim = 24}}; }}};
 }
 
@@ -53,7 +71,12 @@ FlashConfig small_config(const std::string& name) {
   FlashConfig config;
   config.variant = name.substr(0, name.find("_bf16"));
   config.dtype = name.ends_with("_bf16") ? DType::bf16 : DType::f32;
-  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 70, .kv_len = 83, .head_dim = 40};
+  config.shape = {.batch = 2,
+                  .q_heads = 6,
+                  .kv_heads = 2,
+                  .q_len = 270,
+                  .kv_len = 283,
+                  .head_dim = 40};  // three blocks of positions
   config.block_r = on_cuda ? 64 : 32;
   config.block_c = 16;
   return config;
@@ -110,7 +133,7 @@ class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
 INSTANTIATE_TEST_SUITE_P(All, KernelModifiers, testing::ValuesIn(kernels()), [](const auto& i) { return i.param; });
 
 TEST_P(KernelModifiers, EachIsRightOnOddShapes) {
-  for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {1, 130}}) {
+  for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {1, 130}, {270, 283}}) {
     for (const bool causal : {false, true}) {
       config_.shape.q_len = q_len;
       config_.shape.kv_len = kv_len;
@@ -129,6 +152,8 @@ TEST_P(KernelModifiers, AllAtOnce) {
   Modifiers modifiers;
   for (const Switch& one : switches()) one.turn_on(modifiers);
   expect_right(modifiers, "all");
+  modifiers.lists = true;
+  expect_right(modifiers, "all, with lists");
   config_.layout = Layout::bshd;
   config_.shape.q_len = 83;
   config_.shape.kv_len = 70;  // the first queries see no key
@@ -244,6 +269,46 @@ TEST(VisiblePairs, AreThoseThatTheRulesLeave) {
   EXPECT_EQ(ModifiedAttention(modifiers, config).visible_pairs(), 3 * 2 * (5 + 5 + 5 + 6));
 }
 
+TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
+  FlashConfig config;
+  config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 300, .kv_len = 420};
+  for (const bool causal : {false, true}) {
+    for (const int64_t global : {0, 3, 150, 500}) {
+      for (const int64_t sparse : {0, 30}) {
+        for (const auto& [left, right] : {std::pair{9, 4}, {-1, 0}, {200, -1}, {0, 130}}) {
+          Modifiers modifiers{.lengths = true, .window_left = left, .window_right = right};
+          modifiers.documents = causal ? 70 : 0;
+          modifiers.global_tokens = global;
+          modifiers.block_sparse = sparse;
+          config.shape.causal = causal;
+          const ModifiedAttention attention(modifiers, config);
+          const ScoreFunction reference = attention.hooks().reference;
+          double pairs = 0;
+          for (int64_t batch = 0; batch < 2; ++batch) {
+            for (int64_t q = 0; q < config.shape.q_len; ++q) {
+              std::vector<double> scores(static_cast<size_t>(config.shape.keys_seen(q)), 0.0);
+              reference(scores, batch, 0, q);
+              pairs += 2 * static_cast<double>(std::ranges::count(scores, 0.0));
+            }
+          }
+          EXPECT_EQ(attention.visible_pairs(), pairs) << "causal " << causal << " global " << global << " sparse "
+                                                      << sparse << " window " << left << " " << right;
+        }
+      }
+    }
+  }
+}
+
+// The share that is asked for, of blocks far from the diagonal; and the diagonal.
+TEST(VisiblePairs, OfSparseBlocksAreTheirShare) {
+  FlashConfig config;
+  config.shape = {.q_len = 16384, .kv_len = 16384};
+  Modifiers modifiers;
+  modifiers.block_sparse = 25;
+  const double blocks = ModifiedAttention(modifiers, config).visible_pairs() / (128 * 128);
+  EXPECT_NEAR((blocks - 128) / (128 * 127), 0.25, 0.02);
+}
+
 struct ModifierMutation {
   const char *modifier, *what, *file, *from, *to;
 };
@@ -251,8 +316,11 @@ void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << muta
 
 constexpr const char* score_text = "proto7_variants/kernels/score.h";
 constexpr const char* keys_text = "proto7_variants/kernels/keys.h";
+constexpr const char* mask_text = "proto7_variants/kernels/mask.h";
 constexpr const char* sink_text = "proto7_variants/kernels/sink.h";
 constexpr const char* rotate_text = "proto7_variants/kernels/rotate.h";
+const char* const lists_text =
+    on_cuda ? "common/attention/kernels/mask_blocks.cuda.cu" : "common/attention/kernels/mask_blocks.cpu.cpp";
 
 std::vector<ModifierMutation> modifier_mutations() {
   std::vector<ModifierMutation> all = {
@@ -270,6 +338,19 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"prefix", "prefix_ends_the_row", keys_text, "most(causal_end", "least(causal_end"},
       {"documents", "document_of_the_key_before", keys_text, "[most(own, 0)]", "[most(own - 1, 0)]"},
       {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"},
+      {"global_tokens", "global_key_forgotten", mask_text, "k < static_cast<int>(GLOBAL_TOKENS)",
+       "k + 1 < static_cast<int>(GLOBAL_TOKENS)"},
+      {"global_tokens", "global_query_forgotten", mask_text, "own < static_cast<int>(GLOBAL_TOKENS)",
+       "own + 1 < static_cast<int>(GLOBAL_TOKENS)"},
+      {"global_tokens", "global_list_without_its_flag", lists_text, "2 * block + !all", "2 * block"},
+      {"window_by_mask", "masked_window_one_too_wide", mask_text, "k >= own - static_cast<int>(WINDOW_LEFT)",
+       "k + 1 >= own - static_cast<int>(WINDOW_LEFT)"},
+      {"window_by_mask", "masked_window_without_its_flag", lists_text, "2 * block + !all", "2 * block"},
+      {"block_sparse", "block_of_the_row_and_not_its_position", mask_text, "own < 0 ? 0 : own / sparse_block",
+       "(own + 13) / sparse_block"},
+      {"block_sparse", "blocks_transposed", mask_text,
+       "row * sparse_words(context.kv_len) + column / 32] >> column % 32",
+       "column * sparse_words(context.kv_len) + row / 32] >> row % 32"},
       {"rope", "turned_the_other_way", rotate_text, "second ? partner : -partner", "second ? -partner : partner"},
       {"rope", "partner_in_the_wrong_half", rotate_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
       {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
@@ -301,9 +382,10 @@ struct FunctionMutation {
 void PrintTo(const FunctionMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 constexpr FunctionMutation function_mutations[] = {
-    {"function_sees_another_query", "user_score.h", "user_score::score(s, q, k,", "user_score::score(s, q + 1, k,"},
-    {"mask_forgotten", "user_score.h", "if (!user_mask::visible", "if (0 && !user_mask::visible"},
-    {"mask_of_another_key", "user_score.h", "visible(q, k,", "visible(q, k + 1,"},
+    {"function_sees_another_query", "user_score.h", "modified_score(s, q, k, context), q, k,",
+     "modified_score(s, q, k, context), q + 1, k,"},
+    {"mask_forgotten", "user_visible.h", "&& user_mask::visible(q, k, context)", ""},
+    {"mask_of_another_key", "user_visible.h", "user_mask::visible(q, k,", "user_mask::visible(q, k + 1,"},
     {"bound_forgotten", "user_keys.h", "least(keys.end, bound.end)", "keys.end"}};
 
 class MutatedFunctions : public OnDevice<testing::TestWithParam<FunctionMutation>> {};

@@ -25,6 +25,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/listed_blocks.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
@@ -235,7 +237,7 @@ struct Tile {
   }
 
   // Rows `first` to `first` + 32 of the tile against the block of keys.
-  INLINE void attend(int first, int first_key, int block_keys) {
+  INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     const int hidden = keys_before(first_query + first, first_key, needed);
     if (needed == hidden) return;
@@ -248,12 +250,20 @@ struct Tile {
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
+      if (masked) mask(first + r, scores + r * S_STEP, first_key, before, visible);
       raise_maximum(first + r, scores + r * S_STEP, begin, before, visible, keys);
     }
     for (int r = 0; r < PAIR; ++r) weigh(first + r, scores + r * S_STEP, weights + r * W_STEP, begin, keys);
     for (int column = 0; column < DIM; column += PAIR) {
       multiply_tiles(o + first * O_STEP + column, O_STEP * 4, weights + begin, W_STEP * 2,
                      v + begin / 2 * V_STEP + column, V_STEP * 4, (keys - begin) / PAIR, true);
+    }
+  }
+
+  // By the mask hook, of a block's keys from `begin` to `end`; of rows without a query, as the last one's.
+  INLINE void mask(int row, float* s, int first_key, int begin, int end) const {
+    for (int key = begin; key < end; ++key) {
+      if (!::visible(min(first_query + row, p.q_len - 1), first_key + key, context())) s[key] = masked_score;
     }
   }
 
@@ -315,9 +325,11 @@ struct Tile {
   }
 };
 
+using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
+
 }  // namespace
 
-extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
   static_assert(IN_TYPE == BF16 && SCORE_IS_IDENTITY && ROTATE_IS_IDENTITY);
   static const TileShapes shapes;
   __builtin_ia32_tile_loadconfig(&shapes);
@@ -325,11 +337,14 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   tile.begin();
   const int end = tile.keys_seen(tile.first_query + tile.queries - 1, 0, params->kv_len);
   const int begin = tile.keys_before(tile.first_query, 0, end);
+  [[maybe_unused]] ListedBlocks blocks(*params, tile.batch, tile.head, tile.first_query);
   for (int first_key = begin; first_key < end; first_key += BLOCK_C) {
+    if (MASK_LISTS && !blocks.next(first_key)) break;
     const int keys = min(end - first_key, BLOCK_C);
     tile.stage_keys(first_key, keys);
     tile.stage_values(first_key, keys);
-    for (int row = 0; row < tile.queries; row += PAIR) tile.attend(row, first_key, keys);
+    const bool masked = !MASK_IS_NONE && blocks.masked;
+    for (int row = 0; row < tile.queries; row += PAIR) tile.attend(row, first_key, keys, masked);
   }
   tile.finish();
   __builtin_ia32_tilerelease();

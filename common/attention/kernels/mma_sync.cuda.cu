@@ -35,6 +35,8 @@
 // Checked: flash_forward[BLOCK_C=16,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=0,OUT_TYPE=0] without spills
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/mma_sync.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
@@ -42,6 +44,7 @@
 #include "common/attention/kernels/sink.h"
 #include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
+#include "common/attention/kernels/seen_pairs.h"
 
 #ifndef SCORE_GRAIN
 #define SCORE_GRAIN SCORE_ELEMENT
@@ -63,6 +66,7 @@ constexpr int TILES = layout.warp_rows / 16;  // of query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int STEPS = DIM * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
 // Of f32 a thread reads SPAN columns of V at once, where registers allow it. So column n of product i of SPAN is column
 // SPAN n + i of V.
@@ -106,7 +110,7 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
 /// What one warp computes. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`: of a group of four
 /// results, numbers 0 and 1 are of the first row, 2 and 3 of the second.
 struct Warp {
-  const AttentionParams& p;
+  const Params& p;
   const int batch = blockIdx.z, head = blockIdx.y;
   const int kv_head = head / (p.q_heads / p.kv_heads);
   const int first_query = (CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BLOCK_R;  // of the threadgroup
@@ -116,12 +120,14 @@ struct Warp {
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
+  unsigned list;                // MASK_LISTS: where the tile's entries begin, which takes fewer registers than a pointer
   const char *k_rows, *v_rows;  // what this thread copies next
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
   float shift[TILES][2], sum[TILES][2];
+  SeenKeys<BLOCK_C> seen[TILES][2];  // with a mask hook, of the rows
 
-  DEVICE explicit Warp(const AttentionParams& params) : p(params) {}
+  DEVICE explicit Warp(const Params& params) : p(params) {}
 
   DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
@@ -136,12 +142,20 @@ struct Warp {
   // Where those begin that the rows from `query` on see.
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
+  // The number of a block, where with lists `block` is its place in the tile's list.
+  DEVICE int number_of(int block) const { return MASK_LISTS ? lists_of(p).entries[list + block] >> 1 : block; }
+
   // ---- copies, by all threads of the threadgroup
 
   // Eight threads copy a row. This thread's part of the row that it begins with.
   DEVICE const char* find_rows(const void* tensor, const TensorStrides& strides, int of_head, int first) const {
     const long long index = batch * strides.batch + of_head * strides.head + (first + threadIdx.x / 8) * strides.row;
     return static_cast<const char*>(tensor) + index * ELEMENT_BYTES + threadIdx.x % 8 * 16;
+  }
+
+  DEVICE void find_keys(int number) {
+    k_rows = find_rows(p.k, p.k_strides, kv_head, number * BLOCK_C);
+    v_rows = find_rows(p.v, p.v_strides, kv_head, number * BLOCK_C);
   }
 
   // ROWS rows, of which `count` are there, to threadgroup memory; zeros elsewhere.
@@ -186,17 +200,19 @@ struct Warp {
     }
   }
 
-  // The block of keys at k_rows and v_rows, which move to the one before it.
+  // The block of keys at k_rows and v_rows, which move to the one before it; with lists they are found anew.
   DEVICE void copy_block(int block) {
-    const int buffer = block % layout.stages * KV_BYTES, count = p.kv_len - block * BLOCK_C;
+    const int number = number_of(block);
+    const int buffer = block % layout.stages * KV_BYTES, count = p.kv_len - number * BLOCK_C;
     if constexpr (PAGES_ARE_DEFAULT) {
+      if constexpr (MASK_LISTS) find_keys(number);
       copy_rows<BLOCK_C>(layout.k + buffer, k_rows, p.k_strides.row, count);
       copy_rows<BLOCK_C>(layout.v + buffer, v_rows, p.v_strides.row, count);
       k_rows -= BLOCK_C * ELEMENT_BYTES * p.k_strides.row;
       v_rows -= BLOCK_C * ELEMENT_BYTES * p.v_strides.row;
     } else {
-      copy_pages(layout.k + buffer, p.k, p.k_strides, block * BLOCK_C);
-      copy_pages(layout.v + buffer, p.v, p.v_strides, block * BLOCK_C);
+      copy_pages(layout.k + buffer, p.k, p.k_strides, number * BLOCK_C);
+      copy_pages(layout.v + buffer, p.v, p.v_strides, number * BLOCK_C);
     }
     commit_copies();
   }
@@ -224,7 +240,7 @@ struct Warp {
   }
   DEVICE void turn_keys(int block) {
     turn_rows<BLOCK_C>(layout.k + block % layout.stages * KV_BYTES, [&](auto load, int row, int d) {
-      return rotate_key(load, min(block * int{BLOCK_C} + row, p.kv_len - 1), d, sequence());
+      return rotate_key(load, min(number_of(block) * int{BLOCK_C} + row, p.kv_len - 1), d, sequence());
     });
   }
 
@@ -336,9 +352,23 @@ struct Warp {
   }
 #endif
 
-  // Hook and mask, where the block needs them.
-  DEVICE void finish_scores(int block) {
-    const int key = block * BLOCK_C + 2 * quarter;
+  // What the mask hook says of a block. Before its scores are there: a hook may need their registers.
+  DEVICE void find_seen(int number) {
+    UNROLL for (int i = 0; i < 2 * TILES; ++i) {
+      seen[i / 2][i % 2].find(row + i * 8, number * BLOCK_C + 2 * quarter, sequence());
+    }
+  }
+
+  // Scores that it hides.
+  DEVICE void mask_pairs(int tile) {
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = masked_score;
+    }
+  }
+
+  // Hook and mask, where the block needs them; `masked`: the mask hook too.
+  DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
+    const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
 #if SCORE_GRAIN != SCORE_ELEMENT
@@ -364,9 +394,10 @@ struct Warp {
           value = log2_e * score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
         }
 #endif
-        if (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r])) value = masked_score;
+        if (MASK_IS_NONE && (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r]))) value = masked_score;
         if constexpr (!FOLD) value = fmaxf(value, masked_score);
       }
+      if (!MASK_IS_NONE && masked) mask_pairs(tile);
     }
   }
 
@@ -417,13 +448,15 @@ struct Warp {
     const int all_see = keys_seen(first_query + first_row), some_see = keys_seen(last);
     const int all_begin = keys_before(last), some_begin = keys_before(first_query + first_row);
     // Blocks are walked towards the first key.
-    const int last_block = KEYS_BEGIN_AT_ZERO ? 0 : keys_before(first_query) / BLOCK_C;
+    const int last_block = KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
+    if constexpr (MASK_LISTS) {
+      const long long number = number_of_list(lists_of(p), batch, head, first_query);
+      list = number * lists_of(p).capacity;
+      block = lists_of(p).counts[number] - 1;
+    }
     if (block >= last_block) {
-      if constexpr (PAGES_ARE_DEFAULT) {
-        k_rows = find_rows(p.k, p.k_strides, kv_head, block * BLOCK_C);
-        v_rows = find_rows(p.v, p.v_strides, kv_head, block * BLOCK_C);
-      }
+      if constexpr (PAGES_ARE_DEFAULT) find_keys(block);
       copy_q();
       copy_block(block);
     }
@@ -438,12 +471,15 @@ struct Warp {
         turn_keys(block);
         __syncthreads();
       }
-      if (block * BLOCK_C >= some_see) continue;
-      if (!KEYS_BEGIN_AT_ZERO && (block + 1) * BLOCK_C <= some_begin) continue;
+      const int number = number_of(block);
+      if (number * BLOCK_C >= some_see) continue;
+      if (!KEYS_BEGIN_AT_ZERO && (number + 1) * BLOCK_C <= some_begin) continue;
+      [[maybe_unused]] const bool asked = !MASK_LISTS || lists_of(p).entries[list + block] & 1;
+      if (!MASK_IS_NONE && asked) find_seen(number);
       multiply_scores(block);
-      if (!FOLD || (block + 1) * BLOCK_C > all_see || (!KEYS_BEGIN_AT_ZERO && block * BLOCK_C < all_begin)) {
-        finish_scores(block);
-      }
+      bool masked = (number + 1) * BLOCK_C > all_see || (!KEYS_BEGIN_AT_ZERO && number * BLOCK_C < all_begin);
+      if constexpr (!MASK_IS_NONE) masked = asked;
+      if (!FOLD || masked) finish_scores(number, masked);
       UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);
       if constexpr (IN_TYPE == F32) {
         multiply_outputs_f32(block);
@@ -513,6 +549,6 @@ struct Warp {
 }  // namespace
 
 // "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ AttentionParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
   Warp(p).run();
 }

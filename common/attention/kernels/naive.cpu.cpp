@@ -5,6 +5,7 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
@@ -44,6 +45,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     }
     const float s = score(p.scale * dot, query, key, context) * log2_e;
     scores[key] = s > masked_score ? s : masked_score;
+    if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = masked_score;
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
   float sum = SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum);

@@ -11,6 +11,7 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
@@ -71,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     }
     const float s = score(p.scale * dot, query, key, context) * log2_e;
     scores[key] = fmaxf(s, masked_score);
+    if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = masked_score;
     maximum = fmaxf(maximum, scores[key]);
   }
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });

@@ -9,6 +9,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/listed_blocks.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
@@ -36,9 +38,11 @@ INLINE void add_scaled(float* y, const float* x, float factor) {
   for (int d = 0; d < HEAD_DIM; d += step) store(y + d, load<Lanes>(y + d) + load<Lanes>(x + d) * factor);
 }
 
+using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
+
 }  // namespace
 
-extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
   const AttentionParams& p = *params;
   const int tile = static_cast<int>(CAUSAL ? group->count[0] - 1 - group->index[0] : group->index[0]);
   const int head = static_cast<int>(group->index[1]);
@@ -86,7 +90,9 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   };
   const int end = keys_of(rows - 1);
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
+  [[maybe_unused]] ListedBlocks blocks(*params, batch, head, first_query);
   for (int first_key = begin_of(0); first_key < end; first_key += BLOCK_C) {
+    if (MASK_LISTS && !blocks.next(first_key)) break;
     const int block = end - first_key < BLOCK_C ? end - first_key : static_cast<int>(BLOCK_C);
     const int at_once = PAGES_ARE_DEFAULT ? block : 1;  // keys that are known to lie next to each other
     int key = 0;
@@ -108,6 +114,9 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
         const float scaled = p.scale * dot(q + row * HEAD_DIM, k + key * HEAD_DIM);
         const float s = score(scaled, first_query + row, first_key + key, context) * log2_e;
         scores[key] = s > masked_score ? s : masked_score;
+        if (!MASK_IS_NONE && blocks.masked && !::visible(first_query + row, first_key + key, context)) {
+          scores[key] = masked_score;
+        }
         new_maximum = scores[key] > new_maximum ? scores[key] : new_maximum;
       }
       const float alpha = __builtin_exp2f(maximum[row] - new_maximum);  // what older outputs shrink by

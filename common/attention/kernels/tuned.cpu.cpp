@@ -25,6 +25,8 @@
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/listed_blocks.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
@@ -302,7 +304,7 @@ struct Tile {
   // Scores of the block's keys from `begin` to `keys`, hooked and masked, to scores[key][query]; raises new_maximum to
   // their maximum. Meanwhile, without ASK_AHEAD, panel i asks for cache line i of the next block's rows of V, so that
   // staging them finds them near.
-  INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys,
+  INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();
     const float* q = q_panels + panel * DEPTH * PANEL;
@@ -340,7 +342,7 @@ struct Tile {
       }
       float* to = scores + key * PANEL;
       const bool as_they_are =
-          SCORE_IS_IDENTITY && key + rows <= seen_by_all && (KEYS_BEGIN_AT_ZERO || key >= hidden_from_some);
+          SCORE_IS_IDENTITY && key + rows <= seen_by_all && (KEYS_BEGIN_AT_ZERO || key >= hidden_from_some) && !masked;
       multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
         if (!ASK_AHEAD && PAGES_ARE_DEFAULT && panel < ROW_LINES)
@@ -361,11 +363,23 @@ struct Tile {
           if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r, context);
           s = visible[v] > key + r ? s : Floats{} + masked_score;
           if constexpr (!KEYS_BEGIN_AT_ZERO) s = hidden[v] <= key + r ? s : Floats{} + masked_score;
+          if (masked && key + r < keys) {
+            s = seen_by(first + v * VECTOR_WIDTH, first_key + key + r) ? s : Floats{} + masked_score;
+          }
           new_maximum[v] = larger(new_maximum[v], s);
           store(at, s);
         }
       }
     }
+  }
+
+  // Which of the queries from `first` on see the key by the mask hook; lanes without a query as the last one.
+  INLINE Ints seen_by(int first, int key) const {
+    Ints seen = {};
+    for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
+      seen[lane] = ::visible(min(first + lane, p.q_len - 1), key, context()) ? -1 : 0;
+    }
+    return seen;
   }
 
   [[maybe_unused]] static INLINE void apply_hook(Floats& scores_of_key, [[maybe_unused]] int query,
@@ -456,15 +470,19 @@ struct Tile {
   }
 };
 
+using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
+
 }  // namespace
 
-extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* group) {
+extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
   Tile tile(*params, *group);
   tile.begin();
   const int last = tile.first_query + tile.queries - 1;
   const int end = tile.keys_seen(last, 0, params->kv_len);
   const int begin = tile.keys_before(tile.first_query, 0, end);
+  [[maybe_unused]] ListedBlocks blocks(*params, tile.batch, tile.head, tile.first_query);
   for (int first_key = begin; first_key < end; first_key += BLOCK_C) {
+    if (MASK_LISTS && !blocks.next(first_key)) break;
     const int block_keys = Tile::min(end - first_key, BLOCK_C);
     if constexpr (COPY_K) {
       if constexpr (BF16_DOT) {
@@ -490,7 +508,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
       UNROLL for (int v = 0; v < VECTORS; ++v) {
         new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);
       }
-      tile.compute_scores(panel, first_key, first, keys, block_keys, new_maximum);
+      tile.compute_scores(panel, first_key, first, keys, block_keys, !MASK_IS_NONE && blocks.masked, new_maximum);
       tile.softmax(panel, first, keys, new_maximum, alpha);
       tile.accumulate(panel, first, keys, alpha);
     }

@@ -9,9 +9,9 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
-// It takes scores (by element or tile), keys, pages, sinks and the rotation of queries by hooks (score.h, keys.h,
-// pages.h, sink.h, rotate.h). A score hook by element gets places as Place, so that one that wants them as floats costs no conversions. What a
-// hook with SCORE_IS_LINEAR adds is part of the product.
+// It takes scores (by element or tile), keys, masks, pages, sinks and the rotation of queries by hooks (score.h, keys.h,
+// mask.h, pages.h, sink.h, rotate.h). A score hook by element gets places as Place, so that one that wants them as
+// floats costs no conversions. What a hook with SCORE_IS_LINEAR adds is part of the product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
@@ -25,6 +25,8 @@
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2,assembler=-O1]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
@@ -32,6 +34,7 @@
 #include "common/attention/kernels/wgmma.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/wgmma.h"
+#include "common/attention/kernels/seen_pairs.h"
 
 #ifndef SCORE_IN
 #define SCORE_IN 1.0f
@@ -61,6 +64,7 @@ static_assert(!PING_PONG || CONSUMERS > 1);
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
+using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
@@ -86,6 +90,7 @@ struct Barriers {
   Barrier tile_full, tile_empty;
   WgmmaTile tile;   // from the scheduler to the others
   int first_block;  // of keys that some row of the tile sees, where they do not begin at key 0
+  const int* list;  // MASK_LISTS: entries of the tile, in place of blocks
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
@@ -136,12 +141,24 @@ DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
 }
 
-DEVICE void schedule(const WgmmaParams& p) {
+// The tile's list; of an empty one its first entry, which is masked.
+[[maybe_unused]] DEVICE void find_list(const MaskLists& lists, Barriers& bars) {
+  const MaskList list = list_of(lists, bars.tile.batch, bars.tile.head, bars.tile.first_query);
+  bars.list = list.entries;
+  bars.first_block = 0;
+  bars.tile.blocks = max(list.count, 1);
+}
+
+DEVICE void schedule(const Params& p) {
   Barriers& bars = barriers();
   unsigned parity = 0;
   for (unsigned number = blockIdx.x; number < p.tile_count; number = gridDim.x + atomicAdd(p.counters, 1)) {
     bars.tile = p.tiles[number];
-    if constexpr (!KEYS_ARE_DEFAULT) find_blocks(p.attention, bars);
+    if constexpr (MASK_LISTS) {
+      find_list(lists_of(p), bars);
+    } else if constexpr (!KEYS_ARE_DEFAULT) {
+      find_blocks(p.attention, bars);
+    }
     bars.tile_full.arrive();
     bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles taken earlier are badly balanced
     parity ^= 1;
@@ -205,11 +222,13 @@ DEVICE void produce(const WgmmaParams& p) {
     const WgmmaTile tile = bars.tile;
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
+    [[maybe_unused]] const int* const list = bars.list;
     bool first = true;
 #pragma unroll 1  // this warpgroup has few registers
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
+      const int from = MASK_LISTS ? (list[key / BLOCK_C] >> 1) * BLOCK_C : key;
       if (key == first_key) bars.tile_empty.arrive();
-      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, key, tile, p.attention);
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention);
       if (first) {
 #pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
@@ -221,7 +240,7 @@ DEVICE void produce(const WgmmaParams& p) {
         q_parity ^= 1;
         first = false;
       }
-      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, key, tile, p.attention);
+      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention);
       kv.advance();
     }
   }
@@ -245,6 +264,7 @@ struct Consumer {
   unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
   float offset[2];                   // LINEAR: of the block, what its number 0 has, in base 2
   bool grew;                         // whether outputs are to be multiplied by alpha
+  SeenKeys<BLOCK_C> seen[2];         // with a mask hook, of a block that is masked
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
@@ -282,6 +302,18 @@ struct Consumer {
     mma_commit();
   }
 
+  // What the mask hook says of an entry's block. In the shade of the products: a hook may take long.
+  DEVICE void find_seen(const WgmmaTile& tile, int entry) {
+    if constexpr (!MASK_IS_NONE) {
+      if (!(entry & 1)) return;
+      const ScoreContext context = context_of(p.attention, tile);
+      UNROLL for (int r = 0; r < 2; ++r) {
+        seen[r].find(tile.first_query + index * 64 + row + r * 8, (entry >> 1) * BLOCK_C + column, context);
+      }
+      __syncwarp();  // a hook may branch, and what follows wants whole warps
+    }
+  }
+
   // The block's scores, with hook and mask. All rows see the blocks from `hidden` to `visible`.
   DEVICE void read_scores(const WgmmaTile& tile, int block, int hidden, int visible) {
     const AttentionParams& a = p.attention;
@@ -302,8 +334,8 @@ struct Consumer {
       UNROLL for (int r = 0; r < 2; ++r) offset[r] = slope * static_cast<float>(block * BLOCK_C - own - r * 8);
     }
     if constexpr (FOLD) {
-      if (block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
-      if constexpr (!KEYS_BEGIN_AT_ZERO) {
+      if (MASK_IS_NONE && block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
+      if constexpr (!KEYS_BEGIN_AT_ZERO && MASK_IS_NONE) {
         if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);
       }
       read_s(s);
@@ -320,11 +352,21 @@ struct Consumer {
         s[i] = score(s[i], first_query.after(i / 2 % 2 * 8), first_key.after(i / 4 * 8 + i % 2), context);
       }
 #endif
-      if (masked) {
+      if (MASK_IS_NONE && masked) {
         UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
           const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
           if (from_first >= end[r] || (!KEYS_BEGIN_AT_ZERO && from_first < begin[r])) s[i] = masked_score;
         }
+      }
+    }
+  }
+
+  // Scores that the mask hook hides.
+  DEVICE void mask_scores(int entry) {
+    if constexpr (!MASK_IS_NONE) {
+      if ((entry & 1) == 0) return;
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        if (!seen[i / 2 % 2][i / 4 * 2 + i % 2]) s[i] = masked_score;
       }
     }
   }
@@ -389,6 +431,7 @@ struct Consumer {
       tile_parity ^= 1;
       const WgmmaTile tile = bars.tile;
       const int first_block = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block;
+      [[maybe_unused]] const int* const list = bars.list;
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
       // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
@@ -401,7 +444,7 @@ struct Consumer {
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
       if constexpr (!ROTATE_IS_IDENTITY) rotate_queries(tile);
-      attend(tile, first_block, kv);
+      attend(tile, first_block, list, kv);
       store(tile);
     }
     if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
@@ -473,7 +516,7 @@ struct Consumer {
     }
   }
 
-  DEVICE void attend(const WgmmaTile& tile, int first_block, Ring<STAGES>& kv) {
+  DEVICE void attend(const WgmmaTile& tile, int first_block, [[maybe_unused]] const int* list, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64;
@@ -482,7 +525,9 @@ struct Consumer {
     // Blocks that its rows see, from `last` to before `own`; at least one, and one of the tile's.
     int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
     if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
-    const int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
+    if constexpr (MASK_LISTS) own = tile.blocks;
+    int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
+    if constexpr (MASK_LISTS) last = 0;
     const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
     hand_back(tile.blocks, own, kv);
@@ -496,20 +541,24 @@ struct Consumer {
         bars.k_full[kv.index].wait(kv.parity);
         wait_turn();
       }
+      const int entry = MASK_IS_NONE || block < last ? 0 : MASK_LISTS ? list[block] : 2 * block + 1;
       multiply_scores(kv.index, block >= last);
       if (first) {
         pass_turn();
+        find_seen(tile, entry);
         mma_wait<0>();
       } else {
         bars.v_full[previous.index].wait(previous.parity);
         multiply_outputs(previous.index, block == own - 2);
         if (block >= last) pass_turn();
+        find_seen(tile, entry);
         mma_wait<1>();
       }
       if (block < last) break;
       release(bars.k_empty[kv.index]);
       if (block == last) release(bars.q_empty[index]);
-      read_scores(tile, block, hidden, visible);
+      read_scores(tile, MASK_IS_NONE ? block : entry >> 1, hidden, visible);
+      mask_scores(entry);
       softmax();
       mma_wait<0>();
       if (!first) release(bars.v_empty[previous.index]);
@@ -606,7 +655,7 @@ struct Consumer {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREADGROUPS)
-    flash_forward(const __grid_constant__ WgmmaParams p) {
+    flash_forward(const __grid_constant__ Params p) {
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
   if constexpr (LINEAR) {

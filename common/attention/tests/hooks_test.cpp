@@ -683,12 +683,12 @@ std::vector<HookMutation> mutations(bool of_cuda) {
   if (of_cuda) {
     return {
         {"naive", "begin_ignored", "window_left", naive_cuda, "KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin)", "0"},
-        {"mma_sync", "begin_ignored", "window_left", mma_sync, "column < begin[r])) value", "false)) value"},
+        {"mma_sync", "begin_ignored", "window_left", mma_sync, "column < begin[r]))) value", "false))) value"},
         {"mma_sync", "begin_one_late", "window_left", mma_sync, "seen.begin - key;", "seen.begin - key + 1;"},
         {"mma_sync", "end_one_late", "window_left", mma_sync, "seen.end - key);", "seen.end - key + 1);"},
         {"mma_sync", "first_block_left_out", "window_both", mma_sync, "(first_query) / BLOCK_C;",
          "(first_query) / BLOCK_C + 1;"},
-        {"mma_sync", "block_unmasked", "window_both", mma_sync, "block * BLOCK_C < all_begin", "block < 0"},
+        {"mma_sync", "block_unmasked", "window_both", mma_sync, "number * BLOCK_C < all_begin", "block < 0"},
         {"wgmma", "begin_ignored", "window_left", wgmma,
          "if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);", ""},
         {"wgmma", "begin_one_late", "window_left", wgmma, "seen.begin - key;", "seen.begin - key + 1;"},
@@ -705,7 +705,8 @@ std::vector<HookMutation> mutations(bool of_cuda) {
          "const int key = row;"},
         {"naive", "queries_not_turned", "rotate", naive_cuda, "rotate_query(load_q, query, d, context)", "load_q(d)"},
         {"mma_sync", "queries_not_turned", "rotate", mma_sync, "if (first) turn_queries();", ""},
-        {"mma_sync", "keys_of_another_position", "rotate", mma_sync, "min(block * int{BLOCK_C} + row", "min(row"}};
+        {"mma_sync", "keys_of_another_position", "rotate", mma_sync, "min(number_of(block) * int{BLOCK_C} + row",
+         "min(row"}};
   }
   return {
       {"naive", "begin_ignored", "window_left", naive_cpu, "KEYS_BEGIN_AT_ZERO || visible.begin < 0", "true"},

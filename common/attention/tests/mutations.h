@@ -141,7 +141,7 @@ inline std::vector<BlockMutation> block_mutations() {
   constexpr const char* k_block = "shared_address(memory + layout.k) + block % layout.stages";
   constexpr const char* v_block = "shared_address(memory + layout.v) + block % layout.stages";
   constexpr const char* v_block_f32 = "memory + layout.v + block % layout.stages";
-  constexpr const char* mask = "if (block >= visible) mask_s<";
+  constexpr const char* mask = "if (MASK_IS_NONE && block >= visible) mask_s<";
   return {{tuned_file, "first_block_dropped", block_loop, from_second},
           {tuned_file, "last_block_dropped", block_loop, to_last},
           {tuned_file, "block_dropped", block_loop, without_one},
@@ -188,8 +188,8 @@ inline std::vector<BlockMutation> block_mutations() {
           {mma_sync_file, "first_block_dropped", "for (; block >= last_block; --block)",
            "for (; block > last_block; --block)"},
           {mma_sync_file, "last_block_dropped", "+ BLOCK_C - 1) / BLOCK_C - 1;", "+ BLOCK_C - 1) / BLOCK_C - 2;"},
-          {mma_sync_file, "block_dropped", "if (block * BLOCK_C >= some_see) continue;",
-           "if (block == 100 || block * BLOCK_C >= some_see) continue;"},
+          {mma_sync_file, "block_dropped", "if (number * BLOCK_C >= some_see) continue;",
+           "if (number == 100 || number * BLOCK_C >= some_see) continue;"},
           {mma_sync_file, "block_doubled", "UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);",
            "UNROLL for (int tile = 0; tile < TILES; ++tile) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {\n"
            "          if (block == 100) s[tile][i / 4][i % 4] += FOLD ? 1 / scale_log2 : 1;\n        }\n"

@@ -34,7 +34,7 @@ UserFunction score_of(const std::string& text) { return mine(FunctionKind::score
 UserFunction mask_of(const std::string& text) { return mine(FunctionKind::mask, text); }
 
 template <typename Action>
-std::string refusal(const Action& action) {
+std::string function_refusal(const Action& action) {
   try {
     action();
   } catch (const BadInput& error) {
@@ -48,7 +48,7 @@ class FunctionFileTest : public testing::Test {
   std::string path(const std::string& name) const { return folder_.path() / name; }
   std::string refusal_of(const std::string& text) const {
     std::ofstream(path("f.cpp"), std::ios::binary) << text;
-    std::string message = refusal([&] { read_function(FunctionKind::score, path("f.cpp")); });
+    std::string message = function_refusal([&] { read_function(FunctionKind::score, path("f.cpp")); });
     EXPECT_EQ(message.find('\n'), message.npos) << message;
     return message;
   }
@@ -94,11 +94,11 @@ TEST_F(FunctionFileTest, WhatIsNoTextIsToldInOneLine) {
   EXPECT_NE(refusal_of("").find("is empty; wanted is float score("), std::string::npos);
   EXPECT_NE(refusal_of(" \n\t\n").find("is empty"), std::string::npos);
   EXPECT_NE(refusal_of(std::string((size_t{1} << 20) + 1, ' ')).find("more than"), std::string::npos);
-  EXPECT_NE(refusal([&] { read_function(FunctionKind::mask, folder_.path()); }).find("is no regular file"),
+  EXPECT_NE(function_refusal([&] { read_function(FunctionKind::mask, folder_.path()); }).find("is no regular file"),
             std::string::npos);
-  EXPECT_NE(refusal([] { read_function(FunctionKind::mask, "/dev/zero"); }).find("is no regular file"),
+  EXPECT_NE(function_refusal([] { read_function(FunctionKind::mask, "/dev/zero"); }).find("is no regular file"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { read_function(FunctionKind::mask, path("none")); }).find("cannot be read"),
+  EXPECT_NE(function_refusal([&] { read_function(FunctionKind::mask, path("none")); }).find("cannot be read"),
             std::string::npos);
 }
 
@@ -107,7 +107,7 @@ TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).axis_value();
   EXPECT_EQ(a, "file-dcd9ce46be08") << "of printf '// a' | sha256sum";
   const auto of_case = [&](const std::string& value, const std::string& file) {
-    return refusal([&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
+    return function_refusal([&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
   };
   EXPECT_EQ(of_case(a, path("a.cpp")), "nothing was thrown");
   EXPECT_NE(of_case(a, "").find("mask_function=" + a + ": is a file's; give the file with --mask-function FILE"),
@@ -168,7 +168,7 @@ TEST_F(UserFunctionTest, PairsAreCountedWithinWhatOtherRulesLeave) {
 
 TEST_F(UserFunctionTest, OneLineSaysWhatDoesNotCompile) {
   const auto message = [](const UserFunction& function) {
-    return refusal([&] { require_compiles(device(), function); });
+    return function_refusal([&] { require_compiles(device(), function); });
   };
   const std::string undefined =
       message(score_of("float helper(float s);\nfloat score(float s, int, int) { return helper(s); }\n"));
@@ -196,7 +196,7 @@ using UserFunctionCudaTest = test::CudaCompilerTest;
 TEST_F(UserFunctionCudaTest, OneLineSaysWhatDoesNotCompile) {
   test::CompilingDevice device(*compiler_);
   const auto message = [&](const UserFunction& function) {
-    return refusal([&] { require_compiles(device, function); });
+    return function_refusal([&] { require_compiles(device, function); });
   };
   EXPECT_EQ(message(score_of("float helper(float s);\nfloat score(float s, int, int) { return helper(s); }\n")),
             "score function mine.cpp calls helper, which it does not define");

@@ -1,0 +1,28 @@
+// How the cpu's kernels walk a tile's list of key blocks.
+#pragma once
+
+#include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/mask_lists.h"
+#include "common/kernel/cpu.h"
+
+/// The blocks of a tile. Without MASK_LISTS it has none, and all that the tile walks is masked.
+struct ListedBlocks {
+  MaskList list = {};
+  int taken = 0;
+  bool masked = true;  // whether the mask hook is to be asked about the block's pairs
+
+  template <typename Params>
+  INLINE ListedBlocks([[maybe_unused]] const Params& params, [[maybe_unused]] int batch, [[maybe_unused]] int head,
+                      [[maybe_unused]] int first_query) {
+    if constexpr (MASK_LISTS) list = list_of(lists_of(params), batch, head, first_query);
+  }
+
+  /// The next block's first key; false where there is none.
+  INLINE bool next(int& first_key) {
+    if (taken == list.count) return false;
+    const int entry = list.entries[taken++];
+    masked = entry & 1;
+    first_key = (entry >> 1) * BLOCK_C;
+    return true;
+  }
+};

@@ -1,0 +1,33 @@
+// Which of the keys in its range (keys.h) a query sees: those that all rules allow. As in keys.h, its own key is that
+// of its position.
+//   WINDOW_LEFT, WINDOW_RIGHT   as there, if WINDOW_BY_MASK, or with GLOBAL_TOKENS
+//   GLOBAL_TOKENS               beside the window: so many first keys, and all keys for the queries that stand at one of
+//                               them (Beltagy et al. 2020, Longformer)
+//   BLOCK_SPARSE                blocks of 128 x 128 positions that a table has
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "proto7_variants/kernels/modifiers.h"
+
+#define MASK_IS_NONE (!WINDOW_IN_MASK && BLOCK_SPARSE == 0)
+
+static inline bool in_window(int own, int k) {
+  if (GLOBAL_TOKENS != 0 && (k < static_cast<int>(GLOBAL_TOKENS) || own < static_cast<int>(GLOBAL_TOKENS))) return true;
+  return (WINDOW_LEFT < 0 || k >= own - static_cast<int>(WINDOW_LEFT)) &&
+         (WINDOW_RIGHT < 0 || k <= own + static_cast<int>(WINDOW_RIGHT));
+}
+
+static inline bool in_block(int own, int k, const ScoreContext& context) {
+  const int row = own < 0 ? 0 : own / sparse_block, column = k / sparse_block;
+  const unsigned* const table = table_at<unsigned>(context, modifiers_of(context).blocks);
+  return table[row * sparse_words(context.kv_len) + column / 32] >> column % 32 & 1;
+}
+
+static inline bool visible([[maybe_unused]] int q, [[maybe_unused]] int k,
+                           [[maybe_unused]] const ScoreContext& context) {
+  [[maybe_unused]] const int own = q + context.kv_len - context.q_len;
+  bool seen = true;
+  if constexpr (WINDOW_IN_MASK) seen = in_window(own, k);
+  if constexpr (BLOCK_SPARSE != 0) seen = seen && in_block(own, k, context);
+  return seen;
+}

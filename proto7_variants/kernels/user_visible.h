@@ -1,0 +1,14 @@
+// Of the pairs that the modifiers of mask.h leave, those that the user's mask function lets take part.
+#pragma once
+
+#define visible modified_visible
+#include "proto7_variants/kernels/mask.h"
+#undef visible
+#include "proto7_variants/kernels/user_functions.h"
+
+#undef MASK_IS_NONE
+#define MASK_IS_NONE 0
+
+static inline bool visible(int q, int k, const ScoreContext& context) {
+  return modified_visible(q, k, context) && user_mask::visible(q, k, context);
+}
