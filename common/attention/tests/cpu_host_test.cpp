@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/mask_lists.h"
 #include "common/attention/problem.h"
 #include "common/attention/rope.h"
 #include "common/base/error.h"
@@ -151,6 +152,10 @@ TEST_P(Hosts, CompileEveryKernel) {
       EXPECT_NO_THROW(compiler->compile(source)) << name(dtype);
     }
   }
+  const FlashConfig listed = config("tuned", 128, 64);
+  const KernelSource lists = mask_launch(listed, info_, backend.kernel(listed, info_, false), ListScope::all).source;
+  kernels.insert(lists.path);
+  EXPECT_NO_THROW(compiler->compile(lists));
   std::set<std::string> expected;
   for (const std::string& path : kernel_files()) {
     if (!path.starts_with("common/attention/kernels/") || !path.ends_with(".cpu.cpp")) continue;
