@@ -82,16 +82,6 @@ std::string undefined_function(std::string_view message) {
   return name;
 }
 
-KernelSource oracle(const DeviceInfo& device, const UserFunction& function, bool in_double) {
-  const std::string dialect = device.is_cuda() ? "cuda.cu" : "cpu.cpp";
-  const std::string kind = function.kind == FunctionKind::mask ? "mask" : "score";
-  KernelSource source{.path = fmt::format("common/attention/kernels/{}_oracle.{}", kind, dialect),
-                      .entry = kind + "_oracle"};
-  source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
-  source.guarded = function.guarded;
-  return source;
-}
-
 ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head) {
   return {static_cast<int>(batch),       static_cast<int>(head),         static_cast<int>(shape.q_heads),
           static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
@@ -138,6 +128,16 @@ KeyRange bound_of(int q, const Context& context) {
 )";
 
 }  // namespace
+
+KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double) {
+  const std::string dialect = device.is_cuda() ? "cuda.cu" : "cpu.cpp";
+  const std::string kind = function.kind == FunctionKind::mask ? "mask" : "score";
+  KernelSource source{.path = fmt::format("common/attention/kernels/{}_oracle.{}", kind, dialect),
+                      .entry = kind + "_oracle"};
+  source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
+  source.guarded = function.guarded;
+  return source;
+}
 
 std::string UserFunction::header(bool in_double) const {
   // In the name of a #line a quote or a backslash would end it or begin an escape.
@@ -197,7 +197,7 @@ void require_compiles(Device& device, const UserFunction& function) {
   for (const bool in_double : {false, true}) {
     if (in_double && function.kind == FunctionKind::mask) break;
     try {
-      const KernelSource source = oracle(device.info(), function, in_double);
+      const KernelSource source = function_oracle(device.info(), function, in_double);
       const Binary binary = device.compile(source);
       device.load(binary, source.entry);
     } catch (const CompileError& error) {
@@ -213,7 +213,7 @@ void require_compiles(Device& device, const UserFunction& function) {
 
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape) {
-  const Pipeline& pipeline = pipelines.get(oracle(device.info(), function, true));
+  const Pipeline& pipeline = pipelines.get(function_oracle(device.info(), function, true));
   const auto rows = std::make_shared<OracleRows>(device, pipeline, shape.kv_len);
   return [rows, shape](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     const std::lock_guard lock(rows->mutex);
@@ -272,7 +272,7 @@ struct MaskOracle::Rows {
 
 MaskOracle::MaskOracle(Device& device, PipelineCache& pipelines, const UserFunction& function,
                        const AttentionShape& shape)
-    : rows_(std::make_shared<Rows>(device, pipelines.get(oracle(device.info(), function, false)), shape,
+    : rows_(std::make_shared<Rows>(device, pipelines.get(function_oracle(device.info(), function, false)), shape,
                                    std::clamp<int64_t>(most_chunk_bytes / shape.kv_len, 1, shape.q_len))) {}
 
 ScoreFunction MaskOracle::reference() const {

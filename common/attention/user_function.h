@@ -43,6 +43,9 @@ UserFunction function_of_case(FunctionKind kind, const std::string& axis, const 
 /// the name of a function that the text calls and nobody defines.
 void require_compiles(Device& device, const UserFunction& function);
 
+/// The kernel that applies a function to whole rows for the oracle: a score function in double, or as kernels do.
+KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
+
 /// A score function for the oracle: the device applies it in double precision. It holds on to `device` and `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);

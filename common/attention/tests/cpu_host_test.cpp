@@ -13,6 +13,7 @@
 #include "common/attention/mask_lists.h"
 #include "common/attention/problem.h"
 #include "common/attention/rope.h"
+#include "common/attention/user_function.h"
 #include "common/base/error.h"
 #include "common/device/cpu/compiler.h"
 #include "common/testing/tested_device.h"
@@ -153,9 +154,20 @@ TEST_P(Hosts, CompileEveryKernel) {
     }
   }
   const FlashConfig listed = config("tuned", 128, 64);
-  const KernelSource lists = mask_launch(listed, info_, backend.kernel(listed, info_, false), ListScope::all).source;
+  const KernelSource lists = mask_launch(listed, info_, backend.kernel(listed, info_), ListScope::all).source;
   kernels.insert(lists.path);
   EXPECT_NO_THROW(compiler->compile(lists));
+  const UserFunction functions[] = {
+      {.name = "score.cpp", .text = "float score(float s, int q, int k) { return q > k ? s : 0; }", .guarded = true},
+      {.name = "mask.cpp",
+       .text = "bool visible(int q, int k) { return q > k; }",
+       .kind = FunctionKind::mask,
+       .guarded = true}};
+  for (const UserFunction& function : functions) {
+    const KernelSource source = function_oracle(info_, function, function.kind == FunctionKind::score);
+    kernels.insert(source.path);
+    EXPECT_NO_THROW(compiler->compile(source)) << function.name;
+  }
   std::set<std::string> expected;
   for (const std::string& path : kernel_files()) {
     if (!path.starts_with("common/attention/kernels/") || !path.ends_with(".cpu.cpp")) continue;
