@@ -2,14 +2,15 @@
 #ifdef __CUDACC__
 
 #define INFINITY __longlong_as_double(0x7ff0000000000000)
-#define fabsf fabs
-#define fminf fmin
-#define fmaxf fmax
-#define sqrtf sqrt
-#define logf log
-#define exp2f exp2
-#define expf exp
-#define tanhf tanh
+// Literals stay float, and the toolkit's functions have overloads: for one double and one float there is none.
+#define fabsf(x) fabs(static_cast<double>(x))
+#define fminf(x, y) fmin(static_cast<double>(x), static_cast<double>(y))
+#define fmaxf(x, y) fmax(static_cast<double>(x), static_cast<double>(y))
+#define sqrtf(x) sqrt(static_cast<double>(x))
+#define logf(x) log(static_cast<double>(x))
+#define exp2f(x) exp2(static_cast<double>(x))
+#define expf(x) exp(static_cast<double>(x))
+#define tanhf(x) tanh(static_cast<double>(x))
 
 #else
 

@@ -226,7 +226,7 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
 }
 
 // A value in the sweep does not keep anybody from asking for what it makes no sense with.
-TEST_F(VariantsCliTest, SkipsModifiersThatChangeNothing) {
+TEST_F(VariantsCliTest, SkipsWhatChangesNothing) {
   for (const auto& [axes, reason] :
        {std::pair{"--axis prefix=5 --axis causal=0", "prefix=5: without causal=1"},
         {"--axis global_tokens=4 --axis window_left=-1", "global_tokens=4: without window"},

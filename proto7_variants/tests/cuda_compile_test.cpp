@@ -52,15 +52,20 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
 
 // A user's functions beside modifiers that come by element and by tile, with a bound for each row and without.
 TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileBesideModifiers) {
-  const UserFunction score{.name = "score.cpp",
-                           .text = "float score(float s, int q, int k) { return s - 0.01f * fabsf(q - k); }",
-                           .guarded = true};
+  const UserFunction score{
+      .name = "score.cpp",
+      .text = "float score(float s, int q, int k) { return fmaxf(s, -8.0f) - 0.01f * fabsf(q - k); }",
+      .guarded = true};
   const UserFunction mask{.name = "mask.cpp",
                           .text = "bool visible(int q, int k, const MaskContext& c) { return (q + k) % c.q_heads; }",
                           .kind = FunctionKind::mask,
                           .guarded = true};
   UserFunction bounded = mask;
   bounded.text += "KeyRange keys(int q) { return {q - 100, q + 1}; }";
+  for (const UserFunction& function : {score, mask, bounded}) {
+    EXPECT_NO_THROW(
+        compiler_->compile(function_oracle(test::hopper(), function, function.kind == FunctionKind::score), {}));
+  }
   std::vector<Modifiers> all(3);
   all[1].soft_cap = 30;
   all[2] = {.alibi = true, .soft_cap = 30, .window_left = 100};
