@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
                                .axes = variants_axes(),
                                .compared_axes = variants_compared_axes(),
                                .default_tile = false,
+                               .narrowing_axes = variants_narrowing_axes(),
                                .claims = [](const DeviceInfo&) { return variants_claims(); },
                                .sweep = variants_sweep,
                                .complete = complete_variants,

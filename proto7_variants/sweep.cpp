@@ -83,6 +83,14 @@ std::vector<std::string> variants_compared_axes() {
   return axes;
 }
 
+std::set<std::string> variants_narrowing_axes() {
+  const std::vector<std::string> compared = variants_compared_axes();
+  std::set<std::string> axes(compared.begin(), compared.end());
+  axes.insert({"task", "kv_heads"});
+  for (const auto& [axis, off] : rotary_axes()) axes.insert(axis);
+  return axes;
+}
+
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", cuda = device.is_cuda();
   const Axis variant = texts("variant", {"tuned"});

@@ -217,6 +217,15 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
     files = true;
   }
   Sweep sweep = (files && spec.file_sweep ? spec.file_sweep : spec.sweep)(options.profile, info);
+  const auto is_named = [&](const std::string& name) {
+    return std::ranges::find(named, name, &Axis::name) != named.end();
+  };
+  if (std::ranges::any_of(spec.narrowing_axes, is_named)) {
+    std::erase_if(sweep.blocks, [&](const Block& block) {
+      return std::ranges::any_of(
+          block, [&](const Axis& axis) { return spec.narrowing_axes.contains(axis.name) && !is_named(axis.name); });
+    });
+  }
   for (const Axis& axis : named) override_axis(sweep, axis);
   const auto complete = [&](Case& config) {
     if (spec.complete) spec.complete(config, info);

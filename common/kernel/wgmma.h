@@ -110,7 +110,7 @@ constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 /// The same of an operand of 16 columns (K major) that is not swizzled: groups of eight rows, each as the first eight
 /// columns of its rows, 16 bytes a row, and then the others.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
-constexpr unsigned narrow_operand_high = 256 / 16;
+#define NARROW_OPERAND_HIGH (256 / 16)  // no constant, which would be data in every kernel
 /// Where element (row, column) of it is, counted in elements.
 DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; }
 
@@ -250,7 +250,7 @@ struct Mma;
           "setp.ne.b32 add, 0, 0; mov.b64 b, {%4, %5};\n"                        \
           "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
           " {" LIST("s") "}, {%0, %1, %2, %3}, b, add, 1, 1, 0;}" ::"r"(a[0]),   \
-          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(narrow_operand_high));    \
+          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(NARROW_OPERAND_HIGH));    \
     }                                                                            \
     static DEVICE void registers(const unsigned* a, unsigned b, int add) {       \
       asm volatile(                                                              \

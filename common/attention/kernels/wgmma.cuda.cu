@@ -47,8 +47,9 @@
 
 namespace {
 
-// A product adds slope * (number of the key in its block) to the scores; the rest of the term is one of the block.
-constexpr bool LINEAR = FOLD_SCALE && SCORE_IS_LINEAR;
+// A product adds slope * (number of the key in its block) to the scores; the rest of the term is one of the block. (A
+// symbol of the preprocessor: a constant would be data in every kernel.)
+#define LINEAR (FOLD_SCALE && SCORE_IS_LINEAR)
 constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS, LINEAR);
 constexpr int CONSUMERS = BLOCK_R / 64;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
@@ -94,6 +95,8 @@ struct Barriers {
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
+// LINEAR: of a block's keys, a narrow operand.
+DEVICE unsigned char* numbers() { return memory + layout.barriers - BLOCK_C * 32; }
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
 /// A place in a ring of COUNT buffers: the index, and the parity of the phase that fills it.
@@ -268,6 +271,11 @@ struct Consumer {
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
+  // LINEAR: what a score of the row has beside what the products give.
+  DEVICE float with_offset(float s, int r) const {
+    if constexpr (LINEAR) s += offset[r];
+    return s;
+  }
   // In base 2. Scores that a hook has seen are scaled already, by all but this.
   DEVICE float scaled(float s) const { return s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e); }
 
@@ -277,7 +285,7 @@ struct Consumer {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
     mma_fence();
-    if constexpr (LINEAR) Mma_S::narrow(slope_parts, narrow_operand(memory + layout.numbers));
+    if constexpr (LINEAR) Mma_S::narrow(slope_parts, narrow_operand(numbers()));
     Mma_S::shared(q_tile, k_block, LINEAR);
     if (block_exists) {
       mma_fence();
@@ -378,8 +386,8 @@ struct Consumer {
     constexpr float slack = 8;
     float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two of a row, since all else waits for them
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
-    float largest[2] = {scaled(fmaxf(part[0], part[1])), scaled(fmaxf(part[2], part[3]))};
-    UNROLL for (int r = 0; LINEAR && r < 2; ++r) largest[r] += offset[r];
+    const float largest[2] = {with_offset(scaled(fmaxf(part[0], part[1])), 0),
+                              with_offset(scaled(fmaxf(part[2], part[3])), 1)};
     grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
     if (grew) {  // only now are the maxima of the row's four threads compared
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -389,10 +397,11 @@ struct Consumer {
         sum[r] *= alpha[r];
       }
     }
-    float subtracted[2];
-    UNROLL for (int r = 0; r < 2; ++r) subtracted[r] = LINEAR ? shift[r] - offset[r] : shift[r];
+    if constexpr (LINEAR) {  // from here on what is taken off
+      UNROLL for (int r = 0; r < 2; ++r) offset[r] = shift[r] - offset[r];
+    }
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      s[i] = exp2_approx(scaled(s[i]) - subtracted[i / 2 % 2]);
+      s[i] = exp2_approx(scaled(s[i]) - (LINEAR ? offset : shift)[i / 2 % 2]);
       sum[i / 2 % 2] += s[i];
     }
   }
@@ -659,10 +668,10 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
   if constexpr (LINEAR) {
-    auto* const numbers = reinterpret_cast<unsigned short*>(memory + layout.numbers);
+    auto* const of_keys = reinterpret_cast<unsigned short*>(numbers());
     for (int i = threadIdx.x; i < BLOCK_C * 16; i += blockDim.x) {
       const int key = i / 16, column = i % 16;
-      store_float<IN_TYPE>(numbers, narrow_index(key, column), column < 3 ? key : 0);
+      store_float<IN_TYPE>(of_keys, narrow_index(key, column), column < 3 ? key : 0);
     }
     fence_stores();
   }

@@ -34,7 +34,7 @@ constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 
-  long long stages, panels, out_panels, q_bytes, kv_bytes, k, v, o, numbers, barriers, bytes;
+  long long stages, panels, out_panels, q_bytes, kv_bytes, k, v, o, barriers, bytes;
 
   constexpr WgmmaLayout(long long head_dim, long long block_r, long long block_c, long long stage_count,
                         long long panels_of_output, bool has_numbers)
@@ -46,7 +46,6 @@ struct WgmmaLayout {
         k(q_bytes),
         v(k + stages * kv_bytes),
         o(v + stages * kv_bytes),
-        numbers(o + out_panels * block_r * 128),
-        barriers(numbers + (has_numbers ? block_c * 32 : 0)),
+        barriers(o + out_panels * block_r * 128 + (has_numbers ? block_c * 32 : 0)),
         bytes(barriers + barrier_bytes) {}
 };
