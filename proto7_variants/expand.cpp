@@ -107,7 +107,8 @@ void ExpandLaunch::encode(CommandEncoder& encoder, const ExpandTensors& tensors)
 
 HeadCopies::HeadCopies(Device& device, PipelineCache& pipelines, const Tensor& in, int64_t group, Buffer& k, Buffer& v,
                        Buffer& k_out, Buffer& v_out)
-    : in_(Tensor::zeros(in.batch, in.heads, in.seq, in.dim, in.dtype, in.layout)),
+    : in_{in.batch, in.heads, in.seq, in.dim, in.dtype, in.layout, {}},
+      out_strides_(Tensor{in.batch, in.heads * group, in.seq, in.dim, in.dtype, in.layout, {}}.strides()),
       group_(group),
       sources_{&k, &v},
       targets_{&k_out, &v_out},
@@ -120,13 +121,12 @@ HeadCopies::HeadCopies(Device& device, PipelineCache& pipelines, const Tensor& i
                .dtype = in.dtype}) {}
 
 void HeadCopies::encode(CommandEncoder& encoder) const {
-  const Tensor out = Tensor::zeros(in_.batch, in_.heads * group_, in_.seq, in_.dim, in_.dtype, in_.layout);
   launch_.encode(encoder, {.k = sources_[0]->data(),
                            .v = sources_[1]->data(),
                            .k_out = targets_[0]->data(),
                            .v_out = targets_[1]->data(),
                            .in_strides = in_.strides(),
-                           .out_strides = out.strides()});
+                           .out_strides = out_strides_});
 }
 
 void HeadCopies::poison() {
@@ -136,7 +136,7 @@ void HeadCopies::poison() {
 Check HeadCopies::check() const {
   Check check;
   for (const int i : {0, 1}) {
-    Tensor source = in_;
+    Tensor source = Tensor::zeros(in_.batch, in_.heads, in_.seq, in_.dim, in_.dtype, in_.layout);
     sources_[i]->download(source.data.data(), source.bytes());
     const Tensor want = expanded(source, group_);
     std::vector<std::byte> got(want.bytes());

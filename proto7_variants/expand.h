@@ -61,7 +61,8 @@ class HeadCopies {
   Check check() const;
 
  private:
-  Tensor in_;  // its shape and layout
+  Tensor in_;  // of K and V alike, without data
+  Strides out_strides_;
   int64_t group_;
   Buffer *sources_[2], *targets_[2];  // K and V
   ExpandLaunch launch_;

@@ -58,9 +58,8 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
     const bool may_take_context = std::ranges::any_of(std::array{"Context", "auto", "template"}, [&](const char* word) {
       return mask->text.find(word) != std::string::npos;
     });
-    if (!lists) hooks.lists = ListScope::none;
-    if (lists && may_take_context) hooks.lists = ListScope::head;
-    if (lists && hooks.lists == ListScope::none) hooks.lists = ListScope::all;
+    const ListScope own = may_take_context ? ListScope::head : ListScope::all;
+    hooks.lists = lists ? std::max(hooks.lists, own) : ListScope::none;
   }
   for (const auto* function : {&score, &mask}) {
     if (!*function) continue;

@@ -1,5 +1,6 @@
 #include "proto7_variants/sweep.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/attention/axes.h"
@@ -93,13 +94,12 @@ std::set<std::string> variants_narrowing_axes() {
 
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", cuda = device.is_cuda();
-  const Axis variant = texts("variant", {"tuned"});
-  const Axis dtype = texts("dtype", {cuda ? "bf16" : "f32"}), out_dtype = texts("out_dtype", {cuda ? "bf16" : "f32"});
-  const Axis layout = texts("layout", {"bhsd"});
   Sweep sweep;
+  // `own` axes stand in the place of the shape's.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
-    const Block all = shapes_of(device, length, dims, causal);
-    own.insert(own.end(), all.begin(), all.end());
+    for (Axis& axis : shapes_of(device, length, dims, causal)) {
+      if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
+    }
     sweep.blocks.push_back(std::move(own));
   };
   const std::vector<int64_t> dims = {64, 128};
@@ -124,9 +124,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
     // Lengths differ between sequences only.
-    sweep.blocks.push_back({integers("lengths", {0, 1}), variant, integers("batch", {4}),
-                            integers("q_heads", {cuda ? 8 : 1}), integers("q_len", {length}),
-                            integers("head_dim", dims), integers("causal", {0}), dtype, out_dtype, layout});
+    add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {cuda ? 8 : 1})});
   };
   modifiers(2048);
   // Key/value heads that share a head by index: groups of 1, 2, 4, 8.
@@ -143,10 +141,9 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   // The same by copies, and the copies alone: groups of 1, 2, 3, 4, 7, 8, and all query heads with one.
   const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
     for (const char* task : {"attention", "expand"}) {
-      sweep.blocks.push_back({texts("task", {task}), texts("kv_heads_by", {"index", "copy"}), variant,
-                              integers("batch", {1}), integers("q_heads", {q_heads}), integers("kv_heads", kv_heads),
-                              integers("q_len", {2048}), integers("head_dim", {128}), integers("causal", {0}), dtype,
-                              out_dtype, layout});
+      add(2048, {128}, 0,
+          {texts("task", {task}), texts("kv_heads_by", {"index", "copy"}), integers("q_heads", {q_heads}),
+           integers("kv_heads", kv_heads)});
     }
   };
   if (cuda) {

@@ -24,7 +24,7 @@ enum class Rotation { none, queries, all };
 
 /// What has lists of key blocks of its own, where a mask hook's tiles walk lists (kernels/mask_lists.h): nothing, so
 /// that tiles walk the range of their rows' keys and ask for every pair; or, as the mask depends on it, all sequences
-/// together, each sequence, or each head.
+/// together, each sequence, or each head. In order: what suits a scope suits those behind it.
 enum class ListScope { none, all, sequence, head };
 
 /// Changed attention: the hooks' texts for the kernel, what they need beside them, and the same for the oracle.
