@@ -164,9 +164,9 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     }
   }
   if (modifiers_.bias != "none") {
-    bias_elements_ = 1;
-    const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}, {'k', s.kv_len}};
-    for (int axis = 3; axis >= 0; --axis) {
+    bias_elements_ = has_axis(modifiers_.bias, 'k') ? (s.kv_len + 3) / 4 * 4 : 1;
+    const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}};
+    for (int axis = 2; axis >= 0; --axis) {
       if (!has_axis(modifiers_.bias, axes[axis].first)) continue;
       bias_strides_[axis] = bias_elements_;
       bias_elements_ *= axes[axis].second;
@@ -190,7 +190,7 @@ AttentionHooks ModifiedAttention::texts() const {
   }
   hooks.constants = {{"ALIBI", m.alibi},
                      {"SOFT_CAP", m.soft_cap},
-                     {"BIAS", m.bias != "none"},
+                     {"BIAS", m.bias == "none" ? 0 : has_axis(m.bias, 'k') ? BIAS_OF_KEYS : BIAS_OF_ROWS},
                      {"SINKS", m.sinks},
                      {"WINDOW_LEFT", m.window_left},
                      {"WINDOW_RIGHT", m.window_right},
@@ -220,7 +220,7 @@ AttentionHooks ModifiedAttention::texts() const {
 AttentionHooks ModifiedAttention::hooks() const {
   const Modifiers& m = modifiers_;
   AttentionHooks hooks = texts();
-  std::vector<float> bias(static_cast<size_t>(bias_elements_));
+  std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
   ModifierData head{};
   hooks.data = bytes_of(head);
@@ -338,9 +338,9 @@ double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t
     s -= static_cast<double>(slopes_[static_cast<size_t>(head)]) * static_cast<double>(distance);
   }
   if (m.bias != "none") {
-    const int64_t index[4] = {batch, head, q, k};
-    int64_t at = 0;
-    for (int axis = 0; axis < 4; ++axis) at += index[axis] * bias_strides_[axis];
+    const int64_t index[] = {batch, head, q};
+    int64_t at = has_axis(m.bias, 'k') ? k : 0;
+    for (int axis = 0; axis < 3; ++axis) at += index[axis] * bias_strides_[axis];
     s += static_cast<double>(bias_at(at));
   }
   return s;
