@@ -44,20 +44,21 @@ struct DecodeParams {
   unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
-/// The blocks of the line that a worker takes: from first to before last.
 #ifdef __CUDACC__
-__host__ __device__
+#define SHARED_WITH_HOST __host__ __device__
+#else
+#define SHARED_WITH_HOST
 #endif
-    constexpr long long
-    first_block_of(int worker, int workers, long long blocks) {
+
+/// The first block of the line that a worker takes; its last one is before the next worker's first. Of more workers than
+/// blocks the last take none.
+SHARED_WITH_HOST constexpr long long first_block_of(int worker, int workers, long long blocks) {
+  if (workers > blocks) return worker < blocks ? worker : blocks;
   return blocks * worker / workers;
 }
 /// Who takes a block of the line.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr int
-    worker_of(long long block, int workers, long long blocks) {
+SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long blocks) {
+  if (workers > blocks) return static_cast<int>(block);
   return static_cast<int>(((block + 1) * workers - 1) / blocks);
 }
 
@@ -77,4 +78,17 @@ struct DecodeLayout {
         kv(stages * q_bytes),
         bytes(kv + stages * stage_bytes),
         merge_bytes((64 / rows) / 2 * (rows * dim + 4 * 2 * rows) * 4) {}
+};
+
+/// Threadgroup memory of the cpu kernel, in floats: of the tile's rows q and o [rows, head_dim], scores [rows, block_c],
+/// maximum and sum [rows].
+struct CpuDecodeLayout {
+  int o, scores, maximum, sum, floats;
+
+  constexpr CpuDecodeLayout(int head_dim, int rows, int block_c)
+      : o(rows * head_dim),
+        scores(2 * o),
+        maximum(scores + rows * block_c),
+        sum(maximum + rows),
+        floats(sum + rows) {}
 };
