@@ -126,8 +126,7 @@ DecodeConfig DecodeConfig::from(const Case& config) {
 
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
   const int64_t resident = device.is_cuda() ? cuda_share(config, device).threadgroups : 1;
-  return std::min(device.units * resident,
-                  tiles_of(config, device) * divided_up(config.shape.kv_len, config.block_c));
+  return std::min(device.units * resident, tiles_of(config, device) * divided_up(config.shape.kv_len, config.block_c));
 }
 
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, const AttentionHooks* hooks) {

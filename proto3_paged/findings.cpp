@@ -1,7 +1,9 @@
 #include "proto3_paged/findings.h"
 
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace attn {
 namespace {
@@ -14,8 +16,11 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
 
 /// Everything but these axes as a case has it that names nothing.
 bool is_plain(const Measurement& result, const std::set<std::string>& but) {
-  for (const auto& [axis, value] :
-       {std::pair{"page_order", "identity"}, {"cache_layout", "nhd"}, {"workers", "0"}, {"reduce", "last"}, {"block_c", "64"}}) {
+  for (const auto& [axis, value] : {std::pair{"page_order", "identity"},
+                                    {"cache_layout", "nhd"},
+                                    {"workers", "0"},
+                                    {"reduce", "last"},
+                                    {"block_c", "64"}}) {
     if (!but.contains(axis) && !has(result, axis, value)) return false;
   }
   return true;
@@ -31,7 +36,11 @@ Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const s
           .takes = [axis](const Measurement& result) { return is_plain(result, {axis}); },
           .varies = {axis},
           .pick = against(axis, value),
-          .subject = subject_without({}, {axis}),
+          .subject =
+              [axis](const Evidence& evidence) {
+                const Case& config = evidence.results.back()->config;
+                return config.key({axis}) + " " + config.key_without({axis});
+              },
           .title = what + " takes {compare.ratio:.3f} of the time of " + axis + "=" + value + " (" + shape + ")",
           .content = what +
                      " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
@@ -59,7 +68,8 @@ Claim order() {
 Claim layout() {
   return against_one({"cache_layout", "Heads before tokens are no slower than tokens before heads, within 5 %.",
                       "time of hnd / time of nhd", "<=", 1.05, expectation},
-                     "cache_layout", "nhd", "The layout {values.contender.cache_layout} of page_size {values.contender.page_size}",
+                     "cache_layout", "nhd",
+                     "The layout {values.contender.cache_layout} of page_size {values.contender.page_size}",
                      {"Choose the layout by what writes the cache.", "Keep tokens before heads."});
 }
 
@@ -72,9 +82,10 @@ Claim second_launch() {
 
 /// The rule against the best of what was tried; being picked for its time, that is measured again.
 Claim rule() {
-  Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
-                             "time by the rule / time of the fastest number", "<=", 1.05, expectation},
-                            "workers", "0", "", {"Leave the number of workers to the rule.", "Tune the number of workers."});
+  Claim claim =
+      against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
+                   "time by the rule / time of the fastest number", "<=", 1.05, expectation},
+                  "workers", "0", "", {"Leave the number of workers to the rule.", "Tune the number of workers."});
   claim.at_least = 3;
   claim.pick = [](const Results& group) {
     const Results by_rule = where(group, "workers", "0");
@@ -97,11 +108,11 @@ Claim rule() {
 
 /// Query heads that share a key/value head, against one query head for each.
 Claim packing() {
-  Claim claim = against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
-                             "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1,
-                             expectation},
-                            "q_heads", "", "", {"Share keys among as many query heads as the model can.",
-                             "Expect a group to cost arithmetic beside memory."});
+  Claim claim = against_one(
+      {"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
+       "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
+      "q_heads", "", "",
+      {"Share keys among as many query heads as the model can.", "Expect a group to cost arithmetic beside memory."});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const Measurement* alone : group) {
@@ -126,7 +137,9 @@ Claim rate() {
   return {.hypothesis = {"rate", "Decoding reads a cache of 16 MB and more at 85 % of the rate of a copy, or faster.",
                          "share of the copy rate in the same rounds, cold", ">=", 85, expectation},
           .takes =
-              [](const Measurement& result) { return is_plain(result, {}) && result.work->bytes >= 16e6 && result.copy_pct; },
+              [](const Measurement& result) {
+                return is_plain(result, {}) && result.work->bytes >= 16e6 && result.copy_pct;
+              },
           .pick = each,
           .compared = false,
           .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
@@ -144,8 +157,6 @@ Claim rate() {
 
 }  // namespace
 
-std::vector<Claim> paged_claims() {
-  return {paging(), rate(), rule(), second_launch(), layout(), order(), packing()};
-}
+std::vector<Claim> paged_claims() { return {paging(), rate(), rule(), second_launch(), layout(), order(), packing()}; }
 
 }  // namespace attn

@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;         // lengths and pages belong to the case: other seeds draw other numbers into them
+constexpr uint64_t drawn_by = 1;  // lengths and pages belong to the case: other seeds draw other numbers into them
 constexpr double checked_products = 3e8;  // multiplications of the oracle, in all
 
 int64_t tokens_of_page(const PagedConfig& config) {
@@ -88,7 +88,8 @@ std::vector<int64_t> PagedConfig::sequence_lengths() const {
   std::vector<int64_t> result(static_cast<size_t>(batch), longest);
   if (lengths == "equal") return result;
   std::mt19937_64 random(drawn_by);
-  for (size_t b = 1; b < result.size(); ++b) result[b] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
+  for (size_t b = 1; b < result.size(); ++b)
+    result[b] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
   if (batch > 1) result[static_cast<size_t>(batch / 2)] = 0;
   return result;
 }
@@ -163,16 +164,18 @@ const std::vector<ReferenceRows>& PagedInputs::reference(const AttentionHooks* h
     ScoreFunction score;
     SinkFunction sink;
     if (hooks && hooks->reference) {
-      score = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) { hooks->reference(scores, batch, head, row); };
+      score = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
+        hooks->reference(scores, batch, head, row);
+      };
     }
     if (hooks && hooks->sink) sink = [&](int64_t, int64_t head) { return hooks->sink(batch, head); };
     const double products = static_cast<double>(std::max<int64_t>(shape.kv_len, 1) * shape.head_dim);
     const auto rows = static_cast<int64_t>(checked_products / static_cast<double>(lengths.size()) / products);
     const int64_t all = shape.q_heads * shape.q_len;
-    reference_.push_back(reference_attention(shape, sequence_of(q, batch, shape.q_len),
-                                             sequence_of(k, batch, shape.kv_len), sequence_of(v, batch, shape.kv_len),
-                                             rows >= all ? all_rows(shape) : sample_rows(shape, std::max<int64_t>(rows, 4), seed + b),
-                                             score, sink));
+    reference_.push_back(reference_attention(
+        shape, sequence_of(q, batch, shape.q_len), sequence_of(k, batch, shape.kv_len),
+        sequence_of(v, batch, shape.kv_len),
+        rows >= all ? all_rows(shape) : sample_rows(shape, std::max<int64_t>(rows, 4), seed + b), score, sink));
   }
   return reference_;
 }
@@ -184,7 +187,8 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
       hooks_(std::move(hooks)),
       launch_(device, pipelines, config.decode, hooks_ ? &*hooks_ : nullptr) {
   const PageTable table = page_table(config_);
-  const auto rows = static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads * config.decode.shape.q_len);
+  const auto rows =
+      static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads * config.decode.shape.q_len);
   k_ = scattered(device, config_, table, inputs_->k);
   v_ = scattered(device, config_, table, inputs_->v);
   table_ = uploaded(device, table.pages);
@@ -220,7 +224,8 @@ std::vector<std::byte> PagedProblem::output() const {
 
 Check PagedProblem::check() {
   const AttentionShape& shape = config_.decode.shape;
-  Tensor o = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config_.decode.out_dtype, Layout::bhsd);
+  Tensor o =
+      Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config_.decode.out_dtype, Layout::bhsd);
   o_.download(o.data.data(), o.bytes());
   std::vector<float> lse(lse_.bytes() / sizeof(float));
   lse_.download(lse.data(), lse_.bytes());
@@ -236,8 +241,8 @@ Check PagedProblem::check() {
       got_lse.push_back(lse[static_cast<size_t>((batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
     }
     const AttentionTolerance allowed =
-        attention_tolerance(shape_of(config_, inputs_->lengths[b]), config_.decode.cache_dtype, config_.decode.out_dtype,
-                            hooked, want, hooks_ ? hooks_->score_error : 0);
+        attention_tolerance(shape_of(config_, inputs_->lengths[b]), config_.decode.cache_dtype,
+                            config_.decode.out_dtype, hooked, want, hooks_ ? hooks_->score_error : 0);
     const auto place = [&](size_t i) {
       return fmt::format("sequence {}, head {}, query {}", b, want.rows[i].head, want.rows[i].q);
     };

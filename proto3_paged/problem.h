@@ -31,8 +31,8 @@ struct PageTable {
   std::vector<int> pages;
   int64_t max_pages = 0, pool = 0;  // pool: pages in all
 };
-/// A contiguous cache is a page of kv_len tokens for each sequence. With page_order=shared the pages that hold the first
-/// shared_tokens() of all sequences are those of the first sequence, the others lie as in order.
+/// A contiguous cache is a page of kv_len tokens for each sequence. With page_order=shared the pages that hold the
+/// first shared_tokens() of all sequences are those of the first sequence, the others lie as in order.
 PageTable page_table(const PagedConfig& config);
 /// Tokens that all sequences begin with, whatever their pages: a quarter of kv_len.
 int64_t shared_tokens(const PagedConfig& config);

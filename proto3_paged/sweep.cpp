@@ -58,8 +58,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const std::vector<int64_t> all_sizes = {0, 1, 8, 16, 24, 32, 64, 128, 256};
   const Axis pages = integers("page_size", {16}), either = integers("page_size", {0, 16});
   const Axis batch = integers("batch", {cuda ? 64 : 8}), short_ones = integers("kv_len", {2048});
-  const Axis workers = integers("workers", cuda ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056}
-                                                : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
+  const Axis workers = integers(
+      "workers", cuda ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
   const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
   add({integers("page_size", all_sizes)});
   add({integers("kv_len", {1024, 32768}), integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 16, 64})});
@@ -70,10 +70,11 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("kv_len", {1024, 8192}), pages, reduce});
   add({either, texts("cache_layout", {"nhd", "hnd"})});
   add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
-  add({pages, integers("block_c", {32, 64, 128, 256})});
+  add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   if (!full) return sweep;
   add({either, integers("head_dim", {64, 96, 192, 256})});
-  add({either, texts("cache_dtype", cuda ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
+  add({either,
+       texts("cache_dtype", cuda ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});

@@ -28,7 +28,8 @@ using test::pipelines;
 /// With ragged lengths, one of them 0.
 PagedConfig paged_config() {
   PagedConfig config;
-  config.decode.shape = {.batch = 4, .q_heads = 6, .kv_heads = 2, .q_len = 1, .kv_len = 100, .head_dim = 64, .causal = true};
+  config.decode.shape = {
+      .batch = 4, .q_heads = 6, .kv_heads = 2, .q_len = 1, .kv_len = 100, .head_dim = 64, .causal = true};
   if (on_cuda) config.decode.dtype = config.decode.cache_dtype = config.decode.out_dtype = DType::bf16;
   config.decode.page_size = 16;
   config.lengths = "ragged";
@@ -40,7 +41,7 @@ struct Decoded {
   std::vector<std::byte> output;
 };
 Decoded run_paged(const PagedConfig& config, Device& on = device(), PipelineCache& cache = pipelines(),
-              const std::optional<AttentionHooks>& hooks = {}) {
+                  const std::optional<AttentionHooks>& hooks = {}) {
   const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
   PagedProblem problem(on, cache, inputs, config, hooks);
   Decoded run;
@@ -174,7 +175,8 @@ AttentionHooks all_hooks() {
   hooks.text =
       "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define SCORE_IS_IDENTITY 0\n"
       "static inline float score(float s, int q, int k, const ScoreContext& c) {\n"
-      "  const float biased = s + 0.05f * static_cast<float>(c.head + 1) * static_cast<float>(k - (q + c.kv_len - c.q_len));\n"
+      "  const float biased = s + 0.05f * static_cast<float>(c.head + 1) * static_cast<float>(k - (q + c.kv_len - "
+      "c.q_len));\n"
       "  return biased / (1.0f + (biased < 0 ? -biased : biased) / 8.0f);\n}\n";
   hooks.includes["common/attention/kernels/keys.h"] =
       "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define KEYS_ARE_DEFAULT 0\n"
@@ -231,14 +233,19 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
     const char *what, *from, *to;
   };
   const std::vector<Mutation> mutations = {
-      {"tail of the last page left out", "sequence.seen.end) - block.first_key, 0)", "sequence.seen.end - 1) - block.first_key, 0)"},
-      {"a slot beyond the last token", "sequence.seen.end) - block.first_key, 0)", "sequence.seen.end + 1) - block.first_key, 0)"},
+      {"tail of the last page left out", "sequence.seen.end) - block.first_key, 0)",
+       "sequence.seen.end - 1) - block.first_key, 0)"},
+      {"a slot beyond the last token", "sequence.seen.end) - block.first_key, 0)",
+       "sequence.seen.end + 1) - block.first_key, 0)"},
       {"join without rescale", "load<Floats>(to) * factors[0] + added", "load<Floats>(to) + added"},
       {"join without one part's weight", "d) * factors[1]", "d)"},
       {"a part left out", "worker <= last_worker", "worker < last_worker"},
-      {"page of the block before", "const int page = key / static_cast<int>(PAGE_SIZE)", "const int page = block.first_key / static_cast<int>(PAGE_SIZE)"},
-      {"pages of another sequence", "static_cast<long long>(sequence.batch) * cache.max_pages", "0LL * cache.max_pages"},
-      {"head of another group", "kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len", "kv_head + (first_row + row) / p.q_len * p.kv_heads"},
+      {"page of the block before", "const int page = key / static_cast<int>(PAGE_SIZE)",
+       "const int page = block.first_key / static_cast<int>(PAGE_SIZE)"},
+      {"pages of another sequence", "static_cast<long long>(sequence.batch) * cache.max_pages",
+       "0LL * cache.max_pages"},
+      {"head of another group", "kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len",
+       "kv_head + (first_row + row) / p.q_len * p.kv_heads"},
       {"another head of the cache", ", kv_head, slot}", ", 0, slot}"},
       {"outputs that do not shrink", "d) * alpha", "d)"},
       {"sums that do not shrink", "sum[row] *= alpha", "sum[row] *= 1"},
