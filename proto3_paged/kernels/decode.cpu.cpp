@@ -1,8 +1,8 @@
 // Paged attention for a few queries of each sequence, at the rate at which the cache is read.
 //
 // A block's keys are read once, for all rows of the tile: DOT_KEYS keys times DOT_ROWS rows are dot products along
-// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. While scores are computed
-// the block's values are asked for, and meanwhile the values are added up the next block's keys are.
+// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. Rows are asked for AHEAD
+// rows before they are read: keys of a block, its values, keys of the next block.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS; decode_join has the same.
@@ -31,6 +31,7 @@ constexpr int VECTORS = HEAD_DIM / LANES;  // of a row
 constexpr int DOT_KEYS = 4, DOT_ROWS = VECTOR_REGISTERS >= 32 ? 4 : 2;
 constexpr int REST_ROWS = ROWS % DOT_ROWS;
 constexpr int LINE_BYTES = 64;
+constexpr int AHEAD = 16;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 
@@ -87,7 +88,8 @@ struct TilePlace {
 /// The line of blocks (decode.h).
 struct Line {
   const DecodeParams& p;
-  const int rows = p.q_heads / p.kv_heads * p.q_len, tiles = (rows + static_cast<int>(ROWS) - 1) / static_cast<int>(ROWS);
+  const int rows = p.q_heads / p.kv_heads * p.q_len;
+  const int tiles = (rows + static_cast<int>(ROWS) - 1) / static_cast<int>(ROWS);
 
   INLINE ScoreContext context_of(int batch, int head, int keys) const {
     return {batch, head, p.q_heads, p.q_len, keys, p.score_data};
@@ -140,6 +142,16 @@ INLINE void ask_for(const char* row) {
 
 /// Which of a worker's two parts a tile's is: the second if the tile begins in its share.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
+
+/// Asks for the row AHEAD rows behind row i, of `count` rows or of those that are read next.
+INLINE void ask_ahead(const char* const* rows, int count, const char* const* next, int next_count, int i) {
+  const int ahead = i + AHEAD - count;
+  if (ahead < 0) {
+    ask_for(rows[i + AHEAD]);
+  } else if (ahead < next_count) {
+    ask_for(next[ahead]);
+  }
+}
 
 struct Worker {
   const DecodeParams& p;
@@ -239,7 +251,9 @@ struct Worker {
 
   INLINE void multiply_keys(const Block& block) {
     for (int i = 0; i < block.keys; i += DOT_KEYS) {
-      for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) ask_for(block.v[key]);
+      for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) {
+        ask_ahead(block.k, block.keys, block.v, block.keys, key);
+      }
       int row = 0;
       for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) multiply_keys<DOT_ROWS>(block, row, i);
       if constexpr (REST_ROWS > 0) multiply_keys<REST_ROWS>(block, row, i);
@@ -297,9 +311,9 @@ struct Worker {
     }
   }
 
-  /// Adds the block's values to COUNT rows of outputs from `row` on; asks for the keys of `next`, if that is not null.
+  /// Adds the block's values to COUNT rows of outputs from `row` on; the first rows ask for what is ahead.
   template <int COUNT>
-  INLINE void add_values(const Block& block, int row, const Block* next) {
+  INLINE void add_values(const Block& block, int row, const Block& next) {
     constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);
     for (int d = 0; d < HEAD_DIM; d += WIDTH * LANES) {
       Floats acc[COUNT][WIDTH];
@@ -307,7 +321,7 @@ struct Worker {
         UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] = load<Floats>(o + (row + r) * HEAD_DIM + d + w * LANES);
       }
       for (int i = 0; i < block.keys; ++i) {
-        if (d == 0 && next && i < next->keys) ask_for(next->k[i]);
+        if (row == 0 && d == 0) ask_ahead(block.v, block.keys, next.k, next.keys, i);
         Floats values[WIDTH];
         UNROLL for (int w = 0; w < WIDTH; ++w) values[w] = load_floats<CACHE_TYPE, LANES>(block.v[i], d + w * LANES);
         UNROLL for (int r = 0; r < COUNT; ++r) {
@@ -321,10 +335,10 @@ struct Worker {
     }
   }
 
-  INLINE void add_values(const Block& block, const Block* next) {
+  INLINE void add_values(const Block& block, const Block& next) {
     int row = 0;
-    for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(block, row, row == 0 ? next : nullptr);
-    if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, row == 0 ? next : nullptr);
+    for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(block, row, next);
+    if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, next);
   }
 
   /// Blocks of the tile from `from` to before `to`.
@@ -335,11 +349,12 @@ struct Worker {
     for (int i = from; i < to; ++i) {
       const Block& block = blocks[(i - from) % 2];
       Block& next = blocks[(i - from + 1) % 2];
+      next.keys = 0;
       if (i + 1 < to) find(next, i + 1);
       if (block.keys == 0) continue;
       multiply_keys(block);
       weigh(block);
-      add_values(block, i + 1 < to ? &next : nullptr);
+      add_values(block, next);
     }
   }
 
@@ -416,8 +431,8 @@ extern "C" void decode(const DecodeParams* params, const Threadgroup* group) {
     worker.leave(part_of(index, begins));
     if constexpr (JOIN_LAST) {
       const int first = worker_of(place.begin, p.workers, blocks), last = worker_of(place.end() - 1, p.workers, blocks);
-      unsigned* arrived =
-          p.arrived + (static_cast<long long>(place.sequence.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile;
+      const long long head = static_cast<long long>(place.sequence.batch) * p.kv_heads + place.kv_head;
+      unsigned* arrived = p.arrived + head * line.tiles + place.tile;
       if (static_cast<int>(__atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL)) == last - first) {
         worker.join(first, last);
         __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);

@@ -80,7 +80,7 @@ struct DecodeLayout {
         merge_bytes((64 / rows) / 2 * (rows * dim + 4 * 2 * rows) * 4) {}
 };
 
-/// Threadgroup memory of the cpu kernel, in floats: of the tile's rows q and o [rows, head_dim], scores [rows, block_c],
+/// Threadgroup memory of the cpu kernel, in floats: of a tile's rows q and o [rows, head_dim], scores [rows, block_c],
 /// maximum and sum [rows].
 struct CpuDecodeLayout {
   int o, scores, maximum, sum, floats;
