@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/experiment/experiment.h"
@@ -44,9 +45,11 @@ const std::map<std::string, std::pair<size_t, size_t>> two_ways = {
 std::vector<Measurement> made_up() {
   std::vector<Measurement> results;
   std::vector<Sweep> sweeps = {variants_sweep("quick", hopper())};
-  for (const char* function : {"score_function", "mask_function"}) {
+  for (const auto& [axis, value] : {std::pair("score_function", "file-0123456789ab"),
+                                    {"mask_function", "file-0123456789ab"},
+                                    {"rope", "kernel"}}) {  // beside `query`, which the sweep has
     sweeps.push_back(functions_sweep("quick", hopper()));
-    override_axis(sweeps.back(), texts(function, {"file-0123456789ab"}));
+    override_axis(sweeps.back(), texts(axis, {value}));
   }
   std::vector<Case> cases;
   for (const Sweep& sweep : sweeps) {
@@ -173,6 +176,17 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
     EXPECT_FALSE(finding.at("title").get<std::string>().empty());
   }
   EXPECT_GE(all.size(), 30u);
+}
+
+// Of one run: else the later one would pass for a replication of the earlier one.
+TEST(VariantsFindings, NoTwoHaveOneKey) {
+  const std::vector<Measurement> results = made_up();
+  const std::vector<Claim> claims = variants_claims();
+  std::set<std::string> keys;
+  for (const Conclusion& conclusion : conclude(claims, results, compare(results, duels(claims, results)))) {
+    const std::string key = claim_key("proto7_variants", conclusion.hypothesis, "fake", conclusion.subject);
+    EXPECT_TRUE(keys.insert(key).second) << key;
+  }
 }
 
 }  // namespace
