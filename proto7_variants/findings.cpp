@@ -1,5 +1,7 @@
 #include "proto7_variants/findings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -15,10 +17,40 @@ constexpr const char* expectation = "expectation before the first run";
 
 using Names = std::vector<std::string>;
 
+const std::set<std::string> tile_axes = {"block_r", "block_c"};
+constexpr size_t whole_tile_sweep = 4;  // tiles of one shape from which "the fastest" means something
+
 std::set<std::string> what_varies() {
-  std::set<std::string> axes = {"block_r", "block_c"};
+  std::set<std::string> axes = tile_axes;
   for (const auto& [axis, off] : modifier_axes()) axes.insert(axis);
   return axes;
+}
+
+// Of results that differ in their tile alone the fastest.
+Pick at_best_tiles(const Pick& pick) {
+  return [pick](const Results& group) {
+    Results best;
+    for (const auto& [key, tiles] : grouped(group, tile_axes)) best.push_back(fastest(tiles));
+    return pick(best);
+  };
+}
+
+// With modifiers: the fastest tile but that one which is the fastest without them, and that one.
+std::vector<Results> plain_tile_and_others(const Results& group) {
+  const auto by_modifiers = grouped(group, tile_axes);
+  const auto plain = std::ranges::find_if(
+      by_modifiers, [](const auto& tiles) { return modifiers_on(tiles.second.front()->config).empty(); });
+  std::vector<Results> picks;
+  if (plain == by_modifiers.end() || plain->second.size() < whole_tile_sweep) return picks;
+  const Names tile(tile_axes.begin(), tile_axes.end());
+  const std::string best = fastest(plain->second)->config.key(tile);
+  for (const auto& [key, tiles] : by_modifiers) {
+    if (key == plain->first || tiles.size() < whole_tile_sweep) continue;
+    Results own, others;
+    for (const Measurement* result : tiles) (result->config.key(tile) == best ? own : others).push_back(result);
+    std::ranges::copy(pair(others, own), std::back_inserter(picks));
+  }
+  return picks;
 }
 
 // Plain attention, and with exactly these modifiers, whatever their values.
@@ -77,6 +109,43 @@ std::string subject_of(const Evidence& evidence) {
   const Case& config = evidence.results.back()->config;
   const Names on = modifiers_on(config);
   return (on.empty() ? "" : config.key(on) + " ") + config.key_without(what_varies());
+}
+
+std::string tile_of(const Case& config) {
+  return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
+}
+
+// Whether a tile has to be chosen again for a modifier.
+Claim same_tile() {
+  return {.hypothesis = {"same_tile",
+                         "With a modifier, the tile that is the fastest without takes at most 1.05 of the time of the "
+                         "best other.",
+                         "time of the tile that is the fastest without the modifier / time of the best other, both "
+                         "with it",
+                         "<=", 1.05, expectation},
+          .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
+          .varies = what_varies(),
+          .pick = plain_tile_and_others,
+          .subject = subject_of,
+          .title =
+              "With {values.modifiers} the fastest tile of plain attention takes {compare.ratio:.3f} of the time "
+              "of the best other (head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
+              "{values.contender.causal})",
+          .content =
+              "With {values.modifiers}, at {values.contender.q_len} queries and head_dim "
+              "{values.contender.head_dim}, {values.contender.tile} (Br x Bc), the fastest tile without, takes "
+              "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
+              "the best other that was tried, {values.baseline.tile}; the noise floor of the pair is "
+              "{compare.aa_floor:.4f}.",
+          .advice = {"Keep the tile that is the fastest without the modifier.",
+                     "Choose the tile for the modifier: another one is faster with it."},
+          .complete =
+              [](Conclusion& conclusion, const Evidence& evidence) {
+                const Case &baseline = evidence.results.front()->config, &contender = evidence.results.back()->config;
+                conclusion.values["modifiers"] = contender.key(modifiers_on(contender));
+                conclusion.values["baseline"]["tile"] = tile_of(baseline);
+                conclusion.values["contender"]["tile"] = tile_of(contender);
+              }};
 }
 
 // Time with modifiers over time without.
@@ -330,7 +399,7 @@ Claim copies_alone() {
 }  // namespace
 
 std::vector<Claim> variants_claims() {
-  return {
+  std::vector<Claim> claims = {
       cost("alibi", "ALiBi costs at most 5 %.", 1.05, {"alibi"}, "ALiBi",
            {"Take ALiBi as a hook of the tuned kernel.", "Count ALiBi among what attention costs."}),
       cost("soft_cap", "A soft cap costs at most 25 %.", 1.25, {"soft_cap"}, "a soft cap",
@@ -392,6 +461,9 @@ std::vector<Claim> variants_claims() {
              {"Have the kernel turn what it reads.", "Turn by a launch before."}),
       copied(),
       copies_alone()};
+  for (Claim& claim : claims) claim.pick = at_best_tiles(claim.pick);
+  claims.push_back(same_tile());
+  return claims;
 }
 
 }  // namespace attn

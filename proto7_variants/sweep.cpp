@@ -79,15 +79,14 @@ std::vector<AxisInfo> variants_axes() {
 }
 
 std::vector<std::string> variants_compared_axes() {
-  std::vector<std::string> axes = {"kv_heads_by"};
+  std::vector<std::string> axes = {"kv_heads_by", "block_r", "block_c"};
   for (const auto& [axis, off] : modifier_axes()) axes.push_back(axis);
   return axes;
 }
 
 std::set<std::string> variants_narrowing_axes() {
-  const std::vector<std::string> compared = variants_compared_axes();
-  std::set<std::string> axes(compared.begin(), compared.end());
-  axes.insert({"task", "kv_heads"});
+  std::set<std::string> axes = {"task", "kv_heads", "kv_heads_by"};
+  for (const auto& [axis, off] : modifier_axes()) axes.insert(axis);
   for (const auto& [axis, off] : rotary_axes()) axes.insert(axis);
   return axes;
 }
@@ -127,6 +126,20 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {cuda ? 8 : 1})});
   };
   modifiers(2048);
+  // Tiles with a modifier and without. Every modifier has its value here, so that who names some gets no tiles.
+  const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
+                         const std::vector<int64_t>& keys) {
+    for (const Axis& modifier :
+         {integers("alibi", {0, 1}), integers("soft_cap", {30}), integers("window_left", {2048 / 8})}) {
+      Block block = {modifier, integers("block_r", rows), integers("block_c", keys)};
+      for (const auto& [axis, off] : modifier_axes()) {
+        if (axis != modifier.name) block.push_back({axis, {off}});
+      }
+      add(2048, own_dims, causal, std::move(block));
+    }
+  };
+  tiles({128}, 1, cuda ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
+        cuda ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
   // Key/value heads that share a head by index: groups of 1, 2, 4, 8.
   if (cuda) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
@@ -157,6 +170,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   }
   if (!full) return sweep;
   modifiers(cuda ? 8192 : 512);
+  tiles(dims, 1, cuda ? std::vector<int64_t>{128, 192, 256} : std::vector<int64_t>{64, 128, 256},
+        cuda ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
   for (const int64_t length : cuda ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {
     add(length, dims, 0, {});
     rope(length);
