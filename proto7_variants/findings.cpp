@@ -148,6 +148,32 @@ Claim same_tile() {
               }};
 }
 
+// Score modifiers in another form than as constants, against constants.
+Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
+  return {.hypothesis = hypothesis,
+          .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
+          .varies = {"score_by", "block_r", "block_c"},
+          .pick = steps("score_by", {{"constant", form}}),
+          .subject = subject_of,
+          .title = what +
+                   " makes attention with {values.modifiers} take {compare.ratio:.3f} of its time with constants "
+                   "(head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
+                   "{values.contender.causal})",
+          .content =
+              "Attention with {values.modifiers}, {values.contender.score_by} instead of constant, takes "
+              "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time, at "
+              "{values.contender.q_len} queries and head_dim {values.contender.head_dim}; the noise floor of "
+              "the pair is {compare.aa_floor:.4f}.",
+          .advice = advice,
+          .complete =
+              [](Conclusion& conclusion, const Evidence& evidence) {
+                describe(conclusion, evidence);
+                const Case& constant = evidence.results.front()->config;
+                const Names on = modifiers_on(constant);
+                conclusion.values["modifiers"] = on.empty() ? "no modifiers" : constant.key(on);
+              }};
+}
+
 // Time with modifiers over time without.
 Claim cost(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
            const std::string& what, const Advice& advice) {
@@ -287,7 +313,7 @@ Claim rope_share() {
              "time of the launch that turns Q and K / time of attention",
              {"Take no notice of what RoPE costs.", "Count RoPE among what attention costs, above all of short rows."});
   claim.hypothesis.origin = "published study: RoPE takes less than 0.01 % of attention on M4";
-  claim.subject = subject_without({"task", "block_r", "block_c"}, {"rope"});
+  claim.subject = subject_without({"task", "score_by", "block_r", "block_c"}, {"rope"});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     const auto plain =
@@ -318,7 +344,7 @@ Claim rope_copy() {
       .pick = each,
       .compared = false,
       .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
-      .subject = subject_without({"task", "block_r", "block_c"}),
+      .subject = subject_without({"task", "score_by", "block_r", "block_c"}),
       .title =
           "RoPE runs at {estimate.value:.0f} % of the copy rate (head_dim {values.head_dim}, {values.q_len} rows of "
           "{values.q_heads} heads)",
@@ -341,7 +367,7 @@ Claim copied() {
           [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "attention", "copy"); },
       .varies = {"kv_heads_by", "block_r", "block_c"},
       .pick = steps("kv_heads_by", {{"index", "copy"}}),
-      .subject = subject_without({"kv_heads_by", "block_r", "block_c"}),
+      .subject = subject_without({"kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "With copies of {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, "
           "attention takes {compare.ratio:.4f} of its time with an index (head_dim {values.contender.head_dim})",
@@ -374,7 +400,7 @@ Claim copies_alone() {
           },
       .compared = false,
       .figure = ratio_of_medians,
-      .subject = subject_without({"task", "kv_heads_by", "block_r", "block_c"}),
+      .subject = subject_without({"task", "kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "Copying {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads takes "
           "{values.share_pct:.2f} % of attention (head_dim {values.heads.head_dim}, causal {values.heads.causal})",
@@ -449,6 +475,16 @@ std::vector<Claim> variants_claims() {
       two_ways("sparse_lists", "Lists take at most 0.6 of the time that sparse blocks take pair by pair.", 0.6,
                {"block_sparse", "lists"}, {"block_sparse"}, "block-sparse attention by lists, not pair by pair,",
                {"Give masks lists of key blocks.", "Leave lists out where most blocks are masked in part."}),
+      by_form({"score_run_time", "To branch on score modifiers at run time costs at most 5 % over constants.",
+               "time with branches at run time / time with constants", "<=", 1.05, expectation},
+              "run_time", "A branch at run time",
+              {"Compile one kernel with all score modifiers, and turn them on at run time.",
+               "Compile score modifiers in as constants."}),
+      by_form({"score_noinline", "A call for each score takes at least 1.2 times as long as constants.",
+               "time with a call for each score / time with constants", ">=", 1.2,
+               "proto2_stitching: a call for each score takes 1.2 to 14 times as long"},
+              "noinline", "A call for each score",
+              {"Have score modifiers inlined.", "Call the score's function where kernels must not be compiled again."}),
       grouped(),
       rope_share(),
       rope_copy(),

@@ -130,6 +130,13 @@ TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
   for (const Duel& duel : duels(variants_claims(), results)) {
     ++of[duel.hypothesis];
     if (duel.hypothesis == "rope_fused") continue;  // RoPE in one place against RoPE in another
+    if (duel.hypothesis == "score_run_time" || duel.hypothesis == "score_noinline") {
+      EXPECT_EQ(duel.baseline.key_without({"score_by", "block_r", "block_c"}),
+                duel.contender.key_without({"score_by", "block_r", "block_c"}));
+      EXPECT_EQ(duel.baseline.text("score_by"), "constant");
+      EXPECT_EQ("score_" + duel.contender.text("score_by"), duel.hypothesis);
+      continue;
+    }
     if (duel.hypothesis == "same_tile") {
       EXPECT_EQ(duel.baseline.key_without({"block_r", "block_c"}), duel.contender.key_without({"block_r", "block_c"}));
       EXPECT_NE(duel.baseline, duel.contender);
@@ -162,9 +169,10 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
                                   })->hypothesis;
-    // A tenth more is too much of ALiBi, sinks and RoPE, and little beside what the others allow; a thousandth
-    // is too much of copies.
-    const std::set<std::string> too_much = {"alibi", "sinks", "rope_before", "rope_share", "expand_share"};
+    // A tenth more is too much of ALiBi, sinks, RoPE and branches, not enough of calls, and little beside what the
+    // others allow; a thousandth is too much of copies.
+    const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
+                                            "expand_share", "score_run_time", "score_noinline"};
     const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // both take as long
                            : too_much.contains(hypothesis.id) ? State::refuted
                                                               : State::supported;

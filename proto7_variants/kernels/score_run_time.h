@@ -1,0 +1,41 @@
+// The modifiers of score.h in one kernel for all of them, with ALIBI, SOFT_CAP and BIAS 1: which are on, and the cap,
+// stands in the hook's data, and a branch asks for each.
+#pragma once
+
+#define score constant_score
+#define score_tile constant_tile
+#include "proto7_variants/kernels/score.h"
+#undef score
+#undef score_tile
+#include "proto7_variants/kernels/run_time.h"
+
+static inline const RunTimeModifiers& run_time_of(const ScoreContext& context) {
+  return *static_cast<const RunTimeModifiers*>(context.data);
+}
+
+static inline float score(float s, int q, int k, const ScoreContext& context) {
+  const RunTimeModifiers& on = run_time_of(context);
+  if (on.soft_cap != 0) s = on.soft_cap * tanh_of(s / on.soft_cap);
+  if (on.alibi) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
+  if (on.bias) s += bias_of(q, k, context);
+  return s;
+}
+
+#ifdef SCORE_GRAIN
+static inline void score_tile(float* s, int, int q, int k, const ScoreContext& context) {
+  const RunTimeModifiers& on = run_time_of(context);
+  if (on.soft_cap != 0) {
+    const float cap = on.soft_cap, inverse = 1 / cap;
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] = cap * tanh_of(inverse * s[i]);
+  }
+  if (on.alibi) {
+    const float slope = score_slope(context);
+    float first[2];
+    for (int r = 0; r < 2; ++r) first[r] = slope * static_cast<float>(k - own_key(q + r * 8, context));
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += slope * static_cast<float>(i / 4 * 8 + i % 2) + first[i / 2 % 2];
+  }
+  if (on.bias) {
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += bias_of(q + i / 2 % 2 * 8, k + i / 4 * 8 + i % 2, context);
+  }
+}
+#endif
