@@ -1,5 +1,5 @@
 // The modifiers of score.h in one kernel for all of them, with ALIBI, SOFT_CAP and BIAS 1: which are on, and the cap,
-// stands in the hook's data, and a branch asks for each.
+// stands in the hook's data, and a branch asks for each, once for as many scores as the kernel hands over.
 #pragma once
 
 #define score constant_score
@@ -21,7 +21,23 @@ static inline float score(float s, int q, int k, const ScoreContext& context) {
   return s;
 }
 
-#ifdef SCORE_GRAIN
+#ifdef VECTOR_WIDTH_VALUE
+#define SCORE_GRAIN SCORE_ROW
+static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
+  const RunTimeModifiers& on = run_time_of(context);
+  if (on.soft_cap != 0) {
+    const float cap = on.soft_cap, inverse = 1 / cap;
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = cap * tanh_of(inverse * s[i]);
+  }
+  if (on.alibi) {
+    const float slope = score_slope(context);
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += slope * static_cast<float>(k - own_key(q + i, context));
+  }
+  if (on.bias) {
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += bias_of(q + i, k, context);
+  }
+}
+#elif defined(SCORE_GRAIN)
 static inline void score_tile(float* s, int, int q, int k, const ScoreContext& context) {
   const RunTimeModifiers& on = run_time_of(context);
   if (on.soft_cap != 0) {

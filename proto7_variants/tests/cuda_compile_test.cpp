@@ -50,8 +50,9 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Score modifiers in a kernel for all of them, and in a function that is called.
-TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreDoNotSpill) {
+// Score modifiers in a kernel for all of them, which may spill, and in a function that is called: the assembler says of
+// none that products do not overlap.
+TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
       FlashConfig config;
@@ -64,11 +65,8 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreDoNotSpill) {
             Modifiers{.alibi = true, .soft_cap = 30, .bias = "hqk", .score_by = "noinline"}}) {
         const AttentionHooks hooks = ModifiedAttention(modifiers, config).texts();
         const test::CapturedLog log;
-        const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
-        const std::string what =
-            fmt::format("{} {} bias={} at head_dim {}", variant, modifiers.score_by, modifiers.bias, head_dim);
-        EXPECT_EQ(binary.spill_bytes, 0) << what;
-        EXPECT_EQ(log.text(), "") << what;
+        compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
+        EXPECT_EQ(log.text(), "") << variant << " " << modifiers.score_by << " at head_dim " << head_dim;
       }
     }
   }

@@ -427,7 +427,7 @@ struct FormMutation {
 void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 std::vector<FormMutation> form_mutations() {
-  const std::string then = on_cuda ? " {" : " s";  // by tile or by element
+  const std::string then = " {";  // where scores come by row or by tile
   return {
       {"run_time_alibi_off", "run_time", "if (on.alibi)" + then, "if (!on.alibi)" + then},
       {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + then, "if (on.soft_cap == 0)" + then},
