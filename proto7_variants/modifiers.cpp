@@ -33,6 +33,11 @@ std::string instead(const std::string& hook) {
 
 bool has_axis(const std::string& bias, char axis) { return bias.find(axis) != std::string::npos; }
 
+// A value of BIAS.
+int kind_of_bias(const std::string& bias) {
+  return bias == "none" ? 0 : has_axis(bias, 'k') ? BIAS_OF_KEYS : BIAS_OF_ROWS;
+}
+
 }  // namespace
 
 Modifiers Modifiers::from(const Case& config) {
@@ -170,9 +175,9 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     }
   }
   if (modifiers_.bias != "none") {
-    bias_elements_ = 1;
-    const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}, {'k', s.kv_len}};
-    for (int axis = 3; axis >= 0; --axis) {
+    bias_elements_ = has_axis(modifiers_.bias, 'k') ? (s.kv_len + 3) / 4 * 4 : 1;
+    const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}};
+    for (int axis = 2; axis >= 0; --axis) {
       if (!has_axis(modifiers_.bias, axes[axis].first)) continue;
       bias_strides_[axis] = bias_elements_;
       bias_elements_ *= axes[axis].second;
@@ -197,7 +202,7 @@ AttentionHooks ModifiedAttention::texts() const {
   }
   hooks.constants = {{"ALIBI", m.alibi || at_run_time},
                      {"SOFT_CAP", at_run_time ? 1 : m.soft_cap},
-                     {"BIAS", m.bias != "none" || at_run_time},
+                     {"BIAS", at_run_time ? BIAS_OF_KEYS : kind_of_bias(m.bias)},
                      {"SINKS", m.sinks},
                      {"WINDOW_LEFT", m.window_left},
                      {"WINDOW_RIGHT", m.window_right},
@@ -227,10 +232,10 @@ AttentionHooks ModifiedAttention::texts() const {
 AttentionHooks ModifiedAttention::hooks() const {
   const Modifiers& m = modifiers_;
   AttentionHooks hooks = texts();
-  std::vector<float> bias(static_cast<size_t>(bias_elements_));
+  std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
   RunTimeModifiers all{
-      .tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias != "none"};
+      .tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = kind_of_bias(m.bias)};
   hooks.data = bytes_of(all);
   ModifierData& head = all.tables;
   head.slopes = append(hooks.data, slopes_);
@@ -347,9 +352,9 @@ double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t
     s -= static_cast<double>(slopes_[static_cast<size_t>(head)]) * static_cast<double>(distance);
   }
   if (m.bias != "none") {
-    const int64_t index[4] = {batch, head, q, k};
-    int64_t at = 0;
-    for (int axis = 0; axis < 4; ++axis) at += index[axis] * bias_strides_[axis];
+    const int64_t index[] = {batch, head, q};
+    int64_t at = has_axis(m.bias, 'k') ? k : 0;
+    for (int axis = 0; axis < 3; ++axis) at += index[axis] * bias_strides_[axis];
     s += static_cast<double>(bias_at(at));
   }
   return s;

@@ -94,7 +94,7 @@ class ModifiedAttention {
   RopeTable angles_;                      // from the first position that a query or a key has
   std::vector<int> lengths_, documents_;  // documents: begin and end for each key
   std::vector<unsigned> blocks_;          // as ModifierData has them
-  int64_t bias_strides_[4] = {}, bias_elements_ = 0;
+  int64_t bias_strides_[3] = {}, bias_elements_ = 0;
 };
 
 }  // namespace attn

@@ -11,6 +11,10 @@ DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
+/// Four bytes to shared memory; both addresses are aligned.
+DEVICE void copy_4(unsigned target, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
+}
 /// Ends a group of copies of this thread.
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until at most PENDING groups of this thread are under way.
@@ -54,4 +58,27 @@ DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
   if constexpr (TYPE == F16) MULTIPLY_ADD("m16n8k16", "f16");
   if constexpr (TYPE == F32) MULTIPLY_ADD("m16n8k8", "tf32");
 #undef MULTIPLY_ADD
+}
+
+/// The same of 32-bit operands to about f32's accuracy: each is the sum of two tf32, and the product of the smaller ones
+/// is left out. Of 16-bit operands it is multiply_add.
+template <int TYPE>
+DEVICE void multiply_add_exactly(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (TYPE == F32) {
+    const auto high = [](unsigned x) { return (x + 0x1000u) & 0xffffe000u; };  // rounded to nearest
+    const auto low = [&](unsigned x) { return __float_as_uint(__uint_as_float(x) - __uint_as_float(high(x))); };
+    const unsigned a_high[4] = {high(a[0]), high(a[1]), high(a[2]), high(a[3])};
+    const unsigned a_low[4] = {low(a[0]), low(a[1]), low(a[2]), low(a[3])};
+    multiply_add<F32>(d, a_low, high(b0), high(b1));
+    multiply_add<F32>(d, a_high, low(b0), low(b1));
+    multiply_add<F32>(d, a_high, high(b0), high(b1));
+  } else {
+    multiply_add<TYPE>(d, a, b0, b1);
+  }
+}
+
+DEVICE unsigned load_word(unsigned address) {
+  unsigned word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address));
+  return word;
 }

@@ -9,11 +9,17 @@ struct ModifierData {
   int sinks;           // SINKS: float [q_heads]
   int lengths;         // LENGTHS: int [batch], keys of each sequence
   int documents;       // DOCUMENTS: KeyRange [kv_len], the document of each key
-  int bias;            // BIAS: float, element (b, h, q, k) at the sum of index times stride
+  int bias;            // BIAS: float, element (b, h, q, k) at k + the sum of index times stride
   int blocks;          // BLOCK_SPARSE: a bit for each block of keys, [blocks of queries][sparse_words]
   int cosines, sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2], from key 0; queries before it have theirs before
-  long long bias_strides[4];
+  long long bias_strides[3];  // of b, h and q; multiples of 4 where the tensor has an axis of keys
 };
+
+// Values of BIAS: whether a row of the tensor has an element for each key, or one for all.
+#define BIAS_OF_ROWS 1
+#define BIAS_OF_KEYS 2
+/// Elements behind the tensor, which kernels read and do not use: a block of keys may reach beyond the last.
+constexpr int bias_slack = 4096;
 
 /// Positions of a block, and words of its row of bits.
 constexpr int sparse_block = 128;

@@ -6,5 +6,6 @@
 struct RunTimeModifiers {
   ModifierData tables;  // first: all hooks find it where data begins
   float soft_cap;       // the cap; 0: none
-  int alibi, bias;      // 1: on
+  int alibi;            // 1: on
+  int bias;             // 0, BIAS_OF_ROWS or BIAS_OF_KEYS
 };

@@ -34,31 +34,54 @@ static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
-// Of keys that exist: a tile may reach beyond them.
-static inline float bias_of(int q, int k, const ScoreContext& context) {
-  if (q >= context.q_len || k >= context.kv_len) return 0;
+// A query's elements, from key 0 on; one for all keys where BIAS is not BIAS_OF_KEYS. A tile may reach beyond the last
+// query, where any row will do, and beyond the last key (bias_slack).
+static inline const float* bias_row(int q, const ScoreContext& context) {
   const ModifierData& data = modifiers_of(context);
   const long long* const strides = data.bias_strides;
-  return table_at<float>(
-      context, data.bias)[context.batch * strides[0] + context.head * strides[1] + q * strides[2] + k * strides[3]];
+  const int row = q < 0 ? 0 : q < context.q_len ? q : context.q_len - 1;
+  return table_at<float>(context, data.bias) + context.batch * strides[0] + context.head * strides[1] +
+         row * strides[2];
 }
 
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
                           [[maybe_unused]] const ScoreContext& context) {
   if constexpr (SOFT_CAP != 0) s = capped(s);
   if constexpr (ALIBI != 0) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
-  if constexpr (BIAS != 0) s += bias_of(q, k, context);
+  if constexpr (BIAS != 0) s += bias_row(q, context)[BIAS == BIAS_OF_KEYS ? k : 0];
   return s;
 }
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
 // By tile: ALiBi then costs two multiply-adds, slope * (columns from the first key) + what the first key has; the
-// factors of the soft cap join those of the kernel.
+// factors of the soft cap join those of the kernel; the tensor is read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
 #define SCORE_OUT (ALIBI || BIAS ? 1.0f : static_cast<float>(SOFT_CAP))
 #endif
+// To the scores of a row, `row` of two; a row's four threads have every fourth pair of keys from k on. `wgmma` walks
+// blocks from the last key to the first: what the next one needs is asked for now, by each of the four in other lines.
+static inline void add_bias(float* s, int row, int k, const float* bias) {
+  if constexpr (BIAS != BIAS_OF_KEYS) {
+    const float of_row = bias[0];
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      if (i / 2 % 2 == row) s[i] += of_row;
+    }
+  } else {
+    if (k >= BLOCK_C) {
+      UNROLL for (int line = 0; line < BLOCK_C; line += 4 * 32) {
+        const int ahead = line + threadIdx.x % 4 * 32;
+        prefetch_to_l2(bias + k - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1));
+      }
+    }
+    UNROLL for (int i = 2 * row; i < BLOCK_C / 2; i += 4) {
+      const float2 pair = *reinterpret_cast<const float2*>(bias + k + i / 4 * 8);
+      s[i] += pair.x;
+      s[i + 1] += pair.y;
+    }
+  }
+}
 static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] const ScoreContext& context) {
   [[maybe_unused]] float slope = 0, first[2] = {};
   if constexpr (ALIBI != 0) {
@@ -69,7 +92,9 @@ static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] cons
     [[maybe_unused]] const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
     if constexpr (SOFT_CAP != 0) s[i] = tanh_of(s[i]) * (ALIBI || BIAS ? static_cast<float>(SOFT_CAP) : 1.0f);
     if constexpr (ALIBI != 0) s[i] += slope * static_cast<float>(column) + first[r];
-    if constexpr (BIAS != 0) s[i] += bias_of(q + r * 8, k + column, context);
+  }
+  if constexpr (BIAS != 0) {
+    UNROLL for (int r = 0; r < 2; ++r) add_bias(s, r, k, bias_row(q + r * 8, context));
   }
 }
 #endif

@@ -9,6 +9,7 @@
 
 #undef SCORE_IS_LINEAR
 #undef SCORE_GRAIN
+#undef SCORE_AHEAD
 #undef SCORE_IN
 #undef SCORE_OUT
 #define SCORE_IS_LINEAR 0

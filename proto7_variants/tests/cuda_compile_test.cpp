@@ -19,7 +19,7 @@ using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
 // Registers are enough, and products overlap (the compiler warns where they do not).
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
-  std::vector<Modifiers> all(9);
+  std::vector<Modifiers> all(10);
   all[0].alibi = true;
   all[1].soft_cap = 30;
   all[2].window_left = 1024;
@@ -28,8 +28,9 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   all[5] = {.window_left = 1024, .global_tokens = 64};
   all[6] = {.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100, .global_tokens = 64, .block_sparse = 25};
   all[7] = {.window_left = 1024, .window_by_mask = true, .lists = false};
+  all[8].bias = "k";
   for (const int64_t head_dim : {64, 128, 256}) {
-    all[8].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
+    all[9].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
     for (const bool causal : {false, true}) {
       FlashConfig config;
       config.variant = "tuned";

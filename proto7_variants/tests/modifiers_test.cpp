@@ -195,7 +195,7 @@ std::vector<Modifiers> of_the_score() {
   all[1].soft_cap = 2;
   all[2].bias = "bhqk";
   all[3] = {.alibi = true, .soft_cap = 2, .bias = "hqk"};
-  all[4] = {.alibi = true, .sinks = true, .soft_cap = 2, .window_left = 9, .bias = "qk", .block_sparse = 40};
+  all[4] = {.alibi = true, .sinks = true, .soft_cap = 2, .window_left = 9, .bias = "hq", .block_sparse = 40};
   return all;
 }
 

@@ -1,0 +1,591 @@
+// Attention of a few new queries over a cache, on tensor cores of sm_80 and later: decode.h has the contract.
+//
+// A block of keys falls to teams of warps: a team has all rows of the tile, and its own keys, which nobody else reads.
+// So within a tile it waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
+// copies of 16 bytes, which find the page of each row themselves; copies for the next tile are under way before the
+// present one ends. At a tile's end the teams' sums are added up (flash decoding: Dao et al. 2023).
+//
+// Caches of 8 bits are converted to the type of Q on their way to the tensor cores, exactly. The scale of a key's page
+// multiplies its scores, that of V its weights.
+//
+// Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
+//
+// Function constants: HEAD_DIM (multiple of 8, of 16 where the cache has 8 bits; at most 256), ROWS (16, 32, 64),
+// BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (that of Q, or E4M3 or
+// INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
+// for). Grid: workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`: a threadgroup
+// for each tile of the line.
+#include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
+#include "common/kernel/ampere.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/bytes.h"
+#include "proto3_paged/kernels/decode.h"
+
+namespace {
+
+constexpr int THREADS = 128;
+constexpr int ROW_WARPS = ROWS / 16, KEY_WARPS = THREADS / WARP / ROW_WARPS;
+constexpr int TEAM_THREADS = ROW_WARPS * WARP, TEAM_KEYS = BLOCK_C / KEY_WARPS;
+constexpr int Q_BYTES = IN_TYPE == F32 ? 4 : 2, KV_BYTES = bytes_of_type(CACHE_TYPE);
+constexpr DecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C, STAGES, Q_BYTES, KV_BYTES);
+constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
+constexpr int STEPS = DIM * KV_BYTES / 32;
+constexpr bool FOLD = SCORE_IS_IDENTITY;
+static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
+static_assert(layout.merge_bytes <= layout.stage_bytes);
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+// ---- the line
+
+constexpr long long end_of_line = 0x7fffffffffffffff;
+
+/// A block of the line. A sequence without visible keys has one block, of which nothing is seen: somebody has to write
+/// its zeros.
+struct Place {
+  int batch, kv_head, tile;
+  int block, blocks;  // of the tile, counted from the first that some row sees
+  int first_block;
+  int keys;         // of the sequence
+  long long index;  // on the line
+};
+
+struct Line {
+  const DecodeParams& p;
+  const int tiles = (p.q_heads / p.kv_heads * p.q_len + ROWS - 1) / ROWS;
+
+  DEVICE ScoreContext context_of(int batch, int head, int keys) const {
+    return {batch, head, p.q_heads, p.q_len, keys, p.score_data};
+  }
+
+  // Sets first_block, blocks and keys of a sequence.
+  DEVICE void measure(Place& place) const {
+    place.keys = p.lengths[place.batch];
+    const ScoreContext context = context_of(place.batch, 0, place.keys);
+    const int end = min(place.keys, visible_keys(p.q_len - 1, context).end);
+    place.first_block = KEYS_BEGIN_AT_ZERO ? 0 : max(0, min(visible_keys(0, context).begin, end)) / BLOCK_C;
+    place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
+  }
+
+  // All warps do the same. The place of a block, or, where `index` is beyond the line, its length; the sequence's first
+  // where `of_batch` says which.
+  DEVICE long long find(Place& found, long long index, int of_batch = -1) const {
+    const int lane = threadIdx.x % WARP;
+    long long before = 0;
+    for (int first = 0; first < p.batch; first += WARP) {
+      Place place{};
+      place.batch = first + lane;
+      long long blocks = 0;
+      if (place.batch < p.batch) {
+        measure(place);
+        blocks = static_cast<long long>(place.blocks) * p.kv_heads * tiles;
+      }
+      long long up_to = blocks;  // and with this lane's
+      UNROLL for (int step = 1; step < WARP; step *= 2) {
+        const long long other = __shfl_up_sync(~0u, up_to, step);
+        if (lane >= step) up_to += other;
+      }
+      const bool here = of_batch >= 0 ? place.batch == of_batch : index < before + up_to;
+      const unsigned lanes = __ballot_sync(~0u, here);
+      if (lanes != 0) {
+        const int at = __ffs(lanes) - 1;
+        const long long start = __shfl_sync(~0u, before + up_to - blocks, at);
+        found.batch = first + at;
+        found.index = of_batch >= 0 ? start : index;
+        measure(found);
+        const auto rest = static_cast<unsigned>(found.index - start);
+        found.block = rest % found.blocks;
+        found.tile = rest / found.blocks % tiles;
+        found.kv_head = rest / found.blocks / tiles;
+        return start;
+      }
+      before += __shfl_sync(~0u, up_to, WARP - 1);
+    }
+    return before;
+  }
+
+  DEVICE void advance(Place& place) const {
+    ++place.index;
+    if (++place.block < place.blocks) return;
+    place.block = 0;
+    if (++place.tile < tiles) return;
+    place.tile = 0;
+    if (++place.kv_head < p.kv_heads) return;
+    place.kv_head = 0;
+    if (++place.batch < p.batch) measure(place);
+  }
+};
+
+// ---- outputs
+
+/// A row of the tile, as a row of Q and O.
+struct Row {
+  int head, query;
+  bool exists;
+};
+DEVICE Row row_of(const DecodeParams& p, const Place& place, int row) {
+  const int group = p.q_heads / p.kv_heads, number = place.tile * ROWS + row;
+  const bool exists = number < group * p.q_len;
+  return {place.kv_head * group + (exists ? number / p.q_len : 0), exists ? number % p.q_len : p.q_len - 1, exists};
+}
+
+/// What a sum of weights, and of weighted V, is multiplied by once all keys are there; the row's log-sum-exp to memory.
+DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& place, const Row& row, float shift,
+                        float sum, bool writes) {
+  float factor = 1;
+  if constexpr (!SINK_IS_NONE) {
+    const float sink = log2_e * sink_logit(line.context_of(place.batch, row.head, place.keys));
+    const float larger = fmaxf(shift, fmaxf(sink, no_shift));
+    factor = exp2_approx(shift - larger);
+    sum = sum * factor + exp2_approx(sink - larger);
+    shift = larger;
+  }
+  const bool seen = shift > no_shift;
+  if (writes && p.lse != nullptr) {
+    const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
+    p.lse[at] = seen ? shift * ln_2 + __logf(sum) : -infinity();
+  }
+  return seen ? factor / sum : 0.0f;
+}
+
+DEVICE long long output_at(const DecodeParams& p, const Place& place, const Row& row) {
+  return place.batch * p.o_strides.batch + row.head * p.o_strides.head + row.query * p.o_strides.row;
+}
+
+/// Parts of a tile that several workers share: those of `first` to `last`.
+struct Parts {
+  int first, last;
+  DEVICE int count() const { return last - first + 1; }
+};
+DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long blocks_of_line) {
+  const long long start = place.index - place.block;
+  return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
+}
+// A worker's part with the first block of its tile is its second.
+DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
+
+/// Joins the parts of a tile, by all threads.
+DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, const Parts& parts) {
+  const int rows = min(ROWS, p.q_heads / p.kv_heads * p.q_len - place.tile * ROWS);
+  for (int unit = threadIdx.x; unit < rows * (HEAD_DIM / 4); unit += THREADS) {
+    const int number = unit / (HEAD_DIM / 4), column = unit % (HEAD_DIM / 4) * 4;
+    float shift = no_shift, sum = 0, o[4] = {};
+#pragma unroll 4
+    for (int worker = parts.first; worker <= parts.last; ++worker) {
+      const long long at = part_number(worker, worker == parts.first) * ROWS + number;
+      const float2 stats = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
+      const float4 part = __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM + column));
+      const float larger = fmaxf(shift, stats.x);
+      const float old = exp2_approx(shift - larger), added = exp2_approx(stats.x - larger);
+      shift = larger;
+      sum = sum * old + stats.y * added;
+      o[0] = o[0] * old + part.x * added;
+      o[1] = o[1] * old + part.y * added;
+      o[2] = o[2] * old + part.z * added;
+      o[3] = o[3] * old + part.w * added;
+    }
+    const Row row = row_of(p, place, number);
+    const float factor = finish_row(p, line, place, row, shift, sum, column == 0);
+    UNROLL for (int i = 0; i < 4; ++i) {
+      store_float<OUT_TYPE>(p.o, output_at(p, place, row) + column + i, o[i] * factor);
+    }
+  }
+}
+
+// ---- a worker
+
+struct Worker {
+  const DecodeParams& p;
+  const Line line{p};
+  const int lane = threadIdx.x % WARP, quarter = lane % 4;
+  const int first_row = threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16; a thread has parts of two, 8 apart
+  const int team = threadIdx.x / TEAM_THREADS;
+  const float scale_log2 = p.scale * log2_e;
+
+  float o[DIM / 8][4];
+  float s[TEAM_KEYS / 8][4];  // scores, then weights
+  float shift[2], sum[2];
+  Row rows[2];
+  int begin[2], end[2];  // keys that the rows see
+
+  DEVICE explicit Worker(const DecodeParams& params) : p(params) {}
+
+  DEVICE static unsigned char* q_slot(int slot) { return memory + slot * layout.q_bytes; }
+  DEVICE static unsigned char* stage(int number) { return memory + layout.kv + number * layout.stage_bytes; }
+  // K or V of this thread's team.
+  DEVICE unsigned rows_of_team(int number, bool v) const {
+    return shared_address(stage(number) + (v ? layout.v : 0)) + team * TEAM_KEYS * layout.row_bytes;
+  }
+  DEVICE float* scales(int number, bool v) const {
+    return reinterpret_cast<float*>(stage(number) + layout.scales) + v * BLOCK_C + team * TEAM_KEYS;
+  }
+  DEVICE void sync_team() const {
+    if constexpr (ROW_WARPS == 1) {
+      __syncwarp();
+    } else if constexpr (KEY_WARPS == 1) {
+      __syncthreads();
+    } else {
+      asm volatile("barrier.sync %0, %1;" ::"r"(1 + team), "n"(TEAM_THREADS) : "memory");
+    }
+  }
+
+  // ---- copies: what this thread copies of a block, and for the one after it already which pages
+
+  static constexpr int ROW_UNITS = DIM * KV_BYTES / 16, UNITS_THERE = HEAD_DIM * KV_BYTES / 16;  // of 16 bytes
+  static constexpr int UNITS = TEAM_KEYS * ROW_UNITS;
+  static constexpr int COPIES = (UNITS + TEAM_THREADS - 1) / TEAM_THREADS;
+  static constexpr bool ONE_PAGE = PAGE_SIZE == 0 || PAGE_SIZE % TEAM_KEYS == 0;  // for all keys of the team
+  int pages[ONE_PAGE ? 1 : COPIES];
+  Place ahead;  // the next block to copy
+  long long blocks_left;
+  int slot = 0;  // of its tile's rows of Q
+
+  DEVICE int unit_of(int copy) const { return threadIdx.x % TEAM_THREADS + copy * TEAM_THREADS; }
+  DEVICE int first_key_of(const Place& place) const {
+    return (place.first_block + place.block) * BLOCK_C + team * TEAM_KEYS;
+  }
+
+  DEVICE int page_of(const Place& place, int key) const {
+    if (PAGE_SIZE == 0) return place.batch;
+    if (key >= place.keys) return 0;
+    return __ldg(p.cache.table + static_cast<long long>(place.batch) * p.cache.max_pages + key / PAGE_SIZE);
+  }
+  DEVICE void find_pages() {
+    if (blocks_left == 0) return;
+    UNROLL for (int copy = 0; copy < (ONE_PAGE ? 1 : COPIES); ++copy) {
+      pages[copy] = page_of(ahead, first_key_of(ahead) + (ONE_PAGE ? 0 : unit_of(copy) / ROW_UNITS));
+    }
+  }
+
+  DEVICE void copy_rows(int number, bool v, int first_key) const {
+    const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
+    const char* const head = static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
+    const unsigned to = rows_of_team(number, v);
+    UNROLL for (int copy = 0; copy < COPIES; ++copy) {
+      const int unit = unit_of(copy), row = unit / ROW_UNITS, column = unit % ROW_UNITS;
+      if (UNITS % TEAM_THREADS != 0 && unit >= UNITS) break;
+      const int key = first_key + row;
+      const bool there = key < ahead.keys && (ROW_UNITS == UNITS_THERE || column < UNITS_THERE);
+      const long long at = pages[ONE_PAGE ? 0 : copy] * strides.batch +
+                           (PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE)) * strides.row;
+      copy_16(to + row * layout.row_bytes + column * 16, there ? head + at * KV_BYTES + column * 16 : head, there);
+    }
+  }
+
+  DEVICE void copy_scales(int number, int first_key) const {
+    for (int row = threadIdx.x % TEAM_THREADS; row < TEAM_KEYS; row += TEAM_THREADS) {
+      const int page = ONE_PAGE ? pages[0] : page_of(ahead, first_key + row);
+      const long long at = static_cast<long long>(page) * p.kv_heads + ahead.kv_head;
+      copy_4(shared_address(scales(number, false) + row), p.cache.k_scales + at);
+      copy_4(shared_address(scales(number, true) + row), p.cache.v_scales + at);
+    }
+  }
+
+  // The tile's rows of Q, by all threads.
+  DEVICE void copy_queries() const {
+    constexpr int row_units = DIM * Q_BYTES / 16, units_there = HEAD_DIM * Q_BYTES / 16;
+    const unsigned to = shared_address(q_slot(slot));
+    for (int unit = threadIdx.x; unit < ROWS * row_units; unit += THREADS) {
+      const int number = unit / row_units, column = unit % row_units;
+      const Row row = row_of(p, ahead, number);
+      const long long at = ahead.batch * p.q_strides.batch + row.head * p.q_strides.head + row.query * p.q_strides.row;
+      copy_16(to + number * layout.q_row_bytes + column * 16, static_cast<const char*>(p.q) + at * Q_BYTES + column * 16 % (units_there * 16),
+              row.exists && column < units_there);
+    }
+  }
+
+  // The next block to a stage; a group of copies, even without one.
+  DEVICE void copy_next(int number, bool first) {
+    if (blocks_left > 0) {
+      if (!first && ahead.block == 0) slot = slot + 1 < STAGES ? slot + 1 : 0;
+      if (first || ahead.block == 0) copy_queries();
+      const int first_key = first_key_of(ahead);
+      copy_rows(number, false, first_key);
+      copy_rows(number, true, first_key);
+      if constexpr (KV_BYTES == 1) copy_scales(number, first_key);
+      line.advance(ahead);
+      --blocks_left;
+      find_pages();
+    }
+    commit_copies();
+  }
+
+  // ---- products
+
+  // A's 16 rows by 32 bytes of the cache's columns: one product's worth, or two of a cache of 8 bits, for which columns
+  // 4 quarter to 4 quarter + 3 of 16 are this thread's.
+  DEVICE void load_queries(unsigned (&a)[KV_BYTES == 1 ? 2 : 1][4], const unsigned char* q, int step) const {
+    if constexpr (KV_BYTES > 1) {
+      load_blocks(a[0], shared_address(q) + (first_row + lane % 16) * layout.q_row_bytes + step * 32 + lane / 16 * 16);
+    } else {
+      UNROLL for (int half = 0; half < 2; ++half) {
+        const unsigned char* const at = q + (first_row + lane / 4) * layout.q_row_bytes + ((2 * step + half) * 16 + 4 * quarter) * 2;
+        const uint2 first = *reinterpret_cast<const uint2*>(at);
+        const uint2 second = *reinterpret_cast<const uint2*>(at + 8 * layout.q_row_bytes);
+        a[half][0] = first.x;
+        a[half][1] = second.x;
+        a[half][2] = first.y;
+        a[half][3] = second.y;
+      }
+    }
+  }
+
+  // S = Q K^T of the team's keys.
+  DEVICE void multiply_scores(int number, const unsigned char* q) {
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) s[i / 4][i % 4] = 0;
+    const unsigned k = rows_of_team(number, false) + (lane % 8 + lane / 16 * 8) * layout.row_bytes + lane / 8 % 2 * 16;
+    UNROLL for (int step = 0; step < STEPS; ++step) {
+      unsigned a[KV_BYTES == 1 ? 2 : 1][4];
+      load_queries(a, q, step);
+      UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
+        unsigned words[4];
+        load_blocks(words, k + keys * layout.row_bytes + step * 32);
+        UNROLL for (int n = 0; n < 2; ++n) {
+          float(&d)[4] = s[keys / 8 + n];
+          if constexpr (KV_BYTES == 1) {
+            UNROLL for (int half = 0; half < 2; ++half) {
+              const unsigned four = words[2 * n + half];
+              multiply_add<IN_TYPE>(d, a[half], two_of_four<CACHE_TYPE, IN_TYPE, 0, 1>(four), two_of_four<CACHE_TYPE, IN_TYPE, 2, 3>(four));
+            }
+          } else {
+            multiply_add_exactly<IN_TYPE>(d, a[0], words[2 * n], words[2 * n + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // O += P V. Of f32, keys 2 quarter and 2 quarter + 1 of eight are this thread's.
+  DEVICE void multiply_outputs(int number) {
+    const unsigned v = rows_of_team(number, true);
+    if constexpr (KV_BYTES == 4) {
+      UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 8) {
+        const float(&w)[4] = s[keys / 8];
+        const unsigned a[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]), __float_as_uint(w[1]), __float_as_uint(w[3])};
+        const unsigned row = v + (keys + 2 * quarter) * layout.row_bytes + lane / 4 * 4;
+        UNROLL for (int j = 0; j < DIM / 8; ++j) {
+          multiply_add_exactly<F32>(o[j], a, load_word(row + j * 32), load_word(row + layout.row_bytes + j * 32));
+        }
+      }
+    } else {
+      UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
+        const float(&w)[4] = s[keys / 8], (&next)[4] = s[keys / 8 + 1];
+        const unsigned a[4] = {pack<IN_TYPE>(w[0], w[1]), pack<IN_TYPE>(w[2], w[3]), pack<IN_TYPE>(next[0], next[1]), pack<IN_TYPE>(next[2], next[3])};
+        const unsigned row = v + (keys + lane % 16) * layout.row_bytes + lane / 16 * 16;
+        UNROLL for (int step = 0; step < STEPS; ++step) {
+          unsigned words[4];
+          load_blocks_transposed(words, row + step * 32);
+          UNROLL for (int n = 0; n < 2; ++n) {
+            const unsigned low = words[2 * n], high = words[2 * n + 1];
+            if constexpr (KV_BYTES == 1) {
+              multiply_add<IN_TYPE>(o[4 * step + 2 * n], a, two_of_four<CACHE_TYPE, IN_TYPE, 0, 2>(low), two_of_four<CACHE_TYPE, IN_TYPE, 0, 2>(high));
+              multiply_add<IN_TYPE>(o[4 * step + 2 * n + 1], a, two_of_four<CACHE_TYPE, IN_TYPE, 1, 3>(low), two_of_four<CACHE_TYPE, IN_TYPE, 1, 3>(high));
+            } else {
+              multiply_add<IN_TYPE>(o[2 * step + n], a, low, high);
+            }
+          }
+        }
+      }
+    }
+  }
+  // The column of o[j][i], i from 0 to 1: of a cache of 8 bits neighbours in V lie in neighbouring products.
+  DEVICE int column_of(int j, int i) const {
+    return KV_BYTES == 1 ? j / 2 * 16 + 4 * quarter + 2 * i + j % 2 : j * 8 + 2 * quarter + i;
+  }
+
+  // ---- softmax
+
+  // Scores in base 2, with hook and mask.
+  DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
+    const ScoreContext contexts[2] = {line.context_of(here.batch, rows[0].head, here.keys), line.context_of(here.batch, rows[1].head, here.keys)};
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
+      const int r = i / 2 % 2, column = i / 4 * 8 + 2 * quarter + i % 2, key = first_key + column;
+      float& value = s[i / 4][i % 4];
+      if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
+      if constexpr (FOLD) {
+        value *= scale_log2;
+      } else {
+        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key, contexts[r]), masked_score);
+      }
+      if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) value = masked_score;
+    }
+  }
+
+  // Scores to weights exp2(s - shift), and their sum. The shift follows the maximum only when that has grown by more
+  // than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack.
+  DEVICE void softmax(int number) {
+    constexpr float slack = 8;
+    float largest[2] = {masked_score, masked_score};
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], s[i / 4][i % 4]);
+    if (__any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack)) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
+        const float alpha = exp2_approx(shift[r] - larger);
+        shift[r] = larger;
+        sum[r] *= alpha;
+        UNROLL for (int i = 0; i < DIM / 4; ++i) o[i / 2][2 * r + i % 2] *= alpha;
+      }
+    }
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
+      const int r = i / 2 % 2;
+      float& value = s[i / 4][i % 4];
+      value = exp2_approx(value - shift[r]);
+      sum[r] += value;
+      if constexpr (KV_BYTES == 1) value *= scales(number, true)[i / 4 * 8 + 2 * quarter + i % 2];
+    }
+  }
+
+  // ---- a tile
+
+  DEVICE void begin_tile(const Place& here) {
+    UNROLL for (int r = 0; r < 2; ++r) {
+      shift[r] = no_shift;
+      sum[r] = 0;
+      rows[r] = row_of(p, here, first_row + lane / 4 + 8 * r);
+      const KeyRange seen = visible_keys(rows[r].query, line.context_of(here.batch, rows[r].head, here.keys));
+      begin[r] = seen.begin;
+      end[r] = min(seen.end, here.keys);
+    }
+    UNROLL for (int i = 0; i < DIM / 2; ++i) o[i / 4][i % 4] = 0;
+  }
+
+  // Adds the teams' sums up, for the first team; all threads, through a stage that nobody needs any more.
+  DEVICE void merge(int number) {
+    UNROLL for (int r = 0; r < 2; ++r) sum[r] = sum_of_quad(sum[r]);
+    if constexpr (KEY_WARPS == 1) return;
+    __syncthreads();  // the stage's last readers
+    float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][DIM / 2][team's threads]
+    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;        // [teams][4][team's threads]
+    const int thread = threadIdx.x % TEAM_THREADS;
+    UNROLL for (int step = KEY_WARPS / 2; step > 0; step /= 2) {
+      if (team >= step && team < 2 * step) {
+        float* const to = sums + (team - step) * ROWS * DIM + thread;
+        UNROLL for (int i = 0; i < DIM / 2; ++i) to[i * TEAM_THREADS] = o[i / 4][i % 4];
+        float* const to_stats = stats + (team - step) * 4 * TEAM_THREADS + thread;
+        UNROLL for (int r = 0; r < 2; ++r) {
+          to_stats[r * TEAM_THREADS] = shift[r];
+          to_stats[(2 + r) * TEAM_THREADS] = sum[r];
+        }
+      }
+      __syncthreads();
+      if (team < step) {
+        const float* const from = sums + team * ROWS * DIM + thread;
+        const float* const from_stats = stats + team * 4 * TEAM_THREADS + thread;
+        float own[2], other[2];
+        UNROLL for (int r = 0; r < 2; ++r) {
+          const float its = from_stats[r * TEAM_THREADS], larger = fmaxf(shift[r], its);
+          own[r] = exp2_approx(shift[r] - larger);
+          other[r] = exp2_approx(its - larger);
+          shift[r] = larger;
+          sum[r] = sum[r] * own[r] + from_stats[(2 + r) * TEAM_THREADS] * other[r];
+        }
+        UNROLL for (int i = 0; i < DIM / 2; ++i) {
+          const int r = i / 2 % 2;
+          float& value = o[i / 4][i % 4];
+          value = value * own[r] + from[i * TEAM_THREADS] * other[r];
+        }
+      }
+      if (step > 1) __syncthreads();
+    }
+  }
+
+  // The first team has all of the tile that this worker computes: to O, or as a part for whoever joins.
+  DEVICE void leave_tile(const Place& here, bool from_first_block, long long blocks_of_line) {
+    const Parts parts = parts_of(p, here, blocks_of_line);
+    if (team == 0) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        if (!rows[r].exists) continue;
+        if (parts.count() == 1) {
+          const float factor = finish_row(p, line, here, rows[r], shift[r], sum[r], quarter == 0);
+          const long long at = output_at(p, here, rows[r]);
+          UNROLL for (int i = 0; i < DIM / 4; ++i) {
+            const int column = column_of(i / 2, i % 2);
+            if (DIM == HEAD_DIM || column < HEAD_DIM) store_float<OUT_TYPE>(p.o, at + column, o[i / 2][2 * r + i % 2] * factor);
+          }
+        } else {
+          const long long at = part_number(blockIdx.x, from_first_block) * ROWS + first_row + lane / 4 + 8 * r;
+          UNROLL for (int i = 0; i < DIM / 4; ++i) {
+            const int column = column_of(i / 2, i % 2);
+            if (DIM == HEAD_DIM || column < HEAD_DIM) p.part_o[at * HEAD_DIM + column] = o[i / 2][2 * r + i % 2];
+          }
+          if (quarter == 0) reinterpret_cast<float2*>(p.part_stats)[at] = make_float2(shift[r], sum[r]);
+        }
+      }
+    }
+    if (!JOIN_LAST || parts.count() == 1) return;
+    __shared__ bool joins;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      unsigned* const arrived = p.arrived + (static_cast<long long>(here.batch) * p.kv_heads + here.kv_head) * line.tiles + here.tile;
+      joins = atomicAdd(arrived, 1) == parts.count() - 1;
+      if (joins) *arrived = 0;
+    }
+    __syncthreads();
+    if (joins) {
+      __threadfence();
+      join(p, line, here, parts);
+    }
+  }
+
+  DEVICE void run() {
+    Place here{};
+    const long long blocks_of_line = line.find(here, end_of_line);
+    const long long from = first_block_of(blockIdx.x, p.workers, blocks_of_line);
+    const long long count = first_block_of(blockIdx.x + 1, p.workers, blocks_of_line) - from;
+    if (count == 0) return;
+    line.find(here, from);
+    ahead = here;
+    blocks_left = count;
+    find_pages();
+    UNROLL for (int i = 0; i < STAGES - 1; ++i) copy_next(i, i == 0);
+    int number = 0, q_of = 0;
+    bool from_first_block = false;
+#pragma unroll 1
+    for (long long done = 0; done < count; ++done) {
+      const bool begins = done == 0 || here.block == 0;
+      wait_copies<STAGES - 2>();
+      if (begins) {
+        __syncthreads();
+        from_first_block = here.block == 0;
+        begin_tile(here);
+      } else {
+        sync_team();
+      }
+      copy_next(number == 0 ? STAGES - 1 : number - 1, false);
+      const int first_key = first_key_of(here);
+      multiply_scores(number, q_slot(q_of));
+      const bool masked = first_key + TEAM_KEYS > min(end[0], end[1]) || (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[1]));
+      finish_scores(here, number, first_key, masked);
+      softmax(number);
+      multiply_outputs(number);
+      if (done + 1 == count || here.block + 1 == here.blocks) {
+        merge(number);
+        leave_tile(here, from_first_block, blocks_of_line);
+        q_of = q_of + 1 < STAGES ? q_of + 1 : 0;
+      }
+      line.advance(here);
+      number = number + 1 < STAGES ? number + 1 : 0;
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, THREADGROUPS) decode(const __grid_constant__ DecodeParams p) {
+  Worker(p).run();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_constant__ DecodeParams p) {
+  const Line line{p};
+  Place place{};
+  const long long blocks_of_line = line.find(place, end_of_line);
+  line.find(place, 0, blockIdx.x / (line.tiles * p.kv_heads));
+  place.tile = blockIdx.x % line.tiles;
+  place.kv_head = blockIdx.x / line.tiles % p.kv_heads;
+  place.index += static_cast<long long>(place.kv_head * line.tiles + place.tile) * place.blocks;
+  const Parts parts = parts_of(p, place, blocks_of_line);
+  if (parts.count() > 1) join(p, line, place, parts);
+}

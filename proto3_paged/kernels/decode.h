@@ -1,0 +1,80 @@
+// What host and kernels of paged attention share, for a few new queries of each sequence over its cached keys. No other
+// headers than the kernels' own.
+//
+// The query heads of one key/value head, with all their queries, are the rows of one tile, so that each key is read once
+// for all of them: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
+//
+// Work is a line of blocks of BLOCK_C keys: sequence by sequence, key/value head by head, tile by tile, block by block.
+// Each of `workers` threadgroups takes an equal share of the line, whatever lies on it, so that sequences of unlike
+// lengths balance (Stream-K, Osama et al. 2023, for attention). What a worker computes of a tile that others share it
+// leaves as a part; the last of them to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2).
+// Lengths are read on the device: a captured launch holds for others, up to max_len.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+
+/// Where cached keys lie. Contiguous (PAGE_SIZE = 0): [batch, kv_heads, keys, HEAD_DIM] by strides. Paged: .batch is
+/// the stride of a page, .row of a token on its page, and sequence b has its key i on page table[b * max_pages +
+/// i / PAGE_SIZE].
+struct KvCacheView {
+  void *k, *v;
+  TensorStrides k_strides, v_strides;
+  const int* table;
+  int max_pages;
+  /// 8-bit caches: what an element is multiplied by, [pages, kv_heads]; contiguous ones have [batch, kv_heads].
+  const float *k_scales, *v_scales;
+};
+
+/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i, and sees keys up to its own where
+/// CAUSAL. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. A sequence
+/// without keys gives 0, and -infinity as its log-sum-exp.
+struct DecodeParams {
+  const void* q;
+  void* o;
+  float* lse;
+  TensorStrides q_strides, o_strides;
+  KvCacheView cache;
+  const int* lengths;  // [batch]: a sequence's keys, those of its queries among them
+  int batch, q_heads, kv_heads, q_len;
+  float scale;
+  const void* score_data;  // what the hooks want, else null
+  int workers;
+  float* part_o;      // [2 workers, ROWS, HEAD_DIM], not divided by the sum
+  float* part_stats;  // [2 workers, ROWS, 2]: maximum in base 2, sum
+  unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
+};
+
+/// The blocks of the line that a worker takes: from first to before last.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr long long
+    first_block_of(int worker, int workers, long long blocks) {
+  return blocks * worker / workers;
+}
+/// Who takes a block of the line.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr int
+    worker_of(long long block, int workers, long long blocks) {
+  return static_cast<int>(((block + 1) * workers - 1) / blocks);
+}
+
+/// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight of them
+/// begin in different banks.
+struct DecodeLayout {
+  int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes, merge_bytes;
+
+  constexpr DecodeLayout(int head_dim, int rows, int block_c, int stages, int bytes_of_q, int bytes_of_kv)
+      : dim((head_dim + 32 / bytes_of_kv - 1) / (32 / bytes_of_kv) * (32 / bytes_of_kv)),
+        row_bytes(dim * bytes_of_kv + 16),
+        q_row_bytes(dim * bytes_of_q + 16),
+        q_bytes(rows * q_row_bytes),
+        v(block_c * row_bytes),
+        scales(2 * v),
+        stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
+        kv(stages * q_bytes),
+        bytes(kv + stages * stage_bytes),
+        merge_bytes((64 / rows) / 2 * (rows * dim + 4 * 2 * rows) * 4) {}
+};
