@@ -374,7 +374,7 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"soft_cap", "cap_forgotten", score_text,
        on_cuda ? "1.0f : static_cast<float>(SOFT_CAP))" : "return cap * tanh_of",
        on_cuda ? "1.0f : 1.0f)" : "return tanh_of"},
-      {"bias", "bias_transposed", score_text, "q * strides[2]", "q * strides[3]"},
+      {"bias", "bias_of_another_row", score_text, "row * strides[2]", "row / 2 * strides[2]"},
       {"sinks", "sink_of_another_head", sink_text, "[context.head]", "[0]"},
       {"window_left", "window_one_too_wide", keys_text, "own - static_cast<int>(WINDOW_LEFT)",
        "own - 1 - static_cast<int>(WINDOW_LEFT)"},
