@@ -251,6 +251,7 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   const bool changed =
       config.integer("soft_cap") != 0 || config.text("bias") != "none" || config.text("score_by") != "constant";
   if (changed || config.text("score_function") != "none") hints.change = ScoreChange::any;
+  hints.reads = config.text("bias") != "none";
   complete_modified(config, device, hints);
 }
 

@@ -1,6 +1,7 @@
 // The cuda dialect on Ampere and later: elements of 8 bits as exact ones of 16, two at a time.
 #pragma once
 
+#include "common/kernel/byte_types.h"
 #include "common/kernel/cuda.h"
 
 /// a b + c of two bf16 or f16 each.

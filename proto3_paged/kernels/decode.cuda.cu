@@ -212,14 +212,17 @@ DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, co
   for (int first = 0; first < rows; first += rows_at_once) {
     Joined joined[rows_at_once];
     if (slice < slices) {
-#pragma unroll 4
+#pragma unroll 2
       for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
+        // All are asked for before the first is used; rows that are not there are the last one again.
+        float2 stats[rows_at_once];
+        float4 part[rows_at_once];
         UNROLL for (int i = 0; i < rows_at_once; ++i) {
-          if (first + i >= rows) break;
-          const long long at = part_number(worker, worker == parts.first) * ROWS + first + i;
-          const float2 stats = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
-          joined[i].add(stats.x, stats.y, __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM) + unit));
+          const long long at = part_number(worker, worker == parts.first) * ROWS + min(first + i, rows - 1);
+          stats[i] = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
+          part[i] = __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM) + unit);
         }
+        UNROLL for (int i = 0; i < rows_at_once; ++i) joined[i].add(stats[i].x, stats[i].y, part[i]);
       }
       UNROLL for (int i = 0; i < rows_at_once; ++i) shared[slice][i][unit] = joined[i];
     }

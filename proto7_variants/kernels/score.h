@@ -75,9 +75,9 @@ struct ScoreAhead {
         const float* const row = bias_row(q + r * 8, context) + k;
         UNROLL for (int i = 0; i < BLOCK_C / 8; ++i) pairs[r][i] = *reinterpret_cast<const float2*>(row + i * 8);
         // `wgmma` walks blocks from the last key to the first: the next one's lines, each by one of the row's threads.
-        UNROLL for (int line = 0; line < BLOCK_C; line += 4 * 32) {
+        UNROLL for (int line = 0; k >= BLOCK_C && line < BLOCK_C; line += 4 * 32) {
           const int ahead = line + threadIdx.x % 4 * 32;
-          if (k >= BLOCK_C) prefetch_to_l2(row - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1));
+          asm volatile("prefetch.global.L2 [%0];" ::"l"(row - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1)));
         }
       } else if constexpr (BIAS == BIAS_OF_ROWS) {
         of_row[r] = *bias_row(q + r * 8, context);

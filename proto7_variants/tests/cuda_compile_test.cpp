@@ -37,8 +37,9 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
       config.shape = {
           .q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim, .causal = causal};
       config.dtype = config.out_dtype = DType::bf16;
-      FlashBackend::of(test::hopper()).choose_tile(config, test::hopper());
       for (const Modifiers& modifiers : all) {
+        config.block_r = config.block_c = 0;
+        FlashBackend::of(test::hopper()).choose_tile(config, test::hopper(), {.reads = modifiers.bias != "none"});
         const AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
         const std::string what = fmt::format("{} at head_dim {} by {}x{}, causal {}", hooks.name, head_dim,
                                              config.block_r, config.block_c, causal);
