@@ -86,3 +86,16 @@ struct DecodeLayout {
     bytes = kv + stages * stage_bytes;
   }
 };
+
+/// Threadgroup memory of the cpu kernel, in floats: of the tile's rows q and o [rows, head_dim], scores [rows, block_c],
+/// maximum and sum [rows].
+struct CpuDecodeLayout {
+  int o, scores, maximum, sum, floats;
+
+  constexpr CpuDecodeLayout(int head_dim, int rows, int block_c)
+      : o(rows * head_dim),
+        scores(2 * o),
+        maximum(scores + rows * block_c),
+        sum(maximum + rows),
+        floats(sum + rows) {}
+};

@@ -1,0 +1,162 @@
+#include "proto3_paged/findings.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace attn {
+namespace {
+
+constexpr const char* expectation = "expectation before the first run";
+
+bool has(const Measurement& result, const char* axis, const std::string& value) {
+  return !where({&result}, axis, value).empty();
+}
+
+/// Everything but these axes as a case has it that names nothing.
+bool is_plain(const Measurement& result, const std::set<std::string>& but) {
+  for (const auto& [axis, value] : {std::pair{"page_order", "identity"},
+                                    {"cache_layout", "nhd"},
+                                    {"workers", "0"},
+                                    {"reduce", "last"},
+                                    {"block_c", "64"}}) {
+    if (!but.contains(axis) && !has(result, axis, value)) return false;
+  }
+  return true;
+}
+
+/// Each other value of one axis against one value of it, all else equal.
+Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
+                  const std::string& what, const Advice& advice) {
+  const std::string shape =
+      "{values.contender.batch} x {values.contender.kv_len} tokens, {values.contender.q_heads} query heads on "
+      "{values.contender.kv_heads}, head_dim {values.contender.head_dim}, {values.contender.cache_dtype}";
+  return {.hypothesis = hypothesis,
+          .takes = [axis](const Measurement& result) { return is_plain(result, {axis}); },
+          .varies = {axis},
+          .pick = against(axis, value),
+          .subject =
+              [axis](const Evidence& evidence) {
+                const Case& config = evidence.results.back()->config;
+                return config.key({axis}) + " " + config.key_without({axis});
+              },
+          .title = what + " takes {compare.ratio:.3f} of the time of " + axis + "=" + value + " (" + shape + ")",
+          .content = what +
+                     " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
+                     "time of " +
+                     axis + "=" + value + ", at " + shape +
+                     ", lengths {values.contender.lengths}; the noise floor of the pair is {compare.aa_floor:.4f}.",
+          .advice = advice};
+}
+
+Claim paging() {
+  return against_one({"paging", "A paged cache costs at most 10 %.", "time with pages / time of a contiguous cache",
+                      "<=", 1.1, expectation},
+                     "page_size", "0", "A cache on pages of {values.contender.page_size}",
+                     {"Put the cache on pages of this size.", "Take larger pages, or a contiguous cache."});
+}
+
+Claim order() {
+  return against_one({"page_order", "Where pages lie in the pool costs at most 5 %.",
+                      "time with pages in another order / time with pages in order", "<=", 1.05, expectation},
+                     "page_order", "identity",
+                     "Pages of {values.contender.page_size} in the order {values.contender.page_order}",
+                     {"Take any free page.", "Keep the pages of a sequence together."});
+}
+
+Claim layout() {
+  return against_one({"cache_layout", "Heads before tokens are no slower than tokens before heads, within 5 %.",
+                      "time of hnd / time of nhd", "<=", 1.05, expectation},
+                     "cache_layout", "nhd",
+                     "The layout {values.contender.cache_layout} of page_size {values.contender.page_size}",
+                     {"Choose the layout by what writes the cache.", "Keep tokens before heads."});
+}
+
+Claim second_launch() {
+  return against_one({"reduce", "A second launch that joins costs at most 5 %.",
+                      "time with a second launch / time where the last worker joins", "<=", 1.05, expectation},
+                     "reduce", "last", "A launch that joins the parts",
+                     {"Join by a second launch where that is simpler.", "Have the last worker join."});
+}
+
+/// The rule against the best of what was tried; being picked for its time, that is measured again.
+Claim rule() {
+  Claim claim =
+      against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
+                   "time by the rule / time of the fastest number", "<=", 1.05, expectation},
+                  "workers", "0", "", {"Leave the number of workers to the rule.", "Tune the number of workers."});
+  claim.at_least = 3;
+  claim.pick = [](const Results& group) {
+    const Results by_rule = where(group, "workers", "0");
+    Results others;
+    for (const Measurement* result : group) {
+      if (result->config.integer("workers") != 0) others.push_back(result);
+    }
+    return pair(others, by_rule);
+  };
+  claim.subject = subject_without({"workers"});
+  claim.title =
+      "The rule for workers takes {compare.ratio:.3f} of the time of {values.baseline.workers} workers, the best tried "
+      "({values.contender.batch} x {values.contender.kv_len} tokens, {values.contender.lengths})";
+  claim.content =
+      "By the rule for workers decoding takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
+      "{compare.ci_hi:.4f}) of the time with {values.baseline.workers} workers, the fastest number that was tried; the "
+      "noise floor of the pair is {compare.aa_floor:.4f}.";
+  return claim;
+}
+
+/// Query heads that share a key/value head, against one query head for each.
+Claim packing() {
+  Claim claim = against_one(
+      {"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
+       "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
+      "q_heads", "", "",
+      {"Share keys among as many query heads as the model can.", "Expect a group to cost arithmetic beside memory."});
+  claim.pick = [](const Results& group) {
+    std::vector<Results> picks;
+    for (const Measurement* alone : group) {
+      if (alone->config.integer("q_heads") != alone->config.integer("kv_heads")) continue;
+      for (const Measurement* result : group) {
+        if (result != alone) picks.push_back({alone, result});
+      }
+    }
+    return picks;
+  };
+  claim.title =
+      "{values.contender.q_heads} query heads on {values.contender.kv_heads} take {compare.ratio:.3f} of the time of "
+      "{values.baseline.q_heads} ({values.contender.batch} x {values.contender.kv_len} tokens)";
+  claim.content =
+      "With {values.contender.q_heads} query heads on {values.contender.kv_heads} key/value heads decoding takes "
+      "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with one query head "
+      "for each; the noise floor of the pair is {compare.aa_floor:.4f}.";
+  return claim;
+}
+
+Claim rate() {
+  return {.hypothesis = {"rate", "Decoding reads a cache of 16 MB and more at 85 % of the rate of a copy, or faster.",
+                         "share of the copy rate in the same rounds, cold", ">=", 85, expectation},
+          .takes =
+              [](const Measurement& result) {
+                return is_plain(result, {}) && result.work->bytes >= 16e6 && result.copy_pct;
+              },
+          .pick = each,
+          .compared = false,
+          .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
+          .subject = subject_without({}),
+          .title =
+              "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the copy rate "
+              "({values.batch} x {values.kv_len} tokens, {values.q_heads} query heads on {values.kv_heads})",
+          .content =
+              "Decoding with page_size={values.page_size} over {values.batch} x {values.kv_len} tokens, "
+              "{values.lengths} lengths, runs at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
+              "{estimate.ci_hi:.1f}) of the rate of a copy that ran in the same rounds, from cold caches.",
+          .advice = {"Expect decoding to take as long as reading the cache.",
+                     "Look for what beside memory limits decoding here."}};
+}
+
+}  // namespace
+
+std::vector<Claim> paged_claims() { return {paging(), rate(), rule(), second_launch(), layout(), order(), packing()}; }
+
+}  // namespace attn

@@ -1,0 +1,23 @@
+// proto3_paged: is a paged key/value cache worth its indirection, and at which page size?
+//
+// A few new queries of each sequence over its cached keys, which lie on pages or one after the other: the same kernel
+// reads both. Each case is checked against the oracle. Hypotheses: findings.cpp.
+#include "common/experiment/experiment.h"
+#include "proto3_paged/findings.h"
+#include "proto3_paged/problem.h"
+#include "proto3_paged/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {.name = "proto3_paged",
+                               .summary = "Decoding over a paged key/value cache against a contiguous one.",
+                               .axes = paged_axes(),
+                               .compared_axes = paged_compared_axes(),
+                               .default_tile = false,
+                               .claims = [](const DeviceInfo&) { return paged_claims(); },
+                               .sweep = paged_sweep,
+                               .complete = complete_paged,
+                               .plan = paged_plan,
+                               .make = paged_problems()};
+  return run_experiment(argc, argv, spec);
+}

@@ -1,0 +1,276 @@
+#include "proto3_paged/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "common/attention/tolerance.h"
+
+namespace attn {
+namespace {
+
+constexpr uint64_t drawn_by = 1;  // lengths and pages belong to the case: other seeds draw other numbers into them
+constexpr double checked_products = 3e8;  // multiplications of the oracle, in all
+
+int64_t tokens_of_page(const PagedConfig& config) {
+  return config.decode.page_size > 0 ? config.decode.page_size : config.decode.shape.kv_len;
+}
+
+/// Of a cache, in elements.
+Strides cache_strides(const PagedConfig& config) {
+  const int64_t heads = config.decode.shape.kv_heads, dim = config.decode.shape.head_dim;
+  const int64_t tokens = tokens_of_page(config);
+  if (config.cache_layout == "hnd") return {heads * tokens * dim, tokens * dim, dim};
+  return {heads * tokens * dim, dim, heads * dim};
+}
+
+template <typename T>
+Buffer uploaded(Device& device, const std::vector<T>& values) {
+  Buffer buffer(device, values.size() * sizeof(T));
+  buffer.upload(values.data(), buffer.bytes());
+  return buffer;
+}
+
+/// A cache of what `tensor` holds; slots without a token are NaN.
+Buffer scattered(Device& device, const PagedConfig& config, const PageTable& table, const Tensor& tensor) {
+  const Strides strides = cache_strides(config);
+  const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
+  const std::vector<int64_t> lengths = config.sequence_lengths();
+  std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element), std::byte{0xff});
+  for (int64_t b = 0; b < tensor.batch; ++b) {
+    for (int64_t token = 0; token < lengths[static_cast<size_t>(b)]; ++token) {
+      const int64_t tokens = tokens_of_page(config);
+      const int64_t page = table.pages[static_cast<size_t>(b * table.max_pages + token / tokens)];
+      for (int64_t h = 0; h < tensor.heads; ++h) {
+        const int64_t to = page * strides.batch + h * strides.head + token % tokens * strides.row;
+        std::memcpy(cache.data() + to * element, tensor.data.data() + tensor.offset(b, h, token, 0) * element,
+                    static_cast<size_t>(tensor.dim * element));
+      }
+    }
+  }
+  return uploaded(device, cache);
+}
+
+/// One sequence of a tensor, its first `rows` rows.
+Tensor sequence_of(const Tensor& tensor, int64_t batch, int64_t rows) {
+  Tensor one = Tensor::zeros(1, tensor.heads, rows, tensor.dim, tensor.dtype, Layout::bhsd);
+  const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
+  for (int64_t h = 0; h < tensor.heads; ++h) {
+    std::memcpy(one.data.data() + one.offset(0, h, 0, 0) * element,
+                tensor.data.data() + tensor.offset(batch, h, 0, 0) * element,
+                static_cast<size_t>(rows * tensor.dim * element));
+  }
+  return one;
+}
+
+AttentionShape shape_of(const PagedConfig& config, int64_t length) {
+  AttentionShape shape = config.decode.shape;
+  shape.batch = 1;
+  shape.kv_len = length;
+  return shape;
+}
+
+}  // namespace
+
+PagedConfig PagedConfig::from(const Case& config) {
+  return {.decode = DecodeConfig::from(config),
+          .cache_layout = config.text("cache_layout"),
+          .page_order = config.text("page_order"),
+          .lengths = config.text("lengths")};
+}
+
+std::vector<int64_t> PagedConfig::sequence_lengths() const {
+  const int64_t batch = decode.shape.batch, longest = decode.shape.kv_len;
+  std::vector<int64_t> result(static_cast<size_t>(batch), longest);
+  if (lengths == "equal") return result;
+  std::mt19937_64 random(drawn_by);
+  for (size_t b = 1; b < result.size(); ++b)
+    result[b] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
+  if (batch > 1) result[static_cast<size_t>(batch / 2)] = 0;
+  return result;
+}
+
+bool PagedConfig::same_inputs(const PagedConfig& other) const {
+  return decode.shape == other.decode.shape && decode.dtype == other.decode.dtype &&
+         decode.cache_dtype == other.decode.cache_dtype && decode.out_dtype == other.decode.out_dtype &&
+         lengths == other.lengths;
+}
+
+int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len / 4; }
+
+PageTable page_table(const PagedConfig& config) {
+  const int64_t batch = config.decode.shape.batch, tokens = tokens_of_page(config);
+  const int64_t shared = config.page_order == "shared" ? shared_tokens(config) / tokens : 0;
+  const std::vector<int64_t> lengths = config.sequence_lengths();
+  PageTable table;
+  table.max_pages = (config.decode.shape.kv_len + tokens - 1) / tokens;
+  table.pages.assign(static_cast<size_t>(batch * table.max_pages), -1);
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = lengths[static_cast<size_t>(b)];
+    for (int64_t i = 0; i * tokens < length; ++i) {
+      const bool is_first = b > 0 && i < shared && (i + 1) * tokens <= length;  // the first sequence is the longest
+      table.pages[static_cast<size_t>(b * table.max_pages + i)] = static_cast<int>(is_first ? i : table.pool++);
+    }
+    // A contiguous cache has a place for an empty sequence too.
+    if (config.decode.page_size == 0) table.pages[static_cast<size_t>(b)] = static_cast<int>(b), table.pool = b + 1;
+  }
+  std::vector<int> order(static_cast<size_t>(table.pool));
+  std::iota(order.begin(), order.end(), 0);
+  if (config.page_order == "reversed") std::ranges::reverse(order);
+  if (config.page_order == "random") std::ranges::shuffle(order, std::mt19937_64(drawn_by));
+  for (int& page : table.pages) {
+    if (page >= 0) page = order[static_cast<size_t>(page)];
+  }
+  return table;
+}
+
+Plan paged_plan(const Case& config, const Setting& setting) {
+  const PagedConfig paged = PagedConfig::from(config);
+  const std::vector<int64_t> lengths = paged.sequence_lengths();
+  return decode_plan(paged.decode, setting.device, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+}
+
+PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t seed_)
+    : config(config_), seed(seed_), lengths(config.sequence_lengths()) {
+  const AttentionShape& shape = config.decode.shape;
+  const auto random = [&](int64_t heads, int64_t rows, DType dtype, uint64_t stream) {
+    return random_tensor(shape.batch, heads, rows, shape.head_dim, dtype, Layout::bhsd, seed, stream);
+  };
+  q = random(shape.q_heads, shape.q_len, config.decode.dtype, 0);
+  k = random(shape.kv_heads, shape.kv_len, config.decode.cache_dtype, 1);
+  v = random(shape.kv_heads, shape.kv_len, config.decode.cache_dtype, 2);
+  for (Tensor* tensor : {&k, &v}) {
+    const auto element = static_cast<int64_t>(size_bytes(tensor->dtype));
+    for (int64_t b = 1; b < shape.batch; ++b) {
+      for (int64_t h = 0; h < shape.kv_heads; ++h) {
+        std::memcpy(tensor->data.data() + tensor->offset(b, h, 0, 0) * element,
+                    tensor->data.data() + tensor->offset(0, h, 0, 0) * element,
+                    static_cast<size_t>(shared_tokens(config) * shape.head_dim * element));
+      }
+    }
+  }
+  q_buffer = uploaded(device, q.data);
+  lengths_buffer = uploaded(device, std::vector<int>(lengths.begin(), lengths.end()));
+}
+
+const std::vector<ReferenceRows>& PagedInputs::reference(const AttentionHooks* hooks) {
+  for (size_t b = reference_.size(); b < lengths.size(); ++b) {
+    const AttentionShape shape = shape_of(config, lengths[b]);
+    const auto batch = static_cast<int64_t>(b);
+    ScoreFunction score;
+    SinkFunction sink;
+    if (hooks && hooks->reference) {
+      score = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
+        hooks->reference(scores, batch, head, row);
+      };
+    }
+    if (hooks && hooks->sink) sink = [&](int64_t, int64_t head) { return hooks->sink(batch, head); };
+    const double products = static_cast<double>(std::max<int64_t>(shape.kv_len, 1) * shape.head_dim);
+    const auto rows = static_cast<int64_t>(checked_products / static_cast<double>(lengths.size()) / products);
+    const int64_t all = shape.q_heads * shape.q_len;
+    reference_.push_back(reference_attention(
+        shape, sequence_of(q, batch, shape.q_len), sequence_of(k, batch, shape.kv_len),
+        sequence_of(v, batch, shape.kv_len),
+        rows >= all ? all_rows(shape) : sample_rows(shape, std::max<int64_t>(rows, 4), seed + b), score, sink));
+  }
+  return reference_;
+}
+
+PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs,
+                           const PagedConfig& config, std::optional<AttentionHooks> hooks)
+    : inputs_(std::move(inputs)),
+      config_(config),
+      hooks_(std::move(hooks)),
+      launch_(device, pipelines, config.decode, hooks_ ? &*hooks_ : nullptr) {
+  const PageTable table = page_table(config_);
+  const auto rows =
+      static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads * config.decode.shape.q_len);
+  k_ = scattered(device, config_, table, inputs_->k);
+  v_ = scattered(device, config_, table, inputs_->v);
+  table_ = uploaded(device, table.pages);
+  o_ = Buffer(device, rows * static_cast<size_t>(config.decode.shape.head_dim) * size_bytes(config.decode.out_dtype));
+  lse_ = Buffer(device, rows * sizeof(float));
+  if (hooks_) hook_buffer_ = uploaded(device, hooks_->data);
+  tensors_ = {.q = inputs_->q_buffer.data(),
+              .o = o_.data(),
+              .lse = static_cast<float*>(lse_.data()),
+              .q_strides = inputs_->q.strides(),
+              .o_strides = inputs_->q.strides(),
+              .k = k_.data(),
+              .v = v_.data(),
+              .k_strides = cache_strides(config_),
+              .v_strides = cache_strides(config_),
+              .table = static_cast<const int*>(table_.data()),
+              .max_pages = table.max_pages,
+              .lengths = static_cast<const int*>(inputs_->lengths_buffer.data()),
+              .hook_data = hooks_ ? hook_buffer_.data() : nullptr};
+}
+
+void PagedProblem::poison() {
+  o_.poison();
+  lse_.poison();
+}
+
+std::vector<std::byte> PagedProblem::output() const {
+  std::vector<std::byte> all(o_.bytes() + lse_.bytes());
+  o_.download(all.data(), o_.bytes());
+  lse_.download(all.data() + o_.bytes(), lse_.bytes());
+  return all;
+}
+
+Check PagedProblem::check() {
+  const AttentionShape& shape = config_.decode.shape;
+  Tensor o =
+      Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config_.decode.out_dtype, Layout::bhsd);
+  o_.download(o.data.data(), o.bytes());
+  std::vector<float> lse(lse_.bytes() / sizeof(float));
+  lse_.download(lse.data(), lse_.bytes());
+  const std::vector<ReferenceRows>& reference = inputs_->reference(hooks_ ? &*hooks_ : nullptr);
+  const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
+  Check check;
+  for (size_t b = 0; b < reference.size(); ++b) {
+    const ReferenceRows& want = reference[b];
+    const auto batch = static_cast<int64_t>(b);
+    std::vector<double> got, got_lse;
+    for (const RowIndex& row : want.rows) {
+      for (int64_t d = 0; d < shape.head_dim; ++d) got.push_back(o.at(batch, row.head, row.q, d));
+      got_lse.push_back(lse[static_cast<size_t>((batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
+    }
+    const AttentionTolerance allowed =
+        attention_tolerance(shape_of(config_, inputs_->lengths[b]), config_.decode.cache_dtype,
+                            config_.decode.out_dtype, hooked, want, hooks_ ? hooks_->score_error : 0);
+    const auto place = [&](size_t i) {
+      return fmt::format("sequence {}, head {}, query {}", b, want.rows[i].head, want.rows[i].q);
+    };
+    const auto dim = static_cast<size_t>(shape.head_dim);
+    Check one = compare(got, want.o, allowed.o,
+                        [&](size_t i) { return fmt::format("o of {}, column {}", place(i / dim), i % dim); });
+    one.merge(compare(got_lse, want.lse, allowed.lse, [&](size_t i) { return "lse of " + place(i); }));
+    check.merge(one);
+    check.rows_checked += static_cast<int64_t>(want.rows.size());
+  }
+  if (!launch_.at_rest()) check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
+  for (const Buffer* buffer : {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &table_, &o_, &lse_}) {
+    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
+  }
+  return check;
+}
+
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> paged_problems() {
+  // Only the problems keep the inputs alive: when the last of a shape goes, so do they.
+  return [last = std::weak_ptr<PagedInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
+    const PagedConfig paged = PagedConfig::from(config);
+    std::shared_ptr<PagedInputs> inputs = last.lock();
+    if (!inputs || !paged.same_inputs(inputs->config)) {
+      inputs = std::make_shared<PagedInputs>(lab.device(), paged, lab.seed());
+      last = inputs;
+    }
+    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), inputs, paged);
+  };
+}
+
+}  // namespace attn

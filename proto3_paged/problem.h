@@ -1,0 +1,85 @@
+// One problem of proto3_paged: a cache, contiguous or on pages, that holds the same random keys and values either way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/experiment/experiment.h"
+#include "proto3_paged/decode.h"
+
+namespace attn {
+
+/// Everything a case of proto3_paged says, typed.
+struct PagedConfig {
+  DecodeConfig decode;
+  std::string cache_layout = "nhd";     // [pages, page_size, kv_heads, head_dim]; "hnd": kv_heads before page_size
+  std::string page_order = "identity";  // of the pages of the pool: by sequence; "reversed", "random", "shared"
+  std::string lengths = "equal";        // "ragged": between 1 and kv_len, the first kv_len, one of several 0
+
+  static PagedConfig from(const Case& config);
+  /// Tokens of each sequence; the same in every run.
+  std::vector<int64_t> sequence_lengths() const;
+  bool same_inputs(const PagedConfig& other) const;
+};
+
+/// Which pages the sequences have: [batch, max_pages], -1 where a sequence has no page.
+struct PageTable {
+  std::vector<int> pages;
+  int64_t max_pages = 0, pool = 0;  // pool: pages in all
+};
+/// A contiguous cache is a page of kv_len tokens for each sequence. With page_order=shared the pages that hold the
+/// first shared_tokens() of all sequences are those of the first sequence, the others lie as in order.
+PageTable page_table(const PagedConfig& config);
+/// Tokens that all sequences begin with, whatever their pages: a quarter of kv_len.
+int64_t shared_tokens(const PagedConfig& config);
+
+Plan paged_plan(const Case& config, const Setting& setting);
+
+/// Queries, keys and values of one shape, with the oracle's answer: what the cases of one comparison share.
+struct PagedInputs {
+  PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
+  /// The oracle's answer for each sequence, computed once, with the hooks of the first who asks.
+  const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
+
+  PagedConfig config;
+  uint64_t seed;
+  std::vector<int64_t> lengths;
+  Tensor q, k, v;  // [batch, heads, tokens, head_dim]; what lies behind a sequence's length is not read
+  Buffer q_buffer, lengths_buffer;
+
+ private:
+  std::vector<ReferenceRows> reference_;
+};
+
+class PagedProblem : public Problem {
+ public:
+  /// Throws as DecodeLaunch does.
+  PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
+               std::optional<AttentionHooks> hooks = {});
+
+  void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, tensors_); }
+  void poison() override;
+  Check check() override;
+  /// How many workers there were.
+  Json values() const override { return {{"workers", launch_.workers()}}; }
+
+  /// What the last launch wrote: O, and the log-sum-exp behind it, byte by byte.
+  std::vector<std::byte> output() const;
+
+ private:
+  std::shared_ptr<PagedInputs> inputs_;
+  PagedConfig config_;
+  std::optional<AttentionHooks> hooks_;
+  Buffer k_, v_, table_, o_, lse_, hook_buffer_;
+  DecodeLaunch launch_;
+  DecodeTensors tensors_;
+};
+
+/// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer.
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> paged_problems();
+
+}  // namespace attn

@@ -1,0 +1,103 @@
+#include "proto3_paged/sweep.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "common/attention/axes.h"
+
+namespace attn {
+
+std::vector<AxisInfo> paged_axes() {
+  std::vector<AxisInfo> axes = {
+      {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
+      {"page_order",
+       "where pages lie in the pool: by sequence, from the end, anywhere, or, of the first quarter of kv_len, one copy "
+       "for all sequences",
+       {"identity", "reversed", "random", "shared"},
+       0,
+       0,
+       1},
+      {"cache_layout", "order of a page: tokens, heads, dim; or heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
+      {"workers", "threadgroups that share the blocks of keys out; 0: as many as run at once", {}, 0, 65535, 1},
+      {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
+      {"lengths",
+       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between",
+       {"equal", "ragged"},
+       0,
+       0,
+       1},
+      {"cache_dtype", "of K and V; as dtype where not named", {"f32", "f16", "bf16"}, 0, 0, 1}};
+  for (AxisInfo& axis : flash_axes()) {
+    if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
+    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens", axis.max = 16;
+    if (axis.name == "kv_len") axis.help = "tokens in the cache of the longest sequence";
+    if (axis.name == "dtype") axis.help = "of Q";
+    if (axis.name == "block_c") axis.help = "keys of a block, the unit of work";
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+std::vector<std::string> paged_compared_axes() {
+  return {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c"};
+}
+
+Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
+  const bool full = profile == "full", cuda = device.is_cuda();
+  Sweep sweep;
+  // `own` axes stand in the place of the shape's.
+  const auto add = [&](Block own) {
+    for (Axis& axis : Block{integers("batch", {cuda ? 8 : 1}), integers("q_heads", {cuda ? 32 : 8}),
+                            integers("kv_heads", {cuda ? 8 : 2}), integers("kv_len", {8192}),
+                            integers("head_dim", {128}), texts("dtype", {cuda ? "bf16" : "f32"})}) {
+      if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
+    }
+    sweep.blocks.push_back(std::move(own));
+  };
+  const std::vector<int64_t> all_sizes = {0, 1, 8, 16, 24, 32, 64, 128, 256};
+  const Axis pages = integers("page_size", {16}), either = integers("page_size", {0, 16});
+  const Axis batch = integers("batch", {cuda ? 64 : 8}), short_ones = integers("kv_len", {2048});
+  const Axis workers = integers(
+      "workers", cuda ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
+  const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
+  add({integers("page_size", all_sizes)});
+  add({integers("kv_len", {1024, 32768}), integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 16, 64})});
+  add({batch, short_ones, pages, texts("page_order", {"identity", "reversed", "random", "shared"})});
+  add({batch, short_ones, ragged, either});
+  add({batch, short_ones, ragged, pages, workers});
+  add({pages, workers});
+  add({integers("kv_len", {1024, 8192}), pages, reduce});
+  add({either, texts("cache_layout", {"nhd", "hnd"})});
+  add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
+  add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
+  if (!full) return sweep;
+  add({either, integers("head_dim", {64, 96, 192, 256})});
+  add({either,
+       texts("cache_dtype", cuda ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
+  add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
+  add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
+  add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
+  return sweep;
+}
+
+void complete_paged(Case& config, const DeviceInfo& /*device*/) {
+  const auto otherwise = [&](const char* axis, AxisValue value) {
+    if (!config.has(axis)) config.set(axis, std::move(value));
+  };
+  otherwise("page_size", int64_t{0});
+  otherwise("page_order", std::string("identity"));
+  if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
+  otherwise("cache_layout", std::string("nhd"));
+  otherwise("workers", int64_t{0});
+  otherwise("reduce", std::string("last"));
+  otherwise("lengths", std::string("equal"));
+  otherwise("q_len", int64_t{1});
+  otherwise("causal", int64_t{1});
+  otherwise("cache_dtype", config.text("dtype"));
+  otherwise("out_dtype", config.text("dtype"));
+  otherwise("kv_heads", config.integer("q_heads"));
+  otherwise("block_c", int64_t{64});
+}
+
+}  // namespace attn

@@ -1,0 +1,61 @@
+// The program as a user meets it: a short run, its records, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "common/testing/program.h"
+
+namespace attn {
+namespace {
+
+using test::Outcome;
+
+class PagedCliTest : public test::ProgramTest {
+ protected:
+  PagedCliTest() : ProgramTest("proto3_paged") {}
+};
+
+constexpr const char* small_shape =
+    "--device cpu:threads=2 --budget 4 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
+    "--axis kv_heads=2 --axis page_order=identity --axis cache_layout=nhd --axis workers=2 --axis lengths=ragged "
+    "--axis block_c=64 ";
+
+TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
+  const Outcome outcome = run_line(std::string(small_shape) + "--axis page_size=0,16 --axis reduce=last,launch");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  size_t cases = 0;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok") << record;
+    EXPECT_EQ(record["values"]["workers"], 2);
+    ++cases;
+  }
+  EXPECT_EQ(cases, 4u);
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+}
+
+TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
+  const std::pair<const char*, const char*> bad[] = {{"--axis page_size=-1", "page_size"},
+                                                     {"--axis page_size=4097", "4096"},
+                                                     {"--axis page_order=sorted", "reversed"},
+                                                     {"--axis cache_layout=ndh", "nhd"},
+                                                     {"--axis reduce=first", "launch"},
+                                                     {"--axis lengths=odd", "ragged"},
+                                                     {"--axis cache_dtype=f64", "bf16"},
+                                                     {"--axis q_len=17", "16"},
+                                                     {"--axis head_dim=12", "8"},
+                                                     {"--axis head_dim=264", "256"},
+                                                     {"--axis kv_heads=3 --axis q_heads=8", "divisor of q_heads=8"}};
+  for (const auto& [arguments, says] : bad) {
+    const Outcome outcome = run_line(std::string("--device cpu:threads=2 --dry-run ") + arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.err.find(says), std::string::npos) << arguments << ": " << outcome.err;
+    EXPECT_LE(std::ranges::count(outcome.err, '\n'), 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace attn
