@@ -174,6 +174,20 @@ function(attn_add_tests library folder)
   endif()
 endfunction()
 
+# attn_add_bench(NAME SOURCE LIBRARY): a Google Benchmark of the library. A test runs it, whatever it measures; it may use
+# the CPU device.
+function(attn_add_bench name source library)
+  if(NOT ATTN_BENCH)
+    return()
+  endif()
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/${source})
+  target_link_libraries(${name} PRIVATE ${library} benchmark::benchmark_main)
+  if(ATTN_TESTS AND ATTN_HAS_CPU)
+    add_test(NAME ${name} COMMAND ${name} --benchmark_min_time=0.001)
+    set_tests_properties(${name} PROPERTIES LABELS cpu FAIL_REGULAR_EXPRESSION "ERROR OCCURRED" TIMEOUT 600)
+  endif()
+endfunction()
+
 # attn_add_script_test(NAME SCRIPT [ARGUMENTS...]): a script that exits with 77 where it cannot be run.
 function(attn_add_script_test name script)
   add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/${script} ${ARGN})

@@ -1,5 +1,7 @@
 #include "proto7_variants/findings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -15,10 +17,40 @@ constexpr const char* expectation = "expectation before the first run";
 
 using Names = std::vector<std::string>;
 
+const std::set<std::string> tile_axes = {"block_r", "block_c"};
+constexpr size_t whole_tile_sweep = 4;  // tiles of one shape from which "the fastest" means something
+
 std::set<std::string> what_varies() {
-  std::set<std::string> axes = {"block_r", "block_c"};
+  std::set<std::string> axes = tile_axes;
   for (const auto& [axis, off] : modifier_axes()) axes.insert(axis);
   return axes;
+}
+
+// Of results that differ in their tile alone the fastest.
+Pick at_best_tiles(const Pick& pick) {
+  return [pick](const Results& group) {
+    Results best;
+    for (const auto& [key, tiles] : grouped(group, tile_axes)) best.push_back(fastest(tiles));
+    return pick(best);
+  };
+}
+
+// With modifiers: the fastest tile but that one which is the fastest without them, and that one.
+std::vector<Results> plain_tile_and_others(const Results& group) {
+  const auto by_modifiers = grouped(group, tile_axes);
+  const auto plain = std::ranges::find_if(
+      by_modifiers, [](const auto& tiles) { return modifiers_on(tiles.second.front()->config).empty(); });
+  std::vector<Results> picks;
+  if (plain == by_modifiers.end() || plain->second.size() < whole_tile_sweep) return picks;
+  const Names tile(tile_axes.begin(), tile_axes.end());
+  const std::string best = fastest(plain->second)->config.key(tile);
+  for (const auto& [key, tiles] : by_modifiers) {
+    if (key == plain->first || tiles.size() < whole_tile_sweep) continue;
+    Results own, others;
+    for (const Measurement* result : tiles) (result->config.key(tile) == best ? own : others).push_back(result);
+    std::ranges::copy(pair(others, own), std::back_inserter(picks));
+  }
+  return picks;
 }
 
 // Plain attention, and with exactly these modifiers, whatever their values.
@@ -72,11 +104,74 @@ void describe(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// The modifiers with their values first, then the shape.
+// The contender's modifiers with their values first, then the shape.
 std::string subject_of(const Evidence& evidence) {
   const Case& config = evidence.results.back()->config;
   const Names on = modifiers_on(config);
   return (on.empty() ? "" : config.key(on) + " ") + config.key_without(what_varies());
+}
+
+std::string tile_of(const Case& config) {
+  return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
+}
+
+// Whether a tile has to be chosen again for a modifier.
+Claim same_tile() {
+  return {.hypothesis = {"same_tile",
+                         "With a modifier, the tile that is the fastest without takes at most 1.05 of the time of the "
+                         "best other.",
+                         "time of the tile that is the fastest without the modifier / time of the best other, both "
+                         "with it",
+                         "<=", 1.05, expectation},
+          .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
+          .varies = what_varies(),
+          .pick = plain_tile_and_others,
+          .subject = subject_of,
+          .title =
+              "With {values.modifiers} the fastest tile of plain attention takes {compare.ratio:.3f} of the time "
+              "of the best other (head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
+              "{values.contender.causal})",
+          .content =
+              "With {values.modifiers}, at {values.contender.q_len} queries and head_dim "
+              "{values.contender.head_dim}, {values.contender.tile} (Br x Bc), the fastest tile without, takes "
+              "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
+              "the best other that was tried, {values.baseline.tile}; the noise floor of the pair is "
+              "{compare.aa_floor:.4f}.",
+          .advice = {"Keep the tile that is the fastest without the modifier.",
+                     "Choose the tile for the modifier: another one is faster with it."},
+          .complete =
+              [](Conclusion& conclusion, const Evidence& evidence) {
+                const Case &baseline = evidence.results.front()->config, &contender = evidence.results.back()->config;
+                conclusion.values["modifiers"] = contender.key(modifiers_on(contender));
+                conclusion.values["baseline"]["tile"] = tile_of(baseline);
+                conclusion.values["contender"]["tile"] = tile_of(contender);
+              }};
+}
+
+// Score modifiers in another form than as constants, against constants.
+Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
+  return {.hypothesis = hypothesis,
+          .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
+          .varies = {"score_by", "block_r", "block_c"},
+          .pick = steps("score_by", {{"constant", form}}),
+          .subject = subject_of,
+          .title = what +
+                   " makes attention with {values.modifiers} take {compare.ratio:.3f} of its time with constants "
+                   "(head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
+                   "{values.contender.causal})",
+          .content =
+              "Attention with {values.modifiers}, {values.contender.score_by} instead of constant, takes "
+              "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time, at "
+              "{values.contender.q_len} queries and head_dim {values.contender.head_dim}; the noise floor of "
+              "the pair is {compare.aa_floor:.4f}.",
+          .advice = advice,
+          .complete =
+              [](Conclusion& conclusion, const Evidence& evidence) {
+                describe(conclusion, evidence);
+                const Case& constant = evidence.results.front()->config;
+                const Names on = modifiers_on(constant);
+                conclusion.values["modifiers"] = on.empty() ? "no modifiers" : constant.key(on);
+              }};
 }
 
 // Time with modifiers over time without.
@@ -153,7 +248,7 @@ Claim grouped() {
                 }
                 return picks;
               },
-          .subject = subject_without({"block_r", "block_c"}, {"kv_heads"}),
+          .subject = subject_of,
           .title =
               "{values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads take "
               "{compare.ratio:.3f} of the time of as many (head_dim {values.contender.head_dim})",
@@ -197,7 +292,7 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .takes = turns_or_is_plain,
           .varies = turning,
           .pick = turned_by(baseline, contender),
-          .subject = subject_without({"task", "block_r", "block_c"}, {"rope"}),
+          .subject = subject_of,
           .title =
               "Attention with rope={values.contender.rope} takes {compare.ratio:.3f} of its time with "
               "rope={values.baseline.rope} (head_dim {values.contender.head_dim}, {values.contender.q_len} "
@@ -218,6 +313,7 @@ Claim rope_share() {
              "time of the launch that turns Q and K / time of attention",
              {"Take no notice of what RoPE costs.", "Count RoPE among what attention costs, above all of short rows."});
   claim.hypothesis.origin = "published study: RoPE takes less than 0.01 % of attention on M4";
+  claim.subject = subject_without({"task", "score_by", "block_r", "block_c"}, {"rope"});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     const auto plain =
@@ -248,7 +344,7 @@ Claim rope_copy() {
       .pick = each,
       .compared = false,
       .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
-      .subject = subject_without({"task", "block_r", "block_c"}),
+      .subject = subject_without({"task", "score_by", "block_r", "block_c"}),
       .title =
           "RoPE runs at {estimate.value:.0f} % of the copy rate (head_dim {values.head_dim}, {values.q_len} rows of "
           "{values.q_heads} heads)",
@@ -271,7 +367,7 @@ Claim copied() {
           [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "attention", "copy"); },
       .varies = {"kv_heads_by", "block_r", "block_c"},
       .pick = steps("kv_heads_by", {{"index", "copy"}}),
-      .subject = subject_without({"kv_heads_by", "block_r", "block_c"}),
+      .subject = subject_without({"kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "With copies of {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, "
           "attention takes {compare.ratio:.4f} of its time with an index (head_dim {values.contender.head_dim})",
@@ -304,7 +400,7 @@ Claim copies_alone() {
           },
       .compared = false,
       .figure = ratio_of_medians,
-      .subject = subject_without({"task", "kv_heads_by", "block_r", "block_c"}),
+      .subject = subject_without({"task", "kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "Copying {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads takes "
           "{values.share_pct:.2f} % of attention (head_dim {values.heads.head_dim}, causal {values.heads.causal})",
@@ -329,7 +425,7 @@ Claim copies_alone() {
 }  // namespace
 
 std::vector<Claim> variants_claims() {
-  return {
+  std::vector<Claim> claims = {
       cost("alibi", "ALiBi costs at most 5 %.", 1.05, {"alibi"}, "ALiBi",
            {"Take ALiBi as a hook of the tuned kernel.", "Count ALiBi among what attention costs."}),
       cost("soft_cap", "A soft cap costs at most 25 %.", 1.25, {"soft_cap"}, "a soft cap",
@@ -379,6 +475,16 @@ std::vector<Claim> variants_claims() {
       two_ways("sparse_lists", "Lists take at most 0.6 of the time that sparse blocks take pair by pair.", 0.6,
                {"block_sparse", "lists"}, {"block_sparse"}, "block-sparse attention by lists, not pair by pair,",
                {"Give masks lists of key blocks.", "Leave lists out where most blocks are masked in part."}),
+      by_form({"score_run_time", "To branch on score modifiers at run time costs at most 5 % over constants.",
+               "time with branches at run time / time with constants", "<=", 1.05, expectation},
+              "run_time", "A branch at run time",
+              {"Compile one kernel with all score modifiers, and turn them on at run time.",
+               "Compile score modifiers in as constants."}),
+      by_form({"score_noinline", "A call for each score takes at least 1.2 times as long as constants.",
+               "time with a call for each score / time with constants", ">=", 1.2,
+               "proto2_stitching: a call for each score takes 1.2 to 14 times as long"},
+              "noinline", "A call for each score",
+              {"Have score modifiers inlined.", "Call the score's function where kernels must not be compiled again."}),
       grouped(),
       rope_share(),
       rope_copy(),
@@ -391,6 +497,9 @@ std::vector<Claim> variants_claims() {
              {"Have the kernel turn what it reads.", "Turn by a launch before."}),
       copied(),
       copies_alone()};
+  for (Claim& claim : claims) claim.pick = at_best_tiles(claim.pick);
+  claims.push_back(same_tile());
+  return claims;
 }
 
 }  // namespace attn

@@ -8,8 +8,9 @@
 namespace attn {
 
 /// The claims, registered before anything runs: every modifier by itself and all together against plain attention, on
-/// each shape; masks by lists against other ways to the same mask; heads that share keys against heads that do not, and
-/// copies for them against an index; RoPE before attention and in it.
+/// each shape; masks by lists against other ways to the same mask; score modifiers at run time and by calls against
+/// constants; heads that share keys against heads that do not, and copies for them against an index; RoPE before
+/// attention and in it; whether a modifier asks for another tile.
 std::vector<Claim> variants_claims();
 
 }  // namespace attn

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "common/base/error.h"
-#include "proto7_variants/kernels/modifiers.h"
+#include "proto7_variants/kernels/run_time.h"
 
 namespace attn {
 namespace {
@@ -33,6 +33,11 @@ std::string instead(const std::string& hook) {
 
 bool has_axis(const std::string& bias, char axis) { return bias.find(axis) != std::string::npos; }
 
+// A value of BIAS.
+int kind_of_bias(const std::string& bias) {
+  return bias == "none" ? 0 : has_axis(bias, 'k') ? BIAS_OF_KEYS : BIAS_OF_ROWS;
+}
+
 }  // namespace
 
 Modifiers Modifiers::from(const Case& config) {
@@ -40,6 +45,7 @@ Modifiers Modifiers::from(const Case& config) {
   m.alibi = config.integer("alibi") != 0;
   m.soft_cap = config.integer("soft_cap");
   m.bias = config.text("bias");
+  m.score_by = config.text("score_by");
   m.sinks = config.integer("sinks") != 0;
   m.window_left = config.integer("window_left");
   m.window_right = config.integer("window_right");
@@ -63,6 +69,10 @@ std::string Modifiers::pointless(const Case& config) const {
                        global_tokens);
   }
   if (window_by_mask && !window()) return "window_by=mask: there is no window_left or window_right";
+  if (score_by == "noinline" && !changes_scores()) return "score_by=noinline: there is no alibi, soft_cap or bias";
+  if (score_by != "constant" && config.text("score_function") != "none") {
+    return fmt::format("score_by={}: a score function of yours comes with modifiers that are constants", score_by);
+  }
   if (!lists && !mask() && config.text("mask_function") == "none") {
     return "lists=0: only global_tokens, block_sparse, window_by=mask and a mask function have lists";
   }
@@ -70,8 +80,8 @@ std::string Modifiers::pointless(const Case& config) const {
 }
 
 bool Modifiers::change_kernel() const {
-  return mask() || alibi || sinks || lengths || soft_cap != 0 || window_left >= 0 || window_right >= 0 || prefix > 0 ||
-         documents > 0 || bias != "none" || rotary.in_kernel();
+  return mask() || changes_scores() || score_by != "constant" || sinks || lengths || window() || prefix > 0 ||
+         documents > 0 || rotary.in_kernel();
 }
 
 FlashConfig modified_config(const Case& config) {
@@ -84,6 +94,7 @@ const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
   static const std::vector<std::pair<std::string, AxisValue>> axes = {{"alibi", int64_t{0}},
                                                                       {"soft_cap", int64_t{0}},
                                                                       {"bias", std::string("none")},
+                                                                      {"score_by", std::string("constant")},
                                                                       {"sinks", int64_t{0}},
                                                                       {"window_left", int64_t{-1}},
                                                                       {"window_right", int64_t{-1}},
@@ -184,13 +195,14 @@ float ModifiedAttention::bias_at(int64_t element) const {
 AttentionHooks ModifiedAttention::texts() const {
   const Modifiers& m = modifiers_;
   AttentionHooks hooks;
-  hooks.text = instead("score");
+  const bool at_run_time = m.score_by == "run_time";
+  hooks.text = instead(m.score_by == "constant" ? "score" : "score_" + m.score_by);
   for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
-  hooks.constants = {{"ALIBI", m.alibi},
-                     {"SOFT_CAP", m.soft_cap},
-                     {"BIAS", m.bias == "none" ? 0 : has_axis(m.bias, 'k') ? BIAS_OF_KEYS : BIAS_OF_ROWS},
+  hooks.constants = {{"ALIBI", m.alibi || at_run_time},
+                     {"SOFT_CAP", at_run_time ? 1 : m.soft_cap},
+                     {"BIAS", at_run_time ? BIAS_OF_KEYS : kind_of_bias(m.bias)},
                      {"SINKS", m.sinks},
                      {"WINDOW_LEFT", m.window_left},
                      {"WINDOW_RIGHT", m.window_right},
@@ -209,9 +221,9 @@ AttentionHooks ModifiedAttention::texts() const {
                                             {"INTERLEAVED", m.rotary.config.pairing == RopePairing::interleaved},
                                             {"ROTATE_KEYS", keys}});
   }
-  hooks.change = m.soft_cap != 0 || m.bias != "none" ? ScoreChange::any
-                 : m.alibi                           ? ScoreChange::linear
-                                                     : ScoreChange::none;
+  hooks.change = m.soft_cap != 0 || m.bias != "none" || m.score_by != "constant" ? ScoreChange::any
+                 : m.alibi                                                       ? ScoreChange::linear
+                                                                                 : ScoreChange::none;
   // Of the hardware's tanh; of others some units of f32 are in the tolerance already.
   hooks.score_error = m.soft_cap != 0 && dtype_ != DType::f32 ? 0x1p-11 : 0;
   return hooks;
@@ -222,8 +234,10 @@ AttentionHooks ModifiedAttention::hooks() const {
   AttentionHooks hooks = texts();
   std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
-  ModifierData head{};
-  hooks.data = bytes_of(head);
+  RunTimeModifiers all{
+      .tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = kind_of_bias(m.bias)};
+  hooks.data = bytes_of(all);
+  ModifierData& head = all.tables;
   head.slopes = append(hooks.data, slopes_);
   head.sinks = append(hooks.data, sinks_);
   head.lengths = append(hooks.data, lengths_);
@@ -235,7 +249,7 @@ AttentionHooks ModifiedAttention::hooks() const {
   head.sines = append(hooks.data, angles_.sines) + before_keys;
   head.blocks = append(hooks.data, blocks_);
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
-  std::ranges::copy(bytes_of(head), hooks.data.begin());
+  std::ranges::copy(bytes_of(all), hooks.data.begin());
 
   hooks.name = fmt::format(
       "alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={} "

@@ -22,12 +22,17 @@ struct Modifiers {
   int64_t prefix = 0;                           // keys that every query sees, beside the causal ones
   int64_t documents = 0;                        // keys of a document, on average
   std::string bias = "none";                    // the axes that the tensor has; along the others it is shared
+  /// How alibi, soft_cap and bias come into the kernel: "constant": what is off is not compiled; "run_time": one kernel
+  /// has all of them, and branches on values in its data; "noinline": constants, in a function that is called for each
+  /// score.
+  std::string score_by = "constant";
   Rotary rotary = {};
   int64_t global_tokens = 0;    // beside a window: first keys and queries that see and are seen by all
   int64_t block_sparse = 0;     // per cent of the blocks of positions that are seen; 0: all
   bool window_by_mask = false;  // the window is asked for pair by pair, and no range
   bool lists = true;            // what is asked for pair by pair has lists of key blocks
 
+  bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none"; }
   bool window() const { return window_left >= 0 || window_right >= 0; }
   /// Whether some rule is asked for pair by pair.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }

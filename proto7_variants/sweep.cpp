@@ -38,6 +38,13 @@ std::vector<AxisInfo> variants_axes() {
       {"alibi", "1: a penalty by distance, of a slope for each head", {}, 0, 1, 1},
       {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
       {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
+      {"score_by",
+       "how alibi, soft_cap and bias come into the kernel: as constants, what is off is not compiled; at run time, one "
+       "kernel has all and branches; or in a function that is never inlined",
+       {"constant", "run_time", "noinline"},
+       0,
+       0,
+       1},
       {"sinks", "1: a logit for each head in the denominator", {}, 0, 1, 1},
       {"window_left", "keys before its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
       {"window_right", "keys behind its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
@@ -79,15 +86,14 @@ std::vector<AxisInfo> variants_axes() {
 }
 
 std::vector<std::string> variants_compared_axes() {
-  std::vector<std::string> axes = {"kv_heads_by"};
+  std::vector<std::string> axes = {"kv_heads_by", "block_r", "block_c"};
   for (const auto& [axis, off] : modifier_axes()) axes.push_back(axis);
   return axes;
 }
 
 std::set<std::string> variants_narrowing_axes() {
-  const std::vector<std::string> compared = variants_compared_axes();
-  std::set<std::string> axes(compared.begin(), compared.end());
-  axes.insert({"task", "kv_heads"});
+  std::set<std::string> axes = {"task", "kv_heads", "kv_heads_by"};
+  for (const auto& [axis, off] : modifier_axes()) axes.insert(axis);
   for (const auto& [axis, off] : rotary_axes()) axes.insert(axis);
   return axes;
 }
@@ -127,6 +133,29 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {cuda ? 8 : 1})});
   };
   modifiers(2048);
+  // Tiles with a modifier and without. Every modifier has its value here, so that who names some gets no tiles.
+  const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
+                         const std::vector<int64_t>& keys) {
+    for (const Axis& modifier :
+         {integers("alibi", {0, 1}), integers("soft_cap", {30}), integers("window_left", {2048 / 8})}) {
+      Block block = {modifier, integers("block_r", rows), integers("block_c", keys)};
+      for (const auto& [axis, off] : modifier_axes()) {
+        if (axis != modifier.name) block.push_back({axis, {off}});
+      }
+      add(2048, own_dims, causal, std::move(block));
+    }
+  };
+  tiles({128}, 1, cuda ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
+        cuda ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  // Forms of the score modifiers; all off too, in the kernel that has them all.
+  const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<Axis>& of) {
+    add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
+    for (const Axis& modifier : of) {
+      add(2048, own_dims, causal, {modifier, texts("score_by", {"run_time", "noinline"})});
+    }
+  };
+  const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30});
+  forms({128}, 0, {alibi, soft_cap});
   // Key/value heads that share a head by index: groups of 1, 2, 4, 8.
   if (cuda) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
@@ -157,6 +186,10 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   }
   if (!full) return sweep;
   modifiers(cuda ? 8192 : 512);
+  tiles(dims, 1, cuda ? std::vector<int64_t>{128, 192, 256} : std::vector<int64_t>{64, 128, 256},
+        cuda ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  forms(dims, 0, {alibi, soft_cap, texts("bias", {"hqk"})});
+  forms(dims, 1, {alibi, soft_cap});
   for (const int64_t length : cuda ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {
     add(length, dims, 0, {});
     rope(length);
@@ -215,8 +248,10 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   const bool causal = config.integer("causal") != 0;
   TileHints hints;
   if (left >= 0 && (causal || right >= 0)) hints.window = left + 1 + (causal ? 0 : right);
-  const bool changed = config.integer("soft_cap") != 0 || config.text("bias") != "none";
+  const bool changed =
+      config.integer("soft_cap") != 0 || config.text("bias") != "none" || config.text("score_by") != "constant";
   if (changed || config.text("score_function") != "none") hints.change = ScoreChange::any;
+  hints.reads = config.text("bias") != "none";
   complete_modified(config, device, hints);
 }
 

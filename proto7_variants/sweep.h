@@ -11,9 +11,9 @@
 namespace attn {
 
 std::vector<AxisInfo> variants_axes();
-/// The axes that tell the cases of one comparison apart: the modifiers, and how key/value heads are found.
+/// The axes that tell the cases of one comparison apart: the modifiers, how key/value heads are found, and the tile.
 std::vector<std::string> variants_compared_axes();
-/// The same, and what is launched: naming one leaves the others out.
+/// The same but for the tile, and what is launched: naming one leaves the others out.
 std::set<std::string> variants_narrowing_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
 /// Where the user gives a function: the shapes alone; the file's option adds the axis, with the function and without.

@@ -9,6 +9,16 @@ PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
 
 
+# Modifiers of attention (proto7_variants), each with its value where it is off.
+MODIFIERS = {"alibi": 0, "soft_cap": 0, "bias": "none", "sinks": 0, "window_left": -1, "window_right": -1, "prefix": 0,
+             "documents": 0, "lengths": 0, "global_tokens": 0, "block_sparse": 0, "window_by": "range", "lists": 1,
+             "score_by": "constant", "rope": "none", "score_function": "none", "mask_function": "none"}
+
+
+def modifiers_on(case):
+    return {axis: case[axis] for axis, off in MODIFIERS.items() if case.get(axis, off) != off}
+
+
 def load(paths):
     """Findings, measurements and what could not be read, each as it came; a record that comes twice counts once."""
     findings, measurements, problems = {}, {}, []

@@ -40,6 +40,7 @@ struct FlashConfig {
 /// What decides which tile is the fastest, beside the shape.
 struct TileHints {
   ScoreChange change = ScoreChange::none;  // that of the score hook
+  bool reads = false;                      // the score hook reads a number for each score, which takes registers
   int64_t window = 0;                      // keys that a query sees at most; 0: all that the shape has
 };
 

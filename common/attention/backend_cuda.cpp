@@ -181,6 +181,9 @@ class CudaFlash : public FlashBackend {
       return (given.block_r != 0 && given.block_r != tile.rows) || (given.block_c != 0 && given.block_c != tile.keys);
     };
     if (!std::ranges::all_of(candidates, differs)) std::erase_if(candidates, differs);
+    // Threads of more than two consumers have no registers to keep what a hook reads.
+    const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
+    if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
     double least = std::numeric_limits<double>::infinity();  // also of what does not run: the last is then left
     for (const Tile& tile : candidates) {
       FlashConfig candidate = given;

@@ -11,6 +11,11 @@ DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
+/// The same where neighbours copy the rest of 128 bytes, which the second cache then gets at once.
+DEVICE void copy_16_of_line(unsigned target, const void* source, bool there) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
+               : "memory");
+}
 /// Four bytes to shared memory; both addresses are aligned.
 DEVICE void copy_4(unsigned target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");

@@ -13,8 +13,6 @@ constexpr int WARP = 32;  // threads
 
 DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
 
-DEVICE void prefetch_to_l2(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }
-
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
 // What a score hook, whose text is the same for every dialect, has of the host's compilers.

@@ -10,11 +10,11 @@
 //
 // Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
 //
-// Function constants: HEAD_DIM (multiple of 8, of 16 where the cache has 8 bits; at most 256), ROWS (16, 32, 64),
+// Function constants: HEAD_DIM (multiple of 8, of 16 where the cache has 8 bits; at most 256), ROWS (8, 16, 32, 64),
 // BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (that of Q, or E4M3 or
 // INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
 // for). Grid: workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`: a threadgroup
-// for each tile of the line.
+// for each tile of the line, and layout.join_bytes.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
@@ -26,7 +26,8 @@
 namespace {
 
 constexpr int THREADS = 128;
-constexpr int ROW_WARPS = ROWS / 16, KEY_WARPS = THREADS / WARP / ROW_WARPS;
+constexpr int HALVES = ROWS == 8 ? 1 : 2;  // of a product's 16 rows that are rows of the tile
+constexpr int ROW_WARPS = (ROWS + 15) / 16, KEY_WARPS = THREADS / WARP / ROW_WARPS;
 constexpr int TEAM_THREADS = ROW_WARPS * WARP, TEAM_KEYS = BLOCK_C / KEY_WARPS;
 constexpr int Q_BYTES = IN_TYPE == F32 ? 4 : 2, KV_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr DecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C, STAGES, Q_BYTES, KV_BYTES);
@@ -34,13 +35,10 @@ constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int STEPS = DIM * KV_BYTES / 32;
 constexpr bool FOLD = SCORE_IS_IDENTITY;
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
-static_assert(layout.merge_bytes <= layout.stage_bytes);
 
 extern __shared__ __align__(16) unsigned char memory[];
 
 // ---- the line
-
-constexpr long long end_of_line = 0x7fffffffffffffff;
 
 /// A block of the line. A sequence without visible keys has one block, of which nothing is seen: somebody has to write
 /// its zeros.
@@ -69,41 +67,62 @@ struct Line {
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
   }
 
-  // All warps do the same. The place of a block, or, where `index` is beyond the line, its length; the sequence's first
-  // where `of_batch` says which.
-  DEVICE long long find(Place& found, long long index, int of_batch = -1) const {
+  // What one lane knows of its sequence among 32.
+  struct Share {
+    Place place;
+    long long blocks;  // on the line
+    long long up_to;   // the sum of this and of the lanes before
+  };
+  DEVICE Share share_of(int first_batch) const {
+    Share share{};
     const int lane = threadIdx.x % WARP;
+    share.place.batch = first_batch + lane;
+    if (share.place.batch < p.batch) {
+      measure(share.place);
+      share.blocks = static_cast<long long>(share.place.blocks) * p.kv_heads * tiles;
+    }
+    share.up_to = share.blocks;
+    UNROLL for (int step = 1; step < WARP; step *= 2) {
+      const long long other = __shfl_up_sync(~0u, share.up_to, step);
+      if (lane >= step) share.up_to += other;
+    }
+    return share;
+  }
+
+  // Its blocks; all warps do the same, as in what follows.
+  DEVICE long long length(const Share& first_share) const {
+    long long sum = __shfl_sync(~0u, first_share.up_to, WARP - 1);
+    for (int first = WARP; first < p.batch; first += WARP) {
+      sum += __shfl_sync(~0u, share_of(first).up_to, WARP - 1);
+    }
+    return sum;
+  }
+
+  // The place of a block; with `of_batch`, that of a sequence's first block.
+  DEVICE Place find(const Share& first_share, long long index, int of_batch = -1) const {
+    Share share = first_share;
     long long before = 0;
-    for (int first = 0; first < p.batch; first += WARP) {
-      Place place{};
-      place.batch = first + lane;
-      long long blocks = 0;
-      if (place.batch < p.batch) {
-        measure(place);
-        blocks = static_cast<long long>(place.blocks) * p.kv_heads * tiles;
-      }
-      long long up_to = blocks;  // and with this lane's
-      UNROLL for (int step = 1; step < WARP; step *= 2) {
-        const long long other = __shfl_up_sync(~0u, up_to, step);
-        if (lane >= step) up_to += other;
-      }
-      const bool here = of_batch >= 0 ? place.batch == of_batch : index < before + up_to;
+    for (int first = 0;; first += WARP) {
+      if (first > 0) share = share_of(first);
+      const bool here = of_batch >= 0 ? share.place.batch == of_batch : index < before + share.up_to;
       const unsigned lanes = __ballot_sync(~0u, here);
       if (lanes != 0) {
-        const int at = __ffs(lanes) - 1;
-        const long long start = __shfl_sync(~0u, before + up_to - blocks, at);
-        found.batch = first + at;
+        const int lane = __ffs(lanes) - 1;
+        const long long start = before + __shfl_sync(~0u, share.up_to - share.blocks, lane);
+        Place found{};
+        found.batch = first + lane;
+        found.blocks = __shfl_sync(~0u, share.place.blocks, lane);
+        found.first_block = __shfl_sync(~0u, share.place.first_block, lane);
+        found.keys = __shfl_sync(~0u, share.place.keys, lane);
         found.index = of_batch >= 0 ? start : index;
-        measure(found);
         const auto rest = static_cast<unsigned>(found.index - start);
         found.block = rest % found.blocks;
         found.tile = rest / found.blocks % tiles;
         found.kv_head = rest / found.blocks / tiles;
-        return start;
+        return found;
       }
-      before += __shfl_sync(~0u, up_to, WARP - 1);
+      before += __shfl_sync(~0u, share.up_to, WARP - 1);
     }
-    return before;
   }
 
   DEVICE void advance(Place& place) const {
@@ -166,31 +185,61 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
 // A worker's part with the first block of its tile is its second.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
-/// Joins the parts of a tile, by all threads.
-DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, const Parts& parts) {
+/// Sums over some parts of a row: four columns of O, and what belongs to them.
+struct Joined {
+  float shift = no_shift, sum = 0, o[4] = {};
+
+  DEVICE void add(float its_shift, float its_sum, const float4& its_o) {
+    const float larger = fmaxf(shift, its_shift);
+    const float old = exp2_approx(shift - larger), added = exp2_approx(its_shift - larger);
+    shift = larger;
+    sum = sum * old + its_sum * added;
+    o[0] = o[0] * old + its_o.x * added;
+    o[1] = o[1] * old + its_o.y * added;
+    o[2] = o[2] * old + its_o.z * added;
+    o[3] = o[3] * old + its_o.w * added;
+  }
+};
+
+/// Joins the parts of a tile, by all threads: four rows at a time, and of each the parts in several slices, through
+/// layout.join_bytes of threadgroup memory.
+DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
+  constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
+  static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
+  auto* const shared = static_cast<Joined(*)[rows_at_once][units]>(scratch);  // [slices]
   const int rows = min(ROWS, p.q_heads / p.kv_heads * p.q_len - place.tile * ROWS);
-  for (int unit = threadIdx.x; unit < rows * (HEAD_DIM / 4); unit += THREADS) {
-    const int number = unit / (HEAD_DIM / 4), column = unit % (HEAD_DIM / 4) * 4;
-    float shift = no_shift, sum = 0, o[4] = {};
-#pragma unroll 4
-    for (int worker = parts.first; worker <= parts.last; ++worker) {
-      const long long at = part_number(worker, worker == parts.first) * ROWS + number;
-      const float2 stats = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
-      const float4 part = __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM + column));
-      const float larger = fmaxf(shift, stats.x);
-      const float old = exp2_approx(shift - larger), added = exp2_approx(stats.x - larger);
-      shift = larger;
-      sum = sum * old + stats.y * added;
-      o[0] = o[0] * old + part.x * added;
-      o[1] = o[1] * old + part.y * added;
-      o[2] = o[2] * old + part.z * added;
-      o[3] = o[3] * old + part.w * added;
+  const int slice = threadIdx.x / units, unit = threadIdx.x % units;
+  for (int first = 0; first < rows; first += rows_at_once) {
+    Joined joined[rows_at_once];
+    if (slice < slices) {
+#pragma unroll 2
+      for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
+        // All are asked for before the first is used; rows that are not there are the last one again.
+        float2 stats[rows_at_once];
+        float4 part[rows_at_once];
+        UNROLL for (int i = 0; i < rows_at_once; ++i) {
+          const long long at = part_number(worker, worker == parts.first) * ROWS + min(first + i, rows - 1);
+          stats[i] = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
+          part[i] = __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM) + unit);
+        }
+        UNROLL for (int i = 0; i < rows_at_once; ++i) joined[i].add(stats[i].x, stats[i].y, part[i]);
+      }
+      UNROLL for (int i = 0; i < rows_at_once; ++i) shared[slice][i][unit] = joined[i];
     }
-    const Row row = row_of(p, place, number);
-    const float factor = finish_row(p, line, place, row, shift, sum, column == 0);
-    UNROLL for (int i = 0; i < 4; ++i) {
-      store_float<OUT_TYPE>(p.o, output_at(p, place, row) + column + i, o[i] * factor);
+    __syncthreads();
+    for (int i = slice; i < rows_at_once && slice < slices && first + i < rows; i += slices) {
+      Joined all = shared[0][i][unit];
+      for (int other = 1; other < slices; ++other) {
+        const Joined& its = shared[other][i][unit];
+        all.add(its.shift, its.sum, make_float4(its.o[0], its.o[1], its.o[2], its.o[3]));
+      }
+      const Row row = row_of(p, place, first + i);
+      const float factor = finish_row(p, line, place, row, all.shift, all.sum, unit == 0);
+      UNROLL for (int column = 0; column < 4; ++column) {
+        store_float<OUT_TYPE>(p.o, output_at(p, place, row) + unit * 4 + column, all.o[column] * factor);
+      }
     }
+    __syncthreads();
   }
 }
 
@@ -204,11 +253,14 @@ struct Worker {
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
+  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // of 32 bytes of the cache's columns
+  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // where registers allow it
+  unsigned queries[HOLD_Q ? STEPS : 1][PRODUCTS][4];
   float o[DIM / 8][4];
   float s[TEAM_KEYS / 8][4];  // scores, then weights
-  float shift[2], sum[2];
-  Row rows[2];
-  int begin[2], end[2];  // keys that the rows see
+  float shift[HALVES], sum[HALVES];
+  Row rows[HALVES];
+  int begin[HALVES], end[HALVES];  // keys that the rows see
 
   DEVICE explicit Worker(const DecodeParams& params) : p(params) {}
 
@@ -252,6 +304,7 @@ struct Worker {
     if (key >= place.keys) return 0;
     return __ldg(p.cache.table + static_cast<long long>(place.batch) * p.cache.max_pages + key / PAGE_SIZE);
   }
+  DEVICE static int slot_of(int key) { return PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE); }
   DEVICE void find_pages() {
     if (blocks_left == 0) return;
     UNROLL for (int copy = 0; copy < (ONE_PAGE ? 1 : COPIES); ++copy) {
@@ -261,16 +314,18 @@ struct Worker {
 
   DEVICE void copy_rows(int number, bool v, int first_key) const {
     const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
+    const long long row_bytes = strides.row * KV_BYTES, page_bytes = strides.batch * KV_BYTES;
     const char* const head = static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
+    // Of the first row, where all are on one page.
+    const char* const rows = head + pages[0] * page_bytes + slot_of(first_key) * row_bytes;
     const unsigned to = rows_of_team(number, v);
     UNROLL for (int copy = 0; copy < COPIES; ++copy) {
       const int unit = unit_of(copy), row = unit / ROW_UNITS, column = unit % ROW_UNITS;
       if (UNITS % TEAM_THREADS != 0 && unit >= UNITS) break;
-      const int key = first_key + row;
-      const bool there = key < ahead.keys && (ROW_UNITS == UNITS_THERE || column < UNITS_THERE);
-      const long long at = pages[ONE_PAGE ? 0 : copy] * strides.batch +
-                           (PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE)) * strides.row;
-      copy_16(to + row * layout.row_bytes + column * 16, there ? head + at * KV_BYTES + column * 16 : head, there);
+      const bool there = first_key + row < ahead.keys && (ROW_UNITS == UNITS_THERE || column < UNITS_THERE);
+      const char* const from =
+          ONE_PAGE ? rows + row * row_bytes : head + pages[copy] * page_bytes + slot_of(first_key + row) * row_bytes;
+      copy_16_of_line(to + row * layout.row_bytes + column * 16, there ? from + column * 16 : head, there);
     }
   }
 
@@ -316,18 +371,20 @@ struct Worker {
 
   // A's 16 rows by 32 bytes of the cache's columns: one product's worth, or two of a cache of 8 bits, for which columns
   // 4 quarter to 4 quarter + 3 of 16 are this thread's.
-  DEVICE void load_queries(unsigned (&a)[KV_BYTES == 1 ? 2 : 1][4], const unsigned char* q, int step) const {
+  DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
-      load_blocks(a[0], shared_address(q) + (first_row + lane % 16) * layout.q_row_bytes + step * 32 + lane / 16 * 16);
+      // Without rows 8 to 15 their operand is that of the others; nothing reads what comes of it.
+      load_blocks(a[0], shared_address(q) + (first_row + lane % (8 * HALVES)) * layout.q_row_bytes + step * 32 +
+                            lane / 16 * 16);
     } else {
       UNROLL for (int half = 0; half < 2; ++half) {
         const unsigned char* const at = q + (first_row + lane / 4) * layout.q_row_bytes + ((2 * step + half) * 16 + 4 * quarter) * 2;
         const uint2 first = *reinterpret_cast<const uint2*>(at);
-        const uint2 second = *reinterpret_cast<const uint2*>(at + 8 * layout.q_row_bytes);
-        a[half][0] = first.x;
-        a[half][1] = second.x;
-        a[half][2] = first.y;
-        a[half][3] = second.y;
+        const uint2 second = *reinterpret_cast<const uint2*>(at + (HALVES - 1) * 8 * layout.q_row_bytes);
+        a[half][0] = __byte_perm(first.x, first.y, 0x5410);
+        a[half][1] = __byte_perm(second.x, second.y, 0x5410);
+        a[half][2] = __byte_perm(first.x, first.y, 0x7632);
+        a[half][3] = __byte_perm(second.x, second.y, 0x7632);
       }
     }
   }
@@ -337,8 +394,8 @@ struct Worker {
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) s[i / 4][i % 4] = 0;
     const unsigned k = rows_of_team(number, false) + (lane % 8 + lane / 16 * 8) * layout.row_bytes + lane / 8 % 2 * 16;
     UNROLL for (int step = 0; step < STEPS; ++step) {
-      unsigned a[KV_BYTES == 1 ? 2 : 1][4];
-      load_queries(a, q, step);
+      unsigned(&a)[PRODUCTS][4] = queries[HOLD_Q ? step : 0];
+      if constexpr (!HOLD_Q) load_queries(a, q, step);
       UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
         unsigned words[4];
         load_blocks(words, k + keys * layout.row_bytes + step * 32);
@@ -347,7 +404,7 @@ struct Worker {
           if constexpr (KV_BYTES == 1) {
             UNROLL for (int half = 0; half < 2; ++half) {
               const unsigned four = words[2 * n + half];
-              multiply_add<IN_TYPE>(d, a[half], two_of_four<CACHE_TYPE, IN_TYPE, 0, 1>(four), two_of_four<CACHE_TYPE, IN_TYPE, 2, 3>(four));
+              multiply_add<IN_TYPE>(d, a[half], even_of_four<CACHE_TYPE, IN_TYPE>(four), odd_of_four<CACHE_TYPE, IN_TYPE>(four));
             }
           } else {
             multiply_add_exactly<IN_TYPE>(d, a[0], words[2 * n], words[2 * n + 1]);
@@ -372,7 +429,8 @@ struct Worker {
     } else {
       UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
         const float(&w)[4] = s[keys / 8], (&next)[4] = s[keys / 8 + 1];
-        const unsigned a[4] = {pack<IN_TYPE>(w[0], w[1]), pack<IN_TYPE>(w[2], w[3]), pack<IN_TYPE>(next[0], next[1]), pack<IN_TYPE>(next[2], next[3])};
+        const unsigned a[4] = {pack<IN_TYPE>(w[0], w[1]), HALVES == 1 ? 0 : pack<IN_TYPE>(w[2], w[3]),
+                               pack<IN_TYPE>(next[0], next[1]), HALVES == 1 ? 0 : pack<IN_TYPE>(next[2], next[3])};
         const unsigned row = v + (keys + lane % 16) * layout.row_bytes + lane / 16 * 16;
         UNROLL for (int step = 0; step < STEPS; ++step) {
           unsigned words[4];
@@ -380,8 +438,8 @@ struct Worker {
           UNROLL for (int n = 0; n < 2; ++n) {
             const unsigned low = words[2 * n], high = words[2 * n + 1];
             if constexpr (KV_BYTES == 1) {
-              multiply_add<IN_TYPE>(o[4 * step + 2 * n], a, two_of_four<CACHE_TYPE, IN_TYPE, 0, 2>(low), two_of_four<CACHE_TYPE, IN_TYPE, 0, 2>(high));
-              multiply_add<IN_TYPE>(o[4 * step + 2 * n + 1], a, two_of_four<CACHE_TYPE, IN_TYPE, 1, 3>(low), two_of_four<CACHE_TYPE, IN_TYPE, 1, 3>(high));
+              multiply_add<IN_TYPE>(o[4 * step + 2 * n], a, even_of_four<CACHE_TYPE, IN_TYPE>(low), even_of_four<CACHE_TYPE, IN_TYPE>(high));
+              multiply_add<IN_TYPE>(o[4 * step + 2 * n + 1], a, odd_of_four<CACHE_TYPE, IN_TYPE>(low), odd_of_four<CACHE_TYPE, IN_TYPE>(high));
             } else {
               multiply_add<IN_TYPE>(o[2 * step + n], a, low, high);
             }
@@ -399,15 +457,16 @@ struct Worker {
 
   // Scores in base 2, with hook and mask.
   DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
-    const ScoreContext contexts[2] = {line.context_of(here.batch, rows[0].head, here.keys), line.context_of(here.batch, rows[1].head, here.keys)};
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
-      const int r = i / 2 % 2, column = i / 4 * 8 + 2 * quarter + i % 2, key = first_key + column;
+      const int r = i / 2 % 2;
+      if (r == HALVES) continue;
+      const int column = i / 4 * 8 + 2 * quarter + i % 2, key = first_key + column;
       float& value = s[i / 4][i % 4];
       if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
       if constexpr (FOLD) {
         value *= scale_log2;
       } else {
-        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key, contexts[r]), masked_score);
+        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys)), masked_score);
       }
       if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) value = masked_score;
     }
@@ -417,10 +476,15 @@ struct Worker {
   // than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack.
   DEVICE void softmax(int number) {
     constexpr float slack = 8;
-    float largest[2] = {masked_score, masked_score};
-    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], s[i / 4][i % 4]);
-    if (__any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack)) {
-      UNROLL for (int r = 0; r < 2; ++r) {
+    float largest[HALVES];
+    bool grew = false;
+    UNROLL for (int r = 0; r < HALVES; ++r) {
+      largest[r] = masked_score;
+      UNROLL for (int i = 0; i < TEAM_KEYS / 4; ++i) largest[r] = fmaxf(largest[r], s[i / 2][2 * r + i % 2]);
+      grew |= largest[r] > shift[r] + slack;
+    }
+    if (__any_sync(~0u, grew)) {
+      UNROLL for (int r = 0; r < HALVES; ++r) {
         const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
         const float alpha = exp2_approx(shift[r] - larger);
         shift[r] = larger;
@@ -430,6 +494,7 @@ struct Worker {
     }
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
       const int r = i / 2 % 2;
+      if (r == HALVES) continue;
       float& value = s[i / 4][i % 4];
       value = exp2_approx(value - shift[r]);
       sum[r] += value;
@@ -439,8 +504,11 @@ struct Worker {
 
   // ---- a tile
 
-  DEVICE void begin_tile(const Place& here) {
-    UNROLL for (int r = 0; r < 2; ++r) {
+  DEVICE void begin_tile(const Place& here, const unsigned char* q) {
+    if constexpr (HOLD_Q) {
+      UNROLL for (int step = 0; step < STEPS; ++step) load_queries(queries[step], q, step);
+    }
+    UNROLL for (int r = 0; r < HALVES; ++r) {
       shift[r] = no_shift;
       sum[r] = 0;
       rows[r] = row_of(p, here, first_row + lane / 4 + 8 * r);
@@ -451,39 +519,42 @@ struct Worker {
     UNROLL for (int i = 0; i < DIM / 2; ++i) o[i / 4][i % 4] = 0;
   }
 
+  // Number i of this thread's elements of O, of rows of the tile alone.
+  DEVICE float& part_of_o(int i) { return HALVES == 1 ? o[i / 2][i % 2] : o[i / 4][i % 4]; }
+
   // Adds the teams' sums up, for the first team; all threads, through a stage that nobody needs any more.
   DEVICE void merge(int number) {
-    UNROLL for (int r = 0; r < 2; ++r) sum[r] = sum_of_quad(sum[r]);
+    UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
     __syncthreads();  // the stage's last readers
-    float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][DIM / 2][team's threads]
-    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;        // [teams][4][team's threads]
+    float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
+    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;        // [teams][2 HALVES][team's threads]
     const int thread = threadIdx.x % TEAM_THREADS;
     UNROLL for (int step = KEY_WARPS / 2; step > 0; step /= 2) {
       if (team >= step && team < 2 * step) {
         float* const to = sums + (team - step) * ROWS * DIM + thread;
-        UNROLL for (int i = 0; i < DIM / 2; ++i) to[i * TEAM_THREADS] = o[i / 4][i % 4];
-        float* const to_stats = stats + (team - step) * 4 * TEAM_THREADS + thread;
-        UNROLL for (int r = 0; r < 2; ++r) {
+        UNROLL for (int i = 0; i < HALVES * DIM / 4; ++i) to[i * TEAM_THREADS] = part_of_o(i);
+        float* const to_stats = stats + (team - step) * 2 * HALVES * TEAM_THREADS + thread;
+        UNROLL for (int r = 0; r < HALVES; ++r) {
           to_stats[r * TEAM_THREADS] = shift[r];
-          to_stats[(2 + r) * TEAM_THREADS] = sum[r];
+          to_stats[(HALVES + r) * TEAM_THREADS] = sum[r];
         }
       }
       __syncthreads();
       if (team < step) {
         const float* const from = sums + team * ROWS * DIM + thread;
-        const float* const from_stats = stats + team * 4 * TEAM_THREADS + thread;
-        float own[2], other[2];
-        UNROLL for (int r = 0; r < 2; ++r) {
+        const float* const from_stats = stats + team * 2 * HALVES * TEAM_THREADS + thread;
+        float own[HALVES], other[HALVES];
+        UNROLL for (int r = 0; r < HALVES; ++r) {
           const float its = from_stats[r * TEAM_THREADS], larger = fmaxf(shift[r], its);
           own[r] = exp2_approx(shift[r] - larger);
           other[r] = exp2_approx(its - larger);
           shift[r] = larger;
-          sum[r] = sum[r] * own[r] + from_stats[(2 + r) * TEAM_THREADS] * other[r];
+          sum[r] = sum[r] * own[r] + from_stats[(HALVES + r) * TEAM_THREADS] * other[r];
         }
-        UNROLL for (int i = 0; i < DIM / 2; ++i) {
-          const int r = i / 2 % 2;
-          float& value = o[i / 4][i % 4];
+        UNROLL for (int i = 0; i < HALVES * DIM / 4; ++i) {
+          float& value = part_of_o(i);
+          const int r = HALVES == 1 ? 0 : i / 2 % 2;
           value = value * own[r] + from[i * TEAM_THREADS] * other[r];
         }
       }
@@ -492,10 +563,10 @@ struct Worker {
   }
 
   // The first team has all of the tile that this worker computes: to O, or as a part for whoever joins.
-  DEVICE void leave_tile(const Place& here, bool from_first_block, long long blocks_of_line) {
+  DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
     if (team == 0) {
-      UNROLL for (int r = 0; r < 2; ++r) {
+      UNROLL for (int r = 0; r < HALVES; ++r) {
         if (!rows[r].exists) continue;
         if (parts.count() == 1) {
           const float factor = finish_row(p, line, here, rows[r], shift[r], sum[r], quarter == 0);
@@ -526,17 +597,17 @@ struct Worker {
     __syncthreads();
     if (joins) {
       __threadfence();
-      join(p, line, here, parts);
+      join(p, line, here, parts, stage(number));
     }
   }
 
   DEVICE void run() {
-    Place here{};
-    const long long blocks_of_line = line.find(here, end_of_line);
+    const Line::Share share = line.share_of(0);
+    const long long blocks_of_line = line.length(share);
     const long long from = first_block_of(blockIdx.x, p.workers, blocks_of_line);
     const long long count = first_block_of(blockIdx.x + 1, p.workers, blocks_of_line) - from;
     if (count == 0) return;
-    line.find(here, from);
+    Place here = line.find(share, from);
     ahead = here;
     blocks_left = count;
     find_pages();
@@ -550,20 +621,21 @@ struct Worker {
       if (begins) {
         __syncthreads();
         from_first_block = here.block == 0;
-        begin_tile(here);
+        begin_tile(here, q_slot(q_of));
       } else {
         sync_team();
       }
       copy_next(number == 0 ? STAGES - 1 : number - 1, false);
       const int first_key = first_key_of(here);
       multiply_scores(number, q_slot(q_of));
-      const bool masked = first_key + TEAM_KEYS > min(end[0], end[1]) || (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[1]));
+      const bool masked = first_key + TEAM_KEYS > min(end[0], end[HALVES - 1]) ||
+                          (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[HALVES - 1]));
       finish_scores(here, number, first_key, masked);
       softmax(number);
       multiply_outputs(number);
       if (done + 1 == count || here.block + 1 == here.blocks) {
         merge(number);
-        leave_tile(here, from_first_block, blocks_of_line);
+        leave_tile(here, number, from_first_block, blocks_of_line);
         q_of = q_of + 1 < STAGES ? q_of + 1 : 0;
       }
       line.advance(here);
@@ -580,12 +652,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADGROUPS) decode(const
 
 extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_constant__ DecodeParams p) {
   const Line line{p};
-  Place place{};
-  const long long blocks_of_line = line.find(place, end_of_line);
-  line.find(place, 0, blockIdx.x / (line.tiles * p.kv_heads));
+  const Line::Share share = line.share_of(0);
+  const long long blocks_of_line = line.length(share);
+  Place place = line.find(share, 0, blockIdx.x / (line.tiles * p.kv_heads));
   place.tile = blockIdx.x % line.tiles;
   place.kv_head = blockIdx.x / line.tiles % p.kv_heads;
   place.index += static_cast<long long>(place.kv_head * line.tiles + place.tile) * place.blocks;
   const Parts parts = parts_of(p, place, blocks_of_line);
-  if (parts.count() > 1) join(p, line, place, parts);
+  if (parts.count() > 1) join(p, line, place, parts, memory);
 }

@@ -65,7 +65,9 @@ SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long
 /// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight of them
 /// begin in different banks.
 struct DecodeLayout {
-  int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes, merge_bytes;
+  static constexpr int join_bytes = 12288;  // of 128 threads, four rows of six floats
+
+  int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes;
 
   constexpr DecodeLayout(int head_dim, int rows, int block_c, int stages, int bytes_of_q, int bytes_of_kv)
       : dim((head_dim + 32 / bytes_of_kv - 1) / (32 / bytes_of_kv) * (32 / bytes_of_kv)),
@@ -76,8 +78,13 @@ struct DecodeLayout {
         scales(2 * v),
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
-        bytes(kv + stages * stage_bytes),
-        merge_bytes((64 / rows) / 2 * (rows * dim + 4 * 2 * rows) * 4) {}
+        bytes(0) {
+    // At a tile's end a stage is where the teams add their sums up, and where parts are joined.
+    const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
+    if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
+    if (stage_bytes < join_bytes) stage_bytes = join_bytes;
+    bytes = kv + stages * stage_bytes;
+  }
 };
 
 /// Threadgroup memory of the cpu kernel, in floats: of a tile's rows q and o [rows, head_dim], scores [rows, block_c],

@@ -60,29 +60,33 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
 #define SCORE_OUT (ALIBI || BIAS ? 1.0f : static_cast<float>(SOFT_CAP))
 #endif
-// To the scores of a row, `row` of two; a row's four threads have every fourth pair of keys from k on. `wgmma` walks
-// blocks from the last key to the first: what the next one needs is asked for now, by each of the four in other lines.
-static inline void add_bias(float* s, int row, int k, const float* bias) {
-  if constexpr (BIAS != BIAS_OF_KEYS) {
-    const float of_row = bias[0];
-    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      if (i / 2 % 2 == row) s[i] += of_row;
-    }
-  } else {
-    if (k >= BLOCK_C) {
-      UNROLL for (int line = 0; line < BLOCK_C; line += 4 * 32) {
-        const int ahead = line + threadIdx.x % 4 * 32;
-        prefetch_to_l2(bias + k - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1));
+// What a thread adds to its scores of a tile. `wgmma` has it read in the shade of the products before.
+#if BIAS_VALUE
+#define SCORE_AHEAD
+#endif
+struct ScoreAhead {
+  float2 pairs[2][BLOCK_C / 8];  // BIAS_OF_KEYS: of two rows, for keys k + 8 i and the next
+  float of_row[2];               // BIAS_OF_ROWS
+
+  __device__ __forceinline__ void read([[maybe_unused]] int q, [[maybe_unused]] int k,
+                                       [[maybe_unused]] const ScoreContext& context) {
+    UNROLL for (int r = 0; r < 2; ++r) {
+      if constexpr (BIAS == BIAS_OF_KEYS) {
+        const float* const row = bias_row(q + r * 8, context) + k;
+        UNROLL for (int i = 0; i < BLOCK_C / 8; ++i) pairs[r][i] = *reinterpret_cast<const float2*>(row + i * 8);
+        // `wgmma` walks blocks from the last key to the first: the next one's lines, each by one of the row's threads.
+        UNROLL for (int line = 0; k >= BLOCK_C && line < BLOCK_C; line += 4 * 32) {
+          const int ahead = line + threadIdx.x % 4 * 32;
+          asm volatile("prefetch.global.L2 [%0];" ::"l"(row - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1)));
+        }
+      } else if constexpr (BIAS == BIAS_OF_ROWS) {
+        of_row[r] = *bias_row(q + r * 8, context);
       }
     }
-    UNROLL for (int i = 2 * row; i < BLOCK_C / 2; i += 4) {
-      const float2 pair = *reinterpret_cast<const float2*>(bias + k + i / 4 * 8);
-      s[i] += pair.x;
-      s[i + 1] += pair.y;
-    }
   }
-}
-static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] const ScoreContext& context) {
+};
+static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] const ScoreContext& context,
+                              [[maybe_unused]] const ScoreAhead& read) {
   [[maybe_unused]] float slope = 0, first[2] = {};
   if constexpr (ALIBI != 0) {
     slope = score_slope(context);
@@ -92,9 +96,13 @@ static inline void score_tile(float* s, int, int q, int k, [[maybe_unused]] cons
     [[maybe_unused]] const int r = i / 2 % 2, column = i / 4 * 8 + i % 2;
     if constexpr (SOFT_CAP != 0) s[i] = tanh_of(s[i]) * (ALIBI || BIAS ? static_cast<float>(SOFT_CAP) : 1.0f);
     if constexpr (ALIBI != 0) s[i] += slope * static_cast<float>(column) + first[r];
+    if constexpr (BIAS == BIAS_OF_KEYS) s[i] += i % 2 == 0 ? read.pairs[r][i / 4].x : read.pairs[r][i / 4].y;
+    if constexpr (BIAS == BIAS_OF_ROWS) s[i] += read.of_row[r];
   }
-  if constexpr (BIAS != 0) {
-    UNROLL for (int r = 0; r < 2; ++r) add_bias(s, r, k, bias_row(q + r * 8, context));
-  }
+}
+static inline void score_tile(float* s, int keys, int q, int k, const ScoreContext& context) {
+  ScoreAhead read;
+  read.read(q, k, context);
+  score_tile(s, keys, q, k, context, read);
 }
 #endif

@@ -231,6 +231,7 @@ TEST_F(VariantsCliTest, SkipsWhatChangesNothing) {
        {std::pair{"--axis prefix=5 --axis causal=0", "prefix=5: without causal=1"},
         {"--axis global_tokens=4 --axis window_left=-1", "global_tokens=4: without window"},
         {"--axis window_by=mask --axis window_left=-1", "there is no window_left"},
+        {"--axis score_by=noinline --axis alibi=0", "score_by=noinline: there is no alibi, soft_cap or bias"},
         {"--axis lists=0 --axis window_by=range --axis block_sparse=0 "
          "--axis global_tokens=0 --axis window_left=-1",
          "lists=0: only global_tokens"}}) {

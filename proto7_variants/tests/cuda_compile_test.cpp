@@ -37,8 +37,9 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
       config.shape = {
           .q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim, .causal = causal};
       config.dtype = config.out_dtype = DType::bf16;
-      FlashBackend::of(test::hopper()).choose_tile(config, test::hopper());
       for (const Modifiers& modifiers : all) {
+        config.block_r = config.block_c = 0;
+        FlashBackend::of(test::hopper()).choose_tile(config, test::hopper(), {.reads = modifiers.bias != "none"});
         const AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
         const std::string what = fmt::format("{} at head_dim {} by {}x{}, causal {}", hooks.name, head_dim,
                                              config.block_r, config.block_c, causal);
@@ -46,6 +47,28 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
         const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
         EXPECT_EQ(binary.spill_bytes, 0) << what;
         EXPECT_EQ(log.text(), "") << what;
+      }
+    }
+  }
+}
+
+// Score modifiers in a kernel for all of them, which may spill, and in a function that is called: the assembler says of
+// none that products do not overlap.
+TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
+  for (const char* variant : {"naive", "mma_sync", "tuned"}) {
+    for (const int64_t head_dim : {64, 128, 256}) {
+      FlashConfig config;
+      config.variant = variant;
+      config.shape = {.q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
+      config.dtype = config.out_dtype = DType::bf16;
+      FlashBackend::of(test::hopper()).choose_tile(config, test::hopper(), {.change = ScoreChange::any});
+      for (const Modifiers& modifiers :
+           {Modifiers{.score_by = "run_time"}, Modifiers{.alibi = true, .score_by = "noinline"},
+            Modifiers{.alibi = true, .soft_cap = 30, .bias = "hqk", .score_by = "noinline"}}) {
+        const AttentionHooks hooks = ModifiedAttention(modifiers, config).texts();
+        const test::CapturedLog log;
+        compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
+        EXPECT_EQ(log.text(), "") << variant << " " << modifiers.score_by << " at head_dim " << head_dim;
       }
     }
   }

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/experiment/experiment.h"
@@ -41,12 +43,14 @@ double seconds_of(const Measurement& result) {
 const std::map<std::string, std::pair<size_t, size_t>> two_ways = {
     {"window_by_list", {1, 2}}, {"window_lists", {3, 2}}, {"sparse_lists", {2, 1}}};
 
-std::vector<Measurement> made_up() {
+std::vector<Measurement> made_up(const std::function<double(const Measurement&)>& time = seconds_of) {
   std::vector<Measurement> results;
   std::vector<Sweep> sweeps = {variants_sweep("quick", hopper())};
-  for (const char* function : {"score_function", "mask_function"}) {
+  for (const auto& [axis, value] : {std::pair("score_function", "file-0123456789ab"),
+                                    {"mask_function", "file-0123456789ab"},
+                                    {"rope", "kernel"}}) {  // beside `query`, which the sweep has
     sweeps.push_back(functions_sweep("quick", hopper()));
-    override_axis(sweeps.back(), texts(function, {"file-0123456789ab"}));
+    override_axis(sweeps.back(), texts(axis, {value}));
   }
   std::vector<Case> cases;
   for (const Sweep& sweep : sweeps) {
@@ -62,7 +66,7 @@ std::vector<Measurement> made_up() {
     result.check = Check{};
     result.work = variants_plan(without, {hopper()}).work;
     result.pipeline = {{"code_bytes", 6000}, {"registers", 160}, {"spill_bytes", 0}};
-    const double seconds = seconds_of(result);
+    const double seconds = time(result);
     result.copy_pct = Estimate{90, 89, 91};
     result.time = {Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"}};
     results.push_back(result);
@@ -126,6 +130,18 @@ TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
   for (const Duel& duel : duels(variants_claims(), results)) {
     ++of[duel.hypothesis];
     if (duel.hypothesis == "rope_fused") continue;  // RoPE in one place against RoPE in another
+    if (duel.hypothesis == "score_run_time" || duel.hypothesis == "score_noinline") {
+      EXPECT_EQ(duel.baseline.key_without({"score_by", "block_r", "block_c"}),
+                duel.contender.key_without({"score_by", "block_r", "block_c"}));
+      EXPECT_EQ(duel.baseline.text("score_by"), "constant");
+      EXPECT_EQ("score_" + duel.contender.text("score_by"), duel.hypothesis);
+      continue;
+    }
+    if (duel.hypothesis == "same_tile") {
+      EXPECT_EQ(duel.baseline.key_without({"block_r", "block_c"}), duel.contender.key_without({"block_r", "block_c"}));
+      EXPECT_NE(duel.baseline, duel.contender);
+      continue;
+    }
     const bool by_lists = two_ways.contains(duel.hypothesis);
     EXPECT_EQ(modifiers_on(duel.baseline).size(), by_lists ? two_ways.at(duel.hypothesis).first : 0);
     EXPECT_EQ(duel.baseline.text("dtype"), duel.contender.text("dtype"));
@@ -153,9 +169,10 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
                                   })->hypothesis;
-    // A tenth more is too much of ALiBi, sinks and RoPE, and little beside what the others allow; a thousandth
-    // is too much of copies.
-    const std::set<std::string> too_much = {"alibi", "sinks", "rope_before", "rope_share", "expand_share"};
+    // A tenth more is too much of ALiBi, sinks, RoPE and branches, not enough of calls, and little beside what the
+    // others allow; a thousandth is too much of copies.
+    const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
+                                            "expand_share", "score_run_time", "score_noinline"};
     const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // both take as long
                            : too_much.contains(hypothesis.id) ? State::refuted
                                                               : State::supported;
@@ -173,6 +190,41 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
     EXPECT_FALSE(finding.at("title").get<std::string>().empty());
   }
   EXPECT_GE(all.size(), 30u);
+}
+
+std::string tile_of(const Case& config) { return config.key({"block_r", "block_c"}); }
+
+// The tile is that of plain attention, also where a modifier has a faster one; the other is the best of the rest.
+TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
+  const std::string plain = "block_r=192 block_c=80", capped = "block_r=128 block_c=64",
+                    next = "block_r=128 block_c=128";
+  const std::vector<Measurement> results = made_up([&](const Measurement& result) {
+    const std::string tile = tile_of(result.config);
+    const bool cap = result.config.integer("soft_cap") != 0;
+    return seconds_of(result) * (cap && tile == capped ? 0.8 : tile == plain ? 0.9 : tile == next ? 0.95 : 1);
+  });
+  const std::vector<Claim> claims = variants_claims();
+  std::map<std::string, State> states;
+  for (const Conclusion& conclusion : conclude(claims, results, compare(results, duels(claims, results)))) {
+    if (conclusion.hypothesis != "same_tile") continue;
+    const std::string modifier = conclusion.subject.substr(0, conclusion.subject.find('='));
+    EXPECT_EQ(tile_of(conclusion.compare->contender), plain) << modifier;
+    EXPECT_EQ(tile_of(conclusion.compare->baseline), modifier == "soft_cap" ? capped : next) << modifier;
+    states[modifier] = judge(claims.back().hypothesis, conclusion).state;
+  }
+  EXPECT_EQ(states, (std::map<std::string, State>{
+                        {"alibi", State::supported}, {"soft_cap", State::refuted}, {"window_left", State::supported}}));
+}
+
+// Of one run: else the later one would pass for a replication of the earlier one.
+TEST(VariantsFindings, NoTwoHaveOneKey) {
+  const std::vector<Measurement> results = made_up();
+  const std::vector<Claim> claims = variants_claims();
+  std::set<std::string> keys;
+  for (const Conclusion& conclusion : conclude(claims, results, compare(results, duels(claims, results)))) {
+    const std::string key = claim_key("proto7_variants", conclusion.hypothesis, "fake", conclusion.subject);
+    EXPECT_TRUE(keys.insert(key).second) << key;
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -187,6 +188,50 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
   }
 }
 
+// Modifiers of the score alone, together, beside others, and none.
+std::vector<Modifiers> of_the_score() {
+  std::vector<Modifiers> all(6);
+  all[0].alibi = true;
+  all[1].soft_cap = 2;
+  all[2].bias = "bhqk";
+  all[3] = {.alibi = true, .soft_cap = 2, .bias = "hqk"};
+  all[4] = {.alibi = true, .sinks = true, .soft_cap = 2, .window_left = 9, .bias = "hq", .block_sparse = 40};
+  return all;
+}
+
+TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
+  for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {270, 283}}) {
+    for (Modifiers modifiers : of_the_score()) {
+      for (const char* form : {"run_time", "noinline"}) {
+        modifiers.score_by = form;
+        config_.shape.q_len = q_len;
+        config_.shape.kv_len = kv_len;
+        config_.shape.causal = q_len == 70;
+        if (modifiers.changes_scores() || modifiers.score_by == "run_time") {
+          expect_right(modifiers, fmt::format("{} {}", form, ModifiedAttention(modifiers, config_).hooks().name));
+        }
+      }
+    }
+  }
+}
+
+// The kernel that branches is the same whatever is on; with constants it is another each time.
+TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
+  const DeviceInfo& info = device().info();
+  const auto source = [&](Modifiers modifiers, const char* form) {
+    modifiers.score_by = form;
+    const AttentionHooks hooks = ModifiedAttention(modifiers, config_).texts();
+    return attention_launch(config_, info, &hooks).source;
+  };
+  const std::vector<Modifiers> all = of_the_score();
+  for (const Modifiers& one : std::span(all).first(4)) {
+    EXPECT_EQ(source(one, "run_time"), source({}, "run_time"));
+    EXPECT_NE(source(one, "constant"), source({}, "constant"));
+    EXPECT_NE(pipelines().get(source(one, "noinline")).binary.code_sha256,
+              pipelines().get(source(one, "constant")).binary.code_sha256);
+  }
+}
+
 // The user's functions behind every modifier, and behind all of them at once.
 TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   std::vector<Modifiers> all(2);
@@ -329,7 +374,7 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"soft_cap", "cap_forgotten", score_text,
        on_cuda ? "1.0f : static_cast<float>(SOFT_CAP))" : "return cap * tanh_of",
        on_cuda ? "1.0f : 1.0f)" : "return tanh_of"},
-      {"bias", "bias_transposed", score_text, "q * strides[2]", "q * strides[3]"},
+      {"bias", "bias_of_another_row", score_text, "row * strides[2]", "row / 2 * strides[2]"},
       {"sinks", "sink_of_another_head", sink_text, "[context.head]", "[0]"},
       {"window_left", "window_one_too_wide", keys_text, "own - static_cast<int>(WINDOW_LEFT)",
        "own - 1 - static_cast<int>(WINDOW_LEFT)"},
@@ -373,6 +418,34 @@ TEST_P(MutatedModifiers, AreCaught) {
   const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
   PipelineCache cache(device(), "");
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
+}
+
+// Forms of the score, broken.
+struct FormMutation {
+  std::string what, form, from, to;
+};
+void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+std::vector<FormMutation> form_mutations() {
+  const std::string then = " {";  // where scores come by row or by tile
+  return {
+      {"run_time_alibi_off", "run_time", "if (on.alibi)" + then, "if (!on.alibi)" + then},
+      {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + then, "if (on.soft_cap == 0)" + then},
+      {"run_time_bias_off", "run_time", "if (on.bias)" + then, "if (!on.bias)" + then},
+      {"call_with_another_key", "noinline", "return score_in_place(s, q, k,", "return score_in_place(s, q, k + 1,"}};
+}
+
+class MutatedForms : public OnDevice<testing::TestWithParam<FormMutation>> {};
+INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedForms, testing::ValuesIn(form_mutations()),
+                         [](const auto& i) { return i.param.what; });
+
+TEST_P(MutatedForms, AreCaught) {
+  const FormMutation& mutation = GetParam();
+  const Modifiers modifiers{.alibi = true, .soft_cap = 2, .bias = "hqk", .score_by = mutation.form};
+  const test::MutatedSources mutated(fmt::format("proto7_variants/kernels/score_{}.h", mutation.form), mutation.from,
+                                     mutation.to);
+  PipelineCache cache(device(), "");
+  EXPECT_FALSE(check_of(small_config("tuned"), modifiers, cache).ok);
 }
 
 // The user's functions, put in wrongly.

@@ -15,6 +15,8 @@
 //
 // With SCORE_TILE a hook on a GPU may also define SCORE_IN and SCORE_OUT, factors that score_tile leaves to the kernel:
 // it multiplies scores by SCORE_IN before, and by SCORE_OUT behind it, together with factors of its own.
+// And it may define SCORE_AHEAD and a struct ScoreAhead, of which read(int q, int k, const ScoreContext&) reads what a
+// thread needs from memory: `wgmma` calls it before the scores are there, and score_tile with it as a last argument.
 // A hook may say that all it does is to add slope * (k - own), where own = q + kv_len - q_len is the query's own key: it
 // defines SCORE_IS_LINEAR as true, and float score_slope(const ScoreContext&) beside score. `wgmma` then has a product
 // add it (ScoreChange::linear in ../hook.h tells the host); slope / scale has to be a number in the type of Q.

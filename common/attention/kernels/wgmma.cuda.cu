@@ -268,6 +268,9 @@ struct Consumer {
   float offset[2];                   // LINEAR: of the block, what its number 0 has, in base 2
   bool grew;                         // whether outputs are to be multiplied by alpha
   SeenKeys<BLOCK_C> seen[2];         // with a mask hook, of a block that is masked
+#ifdef SCORE_AHEAD
+  ScoreAhead ahead;  // of a block
+#endif
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
@@ -322,6 +325,13 @@ struct Consumer {
     }
   }
 
+  // What the score hook wants to have read before its scores are there. In the shade of the products.
+  DEVICE void read_ahead([[maybe_unused]] const WgmmaTile& tile, [[maybe_unused]] int block) {
+#ifdef SCORE_AHEAD
+    ahead.read(tile.first_query + index * 64 + row, block * BLOCK_C + column, context_of(p.attention, tile));
+#endif
+  }
+
   // The block's scores, with hook and mask. All rows see the blocks from `hidden` to `visible`.
   DEVICE void read_scores(const WgmmaTile& tile, int block, int hidden, int visible) {
     const AttentionParams& a = p.attention;
@@ -352,7 +362,9 @@ struct Consumer {
       const ScoreContext context = context_of(a, tile);
       const float scale = SCORE_IN * a.scale;
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] *= scale;
-#if SCORE_GRAIN == SCORE_TILE
+#ifdef SCORE_AHEAD
+      score_tile(s, BLOCK_C, query, key, context, ahead);
+#elif SCORE_GRAIN == SCORE_TILE
       score_tile(s, BLOCK_C, query, key, context);
 #else
       const Place first_query = place(query), first_key = place(key);
@@ -552,6 +564,7 @@ struct Consumer {
       }
       const int entry = MASK_IS_NONE || block < last ? 0 : MASK_LISTS ? list[block] : 2 * block + 1;
       multiply_scores(kv.index, block >= last);
+      if (block >= last) read_ahead(tile, MASK_IS_NONE ? block : entry >> 1);
       if (first) {
         pass_turn();
         find_seen(tile, entry);

@@ -1,0 +1,33 @@
+// The modifiers of score.h in a function that is never inlined: a call for each score.
+#pragma once
+
+#define score score_in_place
+#define score_tile tile_in_place
+#include "proto7_variants/kernels/score.h"
+#undef score
+#undef score_tile
+
+#undef SCORE_IS_LINEAR
+#undef SCORE_GRAIN
+#undef SCORE_AHEAD
+#undef SCORE_IN
+#undef SCORE_OUT
+#define SCORE_IS_LINEAR 0
+
+#ifdef __CUDACC__
+static __device__ __noinline__
+#else
+static NOINLINE
+#endif
+    float
+    score(float s, int q, int k, const ScoreContext& context) {
+  return score_in_place(s, q, k, context);
+}
+
+#ifdef VECTOR_WIDTH_VALUE
+// `tuned` on the cpu asks for vector code of a loop over `score`, which a call cannot be.
+#define SCORE_GRAIN SCORE_ROW
+static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
+  for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = score(s[i], q + i, k, context);
+}
+#endif

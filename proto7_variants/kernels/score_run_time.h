@@ -1,0 +1,62 @@
+// The modifiers of score.h in one kernel for all of them, with ALIBI, SOFT_CAP and BIAS on. The hook's data says which
+// are on, and the cap; a branch asks for each, once for as many scores as the kernel hands over.
+#pragma once
+
+#define score constant_score
+#define score_tile constant_tile
+#include "proto7_variants/kernels/score.h"
+#undef score
+#undef score_tile
+#undef SCORE_AHEAD
+#include "proto7_variants/kernels/run_time.h"
+
+static inline const RunTimeModifiers& run_time_of(const ScoreContext& context) {
+  return *static_cast<const RunTimeModifiers*>(context.data);
+}
+
+static inline float bias_at(int q, int k, const ScoreContext& context) {
+  return bias_row(q, context)[run_time_of(context).bias == BIAS_OF_KEYS ? k : 0];
+}
+
+static inline float score(float s, int q, int k, const ScoreContext& context) {
+  const RunTimeModifiers& on = run_time_of(context);
+  if (on.soft_cap != 0) s = on.soft_cap * tanh_of(s / on.soft_cap);
+  if (on.alibi) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
+  if (on.bias) s += bias_at(q, k, context);
+  return s;
+}
+
+#ifdef VECTOR_WIDTH_VALUE
+#define SCORE_GRAIN SCORE_ROW
+static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
+  const RunTimeModifiers& on = run_time_of(context);
+  if (on.soft_cap != 0) {
+    const float cap = on.soft_cap, inverse = 1 / cap;
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = cap * tanh_of(inverse * s[i]);
+  }
+  if (on.alibi) {
+    const float slope = score_slope(context);
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += slope * static_cast<float>(k - own_key(q + i, context));
+  }
+  if (on.bias) {
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += bias_at(q + i, k, context);
+  }
+}
+#elif defined(SCORE_GRAIN)
+static inline void score_tile(float* s, int, int q, int k, const ScoreContext& context) {
+  const RunTimeModifiers& on = run_time_of(context);
+  if (on.soft_cap != 0) {
+    const float cap = on.soft_cap, inverse = 1 / cap;
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] = cap * tanh_of(inverse * s[i]);
+  }
+  if (on.alibi) {
+    const float slope = score_slope(context);
+    float first[2];
+    for (int r = 0; r < 2; ++r) first[r] = slope * static_cast<float>(k - own_key(q + r * 8, context));
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += slope * static_cast<float>(i / 4 * 8 + i % 2) + first[i / 2 % 2];
+  }
+  if (on.bias) {
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += bias_at(q + i / 2 % 2 * 8, k + i / 4 * 8 + i % 2, context);
+  }
+}
+#endif
