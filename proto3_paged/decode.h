@@ -28,7 +28,8 @@ struct DecodeConfig {
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
 };
 
-/// As many workers as run at once, but no more than there are blocks where all sequences are as long as they can be.
+/// As many workers as run at once, or up to a tenth fewer where they then share tiles evenly; no more than there are
+/// blocks where all sequences are as long as they can be.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
 /// The launch "attend", behind it "join" where a second launch joins; memory is the bound of the work, which is that of

@@ -14,6 +14,7 @@
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
+#include "common/kernel/byte_types.h"
 #include "common/kernel/cpu.h"
 
 namespace {
