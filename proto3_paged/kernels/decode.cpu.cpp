@@ -1,8 +1,8 @@
 // Paged attention for a few queries of each sequence, at the rate at which the cache is read.
 //
 // A block's keys are read once, for all rows of the tile: DOT_KEYS keys times DOT_ROWS rows are dot products along
-// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. Rows are asked for AHEAD
-// rows before they are read: keys of a block, its values, keys of the next block.
+// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. While scores are computed
+// the block's values are asked for, and meanwhile the values are added up the next block's keys are.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS; decode_join has the same.
@@ -32,7 +32,6 @@ constexpr int VECTORS = HEAD_DIM / LANES;  // of a row
 constexpr int DOT_KEYS = 4, DOT_ROWS = VECTOR_REGISTERS >= 32 ? 4 : 2;
 constexpr int REST_ROWS = ROWS % DOT_ROWS;
 constexpr int LINE_BYTES = 64;
-constexpr int AHEAD = 16;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 
@@ -144,16 +143,6 @@ INLINE void ask_for(const char* row) {
 /// Which of a worker's two parts a tile's is: the second if the tile begins in its share.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
-/// Asks for the row AHEAD rows behind row i, of `count` rows or of those that are read next.
-INLINE void ask_ahead(const char* const* rows, int count, const char* const* next, int next_count, int i) {
-  const int ahead = i + AHEAD - count;
-  if (ahead < 0) {
-    ask_for(rows[i + AHEAD]);
-  } else if (ahead < next_count) {
-    ask_for(next[ahead]);
-  }
-}
-
 struct Worker {
   const DecodeParams& p;
   const Line line{p};
@@ -252,9 +241,7 @@ struct Worker {
 
   INLINE void multiply_keys(const Block& block) {
     for (int i = 0; i < block.keys; i += DOT_KEYS) {
-      for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) {
-        ask_ahead(block.k, block.keys, block.v, block.keys, key);
-      }
+      for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) ask_for(block.v[key]);
       int row = 0;
       for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) multiply_keys<DOT_ROWS>(block, row, i);
       if constexpr (REST_ROWS > 0) multiply_keys<REST_ROWS>(block, row, i);
@@ -312,9 +299,9 @@ struct Worker {
     }
   }
 
-  /// Adds the block's values to COUNT rows of outputs from `row` on; the first rows ask for what is ahead.
+  /// Adds the block's values to COUNT rows of outputs from `row` on; asks for the keys of `next`, if that is not null.
   template <int COUNT>
-  INLINE void add_values(const Block& block, int row, const Block& next) {
+  INLINE void add_values(const Block& block, int row, const Block* next) {
     constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);
     for (int d = 0; d < HEAD_DIM; d += WIDTH * LANES) {
       Floats acc[COUNT][WIDTH];
@@ -322,7 +309,7 @@ struct Worker {
         UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] = load<Floats>(o + (row + r) * HEAD_DIM + d + w * LANES);
       }
       for (int i = 0; i < block.keys; ++i) {
-        if (row == 0 && d == 0) ask_ahead(block.v, block.keys, next.k, next.keys, i);
+        if (d == 0 && next && i < next->keys) ask_for(next->k[i]);
         Floats values[WIDTH];
         UNROLL for (int w = 0; w < WIDTH; ++w) values[w] = load_floats<CACHE_TYPE, LANES>(block.v[i], d + w * LANES);
         UNROLL for (int r = 0; r < COUNT; ++r) {
@@ -336,10 +323,10 @@ struct Worker {
     }
   }
 
-  INLINE void add_values(const Block& block, const Block& next) {
+  INLINE void add_values(const Block& block, const Block* next) {
     int row = 0;
-    for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(block, row, next);
-    if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, next);
+    for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(block, row, row == 0 ? next : nullptr);
+    if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, row == 0 ? next : nullptr);
   }
 
   /// Blocks of the tile from `from` to before `to`.
@@ -350,12 +337,11 @@ struct Worker {
     for (int i = from; i < to; ++i) {
       const Block& block = blocks[(i - from) % 2];
       Block& next = blocks[(i - from + 1) % 2];
-      next.keys = 0;
       if (i + 1 < to) find(next, i + 1);
       if (block.keys == 0) continue;
       multiply_keys(block);
       weigh(block);
-      add_values(block, next);
+      add_values(block, i + 1 < to ? &next : nullptr);
     }
   }
 
