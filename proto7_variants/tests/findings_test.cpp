@@ -216,6 +216,24 @@ TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
                         {"alibi", State::supported}, {"soft_cap", State::refuted}, {"window_left", State::supported}}));
 }
 
+// Plain attention at another tile is no baseline for modifiers that were run at the default one only.
+TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
+  const std::vector<Measurement> results = made_up([](const Measurement& result) {
+    return seconds_of(result) *
+           (modifiers_on(result.config).empty() ? 1 - 0.01 * (result.config.integer("block_r") % 7) : 1);
+  });
+  std::map<std::string, std::string> first;  // tiles, by all else that a case says
+  for (const Measurement& result : results) {
+    first.emplace(result.config.key_without({"block_r", "block_c"}), tile_of(result.config));
+  }
+  for (const Duel& duel : duels(variants_claims(), results)) {
+    if (duel.hypothesis == "same_tile") continue;
+    for (const Case& side : {duel.baseline, duel.contender}) {
+      EXPECT_EQ(tile_of(side), first.at(side.key_without({"block_r", "block_c"}))) << duel.hypothesis;
+    }
+  }
+}
+
 // Of one run: else the later one would pass for a replication of the earlier one.
 TEST(VariantsFindings, NoTwoHaveOneKey) {
   const std::vector<Measurement> results = made_up();
