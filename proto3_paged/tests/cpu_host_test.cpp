@@ -1,4 +1,4 @@
-// The kernels for other machines: for hosts of every family, and for a Hopper GPU, compiled without one.
+// The kernels for hosts of every family.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,20 +7,11 @@
 
 #include "common/base/error.h"
 #include "common/device/cpu/compiler.h"
-#include "common/testing/cuda_compiler.h"
 #include "proto3_paged/decode.h"
+#include "proto3_paged/tests/compiled_config.h"
 
 namespace attn {
 namespace {
-
-DecodeConfig compiled_config(DType dtype, int64_t q_len) {
-  return {.shape = {.batch = 2, .q_heads = 10, .kv_heads = 2, .q_len = q_len, .kv_len = 512, .head_dim = 128},
-          .dtype = dtype,
-          .cache_dtype = dtype,
-          .out_dtype = dtype,
-          .page_size = 16,
-          .join_last = false};
-}
 
 class PagedHosts : public testing::TestWithParam<const char*> {};
 
@@ -46,20 +37,6 @@ TEST_P(PagedHosts, CompileEveryKernel) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const Launch& launch : decode_plan(compiled_config(dtype, 3), info, 1024).launches) {
       EXPECT_FALSE(compiler->compile(launch.source).code.empty()) << launch.source.key();
-    }
-  }
-}
-
-using PagedCudaCompileTest = test::CudaCompilerTest;
-
-TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const int64_t q_len : {1, 4, 16}) {
-      const Plan plan = decode_plan(compiled_config(dtype, q_len), test::hopper(), 1024);
-      ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-      for (const Launch& launch : plan.launches) {
-        EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
-      }
     }
   }
 }
