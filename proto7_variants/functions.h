@@ -8,7 +8,7 @@
 #include "common/attention/hook.h"
 #include "common/attention/user_function.h"
 #include "common/experiment/experiment.h"
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 namespace attn {
 

@@ -12,7 +12,7 @@
 #include "common/experiment/experiment.h"
 #include "proto7_variants/expand.h"
 #include "proto7_variants/functions.h"
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 namespace attn {
 

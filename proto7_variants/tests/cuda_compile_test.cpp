@@ -10,7 +10,7 @@
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto7_variants/functions.h"
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 namespace attn {
 namespace {
