@@ -442,8 +442,8 @@ INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedForms, testing::ValuesIn(form_mutatio
 TEST_P(MutatedForms, AreCaught) {
   const FormMutation& mutation = GetParam();
   const Modifiers modifiers{.alibi = true, .soft_cap = 2, .bias = "hqk", .score_by = mutation.form};
-  const test::MutatedSources mutated(fmt::format("common/attention/kernels/modifiers/score_{}.h", mutation.form), mutation.from,
-                                     mutation.to);
+  const test::MutatedSources mutated(fmt::format("common/attention/kernels/modifiers/score_{}.h", mutation.form),
+                                     mutation.from, mutation.to);
   PipelineCache cache(device(), "");
   EXPECT_FALSE(check_of(small_config("tuned"), modifiers, cache).ok);
 }
