@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 namespace attn {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/attention/hook.h"
+#include "common/attention/modifiers.h"
 #include "common/attention/user_function.h"
 #include "common/experiment/experiment.h"
-#include "proto7_variants/modifiers.h"
 
 namespace attn {
 

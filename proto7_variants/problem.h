@@ -8,11 +8,12 @@
 #include <optional>
 #include <string>
 
+#include "common/attention/modifiers.h"
 #include "common/attention/problem.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/expand.h"
 #include "proto7_variants/functions.h"
-#include "proto7_variants/modifiers.h"
+#include "proto7_variants/rope.h"
 
 namespace attn {
 

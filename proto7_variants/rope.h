@@ -1,42 +1,18 @@
-// Rotary positions of a case: the launches that turn Q and K before attention, and what is turned on the kernel's way
-// in.
+// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases that turn.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/attention/inputs.h"
 #include "common/attention/rope.h"
+#include "common/attention/rotary.h"
 #include "common/data/compare.h"
 #include "common/experiment/experiment.h"
-#include "common/records/case.h"
 
 namespace attn {
-
-/// Key i stands at position + i, the last query at the last key.
-struct Rotary {
-  /// Who turns: "none"; "before": a launch of its own Q and K; "query": a launch K, and the attention kernel Q;
-  /// "kernel": the attention kernel both.
-  std::string by = "none";
-  RopeConfig config = {};
-  bool table = false;     // launches read cosines and sines, and do not work them out
-  bool in_place = false;  // launches write where they read
-  int64_t position = 0;
-
-  /// Throws BadInput for what makes no sense on any device.
-  static Rotary from(const Case& config);
-
-  bool launches() const { return by == "before" || by == "query"; }
-  bool in_kernel() const { return by == "query" || by == "kernel"; }
-  /// Whether both turn tensors in the same way, whoever does it.
-  bool turns_like(const Rotary& other) const { return config == other.config && position == other.position; }
-};
-
-/// The axes that say more about `rope`, each with its value where nothing turns.
-const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
 /// A launch that turns Q, K or both.
 struct RotaryStep {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/attention/axes.h"
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 namespace attn {
 

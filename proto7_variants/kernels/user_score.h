@@ -3,7 +3,7 @@
 
 #define score modified_score
 #define score_tile modified_tile
-#include "proto7_variants/kernels/score.h"
+#include "common/attention/kernels/modifiers/score.h"
 #undef score
 #undef score_tile
 #include "proto7_variants/kernels/user_functions.h"

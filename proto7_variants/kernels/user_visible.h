@@ -2,7 +2,7 @@
 #pragma once
 
 #define visible modified_visible
-#include "proto7_variants/kernels/mask.h"
+#include "common/attention/kernels/modifiers/mask.h"
 #undef visible
 #include "proto7_variants/kernels/user_functions.h"
 

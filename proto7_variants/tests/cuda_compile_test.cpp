@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "common/attention/launch.h"
+#include "common/attention/modifiers.h"
 #include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto7_variants/functions.h"
-#include "proto7_variants/modifiers.h"
 
 namespace attn {
 namespace {

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/attention/modifiers.h"
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
-#include "proto7_variants/modifiers.h"
 #include "proto7_variants/problem.h"
 #include "proto7_variants/sweep.h"
 

@@ -1,6 +1,6 @@
 // Modifiers of attention against the oracle: each, every pair and all together, on every kernel of the device under
 // test; that what is off costs nothing; and hooks that are broken on purpose.
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -359,11 +359,11 @@ struct ModifierMutation {
 };
 void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
-constexpr const char* score_text = "proto7_variants/kernels/score.h";
-constexpr const char* keys_text = "proto7_variants/kernels/keys.h";
-constexpr const char* mask_text = "proto7_variants/kernels/mask.h";
-constexpr const char* sink_text = "proto7_variants/kernels/sink.h";
-constexpr const char* rotate_text = "proto7_variants/kernels/rotate.h";
+constexpr const char* score_text = "common/attention/kernels/modifiers/score.h";
+constexpr const char* keys_text = "common/attention/kernels/modifiers/keys.h";
+constexpr const char* mask_text = "common/attention/kernels/modifiers/mask.h";
+constexpr const char* sink_text = "common/attention/kernels/modifiers/sink.h";
+constexpr const char* rotate_text = "common/attention/kernels/modifiers/rotate.h";
 const char* const lists_text =
     on_cuda ? "common/attention/kernels/mask_blocks.cuda.cu" : "common/attention/kernels/mask_blocks.cpu.cpp";
 
@@ -442,8 +442,8 @@ INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedForms, testing::ValuesIn(form_mutatio
 TEST_P(MutatedForms, AreCaught) {
   const FormMutation& mutation = GetParam();
   const Modifiers modifiers{.alibi = true, .soft_cap = 2, .bias = "hqk", .score_by = mutation.form};
-  const test::MutatedSources mutated(fmt::format("proto7_variants/kernels/score_{}.h", mutation.form), mutation.from,
-                                     mutation.to);
+  const test::MutatedSources mutated(fmt::format("common/attention/kernels/modifiers/score_{}.h", mutation.form),
+                                     mutation.from, mutation.to);
   PipelineCache cache(device(), "");
   EXPECT_FALSE(check_of(small_config("tuned"), modifiers, cache).ok);
 }

@@ -1,7 +1,7 @@
 // The modifiers of a score that score_run_time.h reads at run time, as host and kernels see them.
 #pragma once
 
-#include "proto7_variants/kernels/modifiers.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
 
 struct RunTimeModifiers {
   ModifierData tables;  // first: all hooks find it where data begins

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
-#include "proto7_variants/kernels/modifiers.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
 
 #define KEYS_BEGIN_AT_ZERO ((WINDOW_LEFT < 0 || WINDOW_IN_MASK) && DOCUMENTS == 0)
 #define KEYS_ARE_DEFAULT (KEYS_BEGIN_AT_ZERO && (WINDOW_RIGHT < 0 || WINDOW_IN_MASK) && LENGTHS == 0 && PREFIX == 0)

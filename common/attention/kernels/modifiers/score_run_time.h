@@ -4,11 +4,11 @@
 
 #define score constant_score
 #define score_tile constant_tile
-#include "proto7_variants/kernels/score.h"
+#include "common/attention/kernels/modifiers/score.h"
 #undef score
 #undef score_tile
 #undef SCORE_AHEAD
-#include "proto7_variants/kernels/run_time.h"
+#include "common/attention/kernels/modifiers/run_time.h"
 
 static inline const RunTimeModifiers& run_time_of(const ScoreContext& context) {
   return *static_cast<const RunTimeModifiers*>(context.data);

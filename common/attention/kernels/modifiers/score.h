@@ -7,7 +7,7 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
-#include "proto7_variants/kernels/modifiers.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
 #ifdef __CUDACC__
 #include "common/kernel/cuda.h"
 #else

@@ -1,4 +1,4 @@
-#include "proto7_variants/modifiers.h"
+#include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,7 @@
 #include <random>
 #include <span>
 
-#include "common/base/error.h"
-#include "proto7_variants/kernels/run_time.h"
+#include "common/attention/kernels/modifiers/run_time.h"
 
 namespace attn {
 namespace {
@@ -28,7 +27,7 @@ int append(std::vector<std::byte>& data, const std::vector<T>& table) {
 }
 
 std::string instead(const std::string& hook) {
-  return fmt::format("#include \"proto7_variants/kernels/{}.h\"\n", hook);
+  return fmt::format("#include \"common/attention/kernels/modifiers/{}.h\"\n", hook);
 }
 
 bool has_axis(const std::string& bias, char axis) { return bias.find(axis) != std::string::npos; }

@@ -1,4 +1,4 @@
-// What the hooks of proto7_variants read at run time, as host and kernels see it: one block of memory, this head first,
+// What the hooks of modifiers read at run time, as host and kernels see it: one block of memory, this head first,
 // then the tables. A table begins `offset` bytes after the head.
 #pragma once
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
-#include "proto7_variants/kernels/modifiers.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
 
 #define SINK_IS_NONE (SINKS == 0)
 

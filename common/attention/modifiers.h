@@ -8,13 +8,13 @@
 
 #include "common/attention/backend.h"
 #include "common/attention/hook.h"
+#include "common/attention/rotary.h"
 #include "common/records/case.h"
-#include "proto7_variants/rope.h"
 
 namespace attn {
 
-/// All of them compose with each other, and with causal attention; kernels/score.h, keys.h, mask.h and sink.h say what
-/// each does. Every default is off.
+/// All of them compose with each other, and with causal attention; score.h, keys.h, mask.h and sink.h of
+/// kernels/modifiers say what each does. Every default is off.
 struct Modifiers {
   bool alibi = false, sinks = false, lengths = false;
   int64_t soft_cap = 0;                         // the cap

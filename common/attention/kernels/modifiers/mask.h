@@ -7,7 +7,7 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
-#include "proto7_variants/kernels/modifiers.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
 
 #define MASK_IS_NONE (!WINDOW_IN_MASK && BLOCK_SPARSE == 0)
 

@@ -3,7 +3,7 @@
 
 #define score score_in_place
 #define score_tile tile_in_place
-#include "proto7_variants/kernels/score.h"
+#include "common/attention/kernels/modifiers/score.h"
 #undef score
 #undef score_tile
 
