@@ -20,11 +20,16 @@ constexpr float modified_out = SCORE_OUT;
 #else
 constexpr float modified_out = 1;
 #endif
-static inline void score_tile(float* s, int keys, int q, int k, const ScoreContext& context) {
-  modified_tile(s, keys, q, k, context);
+static inline void score_tile(float* s, int keys, int q, int k, const ScoreContext& context, const ScoreAhead& read) {
+  modified_tile(s, keys, q, k, context, read);
   UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
     s[i] = user_score::score(modified_out * s[i], q + i / 2 % 2 * 8, k + i / 4 * 8 + i % 2, context);
   }
+}
+static inline void score_tile(float* s, int keys, int q, int k, const ScoreContext& context) {
+  ScoreAhead read;
+  read.read(q, k, context);
+  score_tile(s, keys, q, k, context, read);
 }
 #endif
 

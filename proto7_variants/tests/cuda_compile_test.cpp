@@ -90,9 +90,10 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileBesideModifiers) {
     EXPECT_NO_THROW(
         compiler_->compile(function_oracle(test::hopper(), function, function.kind == FunctionKind::score), {}));
   }
-  std::vector<Modifiers> all(3);
+  std::vector<Modifiers> all(4);
   all[1].soft_cap = 30;
   all[2] = {.alibi = true, .soft_cap = 30, .window_left = 100};
+  all[3] = {.alibi = true, .soft_cap = 30, .bias = "k"};
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     FlashConfig config;
     config.variant = variant;
