@@ -315,7 +315,8 @@ struct Worker {
   DEVICE void copy_rows(int number, bool v, int first_key) const {
     const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
     const long long row_bytes = strides.row * KV_BYTES, page_bytes = strides.batch * KV_BYTES;
-    const char* const head = static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
+    const char* const head =
+        static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
     // Of the first row, where all are on one page.
     const char* const rows = head + pages[0] * page_bytes + slot_of(first_key) * row_bytes;
     const unsigned to = rows_of_team(number, v);
@@ -346,7 +347,8 @@ struct Worker {
       const int number = unit / row_units, column = unit % row_units;
       const Row row = row_of(p, ahead, number);
       const long long at = ahead.batch * p.q_strides.batch + row.head * p.q_strides.head + row.query * p.q_strides.row;
-      copy_16(to + number * layout.q_row_bytes + column * 16, static_cast<const char*>(p.q) + at * Q_BYTES + column * 16 % (units_there * 16),
+      copy_16(to + number * layout.q_row_bytes + column * 16,
+              static_cast<const char*>(p.q) + at * Q_BYTES + column * 16 % (units_there * 16),
               row.exists && column < units_there);
     }
   }
@@ -378,7 +380,8 @@ struct Worker {
                             lane / 16 * 16);
     } else {
       UNROLL for (int half = 0; half < 2; ++half) {
-        const unsigned char* const at = q + (first_row + lane / 4) * layout.q_row_bytes + ((2 * step + half) * 16 + 4 * quarter) * 2;
+        const unsigned char* const at =
+            q + (first_row + lane / 4) * layout.q_row_bytes + ((2 * step + half) * 16 + 4 * quarter) * 2;
         const uint2 first = *reinterpret_cast<const uint2*>(at);
         const uint2 second = *reinterpret_cast<const uint2*>(at + (HALVES - 1) * 8 * layout.q_row_bytes);
         a[half][0] = __byte_perm(first.x, first.y, 0x5410);
@@ -404,7 +407,8 @@ struct Worker {
           if constexpr (KV_BYTES == 1) {
             UNROLL for (int half = 0; half < 2; ++half) {
               const unsigned four = words[2 * n + half];
-              multiply_add<IN_TYPE>(d, a[half], even_of_four<CACHE_TYPE, IN_TYPE>(four), odd_of_four<CACHE_TYPE, IN_TYPE>(four));
+              multiply_add<IN_TYPE>(d, a[half], even_of_four<CACHE_TYPE, IN_TYPE>(four),
+                                    odd_of_four<CACHE_TYPE, IN_TYPE>(four));
             }
           } else {
             multiply_add_exactly<IN_TYPE>(d, a[0], words[2 * n], words[2 * n + 1]);
@@ -420,7 +424,8 @@ struct Worker {
     if constexpr (KV_BYTES == 4) {
       UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 8) {
         const float(&w)[4] = s[keys / 8];
-        const unsigned a[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]), __float_as_uint(w[1]), __float_as_uint(w[3])};
+        const unsigned a[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]), __float_as_uint(w[1]),
+                               __float_as_uint(w[3])};
         const unsigned row = v + (keys + 2 * quarter) * layout.row_bytes + lane / 4 * 4;
         UNROLL for (int j = 0; j < DIM / 8; ++j) {
           multiply_add_exactly<F32>(o[j], a, load_word(row + j * 32), load_word(row + layout.row_bytes + j * 32));
@@ -438,8 +443,10 @@ struct Worker {
           UNROLL for (int n = 0; n < 2; ++n) {
             const unsigned low = words[2 * n], high = words[2 * n + 1];
             if constexpr (KV_BYTES == 1) {
-              multiply_add<IN_TYPE>(o[4 * step + 2 * n], a, even_of_four<CACHE_TYPE, IN_TYPE>(low), even_of_four<CACHE_TYPE, IN_TYPE>(high));
-              multiply_add<IN_TYPE>(o[4 * step + 2 * n + 1], a, odd_of_four<CACHE_TYPE, IN_TYPE>(low), odd_of_four<CACHE_TYPE, IN_TYPE>(high));
+              multiply_add<IN_TYPE>(o[4 * step + 2 * n], a, even_of_four<CACHE_TYPE, IN_TYPE>(low),
+                                    even_of_four<CACHE_TYPE, IN_TYPE>(high));
+              multiply_add<IN_TYPE>(o[4 * step + 2 * n + 1], a, odd_of_four<CACHE_TYPE, IN_TYPE>(low),
+                                    odd_of_four<CACHE_TYPE, IN_TYPE>(high));
             } else {
               multiply_add<IN_TYPE>(o[2 * step + n], a, low, high);
             }
@@ -466,7 +473,9 @@ struct Worker {
       if constexpr (FOLD) {
         value *= scale_log2;
       } else {
-        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys)), masked_score);
+        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key,
+                                     line.context_of(here.batch, rows[r].head, here.keys)),
+                      masked_score);
       }
       if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) value = masked_score;
     }
@@ -526,9 +535,9 @@ struct Worker {
   DEVICE void merge(int number) {
     UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
-    __syncthreads();  // the stage's last readers
+    __syncthreads();                                              // the stage's last readers
     float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
-    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;        // [teams][2 HALVES][team's threads]
+    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;       // [teams][2 HALVES][team's threads]
     const int thread = threadIdx.x % TEAM_THREADS;
     UNROLL for (int step = KEY_WARPS / 2; step > 0; step /= 2) {
       if (team >= step && team < 2 * step) {
@@ -573,7 +582,8 @@ struct Worker {
           const long long at = output_at(p, here, rows[r]);
           UNROLL for (int i = 0; i < DIM / 4; ++i) {
             const int column = column_of(i / 2, i % 2);
-            if (DIM == HEAD_DIM || column < HEAD_DIM) store_float<OUT_TYPE>(p.o, at + column, o[i / 2][2 * r + i % 2] * factor);
+            if (DIM == HEAD_DIM || column < HEAD_DIM)
+              store_float<OUT_TYPE>(p.o, at + column, o[i / 2][2 * r + i % 2] * factor);
           }
         } else {
           const long long at = part_number(blockIdx.x, from_first_block) * ROWS + first_row + lane / 4 + 8 * r;
@@ -590,7 +600,8 @@ struct Worker {
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      unsigned* const arrived = p.arrived + (static_cast<long long>(here.batch) * p.kv_heads + here.kv_head) * line.tiles + here.tile;
+      unsigned* const arrived =
+          p.arrived + (static_cast<long long>(here.batch) * p.kv_heads + here.kv_head) * line.tiles + here.tile;
       joins = atomicAdd(arrived, 1) == parts.count() - 1;
       if (joins) *arrived = 0;
     }
