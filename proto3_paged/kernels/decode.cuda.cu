@@ -15,6 +15,11 @@
 // INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
 // for). Grid: workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`: a threadgroup
 // for each tile of the line, and layout.join_bytes.
+//
+// Checked: decode[BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=1,ROWS=16,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[BLOCK_C=64,CACHE_TYPE=0,CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,JOIN_LAST=0,OUT_TYPE=0,PAGE_SIZE=0,ROWS=32,STAGES=2,THREADGROUPS=2] without spills
+// Checked: decode_join[BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,JOIN_LAST=0,OUT_TYPE=2,PAGE_SIZE=16,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
