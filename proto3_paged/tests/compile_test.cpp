@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/device/cpu/compiler.h"
@@ -13,10 +14,10 @@
 namespace attn {
 namespace {
 
-DecodeConfig compiled_config(DType dtype, int64_t q_len) {
+DecodeConfig compiled_config(DType dtype, DType cache_dtype, int64_t q_len) {
   return {.shape = {.batch = 2, .q_heads = 10, .kv_heads = 2, .q_len = q_len, .kv_len = 512, .head_dim = 128},
           .dtype = dtype,
-          .cache_dtype = dtype,
+          .cache_dtype = cache_dtype,
           .out_dtype = dtype,
           .page_size = 16,
           .join_last = false};
@@ -43,8 +44,9 @@ TEST_P(PagedHosts, CompileEveryKernel) {
   }
   DeviceInfo info = cpu_info(target);
   info.threadgroup_memory_bytes = 512 << 10;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const Launch& launch : decode_plan(compiled_config(dtype, 3), info, 1024).launches) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::int8}) {
+    const DType of_q = has_scales(dtype) ? DType::f32 : dtype;
+    for (const Launch& launch : decode_plan(compiled_config(of_q, dtype, 3), info, 1024).launches) {
       EXPECT_FALSE(compiler->compile(launch.source).code.empty()) << launch.source.key();
     }
   }
@@ -53,9 +55,11 @@ TEST_P(PagedHosts, CompileEveryKernel) {
 using PagedCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+  using enum DType;
+  for (const auto& [dtype, cache_dtype] :
+       {std::pair{f32, f32}, {f16, f16}, {bf16, bf16}, {f16, e4m3}, {f16, int8}, {bf16, e4m3}, {bf16, int8}}) {
     for (const int64_t q_len : {1, 4, 16}) {
-      const Plan plan = decode_plan(compiled_config(dtype, q_len), test::hopper(), 1024);
+      const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
       for (const Launch& launch : plan.launches) {
         EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
