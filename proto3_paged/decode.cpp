@@ -53,7 +53,14 @@ CudaShare cuda_share(const DecodeConfig& config, const DeviceInfo& device) {
 
 std::string why_unable(const DecodeConfig& config, const DeviceInfo& device) {
   if (!device.is_cuda()) return {};
-  if (config.cache_dtype != config.dtype) {
+  if (has_scales(config.cache_dtype)) {
+    if (config.dtype == DType::f32) {
+      return fmt::format("cache_dtype {}: on a GPU it goes with Q of f16 or bf16", name(config.cache_dtype));
+    }
+    if (config.shape.head_dim % 16 != 0) {
+      return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
+    }
+  } else if (config.cache_dtype != config.dtype) {
     return fmt::format("cache_dtype {}: on a GPU it is that of Q, {}", name(config.cache_dtype), name(config.dtype));
   }
   const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config, device), 16);
@@ -143,8 +150,11 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
   const auto dim = static_cast<double>(shape.head_dim);
   const auto outputs = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
   const auto cached = static_cast<double>(2 * keys * shape.kv_heads);
+  const double scales = has_scales(config.cache_dtype) && config.page_size > 0
+                            ? cached / static_cast<double>(config.page_size) * sizeof(float)
+                            : 0;
   Plan plan{.work = {.flops = 4 * dim * static_cast<double>(keys * shape.q_heads * shape.q_len),
-                     .bytes = cached * dim * element(config.cache_dtype) +
+                     .bytes = cached * dim * element(config.cache_dtype) + scales +
                               outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float)),
                      .bound = Bound::memory,
                      .dtype = config.dtype},
@@ -197,8 +207,8 @@ void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                                       .v_strides = kernel_strides(tensors.v_strides),
                                       .table = tensors.table,
                                       .max_pages = static_cast<int>(tensors.max_pages),
-                                      .k_scales = nullptr,
-                                      .v_scales = nullptr},
+                                      .k_scales = tensors.k_scales,
+                                      .v_scales = tensors.v_scales},
                             .lengths = tensors.lengths,
                             .batch = static_cast<int>(shape.batch),
                             .q_heads = static_cast<int>(shape.q_heads),

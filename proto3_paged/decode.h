@@ -14,6 +14,9 @@
 
 namespace attn {
 
+/// Whether a cache of this type has scales: those of 8 bits.
+inline bool has_scales(DType cache_dtype) { return size_bytes(cache_dtype) == 1; }
+
 struct DecodeConfig {
   AttentionShape shape;  // kv_len: the most keys that a sequence can have
   DType dtype = DType::f32, cache_dtype = DType::f32, out_dtype = DType::f32;  // of Q, of K and V, of O
@@ -48,6 +51,8 @@ struct DecodeTensors {
   Strides k_strides{}, v_strides{};  // batch: from page to page; of a contiguous cache from sequence to sequence
   const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; a contiguous cache has none
   int64_t max_pages = 0;
+  const float *k_scales = nullptr,
+              *v_scales = nullptr;  // of a cache of 8 bits, finite: [pages, kv_heads], or [batch, kv_heads]
   const int* lengths = nullptr;     // [batch]: tokens of a sequence, its queries' own among them; at most kv_len
   const void* hook_data = nullptr;  // what ScoreContext::data points to
 };

@@ -133,6 +133,72 @@ Claim packing() {
   return claim;
 }
 
+/// A cache of 8 bits against one of 16, both read by queries of the same type.
+Claim eight_bits() {
+  Claim claim = against_one({"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
+                             "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
+                            "cache_dtype", "", "",
+                            {"Store the cache in 8 bits where its error is small enough.",
+                             "Look for what beside memory limits decoding before you store the cache in 8 bits."});
+  claim.pick = [](const Results& group) {
+    std::vector<Results> picks;
+    for (const char* wide : {"f16", "bf16"}) {
+      for (const char* narrow : {"e4m3", "int8"}) {
+        const auto picked = pair(where(group, "cache_dtype", wide), where(group, "cache_dtype", narrow));
+        picks.insert(picks.end(), picked.begin(), picked.end());
+      }
+    }
+    return picks;
+  };
+  claim.title =
+      "A cache of {values.contender.cache_dtype} takes {compare.ratio:.3f} of the time of one of "
+      "{values.baseline.cache_dtype} ({values.contender.batch} x {values.contender.kv_len} tokens, "
+      "{values.contender.q_heads} query heads on {values.contender.kv_heads}, Q in {values.contender.dtype})";
+  claim.content =
+      "Decoding over a cache of {values.contender.cache_dtype} with a scale for each page and head takes "
+      "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time over a cache of "
+      "{values.baseline.cache_dtype}, with page_size={values.contender.page_size}; the noise floor of the pair is "
+      "{compare.aa_floor:.4f}.";
+  return claim;
+}
+
+double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
+
+/// A page's largest value is 3 to 4 standard deviations: int8 then has steps of 1/36 of one, and errs by 0.008 of it;
+/// e4m3 errs by 0.026 of each value.
+Claim int8_error() {
+  Claim claim = {
+      .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
+                     "error of O with an int8 cache / with an e4m3 cache", "<=", 0.5, expectation},
+      .takes = [](const Measurement& result) { return is_plain(result, {}) && result.values.contains("cache_error"); },
+      .varies = {"cache_dtype"},
+      .pick =
+          [](const Results& group) {
+            return pair(where(group, "cache_dtype", "e4m3"), where(group, "cache_dtype", "int8"));
+          },
+      .compared = false,
+      .figure =
+          [](const Evidence& evidence) {
+            const double share = cache_error(*evidence.results.back()) / cache_error(*evidence.results.front());
+            return Estimate{share, share, share};
+          },
+      .subject = subject_without({"cache_dtype"}),
+      .title =
+          "O errs by {values.int8_pct:.2f} % with an int8 cache, by {values.e4m3_pct:.2f} % with e4m3 "
+          "(page_size={values.contender.page_size}, {values.contender.kv_len} tokens)",
+      .content =
+          "The root of the mean square error of O, against the keys and values before they were stored, is "
+          "{values.int8_pct:.3f} % of that of O with an int8 cache and {values.e4m3_pct:.3f} % with e4m3: "
+          "{estimate.value:.3f} times. Keys and values are normally distributed, without outliers; "
+          "page_size={values.contender.page_size}, head_dim {values.contender.head_dim}.",
+      .advice = {"Take int8 where keys and values have no outliers.", "Measure both on your model's keys and values."}};
+  claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
+    conclusion.values["e4m3_pct"] = 100 * cache_error(*evidence.results.front());
+    conclusion.values["int8_pct"] = 100 * cache_error(*evidence.results.back());
+  };
+  return claim;
+}
+
 Claim rate() {
   return {.hypothesis = {"rate", "Decoding reads a cache of 16 MB and more at 85 % of the rate of a copy, or faster.",
                          "share of the copy rate in the same rounds, cold", ">=", 85, expectation},
@@ -157,6 +223,8 @@ Claim rate() {
 
 }  // namespace
 
-std::vector<Claim> paged_claims() { return {paging(), rate(), rule(), second_launch(), layout(), order(), packing()}; }
+std::vector<Claim> paged_claims() {
+  return {paging(), rate(), rule(), second_launch(), layout(), order(), packing(), eight_bits(), int8_error()};
+}
 
 }  // namespace attn

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <utility>
 
 #include "common/attention/tolerance.h"
+#include "proto3_paged/quantise.h"
 
 namespace attn {
 namespace {
@@ -35,12 +37,13 @@ Buffer uploaded(Device& device, const std::vector<T>& values) {
   return buffer;
 }
 
-/// A cache of what `tensor` holds; slots without a token are NaN.
+/// A cache of what `tensor` holds; slots without a token are NaN, or 127 in int8.
 Buffer scattered(Device& device, const PagedConfig& config, const PageTable& table, const Tensor& tensor) {
   const Strides strides = cache_strides(config);
   const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
   const std::vector<int64_t> lengths = config.sequence_lengths();
-  std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element), std::byte{0xff});
+  std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element),
+                               element == 1 ? std::byte{0x7f} : std::byte{0xff});
   for (int64_t b = 0; b < tensor.batch; ++b) {
     for (int64_t token = 0; token < lengths[static_cast<size_t>(b)]; ++token) {
       const int64_t tokens = tokens_of_page(config);
@@ -53,6 +56,18 @@ Buffer scattered(Device& device, const PagedConfig& config, const PageTable& tab
     }
   }
   return uploaded(device, cache);
+}
+
+/// [pool, heads] of page_scales(): pages without a token have 1.
+Buffer scattered_scales(Device& device, const PagedConfig& config, const PageTable& table,
+                        const std::vector<float>& scales) {
+  const auto heads = static_cast<size_t>(config.decode.shape.kv_heads);
+  std::vector<float> pool(static_cast<size_t>(table.pool) * heads, 1);
+  for (size_t i = 0; i < table.pages.size(); ++i) {
+    if (table.pages[i] < 0) continue;
+    std::copy_n(&scales[i * heads], heads, &pool[static_cast<size_t>(table.pages[i]) * heads]);
+  }
+  return uploaded(device, pool);
 }
 
 /// One sequence of a tensor, its first `rows` rows.
@@ -97,7 +112,8 @@ std::vector<int64_t> PagedConfig::sequence_lengths() const {
 bool PagedConfig::same_inputs(const PagedConfig& other) const {
   return decode.shape == other.decode.shape && decode.dtype == other.decode.dtype &&
          decode.cache_dtype == other.decode.cache_dtype && decode.out_dtype == other.decode.out_dtype &&
-         lengths == other.lengths;
+         lengths == other.lengths &&
+         (!has_scales(decode.cache_dtype) || tokens_of_page(*this) == tokens_of_page(other));
 }
 
 int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len / 4; }
@@ -141,8 +157,9 @@ PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t se
     return random_tensor(shape.batch, heads, rows, shape.head_dim, dtype, Layout::bhsd, seed, stream);
   };
   q = random(shape.q_heads, shape.q_len, config.decode.dtype, 0);
-  k = random(shape.kv_heads, shape.kv_len, config.decode.cache_dtype, 1);
-  v = random(shape.kv_heads, shape.kv_len, config.decode.cache_dtype, 2);
+  const bool scaled = has_scales(config.decode.cache_dtype);
+  k = random(shape.kv_heads, shape.kv_len, scaled ? DType::f32 : config.decode.cache_dtype, 1);
+  v = random(shape.kv_heads, shape.kv_len, scaled ? DType::f32 : config.decode.cache_dtype, 2);
   for (Tensor* tensor : {&k, &v}) {
     const auto element = static_cast<int64_t>(size_bytes(tensor->dtype));
     for (int64_t b = 1; b < shape.batch; ++b) {
@@ -153,31 +170,63 @@ PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t se
       }
     }
   }
+  if (scaled) {
+    const int64_t tokens = tokens_of_page(config);
+    const auto stored = [&](Tensor& tensor, std::vector<float>& scales, Tensor& drawn) {
+      scales = page_scales(tensor, config.decode.cache_dtype, tokens, lengths);
+      drawn = std::exchange(tensor, quantised(tensor, config.decode.cache_dtype, tokens, scales));
+    };
+    stored(k, k_scales, drawn_k_);
+    stored(v, v_scales, drawn_v_);
+  }
   q_buffer = uploaded(device, q.data);
   lengths_buffer = uploaded(device, std::vector<int>(lengths.begin(), lengths.end()));
 }
 
+ReferenceRows PagedInputs::answer(size_t b, const Tensor& keys, const Tensor& values,
+                                  const AttentionHooks* hooks) const {
+  const AttentionShape shape = shape_of(config, lengths[b]);
+  const auto batch = static_cast<int64_t>(b);
+  ScoreFunction score;
+  SinkFunction sink;
+  if (hooks && hooks->reference) {
+    score = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
+      hooks->reference(scores, batch, head, row);
+    };
+  }
+  if (hooks && hooks->sink) sink = [&](int64_t, int64_t head) { return hooks->sink(batch, head); };
+  const double products = static_cast<double>(std::max<int64_t>(shape.kv_len, 1) * shape.head_dim);
+  const auto rows = static_cast<int64_t>(checked_products / static_cast<double>(lengths.size()) / products);
+  const int64_t all = shape.q_heads * shape.q_len;
+  return reference_attention(shape, sequence_of(q, batch, shape.q_len), keys, values,
+                             rows >= all ? all_rows(shape) : sample_rows(shape, std::max<int64_t>(rows, 4), seed + b),
+                             score, sink);
+}
+
 const std::vector<ReferenceRows>& PagedInputs::reference(const AttentionHooks* hooks) {
   for (size_t b = reference_.size(); b < lengths.size(); ++b) {
-    const AttentionShape shape = shape_of(config, lengths[b]);
-    const auto batch = static_cast<int64_t>(b);
-    ScoreFunction score;
-    SinkFunction sink;
-    if (hooks && hooks->reference) {
-      score = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
-        hooks->reference(scores, batch, head, row);
-      };
-    }
-    if (hooks && hooks->sink) sink = [&](int64_t, int64_t head) { return hooks->sink(batch, head); };
-    const double products = static_cast<double>(std::max<int64_t>(shape.kv_len, 1) * shape.head_dim);
-    const auto rows = static_cast<int64_t>(checked_products / static_cast<double>(lengths.size()) / products);
-    const int64_t all = shape.q_heads * shape.q_len;
-    reference_.push_back(reference_attention(
-        shape, sequence_of(q, batch, shape.q_len), sequence_of(k, batch, shape.kv_len),
-        sequence_of(v, batch, shape.kv_len),
-        rows >= all ? all_rows(shape) : sample_rows(shape, std::max<int64_t>(rows, 4), seed + b), score, sink));
+    const auto cached = [&](const Tensor& tensor, const std::vector<float>& scales) {
+      Tensor one = sequence_of(tensor, static_cast<int64_t>(b), lengths[b]);
+      if (scales.empty()) return one;
+      const size_t own = scales.size() / lengths.size();
+      return dequantised(one, tokens_of_page(config), std::span(scales).subspan(b * own, own));
+    };
+    reference_.push_back(answer(b, cached(k, k_scales), cached(v, v_scales), hooks));
   }
   return reference_;
+}
+
+double PagedInputs::cache_error(const AttentionHooks* hooks) {
+  double error = 0, size = 0;
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    const auto drawn = [&](const Tensor& tensor) { return sequence_of(tensor, static_cast<int64_t>(b), lengths[b]); };
+    const std::vector<double> o = reference(hooks)[b].o, exact = answer(b, drawn(drawn_k_), drawn(drawn_v_), hooks).o;
+    for (size_t i = 0; i < o.size(); ++i) {
+      error += (o[i] - exact[i]) * (o[i] - exact[i]);
+      size += exact[i] * exact[i];
+    }
+  }
+  return std::sqrt(error / size);
 }
 
 PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs,
@@ -192,6 +241,10 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
   k_ = scattered(device, config_, table, inputs_->k);
   v_ = scattered(device, config_, table, inputs_->v);
   table_ = uploaded(device, table.pages);
+  if (has_scales(config_.decode.cache_dtype)) {
+    k_scales_ = scattered_scales(device, config_, table, inputs_->k_scales);
+    v_scales_ = scattered_scales(device, config_, table, inputs_->v_scales);
+  }
   o_ = Buffer(device, rows * static_cast<size_t>(config.decode.shape.head_dim) * size_bytes(config.decode.out_dtype));
   lse_ = Buffer(device, rows * sizeof(float));
   if (hooks_) hook_buffer_ = uploaded(device, hooks_->data);
@@ -206,8 +259,16 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
               .v_strides = cache_strides(config_),
               .table = static_cast<const int*>(table_.data()),
               .max_pages = table.max_pages,
+              .k_scales = static_cast<const float*>(k_scales_.data()),
+              .v_scales = static_cast<const float*>(v_scales_.data()),
               .lengths = static_cast<const int*>(inputs_->lengths_buffer.data()),
               .hook_data = hooks_ ? hook_buffer_.data() : nullptr};
+}
+
+Json PagedProblem::values() const {
+  Json values = {{"workers", launch_.workers()}};
+  if (has_scales(config_.decode.cache_dtype)) values["cache_error"] = inputs_->cache_error(hooks_ ? &*hooks_ : nullptr);
+  return values;
 }
 
 void PagedProblem::poison() {
@@ -230,6 +291,8 @@ Check PagedProblem::check() {
   std::vector<float> lse(lse_.bytes() / sizeof(float));
   lse_.download(lse.data(), lse_.bytes());
   const std::vector<ReferenceRows>& reference = inputs_->reference(hooks_ ? &*hooks_ : nullptr);
+  const DType multiplied =  // elements of 8 bits are converted to it
+      has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;
   const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
   Check check;
   for (size_t b = 0; b < reference.size(); ++b) {
@@ -241,8 +304,8 @@ Check PagedProblem::check() {
       got_lse.push_back(lse[static_cast<size_t>((batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
     }
     const AttentionTolerance allowed =
-        attention_tolerance(shape_of(config_, inputs_->lengths[b]), config_.decode.cache_dtype,
-                            config_.decode.out_dtype, hooked, want, hooks_ ? hooks_->score_error : 0);
+        attention_tolerance(shape_of(config_, inputs_->lengths[b]), multiplied, config_.decode.out_dtype, hooked, want,
+                            hooks_ ? hooks_->score_error : 0);
     const auto place = [&](size_t i) {
       return fmt::format("sequence {}, head {}, query {}", b, want.rows[i].head, want.rows[i].q);
     };
@@ -254,7 +317,8 @@ Check PagedProblem::check() {
     check.rows_checked += static_cast<int64_t>(want.rows.size());
   }
   if (!launch_.at_rest()) check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
-  for (const Buffer* buffer : {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &table_, &o_, &lse_}) {
+  for (const Buffer* buffer :
+       {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &k_scales_, &v_scales_, &table_, &o_, &lse_}) {
     if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
   }
   return check;

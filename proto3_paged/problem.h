@@ -44,14 +44,21 @@ struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
   /// The oracle's answer for each sequence, computed once, with the hooks of the first who asks.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
+  /// Of a cache of 8 bits: the root of the mean square by which the oracle's O errs where it reads the cache instead of
+  /// the values that were drawn, as a share of that of O.
+  double cache_error(const AttentionHooks* hooks);
 
   PagedConfig config;
   uint64_t seed;
   std::vector<int64_t> lengths;
   Tensor q, k, v;  // [batch, heads, tokens, head_dim]; what lies behind a sequence's length is not read
+  std::vector<float> k_scales, v_scales;  // of a cache of 8 bits: page_scales()
   Buffer q_buffer, lengths_buffer;
 
  private:
+  ReferenceRows answer(size_t sequence, const Tensor& keys, const Tensor& values, const AttentionHooks* hooks) const;
+
+  Tensor drawn_k_, drawn_v_;  // of a cache of 8 bits, in f32
   std::vector<ReferenceRows> reference_;
 };
 
@@ -64,8 +71,8 @@ class PagedProblem : public Problem {
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, tensors_); }
   void poison() override;
   Check check() override;
-  /// How many workers there were.
-  Json values() const override { return {{"workers", launch_.workers()}}; }
+  /// How many workers there were; of a cache of 8 bits PagedInputs::cache_error().
+  Json values() const override;
 
   /// What the last launch wrote: O, and the log-sum-exp behind it, byte by byte.
   std::vector<std::byte> output() const;
@@ -74,7 +81,7 @@ class PagedProblem : public Problem {
   std::shared_ptr<PagedInputs> inputs_;
   PagedConfig config_;
   std::optional<AttentionHooks> hooks_;
-  Buffer k_, v_, table_, o_, lse_, hook_buffer_;
+  Buffer k_, v_, k_scales_, v_scales_, table_, o_, lse_, hook_buffer_;
   DecodeLaunch launch_;
   DecodeTensors tensors_;
 };

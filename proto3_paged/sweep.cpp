@@ -27,7 +27,12 @@ std::vector<AxisInfo> paged_axes() {
        0,
        0,
        1},
-      {"cache_dtype", "of K and V; as dtype where not named", {"f32", "f16", "bf16"}, 0, 0, 1}};
+      {"cache_dtype",
+       "of K and V; as dtype where not named; e4m3 and int8 with a scale for each page and head",
+       {"f32", "f16", "bf16", "e4m3", "int8"},
+       0,
+       0,
+       1}};
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
     if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens", axis.max = 16;
@@ -40,7 +45,7 @@ std::vector<AxisInfo> paged_axes() {
 }
 
 std::vector<std::string> paged_compared_axes() {
-  return {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c"};
+  return {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cache_dtype"};
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
@@ -71,6 +76,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, texts("cache_layout", {"nhd", "hnd"})});
   add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
   add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
+  add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
   if (!full) return sweep;
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,

@@ -200,6 +200,10 @@ void write_safetensors(const std::string& path, const std::map<std::string, Stor
   json header = json::object();
   uint64_t end = 0;
   for (const auto& [name, tensor] : tensors) {
+    if (static_cast<size_t>(tensor.dtype) >= stored_dtypes.size()) {
+      throw std::invalid_argument(
+          fmt::format("tensor \"{}\" is {}; only f32, f16 and bf16 are written", name, attn::name(tensor.dtype)));
+    }
     if (stored_bytes(tensor.dtype, tensor.shape) != tensor.data.size()) {
       throw std::invalid_argument(fmt::format("tensor \"{}\" of shape [{}] has {} bytes of data", name,
                                               fmt::join(tensor.shape, ", "), tensor.data.size()));

@@ -1,6 +1,7 @@
 #include "common/data/tensor.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,36 +12,42 @@
 #include <stdexcept>
 
 #include "common/base/error.h"
-#include "common/kernel/types.h"
 #include "common/base/parallel.h"
+#include "common/kernel/byte_types.h"
 
 namespace attn {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors and safetensors files are little-endian");
 
-struct F32 {
+struct Float {
   using Bits = uint32_t;
   static double decode(Bits bits) { return std::bit_cast<float>(bits); }
   static Bits encode(double value) { return std::bit_cast<Bits>(static_cast<float>(value)); }
 };
 
-/// A 16-bit IEEE format. Encoding goes from double in one step: by way of float it would round twice.
-template <int exponent_bits, int mantissa_bits>
-struct F16Format {
-  static_assert(1 + exponent_bits + mantissa_bits == 16);
-  using Bits = uint16_t;
+/// An IEEE format of 16 bits, or e4m3, whose largest exponent has numbers too, and one NaN. Encoding goes from double
+/// in one step: by way of float it would round twice.
+template <typename Unsigned, int exponent_bits, int mantissa_bits>
+struct SmallFloat {
+  using Bits = Unsigned;
+  static constexpr int bits_without_sign = exponent_bits + mantissa_bits;
+  static_assert(1 + bits_without_sign == 8 * sizeof(Bits));
+  static constexpr bool has_infinity = sizeof(Bits) == 2;
   static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
-  static constexpr uint64_t infinity = ((uint64_t{1} << exponent_bits) - 1) << mantissa_bits;
-  static constexpr uint64_t quiet_nan = infinity | uint64_t{1} << (mantissa_bits - 1);
+  static constexpr uint64_t sign_bit = uint64_t{1} << bits_without_sign;
+  static constexpr uint64_t not_finite =  // the least magnitude that is no number
+      has_infinity ? ((uint64_t{1} << exponent_bits) - 1) << mantissa_bits : sign_bit - 1;
+  static constexpr uint64_t quiet_nan = not_finite | uint64_t{1} << (mantissa_bits - 1);
+  static constexpr uint64_t most = has_infinity ? not_finite : not_finite - 1;
 
   static double decode(Bits bits) {
     constexpr double smallest = std::bit_cast<double>(uint64_t{1023 + 1 - bias - mantissa_bits} << 52);
     constexpr int shift = 52 - mantissa_bits;
-    const uint64_t sign = uint64_t{bits & 0x8000u} << 48;
-    const uint64_t magnitude = bits & 0x7fffu;
+    const uint64_t sign = (bits & sign_bit) << (63 - bits_without_sign);
+    const uint64_t magnitude = bits & (sign_bit - 1);
     uint64_t wide;
-    if (magnitude >= infinity) {
+    if (magnitude >= not_finite) {
       wide = uint64_t{0x7ff} << 52 | magnitude << shift;
     } else if (magnitude >> mantissa_bits == 0) {
       wide = std::bit_cast<uint64_t>(static_cast<double>(magnitude) * smallest);
@@ -52,7 +59,7 @@ struct F16Format {
 
   static Bits encode(double value) {
     const uint64_t bits = std::bit_cast<uint64_t>(value);
-    const uint64_t sign = bits >> 48 & 0x8000;
+    const uint64_t sign = bits >> (63 - bits_without_sign) & sign_bit;
     if (std::isnan(value)) return static_cast<Bits>(sign | quiet_nan);
 
     // Steps of the result are 2^shift units of the double's significand; below the normal range they stay as wide.
@@ -64,7 +71,15 @@ struct F16Format {
     const uint64_t to_even = (uint64_t{1} << (shift - 1)) - 1 + (significand >> shift & 1);
     const uint64_t rounded = (significand + to_even) >> shift;  // with the implicit bit, which adds 1 to the exponent
     const uint64_t magnitude = (static_cast<uint64_t>(exponent + subnormal_by + bias - 1) << mantissa_bits) + rounded;
-    return static_cast<Bits>(sign | std::min(magnitude, infinity));
+    return static_cast<Bits>(sign | std::min(magnitude, most));
+  }
+};
+
+struct Int8 {
+  using Bits = int8_t;
+  static double decode(Bits bits) { return bits; }
+  static Bits encode(double value) {
+    return static_cast<Bits>(std::isnan(value) ? 0 : std::nearbyint(std::clamp(value, -127.0, 127.0)));
   }
 };
 
@@ -73,11 +88,15 @@ template <typename Body>
 void with_format(DType dtype, const Body& body) {
   switch (dtype) {
     case DType::f32:
-      return body(F32{});
+      return body(Float{});
     case DType::f16:
-      return body(F16Format<5, 10>{});
+      return body(SmallFloat<uint16_t, 5, 10>{});
     case DType::bf16:
-      return body(F16Format<8, 7>{});
+      return body(SmallFloat<uint16_t, 8, 7>{});
+    case DType::e4m3:
+      return body(SmallFloat<uint8_t, 4, 3>{});
+    case DType::int8:
+      return body(Int8{});
   }
 }
 
@@ -111,22 +130,23 @@ void fill_normal(std::span<double> row, uint64_t key) {
   }
 }
 
-constexpr std::array<std::string_view, 3> dtype_names = {"f32", "f16", "bf16"};
+constexpr std::array<std::string_view, 5> dtype_names = {"f32", "f16", "bf16", "e4m3", "int8"};
 constexpr std::array<std::string_view, 2> layout_names = {"bhsd", "bshd"};
 
 }  // namespace
 
 std::string_view name(DType dtype) { return dtype_names.at(static_cast<size_t>(dtype)); }
 
-size_t size_bytes(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+size_t size_bytes(DType dtype) { return static_cast<size_t>(bytes_of_type(static_cast<int>(element_type(dtype)))); }
 
 int64_t element_type(DType dtype) {
-  return dtype == DType::f32 ? ElementType::F32 : dtype == DType::f16 ? ElementType::F16 : ElementType::BF16;
+  return std::array{int{F32}, int{F16}, int{BF16}, E4M3, INT8}.at(static_cast<size_t>(dtype));
 }
 
 DType parse_dtype(std::string_view text) {
   const auto found = std::find(dtype_names.begin(), dtype_names.end(), text);
-  if (found == dtype_names.end()) throw BadInput(fmt::format("dtype '{}' is not one of f32, f16, bf16", text));
+  if (found == dtype_names.end())
+    throw BadInput(fmt::format("dtype '{}' is not one of {}", text, fmt::join(dtype_names, ", ")));
   return static_cast<DType>(found - dtype_names.begin());
 }
 

@@ -11,12 +11,14 @@
 
 namespace attn {
 
-enum class DType { f32, f16, bf16 };
+/// e4m3 (OCP 8-bit floating point, 2023) and int8 have no infinities: what is too large becomes the largest value, 448
+/// or 127. An int8 has no NaN, which becomes 0, and never -128.
+enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
-/// An ElementType, as the function constants IN_TYPE and OUT_TYPE take it.
+/// An ElementType, E4M3 or INT8, as function constants take it.
 int64_t element_type(DType dtype);
-/// "f32", "f16" or "bf16"; throws BadInput.
+/// "f32", "f16", "bf16", "e4m3" or "int8"; throws BadInput.
 DType parse_dtype(std::string_view text);
 
 /// Order of a tensor in memory: b batch, h heads, s sequence, d head_dim (innermost).
@@ -80,7 +82,7 @@ std::map<std::string, StoredTensor> parse_safetensors(std::span<const std::byte>
                                                       const std::vector<std::string>& names);
 
 /// Writes to a temporary name and renames. Throws BadInput where the file cannot be written, std::invalid_argument for
-/// a tensor whose data is not what its shape says.
+/// a tensor whose data is not what its shape says, or whose dtype has 8 bits.
 void write_safetensors(const std::string& path, const std::map<std::string, StoredTensor>& tensors);
 
 }  // namespace attn

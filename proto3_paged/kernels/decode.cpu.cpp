@@ -8,14 +8,16 @@
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS; decode_join has the same.
 // Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join the tiles: batch * kv_heads * tiles of a group.
 //
+// A cache of 8 bits is converted on its way to registers. The scale of a key's page multiplies its scores, that of V its
+// weights.
+//
 // Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
 #include "proto3_paged/kernels/decode.h"
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/softmax.h"
-#include "common/kernel/byte_types.h"
-#include "common/kernel/cpu.h"
+#include "common/kernel/bytes_cpu.h"
 
 namespace {
 
@@ -34,6 +36,7 @@ constexpr int REST_ROWS = ROWS % DOT_ROWS;
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
+constexpr bool SCALED = ELEMENT_BYTES == 1;
 
 using Floats = Vector<float, LANES>;
 using Quad = Vector<float, 4>;
@@ -130,10 +133,11 @@ struct Line {
   }
 };
 
-/// Where the rows of a block's keys are in K and in V, and how many there are.
+/// Where the rows of a block's keys are in K and in V, their scales, and how many there are.
 struct Block {
   int first_key = 0, keys = 0;
   const char *k[BLOCK_C], *v[BLOCK_C];
+  float k_scales[SCALED ? BLOCK_C : 1], v_scales[SCALED ? BLOCK_C : 1];
 };
 
 INLINE void ask_for(const char* row) {
@@ -212,9 +216,16 @@ struct Worker {
       }
       const char* k = static_cast<const char*>(cache.k) + index_of(cache.k_strides, at) * ELEMENT_BYTES;
       const char* v = static_cast<const char*>(cache.v) + index_of(cache.v_strides, at) * ELEMENT_BYTES;
+      float k_scale = 1, v_scale = 1;
+      if constexpr (SCALED) {
+        const long long scale = static_cast<long long>(at.batch) * p.kv_heads + kv_head;
+        k_scale = cache.k_scales[scale] / unit_of_type(CACHE_TYPE);
+        v_scale = cache.v_scales[scale] / unit_of_type(CACHE_TYPE);
+      }
       for (; together > 0; --together, ++i) {
         block.k[i] = k;
         block.v[i] = v;
+        if constexpr (SCALED) block.k_scales[i] = k_scale, block.v_scales[i] = v_scale;
         k += cache.k_strides.row * ELEMENT_BYTES;
         v += cache.v_strides.row * ELEMENT_BYTES;
       }
@@ -228,7 +239,7 @@ struct Worker {
     Floats acc[COUNT][DOT_KEYS] = {};
     for (int d = 0; d < HEAD_DIM; d += LANES) {
       Floats keys[DOT_KEYS];
-      UNROLL for (int key = 0; key < DOT_KEYS; ++key) keys[key] = load_floats<CACHE_TYPE, LANES>(block.k[i + key], d);
+      UNROLL for (int key = 0; key < DOT_KEYS; ++key) keys[key] = load_elements<CACHE_TYPE, LANES>(block.k[i + key], d);
       UNROLL for (int r = 0; r < COUNT; ++r) {
         const Floats query = load<Floats>(q + (row + r) * HEAD_DIM + d);
         UNROLL for (int key = 0; key < DOT_KEYS; ++key) acc[r][key] += query * keys[key];
@@ -252,6 +263,9 @@ struct Worker {
   /// row does not see the key.
   INLINE void change_scores(const Block& block, int row, int whole) {
     float* s = scores + row * BLOCK_C;
+    if constexpr (SCALED) {
+      for (int i = 0; i < whole; i += VECTOR_WIDTH) store(s + i, load<Scores>(s + i) * load<Scores>(block.k_scales + i));
+    }
     if constexpr (!SCORE_IS_IDENTITY) {
       const ScoreContext hooked = context(row);
       const int query = query_of(row);
@@ -282,7 +296,11 @@ struct Worker {
       for (int i = 0; i < whole; i += VECTOR_WIDTH) {
         const Scores some = load<Scores>(s + i);
         const Scores weight = some > no_score ? exp2(some - shift) : Scores{};
-        store(s + i, weight);
+        if constexpr (SCALED) {
+          store(s + i, weight * load<Scores>(block.v_scales + i));
+        } else {
+          store(s + i, weight);
+        }
         weights += weight;
       }
       float total = 0;
@@ -311,7 +329,7 @@ struct Worker {
       for (int i = 0; i < block.keys; ++i) {
         if (d == 0 && next && i < next->keys) ask_for(next->k[i]);
         Floats values[WIDTH];
-        UNROLL for (int w = 0; w < WIDTH; ++w) values[w] = load_floats<CACHE_TYPE, LANES>(block.v[i], d + w * LANES);
+        UNROLL for (int w = 0; w < WIDTH; ++w) values[w] = load_elements<CACHE_TYPE, LANES>(block.v[i], d + w * LANES);
         UNROLL for (int r = 0; r < COUNT; ++r) {
           const float weight = scores[(row + r) * BLOCK_C + i];
           UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] += weight * values[w];

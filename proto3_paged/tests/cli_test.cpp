@@ -24,7 +24,8 @@ constexpr const char* small_shape =
     "--axis block_c=64 ";
 
 TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
-  const Outcome outcome = run_line(std::string(small_shape) + "--axis page_size=0,16 --axis reduce=last,launch");
+  const Outcome outcome =
+      run_line(std::string(small_shape) + "--axis page_size=0,16 --axis reduce=last,launch --axis cache_dtype=f32");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   size_t cases = 0;
   for (const auto& record : records("measurements.jsonl")) {
@@ -36,6 +37,17 @@ TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
+TEST_F(PagedCliTest, RecordsOf8BitCachesSayTheirError) {
+  const Outcome outcome =
+      run_line(std::string(small_shape) + "--axis page_size=16 --axis reduce=last --axis cache_dtype=bf16,e4m3,int8");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok") << record;
+    EXPECT_EQ(record["values"].contains("cache_error"), record["case"]["cache_dtype"] != "bf16") << record;
+  }
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+}
+
 TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
   const std::pair<const char*, const char*> bad[] = {{"--axis page_size=-1", "page_size"},
                                                      {"--axis page_size=4097", "4096"},
@@ -43,7 +55,8 @@ TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
                                                      {"--axis cache_layout=ndh", "nhd"},
                                                      {"--axis reduce=first", "launch"},
                                                      {"--axis lengths=odd", "ragged"},
-                                                     {"--axis cache_dtype=f64", "bf16"},
+                                                     {"--axis cache_dtype=f64", "int8"},
+                                                     {"--axis dtype=e4m3", "bf16"},
                                                      {"--axis q_len=17", "16"},
                                                      {"--axis head_dim=12", "8"},
                                                      {"--axis head_dim=264", "256"},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/device/cpu/compiler.h"
@@ -34,8 +35,9 @@ TEST_P(PagedHosts, CompileEveryKernel) {
   }
   DeviceInfo info = cpu_info(target);
   info.threadgroup_memory_bytes = 512 << 10;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const Launch& launch : decode_plan(compiled_config(dtype, 3), info, 1024).launches) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::int8}) {
+    const DType of_q = has_scales(dtype) ? DType::f32 : dtype;
+    for (const Launch& launch : decode_plan(compiled_config(of_q, dtype, 3), info, 1024).launches) {
       EXPECT_FALSE(compiler->compile(launch.source).code.empty()) << launch.source.key();
     }
   }

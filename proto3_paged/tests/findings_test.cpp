@@ -40,6 +40,9 @@ std::vector<Measurement> paged_results(const DeviceInfo& device) {
     const Plan plan = paged_plan(config, {device});
     EXPECT_FALSE(skip_reason(plan, device)) << config.key() << ": " << *skip_reason(plan, device);
     result.work = plan.work;
+    if (has_scales(parse_dtype(config.text("cache_dtype")))) {
+      result.values = {{"cache_error", config.text("cache_dtype") == "int8" ? 0.01 : 0.04}};
+    }
     result.copy_pct = Estimate{90, 89, 91};
     const double seconds = paged_seconds(result);
     result.time = {Timing{Scope::device_cold, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"}};
@@ -68,9 +71,9 @@ std::vector<Comparison> paged_comparisons(const std::vector<Measurement>& result
 }
 
 TEST(PagedFindings, PairsDifferInTheClaimsAxisAlone) {
-  const std::map<std::string, std::string> axes = {{"paging", "page_size"},          {"page_order", "page_order"},
-                                                   {"cache_layout", "cache_layout"}, {"reduce", "reduce"},
-                                                   {"workers", "workers"},           {"packing", "q_heads"}};
+  const std::map<std::string, std::string> axes = {
+      {"paging", "page_size"}, {"page_order", "page_order"}, {"cache_layout", "cache_layout"}, {"reduce", "reduce"},
+      {"workers", "workers"},  {"packing", "q_heads"},       {"eight_bits", "cache_dtype"}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     std::map<std::string, int> of;
     for (const Duel& duel : duels(paged_claims(), paged_results(device))) {

@@ -191,6 +191,130 @@ AttentionHooks all_hooks() {
   return hooks;
 }
 
+TEST_F(PagedTest, CachesOf8BitsAgreeWithTheOracle) {
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      if (on_cuda && dtype == DType::f32) continue;
+      for (const int64_t page_size : {0, 1, 16, 24, 256}) {
+        for (const int64_t group : {1, 4, 5}) {
+          for (const int64_t kv_len : {1, 17, 64, 129}) {
+            PagedConfig config = paged_config();
+            config.decode.dtype = dtype;
+            config.decode.cache_dtype = cache_dtype;
+            config.decode.page_size = page_size;
+            config.decode.shape.q_heads = 2 * group;
+            config.decode.shape.kv_len = kv_len;
+            config.page_order = page_size == 0 ? "identity" : "random";
+            EXPECT_EQ(difference(config), "") << name(cache_dtype) << ", Q in " << name(dtype) << ", page_size "
+                                              << page_size << ", group " << group << ", " << kv_len << " keys";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, CachesOf8BitsOfEveryDimensionAgreeWithTheOracle) {
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    for (const int64_t head_dim : {8, 16, 24, 72, 96, 128, 256}) {
+      if (on_cuda && head_dim % 16 != 0) continue;
+      for (const int64_t workers : {1, 7}) {
+        PagedConfig config = paged_config();
+        config.decode.cache_dtype = cache_dtype;
+        config.decode.shape.head_dim = head_dim;
+        config.decode.shape.q_len = 3;
+        config.decode.workers = workers;
+        EXPECT_EQ(difference(config), "") << name(cache_dtype) << ", head_dim " << head_dim;
+      }
+    }
+  }
+}
+
+// Scales are those of pages, so a contiguous cache has other ones.
+TEST_F(PagedTest, PagesOf8BitsAreExactlyTheSameInAnyOrder) {
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    for (const int64_t page_size : {1, 16, 24, 256}) {
+      PagedConfig config = paged_config();
+      config.decode.shape.kv_len = 400;
+      config.decode.workers = 3;
+      config.decode.cache_dtype = cache_dtype;
+      config.decode.page_size = page_size;
+      const Decoded in_order = run_paged(config);
+      ASSERT_TRUE(in_order.check.ok) << in_order.check.worst;
+      for (const char* order : {"reversed", "random", "shared"}) {
+        for (const char* layout : {"nhd", "hnd"}) {
+          config.page_order = order;
+          config.cache_layout = layout;
+          EXPECT_EQ(run_paged(config).output, in_order.output)
+              << name(cache_dtype) << ", page_size " << page_size << " " << order << " " << layout;
+        }
+      }
+    }
+  }
+}
+
+// One key, whose V has every code: O is V.
+TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    DecodeConfig config = paged_config().decode;
+    config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 1, .head_dim = 256};
+    config.cache_dtype = cache_dtype;
+    config.out_dtype = DType::f32;
+    config.page_size = 0;
+    const auto row = [](DType dtype) { return Tensor::zeros(1, 1, 1, 256, dtype, Layout::bhsd); };
+    Tensor q = row(config.dtype), k = row(cache_dtype), v = row(cache_dtype), o = row(DType::f32);
+    for (int code = 0; code < 256; ++code) {
+      const bool is_nan = cache_dtype == DType::e4m3 && (code & 0x7f) == 0x7f;
+      v.data[static_cast<size_t>(code)] = is_nan ? std::byte{0} : static_cast<std::byte>(code);
+    }
+    const auto on_device = [](const void* data, size_t bytes) {
+      Buffer buffer(device(), bytes);
+      buffer.upload(data, bytes);
+      return buffer;
+    };
+    const float scales[] = {1, 0.25f};  // of K, of V
+    const int length = 1;
+    const Buffer queries = on_device(q.data.data(), q.bytes()), keys = on_device(k.data.data(), k.bytes()),
+                 values = on_device(v.data.data(), v.bytes()), out(device(), o.bytes()),
+                 k_scale = on_device(&scales[0], sizeof(float)), v_scale = on_device(&scales[1], sizeof(float)),
+                 lengths = on_device(&length, sizeof(length));
+    const DecodeLaunch launch(device(), pipelines(), config);
+    CommandEncoder encoder;
+    launch.encode(encoder, {.q = queries.data(),
+                            .o = out.data(),
+                            .q_strides = q.strides(),
+                            .o_strides = o.strides(),
+                            .k = keys.data(),
+                            .v = values.data(),
+                            .k_strides = k.strides(),
+                            .v_strides = v.strides(),
+                            .k_scales = static_cast<const float*>(k_scale.data()),
+                            .v_scales = static_cast<const float*>(v_scale.data()),
+                            .lengths = static_cast<const int*>(lengths.data())});
+    device().submit(encoder);
+    out.download(o.data.data(), o.bytes());
+    for (int64_t code = 0; code < 256; ++code) {
+      EXPECT_EQ(o.load(code), v.load(code) / 4) << name(cache_dtype) << ", code " << code;
+    }
+  }
+}
+
+TEST_F(PagedTest, TheErrorOfACacheIsThatOfItsRounding) {
+  PagedConfig config = paged_config();
+  config.decode.shape.kv_len = 512;
+  const auto error = [&](DType cache_dtype, int64_t page_size) {
+    config.decode.cache_dtype = cache_dtype;
+    config.decode.page_size = page_size;
+    return PagedInputs(device(), config, 7).cache_error(nullptr);
+  };
+  // Of e4m3 rounding errs by 0.026 of a value. Of int8 by 1 / (127 sqrt(12)) of the page's largest, which is 2.6 for 64
+  // values and 4 for 8192. K and V err alike.
+  const double root_of_two = std::sqrt(2);
+  EXPECT_NEAR(error(DType::e4m3, 16), 0.026 * root_of_two, 0.007);
+  EXPECT_NEAR(error(DType::int8, 1), 2.6 / 127 / std::sqrt(12) * root_of_two, 0.0025);
+  EXPECT_NEAR(error(DType::int8, 128), 4.0 / 127 / std::sqrt(12) * root_of_two, 0.0035);
+}
+
 TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
   PagedConfig config = paged_config();
   config.decode.shape.q_len = 4;
@@ -205,10 +329,13 @@ TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
       scores[k] = behind < 0 || behind >= 20 ? -INFINITY : biased / (1 + std::abs(biased) / 8);
     }
   };
-  for (const int64_t workers : {1, 5}) {
-    config.decode.workers = workers;
-    const Check check = run_paged(config, device(), pipelines(), hooks).check;
-    EXPECT_TRUE(check.ok) << check.worst;
+  for (const DType cache_dtype : {config.decode.dtype, DType::e4m3, DType::int8}) {
+    for (const int64_t workers : {1, 5}) {
+      config.decode.cache_dtype = cache_dtype;
+      config.decode.workers = workers;
+      const Check check = run_paged(config, device(), pipelines(), hooks).check;
+      EXPECT_TRUE(check.ok) << name(cache_dtype) << ": " << check.worst;
+    }
   }
 }
 
@@ -217,12 +344,15 @@ TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
   for (const auto& [simd_width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(device(), "other", simd_width, registers);
     PipelineCache cache(host, "");
-    for (const int64_t head_dim : {72, 128}) {
-      PagedConfig config = paged_config();
-      config.decode.cache_dtype = DType::bf16;
-      config.decode.shape.head_dim = head_dim;
-      const Check check = run_paged(config, host, cache).check;
-      EXPECT_TRUE(check.ok) << simd_width << " lanes, head_dim " << head_dim << ": " << check.worst;
+    for (const DType cache_dtype : {DType::bf16, DType::e4m3, DType::int8}) {
+      for (const int64_t head_dim : {72, 128}) {
+        PagedConfig config = paged_config();
+        config.decode.cache_dtype = cache_dtype;
+        config.decode.shape.head_dim = head_dim;
+        const Check check = run_paged(config, host, cache).check;
+        EXPECT_TRUE(check.ok) << simd_width << " lanes, head_dim " << head_dim << ", " << name(cache_dtype) << ": "
+                              << check.worst;
+      }
     }
   }
 }
@@ -261,6 +391,64 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
     PipelineCache cache(device(), "");
     EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.what;
   }
+}
+
+TEST_F(PagedTest, BrokenScalesAreCaught) {
+  if (on_cuda) GTEST_SKIP() << "texts are those of the cpu's kernel";
+  const char* const kernel = "proto3_paged/kernels/decode.cpu.cpp";
+  const char* const loads = "common/kernel/bytes_cpu.h";
+  const char* const place = "static_cast<long long>(at.batch) * p.kv_heads + kv_head;";
+  struct Mutation {
+    const char *what, *file, *from, *to;
+  };
+  const std::vector<Mutation> mutations = {
+      {"scale of the neighbouring page", kernel, place,
+       "(at.batch > 0 ? at.batch - 1LL : 1LL) * p.kv_heads + kv_head;"},
+      {"scale of the neighbouring head", kernel, place, "at.batch * static_cast<long long>(p.kv_heads) + 1 - kv_head;"},
+      {"K's scale used for V", kernel, "v_scale = cache.v_scales[scale]", "v_scale = cache.k_scales[scale]"},
+      {"V's scale used for K", kernel, "k_scale = cache.k_scales[scale]", "k_scale = cache.v_scales[scale]"},
+      {"scale of the block's first page", kernel, "block.k_scales[i] = k_scale",
+       "block.k_scales[i] = i == 0 ? k_scale : block.k_scales[0]"},
+      {"scores without their scale", kernel, "load<Scores>(s + i) * load<Scores>(block.k_scales + i)",
+       "load<Scores>(s + i)"},
+      {"weights without their scale", kernel, "weight * load<Scores>(block.v_scales + i)", "weight"}};
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    PagedConfig config = paged_config();
+    config.decode.cache_dtype = cache_dtype;
+    for (const Mutation& mutation : mutations) {
+      const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+      PipelineCache cache(device(), "");
+      EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << name(cache_dtype) << ": " << mutation.what;
+    }
+  }
+  PagedConfig config = paged_config();
+  config.decode.cache_dtype = DType::e4m3;
+  const test::MutatedSources mutated(loads, "0xbfff", "0xffff");
+  PipelineCache cache(device(), "");
+  EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "a sign that is also part of the exponent";
+}
+
+TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
+  PagedConfig config = paged_config();
+  config.decode.cache_dtype = DType::e4m3;
+  config.decode.dtype = DType::f32;
+  EXPECT_EQ(decode_plan(config.decode, test::avx2(), 100).unable, "");
+  EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("f16 or bf16"), std::string::npos);
+  config.decode.dtype = DType::bf16;
+  EXPECT_EQ(decode_plan(config.decode, test::hopper(), 100).unable, "");
+  config.decode.shape.head_dim = 72;
+  EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("multiple of 16"), std::string::npos);
+}
+
+// Elements of one byte, and of each page and head a scale for K and one for V.
+TEST(PagedPlan, CountsScales) {
+  DecodeConfig config = paged_config().decode;
+  config.cache_dtype = DType::int8;
+  const double paged = decode_plan(config, test::avx2(), 160).work.bytes;
+  config.page_size = 0;
+  EXPECT_EQ(paged - decode_plan(config, test::avx2(), 160).work.bytes, 10. * 2 * 2 * sizeof(float));
+  EXPECT_EQ(decode_plan(config, test::avx2(), 320).work.bytes - decode_plan(config, test::avx2(), 160).work.bytes,
+            160. * 2 * 2 * 64);
 }
 
 TEST(PagedPlan, CountsTheTokensThatThereAre) {

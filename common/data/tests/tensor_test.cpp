@@ -35,13 +35,17 @@ double decode(DType dtype, uint16_t bits) {
 uint16_t infinity_bits(DType dtype) { return dtype == DType::f16 ? 0x7c00 : 0x7f80; }
 
 TEST(DTypeTest, NamesRoundTripAndOthersAreRefused) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) EXPECT_EQ(parse_dtype(name(dtype)), dtype);
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::int8}) {
+    EXPECT_EQ(parse_dtype(name(dtype)), dtype);
+  }
   for (const Layout layout : {Layout::bhsd, Layout::bshd}) EXPECT_EQ(parse_layout(name(layout)), layout);
   EXPECT_EQ(name(DType::bf16), "bf16");
   EXPECT_EQ(name(Layout::bshd), "bshd");
   EXPECT_EQ(size_bytes(DType::f32), 4u);
   EXPECT_EQ(size_bytes(DType::f16), 2u);
   EXPECT_EQ(size_bytes(DType::bf16), 2u);
+  EXPECT_EQ(size_bytes(DType::e4m3), 1u);
+  EXPECT_EQ(size_bytes(DType::int8), 1u);
   for (const char* text : {"", "F32", "f", "f64"}) EXPECT_THROW(parse_dtype(text), BadInput) << text;
   for (const char* text : {"", "BHSD", "bhs"}) EXPECT_THROW(parse_layout(text), BadInput) << text;
 }
@@ -71,6 +75,64 @@ TEST(ConversionTest, KnownBf16Values) {
   EXPECT_EQ(encode(DType::bf16, 0x1p-133), 0x0001);
   EXPECT_EQ(encode(DType::bf16, 0x1p-134), 0x0000);
   EXPECT_EQ(decode(DType::bf16, 0x007f), 127 * 0x1p-133);
+}
+
+/// A code of 8 bits; encode() and decode() are for 16.
+int encode_byte(DType dtype, double value) {
+  Tensor tensor = one_element(dtype);
+  tensor.store(0, value);
+  return std::to_integer<int>(tensor.data.front());
+}
+double decode_byte(DType dtype, int code) {
+  Tensor tensor = one_element(dtype);
+  tensor.data.front() = static_cast<std::byte>(code);
+  return tensor.load(0);
+}
+
+TEST(ConversionTest, KnownE4m3Values) {
+  EXPECT_EQ(encode_byte(DType::e4m3, 1.0), 0x38);
+  EXPECT_EQ(encode_byte(DType::e4m3, -2.0), 0xc0);
+  EXPECT_EQ(encode_byte(DType::e4m3, 448), 0x7e);
+  EXPECT_EQ(encode_byte(DType::e4m3, 0x1p-6), 0x08);  // smallest normal
+  EXPECT_EQ(encode_byte(DType::e4m3, 0x1p-9), 0x01);  // smallest subnormal
+  EXPECT_EQ(encode_byte(DType::e4m3, -0.0), 0x80);
+  for (const double large : {464.0, 480.0, 1e300, inf}) {
+    EXPECT_EQ(encode_byte(DType::e4m3, large), 0x7e) << large;
+    EXPECT_EQ(encode_byte(DType::e4m3, -large), 0xfe) << large;
+  }
+  EXPECT_EQ(encode_byte(DType::e4m3, std::nan("")), 0x7f);
+  EXPECT_TRUE(std::isnan(decode_byte(DType::e4m3, 0x7f)));
+  EXPECT_TRUE(std::isnan(decode_byte(DType::e4m3, 0xff)));
+}
+
+TEST(ConversionTest, KnownInt8Values) {
+  for (const auto& [value, want] : {std::pair{0.5, 0.},
+                                    {1.5, 2.},
+                                    {-2.5, -2.},
+                                    {126.5, 126.},
+                                    {127.5, 127.},
+                                    {-128., -127.},
+                                    {inf, 127.},
+                                    {-1e300, -127.},
+                                    {std::nan(""), 0.}}) {
+    EXPECT_EQ(decode_byte(DType::int8, encode_byte(DType::int8, value)), want) << value;
+  }
+  for (int value = -127; value <= 127; ++value) {
+    EXPECT_EQ(encode_byte(DType::int8, value), value & 0xff);
+    EXPECT_EQ(decode_byte(DType::int8, value & 0xff), value);
+  }
+}
+
+TEST(ConversionTest, E4m3RoundsToNearestEvenBetweenAllNeighbours) {
+  for (int low = 0; low < 0x7e; ++low) {
+    const int high = low + 1;
+    const double middle = (decode_byte(DType::e4m3, low) + decode_byte(DType::e4m3, high)) / 2;
+    ASSERT_LT(decode_byte(DType::e4m3, low), middle);
+    EXPECT_EQ(encode_byte(DType::e4m3, decode_byte(DType::e4m3, high)), high);
+    EXPECT_EQ(encode_byte(DType::e4m3, middle), low % 2 == 0 ? low : high) << low;
+    EXPECT_EQ(encode_byte(DType::e4m3, std::nextafter(middle, 0)), low);
+    EXPECT_EQ(encode_byte(DType::e4m3, -std::nextafter(middle, inf)), high | 0x80);
+  }
 }
 
 TEST(ConversionTest, F32RoundsToNearestEven) {

@@ -1,0 +1,24 @@
+// Caches of 8 bits: an element is a stored number times a scale, of which each page of a sequence has one for each
+// head.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/data/tensor.h"
+
+namespace attn {
+
+/// [batch, pages of a sequence, heads]: the largest magnitude on the page / 448 for e4m3, / 127 for int8; 1 where a
+/// page has zeros alone or no tokens. values: [batch, heads, tokens, dim], of which sequence b has the first lengths[b]
+/// tokens on pages of page_size. Throws std::invalid_argument for another dtype.
+std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
+
+/// values / scale in dtype, rounded to nearest even.
+Tensor quantised(const Tensor& values, DType dtype, int64_t page_size, std::span<const float> scales);
+
+/// scale * stored in f32.
+Tensor dequantised(const Tensor& stored, int64_t page_size, std::span<const float> scales);
+
+}  // namespace attn
