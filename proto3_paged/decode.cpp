@@ -51,7 +51,21 @@ CudaShare cuda_share(const DecodeConfig& config, const DeviceInfo& device) {
   return with(2);
 }
 
+std::string why_unable_to_append(const DecodeConfig& config) {
+  if (config.cache_dtype != config.dtype) {
+    return fmt::format("cache_dtype {}: tokens are appended to a cache of Q's type, {}", name(config.cache_dtype),
+                       name(config.dtype));
+  }
+  if (config.rotary_dim < 0 || config.rotary_dim % 2 != 0 || config.rotary_dim > config.shape.head_dim) {
+    return fmt::format("rotary_dim {}: an even number, at most head_dim, {}", config.rotary_dim, config.shape.head_dim);
+  }
+  return {};
+}
+
 std::string why_unable(const DecodeConfig& config, const DeviceInfo& device) {
+  if (config.appends) {
+    if (std::string reason = why_unable_to_append(config); !reason.empty()) return reason;
+  }
   if (!device.is_cuda()) return {};
   if (has_scales(config.cache_dtype)) {
     if (config.dtype == DType::f32) {
@@ -85,7 +99,10 @@ Launch launch_of(const DecodeConfig& config, const DeviceInfo& device, const Att
                       {"IN_TYPE", element_type(config.dtype)},
                       {"CACHE_TYPE", element_type(config.cache_dtype)},
                       {"OUT_TYPE", element_type(config.out_dtype)},
-                      {"JOIN_LAST", config.join_last}};
+                      {"JOIN_LAST", config.join_last},
+                      {"APPENDS", config.appends},
+                      {"ROTARY_DIM", config.rotary_dim},
+                      {"INTERLEAVED", config.pairing == RopePairing::interleaved}};
   if (device.is_cuda()) {
     const CudaShare share = cuda_share(config, device);
     source.constants["STAGES"] = share.stages;
@@ -96,7 +113,7 @@ Launch launch_of(const DecodeConfig& config, const DeviceInfo& device, const Att
     source.constants["VECTOR_WIDTH"] = device.simd_width;
     source.constants["VECTOR_REGISTERS"] = device.vector_registers;
     const CpuDecodeLayout layout(static_cast<int>(shape.head_dim), static_cast<int>(rows),
-                                 static_cast<int>(config.block_c));
+                                 static_cast<int>(config.block_c), config.appends ? static_cast<int>(shape.q_len) : 0);
     launch.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
   }
   if (hooks) {
@@ -111,6 +128,17 @@ Launch launch_of(const DecodeConfig& config, const DeviceInfo& device, const Att
 }
 
 TensorStrides kernel_strides(const Strides& strides) { return {strides.batch, strides.head, strides.row}; }
+
+KvCacheView cache_view(const DecodeTensors& tensors) {
+  return {.k = const_cast<void*>(tensors.k),
+          .v = const_cast<void*>(tensors.v),
+          .k_strides = kernel_strides(tensors.k_strides),
+          .v_strides = kernel_strides(tensors.v_strides),
+          .table = tensors.table,
+          .max_pages = static_cast<int>(tensors.max_pages),
+          .k_scales = tensors.k_scales,
+          .v_scales = tensors.v_scales};
+}
 
 }  // namespace
 
@@ -153,8 +181,9 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
   const double scales = has_scales(config.cache_dtype) && config.page_size > 0
                             ? cached / static_cast<double>(config.page_size) * sizeof(float)
                             : 0;
+  const auto appended = static_cast<double>(config.appends ? 2 * shape.batch * shape.kv_heads * shape.q_len : 0);
   Plan plan{.work = {.flops = 4 * dim * static_cast<double>(keys * shape.q_heads * shape.q_len),
-                     .bytes = cached * dim * element(config.cache_dtype) + scales +
+                     .bytes = (cached + appended) * dim * element(config.cache_dtype) + scales +
                               outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float)),
                      .bound = Bound::memory,
                      .dtype = config.dtype},
@@ -201,14 +230,7 @@ void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                             .lse = tensors.lse,
                             .q_strides = kernel_strides(tensors.q_strides),
                             .o_strides = kernel_strides(tensors.o_strides),
-                            .cache = {.k = const_cast<void*>(tensors.k),
-                                      .v = const_cast<void*>(tensors.v),
-                                      .k_strides = kernel_strides(tensors.k_strides),
-                                      .v_strides = kernel_strides(tensors.v_strides),
-                                      .table = tensors.table,
-                                      .max_pages = static_cast<int>(tensors.max_pages),
-                                      .k_scales = tensors.k_scales,
-                                      .v_scales = tensors.v_scales},
+                            .cache = cache_view(tensors),
                             .lengths = tensors.lengths,
                             .batch = static_cast<int>(shape.batch),
                             .q_heads = static_cast<int>(shape.q_heads),
@@ -220,9 +242,59 @@ void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                             .part_o = static_cast<float*>(part_o_.data()),
                             .part_stats = static_cast<float*>(part_stats_.data()),
                             .arrived = static_cast<unsigned*>(arrived_.data())};
-  for (size_t i = 0; i < launches_.size(); ++i) {
-    encoder.dispatch(*kernels_[i], launches_[i].grid, launches_[i].threads, launches_[i].threadgroup_bytes, params);
-  }
+  const auto dispatch = [&](const auto& all) {
+    for (size_t i = 0; i < launches_.size(); ++i) {
+      encoder.dispatch(*kernels_[i], launches_[i].grid, launches_[i].threads, launches_[i].threadgroup_bytes, all);
+    }
+  };
+  if (!config_.appends) return dispatch(params);
+  FusedDecodeParams fused{};
+  static_cast<DecodeParams&>(fused) = params;
+  fused.tokens = {.k = tensors.new_k,
+                  .v = tensors.new_v,
+                  .k_strides = kernel_strides(tensors.new_k_strides),
+                  .v_strides = kernel_strides(tensors.new_v_strides),
+                  .cosines = tensors.cosines,
+                  .sines = tensors.sines};
+  dispatch(fused);
+}
+
+Plan append_plan(const DecodeConfig& config, const DeviceInfo& device) {
+  const AttentionShape& shape = config.shape;
+  const auto elements = static_cast<double>(2 * shape.batch * shape.kv_heads * shape.q_len * shape.head_dim);
+  Plan plan{.work = {.bytes = 2 * elements * static_cast<double>(size_bytes(config.cache_dtype)),
+                     .bound = Bound::memory,
+                     .dtype = config.cache_dtype},
+            .unable = why_unable_to_append(config)};
+  Launch launch;
+  launch.phase = "append";
+  launch.source.path = fmt::format("proto3_paged/kernels/append.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.entry = "append";
+  launch.source.constants = {
+      {"HEAD_DIM", shape.head_dim}, {"CACHE_TYPE", element_type(config.cache_dtype)}, {"PAGE_SIZE", config.page_size}};
+  launch.grid = {static_cast<uint32_t>(shape.q_len), static_cast<uint32_t>(shape.batch)};
+  if (device.is_cuda()) launch.threads = cuda_threads;
+  plan.launches = {launch};
+  return plan;
+}
+
+AppendLaunch::AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config) : config_(config) {
+  const Plan plan = append_plan(config, device.info());
+  if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
+  launch_ = plan.launches.front();
+  kernel_ = pipelines.get(launch_.source).kernel.get();
+}
+
+void AppendLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
+  const AppendParams params{.cache = cache_view(tensors),
+                            .k = tensors.new_k,
+                            .v = tensors.new_v,
+                            .k_strides = kernel_strides(tensors.new_k_strides),
+                            .v_strides = kernel_strides(tensors.new_v_strides),
+                            .lengths = tensors.lengths,
+                            .kv_heads = static_cast<int>(config_.shape.kv_heads),
+                            .q_len = static_cast<int>(config_.shape.q_len)};
+  encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);
 }
 
 bool DecodeLaunch::at_rest() const {

@@ -9,6 +9,7 @@
 
 #include "common/attention/hook.h"
 #include "common/attention/reference.h"
+#include "common/attention/rope.h"
 #include "common/device/pipeline_cache.h"
 #include "common/experiment/plan.h"
 
@@ -24,6 +25,11 @@ struct DecodeConfig {
   int64_t block_c = 64;                                                        // keys of a block
   int64_t workers = 0;                                                         // 0: decode_workers()
   bool join_last = true;  // the last worker of a tile joins its parts; false: a second launch does
+  /// The last q_len tokens of a sequence are not in the cache yet: the launch writes them there. It turns their queries
+  /// and keys by the angles of DecodeTensors where rotary_dim is not 0.
+  bool appends = false;
+  int64_t rotary_dim = 0;  // even, at most head_dim
+  RopePairing pairing = RopePairing::half_split;
 
   /// Throws BadInput for a case that makes no sense on any device.
   static DecodeConfig from(const Case& config);
@@ -55,7 +61,28 @@ struct DecodeTensors {
               *v_scales = nullptr;  // of a cache of 8 bits, finite: [pages, kv_heads], or [batch, kv_heads]
   const int* lengths = nullptr;     // [batch]: tokens of a sequence, its queries' own among them; at most kv_len
   const void* hook_data = nullptr;  // what ScoreContext::data points to
+  /// Where new tokens are appended, by decode or by AppendLaunch, which takes nothing of the above but k to max_pages
+  /// and lengths: [batch, kv_heads, q_len, head_dim], of the cache's type. Token i becomes key length - q_len + i;
+  /// where that is negative there is none. No page of a sequence that takes new tokens belongs to another sequence as
+  /// well.
+  const void *new_k = nullptr, *new_v = nullptr;
+  Strides new_k_strides{}, new_v_strides{};
+  const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
+
+/// Writes new keys, as they are, and values to the cache.
+class AppendLaunch {
+ public:
+  /// Throws CompileError; BadInput as append_plan() says.
+  AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config);
+  void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
+
+ private:
+  DecodeConfig config_;
+  Launch launch_;
+  const Kernel* kernel_;
+};
+Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Kernels that are loaded for one configuration, with the memory in which workers leave their parts. Two launches of
 /// one DecodeLaunch must not run at the same time. It lives no longer than its device and pipelines.

@@ -37,7 +37,7 @@ Buffer uploaded(Device& device, const std::vector<T>& values) {
   return buffer;
 }
 
-/// A cache of what `tensor` holds; slots without a token are NaN, or 127 in int8.
+/// A cache of what `tensor` holds; slots without a token, and those of new tokens, are NaN, or 127 in int8.
 Buffer scattered(Device& device, const PagedConfig& config, const PageTable& table, const Tensor& tensor) {
   const Strides strides = cache_strides(config);
   const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
@@ -45,7 +45,7 @@ Buffer scattered(Device& device, const PagedConfig& config, const PageTable& tab
   std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element),
                                element == 1 ? std::byte{0x7f} : std::byte{0xff});
   for (int64_t b = 0; b < tensor.batch; ++b) {
-    for (int64_t token = 0; token < lengths[static_cast<size_t>(b)]; ++token) {
+    for (int64_t token = 0; token < config.cached_tokens(lengths[static_cast<size_t>(b)]); ++token) {
       const int64_t tokens = tokens_of_page(config);
       const int64_t page = table.pages[static_cast<size_t>(b * table.max_pages + token / tokens)];
       for (int64_t h = 0; h < tensor.heads; ++h) {
@@ -82,6 +82,15 @@ Tensor sequence_of(const Tensor& tensor, int64_t batch, int64_t rows) {
   return one;
 }
 
+RopeShape rope_shape(const PagedConfig& config) {
+  const AttentionShape& shape = config.decode.shape;
+  return {.batch = shape.batch,
+          .q_heads = shape.q_heads,
+          .kv_heads = shape.kv_heads,
+          .rows = shape.q_len,
+          .dtype = config.decode.dtype};
+}
+
 AttentionShape shape_of(const PagedConfig& config, int64_t length) {
   AttentionShape shape = config.decode.shape;
   shape.batch = 1;
@@ -92,10 +101,26 @@ AttentionShape shape_of(const PagedConfig& config, int64_t length) {
 }  // namespace
 
 PagedConfig PagedConfig::from(const Case& config) {
-  return {.decode = DecodeConfig::from(config),
-          .cache_layout = config.text("cache_layout"),
-          .page_order = config.text("page_order"),
-          .lengths = config.text("lengths")};
+  PagedConfig paged = {.decode = DecodeConfig::from(config),
+                       .cache_layout = config.text("cache_layout"),
+                       .page_order = config.text("page_order"),
+                       .lengths = config.text("lengths"),
+                       .append = config.text("append")};
+  if (paged.append == "none") return paged;
+  const int64_t rotary_dim = config.integer("rotary_dim");
+  paged.decode.appends = paged.append == "fused";
+  paged.decode.rotary_dim = rotary_dim > 0 ? rotary_dim : paged.decode.shape.head_dim;
+  if (config.text("rope_pairing") == "interleaved") paged.decode.pairing = RopePairing::interleaved;
+  rope_frequencies(paged.rope());  // throws where the configuration cannot be
+  return paged;
+}
+
+RopeConfig PagedConfig::rope() const {
+  return {.head_dim = decode.shape.head_dim, .rotary_dim = decode.rotary_dim, .pairing = decode.pairing};
+}
+
+int64_t PagedConfig::cached_tokens(int64_t length) const {
+  return append == "none" ? length : std::max<int64_t>(length - decode.shape.q_len, 0);
 }
 
 std::vector<int64_t> PagedConfig::sequence_lengths() const {
@@ -112,7 +137,7 @@ std::vector<int64_t> PagedConfig::sequence_lengths() const {
 bool PagedConfig::same_inputs(const PagedConfig& other) const {
   return decode.shape == other.decode.shape && decode.dtype == other.decode.dtype &&
          decode.cache_dtype == other.decode.cache_dtype && decode.out_dtype == other.decode.out_dtype &&
-         lengths == other.lengths &&
+         lengths == other.lengths && (append == "none") == (other.append == "none") && rope() == other.rope() &&
          (!has_scales(decode.cache_dtype) || tokens_of_page(*this) == tokens_of_page(other));
 }
 
@@ -128,7 +153,8 @@ PageTable page_table(const PagedConfig& config) {
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = lengths[static_cast<size_t>(b)];
     for (int64_t i = 0; i * tokens < length; ++i) {
-      const bool is_first = b > 0 && i < shared && (i + 1) * tokens <= length;  // the first sequence is the longest
+      const bool is_first =  // the first sequence is the longest
+          b > 0 && i < shared && (i + 1) * tokens <= config.cached_tokens(length);
       table.pages[static_cast<size_t>(b * table.max_pages + i)] = static_cast<int>(is_first ? i : table.pool++);
     }
     // A contiguous cache has a place for an empty sequence too.
@@ -147,7 +173,14 @@ PageTable page_table(const PagedConfig& config) {
 Plan paged_plan(const Case& config, const Setting& setting) {
   const PagedConfig paged = PagedConfig::from(config);
   const std::vector<int64_t> lengths = paged.sequence_lengths();
-  return decode_plan(paged.decode, setting.device, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  Plan plan = decode_plan(paged.decode, setting.device, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  if (paged.append != "chain" || !plan.unable.empty()) return plan;
+  const Plan append = append_plan(paged.decode, setting.device);
+  if (!append.unable.empty()) return append;
+  const Plan rope = rope_plan(paged.rope(), rope_shape(paged), setting.device);
+  plan.launches.insert(plan.launches.begin(), {rope.launches.front(), append.launches.front()});
+  plan.work.bytes += rope.work.bytes + append.work.bytes;
+  return plan;
 }
 
 PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t seed_)
@@ -180,7 +213,43 @@ PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t se
     stored(v, v_scales, drawn_v_);
   }
   q_buffer = uploaded(device, q.data);
+  if (config.append != "none") take_new_tokens(device);
   lengths_buffer = uploaded(device, std::vector<int>(lengths.begin(), lengths.end()));
+}
+
+void PagedInputs::take_new_tokens(Device& device) {
+  const AttentionShape& shape = config.decode.shape;
+  const auto element = static_cast<int64_t>(size_bytes(k.dtype));
+  std::vector<int> first;
+  for (const int64_t length : lengths) first.push_back(static_cast<int>(length - shape.q_len));
+  const auto for_rows = [&](const auto& visit) {  // visit(where it is new, its place among all keys)
+    for (int64_t b = 0; b < shape.batch; ++b) {
+      for (int64_t h = 0; h < shape.kv_heads; ++h) {
+        for (int64_t i = 0; i < shape.q_len; ++i) {
+          const int64_t key = first[static_cast<size_t>(b)] + i;
+          if (key >= 0) visit(new_k.offset(b, h, i, 0), k.offset(b, h, key, 0));
+        }
+      }
+    }
+  };
+  new_k = Tensor::zeros(shape.batch, shape.kv_heads, shape.q_len, shape.head_dim, k.dtype, Layout::bhsd);
+  new_v = new_k;
+  for_rows([&](int64_t at, int64_t key) {
+    const auto bytes = static_cast<size_t>(shape.head_dim * element);
+    std::memcpy(new_k.data.data() + at * element, k.data.data() + key * element, bytes);
+    std::memcpy(new_v.data.data() + at * element, v.data.data() + key * element, bytes);
+  });
+  new_k_buffer = uploaded(device, new_k.data);
+  new_v_buffer = uploaded(device, new_v.data);
+  offsets = uploaded(device, first);
+  const RopeTable table = rope_table(config.rope(), shape.kv_len);
+  cosines = uploaded(device, table.cosines);
+  sines = uploaded(device, table.sines);
+  q.store(0, reference_rope(config.rope(), q, first));
+  turned_k = reference_rope(config.rope(), new_k, first);
+  for_rows([&](int64_t at, int64_t key) {
+    k.store(key, std::span(turned_k).subspan(static_cast<size_t>(at), static_cast<size_t>(shape.head_dim)));
+  });
 }
 
 ReferenceRows PagedInputs::answer(size_t b, const Tensor& keys, const Tensor& values,
@@ -231,19 +300,20 @@ double PagedInputs::cache_error(const AttentionHooks* hooks) {
 
 PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs,
                            const PagedConfig& config, std::optional<AttentionHooks> hooks)
-    : inputs_(std::move(inputs)),
+    : device_(&device),
+      inputs_(std::move(inputs)),
       config_(config),
+      pages_(page_table(config)),
       hooks_(std::move(hooks)),
       launch_(device, pipelines, config.decode, hooks_ ? &*hooks_ : nullptr) {
-  const PageTable table = page_table(config_);
   const auto rows =
       static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads * config.decode.shape.q_len);
-  k_ = scattered(device, config_, table, inputs_->k);
-  v_ = scattered(device, config_, table, inputs_->v);
-  table_ = uploaded(device, table.pages);
+  k_ = scattered(device, config_, pages_, inputs_->k);
+  v_ = scattered(device, config_, pages_, inputs_->v);
+  table_ = uploaded(device, pages_.pages);
   if (has_scales(config_.decode.cache_dtype)) {
-    k_scales_ = scattered_scales(device, config_, table, inputs_->k_scales);
-    v_scales_ = scattered_scales(device, config_, table, inputs_->v_scales);
+    k_scales_ = scattered_scales(device, config_, pages_, inputs_->k_scales);
+    v_scales_ = scattered_scales(device, config_, pages_, inputs_->v_scales);
   }
   o_ = Buffer(device, rows * static_cast<size_t>(config.decode.shape.head_dim) * size_bytes(config.decode.out_dtype));
   lse_ = Buffer(device, rows * sizeof(float));
@@ -258,11 +328,87 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
               .k_strides = cache_strides(config_),
               .v_strides = cache_strides(config_),
               .table = static_cast<const int*>(table_.data()),
-              .max_pages = table.max_pages,
+              .max_pages = pages_.max_pages,
               .k_scales = static_cast<const float*>(k_scales_.data()),
               .v_scales = static_cast<const float*>(v_scales_.data()),
               .lengths = static_cast<const int*>(inputs_->lengths_buffer.data()),
-              .hook_data = hooks_ ? hook_buffer_.data() : nullptr};
+              .hook_data = hooks_ ? hook_buffer_.data() : nullptr,
+              .new_k = inputs_->new_k_buffer.data(),
+              .new_v = inputs_->new_v_buffer.data(),
+              .new_k_strides = inputs_->new_k.strides(),
+              .new_v_strides = inputs_->new_v.strides(),
+              .cosines = static_cast<const float*>(inputs_->cosines.data()),
+              .sines = static_cast<const float*>(inputs_->sines.data())};
+  if (config_.append != "chain") return;
+  rope_.emplace(device, pipelines, config_.rope(), rope_shape(config_));
+  append_.emplace(device, pipelines, config_.decode);
+  turned_q_ = Buffer(device, inputs_->q_buffer.bytes());
+  turned_k_ = Buffer(device, inputs_->new_k_buffer.bytes());
+  tensors_.q = turned_q_.data();
+  tensors_.new_k = turned_k_.data();
+}
+
+void PagedProblem::encode(CommandEncoder& encoder) const {
+  if (append_) {
+    const Strides q = inputs_->q.strides(), k = inputs_->new_k.strides();
+    rope_->encode(encoder, {.q = inputs_->q_buffer.data(),
+                            .k = inputs_->new_k_buffer.data(),
+                            .q_out = turned_q_.data(),
+                            .k_out = turned_k_.data(),
+                            .q_strides = q,
+                            .k_strides = k,
+                            .q_out_strides = q,
+                            .k_out_strides = k,
+                            .offsets = static_cast<const int*>(inputs_->offsets.data())});
+    append_->encode(encoder, tensors_);
+  }
+  launch_.encode(encoder, tensors_);
+}
+
+void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const {
+  if (config_.append == "none") return;
+  const AttentionShape& shape = config_.decode.shape;
+  const Strides strides = cache_strides(config_);
+  const int64_t tokens = tokens_of_page(config_),
+                element = static_cast<int64_t>(size_bytes(config_.decode.cache_dtype));
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t i = 0; i < shape.q_len; ++i) {
+      const int64_t key = inputs_->lengths[static_cast<size_t>(b)] - shape.q_len + i;
+      if (key < 0) continue;
+      const int64_t page = pages_.pages[static_cast<size_t>(b * pages_.max_pages + key / tokens)];
+      for (int64_t h = 0; h < shape.kv_heads; ++h) {
+        visit(b, h, i, (page * strides.batch + h * strides.head + key % tokens * strides.row) * element);
+      }
+    }
+  }
+}
+
+/// Values as they came; keys as near to those that were turned in double as their type allows.
+void PagedProblem::check_new_rows(Check& check) const {
+  const DType dtype = config_.decode.cache_dtype;
+  const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);
+  const double rounding = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-22, floor = 4e-6;
+  Tensor row = Tensor::zeros(1, 1, 1, config_.decode.shape.head_dim, dtype, Layout::bhsd);
+  std::vector<double> got(dim), allowed(dim);
+  for_new_rows([&](int64_t b, int64_t h, int64_t i, int64_t offset) {
+    const auto name = [&](const char* what) {
+      return [=](size_t d) {
+        return fmt::format("{} in the cache of new token {} of sequence {}, head {}, column {}", what, i, b, h, d);
+      };
+    };
+    const int64_t at = inputs_->new_k.offset(b, h, i, 0);
+    std::vector<double> want(inputs_->turned_k.begin() + at,
+                             inputs_->turned_k.begin() + at + static_cast<int64_t>(dim));
+    for (size_t d = 0; d < dim; ++d) allowed[d] = rounding * std::abs(want[d]) + floor;
+    device_->download(row.data.data(), static_cast<const char*>(k_.data()) + offset, row.bytes());
+    row.load(0, got);
+    check.merge(compare(got, want, allowed, name("k")));
+    inputs_->new_v.load(at, want);
+    std::ranges::fill(allowed, 0);
+    device_->download(row.data.data(), static_cast<const char*>(v_.data()) + offset, row.bytes());
+    row.load(0, got);
+    check.merge(compare(got, want, allowed, name("v")));
+  });
 }
 
 Json PagedProblem::values() const {
@@ -274,12 +420,25 @@ Json PagedProblem::values() const {
 void PagedProblem::poison() {
   o_.poison();
   lse_.poison();
+  const std::vector<std::byte> nan(
+      static_cast<size_t>(config_.decode.shape.head_dim) * size_bytes(config_.decode.cache_dtype), std::byte{0xff});
+  for_new_rows([&](int64_t, int64_t, int64_t, int64_t offset) {
+    for (Buffer* cache : {&k_, &v_})
+      device_->upload(static_cast<char*>(cache->data()) + offset, nan.data(), nan.size());
+  });
 }
 
 std::vector<std::byte> PagedProblem::output() const {
   std::vector<std::byte> all(o_.bytes() + lse_.bytes());
   o_.download(all.data(), o_.bytes());
   lse_.download(all.data() + o_.bytes(), lse_.bytes());
+  return all;
+}
+
+std::vector<std::byte> PagedProblem::cache() const {
+  std::vector<std::byte> all(k_.bytes() + v_.bytes());
+  k_.download(all.data(), k_.bytes());
+  v_.download(all.data() + k_.bytes(), v_.bytes());
   return all;
 }
 
@@ -294,6 +453,10 @@ Check PagedProblem::check() {
   const DType multiplied =  // elements of 8 bits are converted to it
       has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;
   const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
+  // Turned queries and keys may be rounded to a neighbour of what the oracle's are rounded to.
+  const double rotation_error = config_.append == "none" || multiplied == DType::f32 ? 0
+                                : multiplied == DType::f16                           ? 0x1p-11
+                                                                                     : 0x1p-8;
   Check check;
   for (size_t b = 0; b < reference.size(); ++b) {
     const ReferenceRows& want = reference[b];
@@ -305,7 +468,7 @@ Check PagedProblem::check() {
     }
     const AttentionTolerance allowed =
         attention_tolerance(shape_of(config_, inputs_->lengths[b]), multiplied, config_.decode.out_dtype, hooked, want,
-                            hooks_ ? hooks_->score_error : 0);
+                            (hooks_ ? hooks_->score_error : 0) + rotation_error);
     const auto place = [&](size_t i) {
       return fmt::format("sequence {}, head {}, query {}", b, want.rows[i].head, want.rows[i].q);
     };
@@ -316,6 +479,7 @@ Check PagedProblem::check() {
     check.merge(one);
     check.rows_checked += static_cast<int64_t>(want.rows.size());
   }
+  check_new_rows(check);
   if (!launch_.at_rest()) check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
   for (const Buffer* buffer :
        {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &k_scales_, &v_scales_, &table_, &o_, &lse_}) {

@@ -19,10 +19,16 @@ struct PagedConfig {
   std::string cache_layout = "nhd";     // [pages, page_size, kv_heads, head_dim]; "hnd": kv_heads before page_size
   std::string page_order = "identity";  // of the pages of the pool: by sequence; "reversed", "random", "shared"
   std::string lengths = "equal";        // "ragged": between 1 and kv_len, the first kv_len, one of several 0
+  /// How the last q_len tokens of a sequence get into the cache: "none": they are there; "fused": decode turns and
+  /// writes them; "chain": a launch turns Q and K, and one writes K and V.
+  std::string append = "none";
 
   static PagedConfig from(const Case& config);
   /// Tokens of each sequence; the same in every run.
   std::vector<int64_t> sequence_lengths() const;
+  RopeConfig rope() const;
+  /// Tokens of each sequence that are in the cache before the launch.
+  int64_t cached_tokens(int64_t length) const;
   bool same_inputs(const PagedConfig& other) const;
 };
 
@@ -51,11 +57,15 @@ struct PagedInputs {
   PagedConfig config;
   uint64_t seed;
   std::vector<int64_t> lengths;
-  Tensor q, k, v;  // [batch, heads, tokens, head_dim]; what lies behind a sequence's length is not read
-  std::vector<float> k_scales, v_scales;  // of a cache of 8 bits: page_scales()
-  Buffer q_buffer, lengths_buffer;
+  Tensor q, k, v;                // [batch, heads, tokens, head_dim]; what lies behind a sequence's length is not read
+  Tensor new_k, new_v;           // of what is appended, [batch, kv_heads, q_len, head_dim]; before they turn,
+  std::vector<double> turned_k;  // and afterwards
+  std::vector<float> k_scales, v_scales;                       // of a cache of 8 bits: page_scales()
+  Buffer q_buffer, lengths_buffer;                             // Q before it turns
+  Buffer new_k_buffer, new_v_buffer, cosines, sines, offsets;  // offsets: position of the first new token
 
  private:
+  void take_new_tokens(Device& device);
   ReferenceRows answer(size_t sequence, const Tensor& keys, const Tensor& values, const AttentionHooks* hooks) const;
 
   Tensor drawn_k_, drawn_v_;  // of a cache of 8 bits, in f32
@@ -68,7 +78,7 @@ class PagedProblem : public Problem {
   PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
                std::optional<AttentionHooks> hooks = {});
 
-  void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, tensors_); }
+  void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
   /// How many workers there were; of a cache of 8 bits PagedInputs::cache_error().
@@ -76,12 +86,23 @@ class PagedProblem : public Problem {
 
   /// What the last launch wrote: O, and the log-sum-exp behind it, byte by byte.
   std::vector<std::byte> output() const;
+  /// K and V as they are on the device, byte by byte.
+  std::vector<std::byte> cache() const;
 
  private:
+  /// Calls visit(batch, head, token, offset in bytes) for each new row, by its place in the cache.
+  void for_new_rows(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const;
+  void check_new_rows(Check& check) const;
+
+  Device* device_;
   std::shared_ptr<PagedInputs> inputs_;
   PagedConfig config_;
+  PageTable pages_;
   std::optional<AttentionHooks> hooks_;
   Buffer k_, v_, k_scales_, v_scales_, table_, o_, lse_, hook_buffer_;
+  Buffer turned_q_, turned_k_;  // of a chain
+  std::optional<RopeLaunch> rope_;
+  std::optional<AppendLaunch> append_;
   DecodeLaunch launch_;
   DecodeTensors tensors_;
 };

@@ -32,7 +32,16 @@ std::vector<AxisInfo> paged_axes() {
        {"f32", "f16", "bf16", "e4m3", "int8"},
        0,
        0,
-       1}};
+       1},
+      {"append",
+       "how the new tokens get into the cache: none: they are there; fused: the launch turns them (RoPE) and writes "
+       "them; chain: one launch turns, one writes",
+       {"none", "fused", "chain"},
+       0,
+       0,
+       1},
+      {"rotary_dim", "of a row, elements that turn where tokens are appended; 0: all", {}, 0, 512, 2},
+      {"rope_pairing", "which elements turn together", {"half_split", "interleaved"}, 0, 0, 1}};
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
     if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens", axis.max = 16;
@@ -45,7 +54,7 @@ std::vector<AxisInfo> paged_axes() {
 }
 
 std::vector<std::string> paged_compared_axes() {
-  return {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cache_dtype"};
+  return {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cache_dtype", "append"};
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
@@ -77,7 +86,20 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
   add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
+  // TinyLlama-1.1B and Llama-3-8B.
+  const Axis append = texts("append", {"none", "fused", "chain"});
+  add({integers("kv_heads", {4}), integers("head_dim", {64}), integers("q_heads", {32}), integers("kv_len", {1024}),
+       integers("batch", {1}), pages, append});
+  add({integers("kv_heads", {8}), integers("head_dim", {128}), integers("q_heads", {32}), integers("kv_len", {1024}),
+       integers("batch", {1}), pages, append});
   if (!full) return sweep;
+  for (const int64_t sequences : {1, 16}) {
+    const Axis tokens = integers("kv_len", {4096}), many = integers("batch", {sequences});
+    add({integers("kv_heads", {4}), integers("head_dim", {64}), integers("q_heads", {32}), tokens, many, pages,
+         append});
+    add({integers("kv_heads", {8}), integers("head_dim", {128}), integers("q_heads", {32}), tokens, many, pages,
+         append});
+  }
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,
        texts("cache_dtype", cuda ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
@@ -94,6 +116,13 @@ void complete_paged(Case& config, const DeviceInfo& /*device*/) {
   otherwise("page_size", int64_t{0});
   otherwise("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
+  otherwise("append", std::string("none"));
+  otherwise("rotary_dim", int64_t{0});
+  otherwise("rope_pairing", std::string("half_split"));
+  if (config.text("append") == "none") {
+    config.set("rotary_dim", int64_t{0});
+    config.set("rope_pairing", std::string("half_split"));
+  }
   otherwise("cache_layout", std::string("nhd"));
   otherwise("workers", int64_t{0});
   otherwise("reduce", std::string("last"));

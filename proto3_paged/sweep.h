@@ -14,7 +14,7 @@ std::vector<AxisInfo> paged_axes();
 std::vector<std::string> paged_compared_axes();
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
 /// One query over a contiguous cache of Q's type, shared out by the rule, where nothing else is named. A contiguous
-/// cache has no order of pages.
+/// cache has no order of pages, and nothing turns where nothing is appended.
 void complete_paged(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -5,11 +5,16 @@
 // the block's values are asked for, and meanwhile the values are added up the next block's keys are.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
-// IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS; decode_join has the same.
+// IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
+// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
+// ROTARY_DIM / 2)); decode_join has the same.
 // Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join the tiles: batch * kv_heads * tiles of a group.
 //
 // A cache of 8 bits is converted on its way to registers. The scale of a key's page multiplies its scores, that of V its
 // weights.
+//
+// With APPENDS new keys are turned into threadgroup memory and read there, new values where they come from; those of a
+// sequence's first tile are also written to the cache.
 //
 // Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
 #include "proto3_paged/kernels/decode.h"
@@ -37,6 +42,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
+using Params = DecodeParamsOf<APPENDS>::type;
+static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
 
 using Floats = Vector<float, LANES>;
 using Quad = Vector<float, 4>;
@@ -147,20 +154,33 @@ INLINE void ask_for(const char* row) {
 /// Which of a worker's two parts a tile's is: the second if the tile begins in its share.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
+/// Pairs of `row`, floats, by the angles of one position, whose cosines and sines these are.
+INLINE void turn(float* row, const float* cosines, const float* sines) {
+  constexpr int half = ROTARY_DIM / 2;
+  VECTORIZE for (int i = 0; i < half; ++i) {
+    float &x = row[INTERLEAVED ? 2 * i : i], &y = row[INTERLEAVED ? 2 * i + 1 : half + i];
+    const float turned = x * cosines[i] - y * sines[i];
+    y = y * cosines[i] + x * sines[i];
+    x = turned;
+  }
+}
+
 struct Worker {
-  const DecodeParams& p;
+  const Params& p;
   const Line line{p};
   float *q, *o, *scores, *maximum, *sum;  // of the tile
+  char* turned;                           // new keys, of the cache's type
   Sequence sequence;
   int kv_head, first_row, rows;  // rows of the tile, among those of its key/value head
 
-  INLINE Worker(const DecodeParams& params, const Threadgroup& group) : p(params) {
+  INLINE Worker(const Params& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
     q = memory;
     o = memory + layout.o;
     scores = memory + layout.scores;
     maximum = memory + layout.maximum;
     sum = memory + layout.sum;
+    turned = reinterpret_cast<char*>(memory + layout.turned);
   }
 
   INLINE int head_of(int row) const { return kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len; }
@@ -196,6 +216,50 @@ struct Worker {
         const Floats values = exists ? load_floats<IN_TYPE, LANES>(p.q, at + d) : Floats{};
         store(q + row * HEAD_DIM + d, values * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale));
       }
+      if constexpr (APPENDS) {
+        if (const int position = first_new() + query_of(row); exists && position >= 0) {
+          turn_at(q + row * HEAD_DIM, position);
+        }
+      }
+    }
+  }
+
+  /// The key of the first new token; negative where a sequence has fewer keys than new tokens.
+  INLINE int first_new() const { return sequence.keys - p.q_len; }
+  INLINE void turn_at(float* row, int position) const {
+    const long long at = static_cast<long long>(position) * (ROTARY_DIM / 2);
+    turn(row, tokens_of(p).cosines + at, tokens_of(p).sines + at);
+  }
+  INLINE const char* new_row(const void* rows, const TensorStrides& strides, int token) const {
+    return static_cast<const char*>(rows) +
+           (sequence.batch * strides.batch + kv_head * strides.head + token * strides.row) * ELEMENT_BYTES;
+  }
+
+  /// Turns the new keys among the blocks from `from` to before `to`; writes them and their values to the cache, if this
+  /// is the first tile.
+  INLINE void take_new(int from, int to) {
+    const KvCacheView& cache = p.cache;
+    const NewTokens& tokens = tokens_of(p);
+    const int first_key = (sequence.first_block + from) * static_cast<int>(BLOCK_C);
+    const int end = min((sequence.first_block + to) * static_cast<int>(BLOCK_C), sequence.keys);
+    for (int key = max(max(first_new(), 0), first_key); key < end; ++key) {
+      const int token = key - first_new();
+      const char* const k = new_row(tokens.k, tokens.k_strides, token);
+      char* const row = turned + token * ROW_BYTES;
+      float values[HEAD_DIM];
+      for (int d = 0; d < HEAD_DIM; d += LANES) store(values + d, load_floats<IN_TYPE, LANES>(k, d));
+      turn_at(values, key);
+      for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
+      if (first_row > 0) continue;
+      KeyPlace at = {sequence.batch, kv_head, key};
+      if constexpr (PAGE_SIZE > 0) {
+        const int page = key / static_cast<int>(PAGE_SIZE);
+        at.batch = cache.table[static_cast<long long>(sequence.batch) * cache.max_pages + page];
+        at.row = key % static_cast<int>(PAGE_SIZE);
+      }
+      __builtin_memcpy(static_cast<char*>(cache.k) + index_of(cache.k_strides, at) * ELEMENT_BYTES, row, ROW_BYTES);
+      __builtin_memcpy(static_cast<char*>(cache.v) + index_of(cache.v_strides, at) * ELEMENT_BYTES,
+                       new_row(tokens.v, tokens.v_strides, token), ROW_BYTES);
     }
   }
 
@@ -228,6 +292,13 @@ struct Worker {
         if constexpr (SCALED) block.k_scales[i] = k_scale, block.v_scales[i] = v_scale;
         k += cache.k_strides.row * ELEMENT_BYTES;
         v += cache.v_strides.row * ELEMENT_BYTES;
+      }
+    }
+    if constexpr (APPENDS) {
+      for (int i = max(first_new() - block.first_key, 0); i < block.keys; ++i) {
+        const int token = block.first_key + i - first_new();
+        block.k[i] = turned + token * ROW_BYTES;
+        block.v[i] = new_row(tokens_of(p).v, tokens_of(p).v_strides, token);
       }
     }
     for (int i = block.keys; i % DOT_KEYS != 0; ++i) block.k[i] = block.k[block.keys - 1];
@@ -350,6 +421,7 @@ struct Worker {
   /// Blocks of the tile from `from` to before `to`.
   INLINE void attend(int from, int to) {
     begin(from == 0);
+    if constexpr (APPENDS) take_new(from, to);
     Block blocks[2];
     find(blocks[0], from);
     for (int i = from; i < to; ++i) {
@@ -416,8 +488,8 @@ struct Worker {
 
 }  // namespace
 
-extern "C" void decode(const DecodeParams* params, const Threadgroup* group) {
-  const DecodeParams& p = *params;
+extern "C" void decode(const Params* params, const Threadgroup* group) {
+  const Params& p = *params;
   Worker worker(p, *group);
   const Line& line = worker.line;
   const int index = static_cast<int>(group->index[0]);
@@ -446,8 +518,8 @@ extern "C" void decode(const DecodeParams* params, const Threadgroup* group) {
   }
 }
 
-extern "C" void decode_join(const DecodeParams* params, const Threadgroup* group) {
-  const DecodeParams& p = *params;
+extern "C" void decode_join(const Params* params, const Threadgroup* group) {
+  const Params& p = *params;
   Worker worker(p, *group);
   const TilePlace place = worker.line.tile(static_cast<int>(group->index[0]));
   const long long blocks = worker.line.blocks();

@@ -8,18 +8,24 @@
 // Caches of 8 bits are converted to the type of Q on their way to the tensor cores, exactly. The scale of a key's page
 // multiplies its scores, that of V its weights.
 //
+// With APPENDS new keys and values come from their own tensors to the same buffers, where the team turns the keys, as all
+// threads turn the tile's queries. Of a sequence's tiles the first one's workers write them to the cache; no one reads
+// them there before the launch ends.
+//
 // Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
 //
 // Function constants: HEAD_DIM (multiple of 8, of 16 where the cache has 8 bits; at most 256), ROWS (8, 16, 32, 64),
 // BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (that of Q, or E4M3 or
 // INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
-// for). Grid: workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`: a threadgroup
+// for), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED
+// (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`: a threadgroup
 // for each tile of the line, and layout.join_bytes.
 //
-// Checked: decode[BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
-// Checked: decode[BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=1,ROWS=16,STAGES=3,THREADGROUPS=2] without spills
-// Checked: decode[BLOCK_C=64,CACHE_TYPE=0,CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,JOIN_LAST=0,OUT_TYPE=0,PAGE_SIZE=0,ROWS=32,STAGES=2,THREADGROUPS=2] without spills
-// Checked: decode_join[BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,JOIN_LAST=0,OUT_TYPE=2,PAGE_SIZE=16,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=1,ROTARY_DIM=0,ROWS=16,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=0,CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=0,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=32,STAGES=2,THREADGROUPS=2] without spills
+// Checked: decode_join[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
@@ -39,6 +45,8 @@ constexpr DecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C, STAGES, Q_BYTES, KV_BYTES
 constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int STEPS = DIM * KV_BYTES / 32;
 constexpr bool FOLD = SCORE_IS_IDENTITY;
+using Params = DecodeParamsOf<APPENDS>::type;
+static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTARY_DIM <= HEAD_DIM));
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
@@ -251,7 +259,7 @@ DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, co
 // ---- a worker
 
 struct Worker {
-  const DecodeParams& p;
+  const Params& p;
   const Line line{p};
   const int lane = threadIdx.x % WARP, quarter = lane % 4;
   const int first_row = threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16; a thread has parts of two, 8 apart
@@ -267,14 +275,15 @@ struct Worker {
   Row rows[HALVES];
   int begin[HALVES], end[HALVES];  // keys that the rows see
 
-  DEVICE explicit Worker(const DecodeParams& params) : p(params) {}
+  DEVICE explicit Worker(const Params& params) : p(params) {}
 
   DEVICE static unsigned char* q_slot(int slot) { return memory + slot * layout.q_bytes; }
   DEVICE static unsigned char* stage(int number) { return memory + layout.kv + number * layout.stage_bytes; }
   // K or V of this thread's team.
-  DEVICE unsigned rows_of_team(int number, bool v) const {
-    return shared_address(stage(number) + (v ? layout.v : 0)) + team * TEAM_KEYS * layout.row_bytes;
+  DEVICE unsigned char* team_rows(int number, bool v) const {
+    return stage(number) + (v ? layout.v : 0) + team * TEAM_KEYS * layout.row_bytes;
   }
+  DEVICE unsigned rows_of_team(int number, bool v) const { return shared_address(team_rows(number, v)); }
   DEVICE float* scales(int number, bool v) const {
     return reinterpret_cast<float*>(stage(number) + layout.scales) + v * BLOCK_C + team * TEAM_KEYS;
   }
@@ -329,8 +338,11 @@ struct Worker {
       const int unit = unit_of(copy), row = unit / ROW_UNITS, column = unit % ROW_UNITS;
       if (UNITS % TEAM_THREADS != 0 && unit >= UNITS) break;
       const bool there = first_key + row < ahead.keys && (ROW_UNITS == UNITS_THERE || column < UNITS_THERE);
-      const char* const from =
+      const char* from =
           ONE_PAGE ? rows + row * row_bytes : head + pages[copy] * page_bytes + slot_of(first_key + row) * row_bytes;
+      if constexpr (APPENDS) {
+        if (const int token = first_key + row - first_new(ahead); token >= 0) from = new_row(ahead, token, v);
+      }
       copy_16_of_line(to + row * layout.row_bytes + column * 16, there ? from + column * 16 : head, there);
     }
   }
@@ -372,6 +384,64 @@ struct Worker {
       find_pages();
     }
     commit_copies();
+  }
+
+  // ---- new tokens
+
+  // The key of the first new token; negative where a sequence has fewer keys than new tokens.
+  DEVICE int first_new(const Place& place) const { return place.keys - p.q_len; }
+  DEVICE const char* new_row(const Place& place, int token, bool v) const {
+    const NewTokens& tokens = tokens_of(p);
+    const TensorStrides& strides = v ? tokens.v_strides : tokens.k_strides;
+    return static_cast<const char*>(v ? tokens.v : tokens.k) +
+           (place.batch * strides.batch + place.kv_head * strides.head + token * strides.row) * KV_BYTES;
+  }
+
+  static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
+  // Pair number `pair` of a row that stands at `position`.
+  DEVICE void turn_pair(unsigned char* row, int pair, int position) const {
+    const int first = INTERLEAVED ? 2 * pair : pair, second = INTERLEAVED ? first + 1 : first + PAIRS;
+    const long long at = static_cast<long long>(position) * PAIRS + pair;
+    const float cosine = __ldg(tokens_of(p).cosines + at), sine = __ldg(tokens_of(p).sines + at);
+    const float x = load_float<IN_TYPE>(row, first), y = load_float<IN_TYPE>(row, second);
+    store_float<IN_TYPE>(row, first, x * cosine - y * sine);
+    store_float<IN_TYPE>(row, second, y * cosine + x * sine);
+  }
+
+  // The tile's queries in their slot; all threads.
+  DEVICE void turn_queries(const Place& here, unsigned char* q) const {
+    for (int unit = threadIdx.x; unit < ROWS * PAIRS; unit += THREADS) {
+      const Row row = row_of(p, here, unit / PAIRS);
+      const int position = first_new(here) + row.query;
+      if (row.exists && position >= 0) turn_pair(q + unit / PAIRS * layout.q_row_bytes, unit % PAIRS, position);
+    }
+  }
+
+  // New keys among those of the team's stage are turned, and written to the cache with their values; a whole team.
+  DEVICE void take_new(const Place& here, int number, int first_key) const {
+    const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
+    if (first >= end) return;
+    const int thread = threadIdx.x % TEAM_THREADS;
+    if constexpr (ROTARY_DIM > 0) {
+      for (int unit = thread; unit < (end - first) * PAIRS; unit += TEAM_THREADS) {
+        const int key = first + unit / PAIRS;
+        turn_pair(team_rows(number, false) + (key - first_key) * layout.row_bytes, unit % PAIRS, key);
+      }
+      sync_team();
+    }
+    if (here.tile != 0) return;
+    for (int unit = thread; unit < (end - first) * UNITS_THERE; unit += TEAM_THREADS) {
+      const int key = first + unit / UNITS_THERE, column = unit % UNITS_THERE;
+      const long long page = page_of(here, key);
+      UNROLL for (int v = 0; v < 2; ++v) {
+        const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
+        char* const to =
+            static_cast<char*>(v ? p.cache.v : p.cache.k) +
+            (page * strides.batch + here.kv_head * strides.head + slot_of(key) * strides.row) * KV_BYTES + column * 16;
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(
+            team_rows(number, v) + (key - first_key) * layout.row_bytes + column * 16);
+      }
+    }
   }
 
   // ---- products
@@ -637,12 +707,17 @@ struct Worker {
       if (begins) {
         __syncthreads();
         from_first_block = here.block == 0;
+        if constexpr (APPENDS && ROTARY_DIM > 0) {
+          turn_queries(here, q_slot(q_of));
+          __syncthreads();
+        }
         begin_tile(here, q_slot(q_of));
       } else {
         sync_team();
       }
       copy_next(number == 0 ? STAGES - 1 : number - 1, false);
       const int first_key = first_key_of(here);
+      if constexpr (APPENDS) take_new(here, number, first_key);
       multiply_scores(number, q_slot(q_of));
       const bool masked = first_key + TEAM_KEYS > min(end[0], end[HALVES - 1]) ||
                           (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[HALVES - 1]));
@@ -662,11 +737,11 @@ struct Worker {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, THREADGROUPS) decode(const __grid_constant__ DecodeParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, THREADGROUPS) decode(const __grid_constant__ Params p) {
   Worker(p).run();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_constant__ DecodeParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_constant__ Params p) {
   const Line line{p};
   const Line::Share share = line.share_of(0);
   const long long blocks_of_line = line.length(share);

@@ -9,9 +9,18 @@
 // lengths balance (Stream-K, Osama et al. 2023, for attention). What a worker computes of a tile that others share it
 // leaves as a part; the last of them to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2).
 // Lengths are read on the device: a captured launch holds for others, up to max_len.
+//
+// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes them as their projections
+// leave them, turns their queries and keys by their positions (RoPE), and writes keys and values to the cache.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
+
+#ifdef __CUDACC__
+#define SHARED_WITH_HOST __host__ __device__
+#else
+#define SHARED_WITH_HOST
+#endif
 
 /// Where cached keys lie. Contiguous (PAGE_SIZE = 0): [batch, kv_heads, keys, HEAD_DIM] by strides. Paged: .batch is
 /// the stride of a page, .row of a token on its page, and sequence b has its key i on page table[b * max_pages +
@@ -44,11 +53,36 @@ struct DecodeParams {
   unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
-#ifdef __CUDACC__
-#define SHARED_WITH_HOST __host__ __device__
-#else
-#define SHARED_WITH_HOST
-#endif
+/// The newest q_len tokens of each sequence, of the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
+/// length - q_len + i; there is none where that is negative. Cosines and sines: [positions, ROTARY_DIM / 2], of at
+/// least as many positions as the longest sequence has keys.
+struct NewTokens {
+  const void *k, *v;
+  TensorStrides k_strides, v_strides;
+  const float *cosines, *sines;
+};
+struct FusedDecodeParams : DecodeParams {
+  NewTokens tokens;
+};
+template <bool APPENDS_TOKENS>
+struct DecodeParamsOf {
+  using type = DecodeParams;
+};
+template <>
+struct DecodeParamsOf<true> {
+  using type = FusedDecodeParams;
+};
+SHARED_WITH_HOST inline NewTokens tokens_of(const DecodeParams& /*params*/) { return {}; }
+SHARED_WITH_HOST inline const NewTokens& tokens_of(const FusedDecodeParams& params) { return params.tokens; }
+
+/// What writes new tokens to the cache in a launch of its own, keys as they are.
+struct AppendParams {
+  KvCacheView cache;
+  const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
+  TensorStrides k_strides, v_strides;
+  const int* lengths;  // [batch]: with the new tokens
+  int kv_heads, q_len;
+};
 
 /// The first block of the line that a worker takes; its last one is before the next worker's first. Of more workers than
 /// blocks the last take none.
@@ -88,14 +122,15 @@ struct DecodeLayout {
 };
 
 /// Threadgroup memory of the cpu kernel, in floats: of a tile's rows q and o [rows, head_dim], scores [rows, block_c],
-/// maximum and sum [rows].
+/// maximum and sum [rows]; new keys, turned [new_keys, head_dim].
 struct CpuDecodeLayout {
-  int o, scores, maximum, sum, floats;
+  int o, scores, maximum, sum, turned, floats;
 
-  constexpr CpuDecodeLayout(int head_dim, int rows, int block_c)
+  constexpr CpuDecodeLayout(int head_dim, int rows, int block_c, int new_keys = 0)
       : o(rows * head_dim),
         scores(2 * o),
         maximum(scores + rows * block_c),
         sum(maximum + rows),
-        floats(sum + rows) {}
+        turned(sum + rows),
+        floats(turned + new_keys * head_dim) {}
 };

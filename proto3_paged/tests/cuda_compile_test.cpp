@@ -26,5 +26,24 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
   }
 }
 
+TEST_F(PagedCudaCompileTest, NewTokens) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const auto& [q_len, rotary_dim] : {std::pair{1, 128}, {16, 96}, {1, 0}}) {
+      for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
+        DecodeConfig config = compiled_config(dtype, dtype, q_len);
+        config.appends = true;
+        config.rotary_dim = rotary_dim;
+        config.pairing = pairing;
+        for (const Plan& plan : {decode_plan(config, test::hopper(), 1024), append_plan(config, test::hopper())}) {
+          ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
+          for (const Launch& launch : plan.launches) {
+            EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -339,6 +339,138 @@ TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
   }
 }
 
+/// New tokens on pages in any order, turned in a part of the row.
+PagedConfig appending_config(const std::string& append) {
+  PagedConfig config = paged_config();
+  config.append = append;
+  config.decode.appends = append == "fused";
+  config.decode.rotary_dim = config.decode.shape.head_dim;
+  config.page_order = "random";
+  return config;
+}
+
+TEST_F(PagedTest, NewTokensAgreeWithTheOracle) {
+  for (const char* append : {"fused", "chain"}) {
+    for (const int64_t page_size : {0, 1, 16, 24, 256}) {
+      for (const int64_t q_len : {1, 3, 16}) {
+        for (const int64_t group : {1, 3, 8}) {
+          PagedConfig config = appending_config(append);
+          config.decode.page_size = page_size;
+          config.decode.shape.q_len = q_len;
+          config.decode.shape.q_heads = 2 * group;
+          config.page_order = page_size == 0 ? "identity" : "random";
+          EXPECT_EQ(difference(config), "")
+              << append << ", page_size " << page_size << ", q_len " << q_len << ", group " << group;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
+  for (const char* append : {"fused", "chain"}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const auto& [head_dim, rotary_dim] :
+           {std::pair{8, 2}, {24, 24}, {64, 20}, {72, 72}, {128, 64}, {256, 256}}) {
+        for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
+          PagedConfig config = appending_config(append);
+          config.decode.dtype = config.decode.cache_dtype = config.decode.out_dtype = dtype;
+          config.decode.shape.head_dim = head_dim;
+          config.decode.rotary_dim = rotary_dim;
+          config.decode.pairing = pairing;
+          config.decode.shape.q_len = 2;
+          config.cache_layout = "hnd";
+          EXPECT_EQ(difference(config), "")
+              << append << ", " << name(dtype) << ", head_dim " << head_dim << ", rotary_dim " << rotary_dim
+              << ", pairing " << static_cast<int>(pairing);
+        }
+      }
+    }
+  }
+}
+
+// New tokens on both sides of a page's and a block's end, in sequences that have no others, and in a worker of their
+// own.
+TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
+  for (const int64_t kv_len : {1, 2, 16, 17, 64, 65, 66, 130}) {
+    for (const int64_t workers : {1, 7, 64}) {
+      for (const bool join_last : {true, false}) {
+        PagedConfig config = appending_config("fused");
+        config.decode.shape.kv_len = kv_len;
+        config.decode.shape.q_len = 2;
+        config.decode.workers = workers;
+        config.decode.join_last = join_last;
+        EXPECT_EQ(difference(config), "") << kv_len << " keys, " << workers << " workers, " << join_last;
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
+  for (const char* append : {"fused", "chain"}) {
+    for (const char* order : {"random", "shared"}) {
+      PagedConfig config = appending_config(append);
+      config.page_order = order;
+      const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
+      PagedProblem problem(device(), pipelines(), inputs, config);
+      const auto cache = [&] {  // without the new tokens
+        problem.poison();
+        return problem.cache();
+      };
+      const std::vector<std::byte> before = cache();
+      CommandEncoder encoder;
+      problem.encode(encoder);
+      device().submit(encoder);
+      EXPECT_NE(problem.cache(), before);
+      EXPECT_EQ(cache(), before) << append << ", " << order;
+    }
+  }
+}
+
+TEST_F(PagedTest, BrokenAppendsAreCaught) {
+  const auto caught = [](const char* append, const std::string& file, const char* what, const char* from,
+                         const char* to) {
+    PagedConfig config = appending_config(append);
+    config.decode.shape.q_len = 3;
+    config.decode.shape.q_heads = 2 * 24;  // two tiles
+    const test::MutatedSources mutated(file, from, to);
+    PipelineCache cache(device(), "");
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << append << ": " << what;
+  };
+  const std::string dialect = on_cuda ? ".cuda.cu" : ".cpu.cpp";
+  const std::string fused = "proto3_paged/kernels/decode" + dialect, chain = "proto3_paged/kernels/append" + dialect;
+  if (on_cuda) {
+    caught("fused", fused, "queries that do not turn", "if (row.exists && position >= 0) turn_pair",
+           "if (position < 0) turn_pair");
+    caught("fused", fused, "queries of the position before", "position = first_new(here) + row.query;",
+           "position = first_new(here) + row.query - 1;");
+    caught("fused", fused, "keys of the position before", "unit % PAIRS, key);",
+           "unit % PAIRS, key > 0 ? key - 1 : 0);");
+    caught("fused", fused, "another rotation", "y * cosine + x * sine", "y * cosine - x * sine");
+    caught("fused", fused, "page of the block's first key", "page = page_of(here, key);",
+           "page = page_of(here, first_key);");
+    caught("fused", fused, "head of another group", "here.kv_head * strides.head + slot_of(key) * strides.row",
+           "0 * strides.head + slot_of(key) * strides.row");
+    caught("fused", fused, "only the first token",
+           "const int first = max(max(first_new(here), 0), first_key), end = min(",
+           "const int first = max(max(first_new(here), 0), first_key), end = min(first + 1, ");
+    caught("fused", fused, "no token is written", "if (here.tile != 0) return;", "return;");
+  } else {
+    caught("fused", fused, "queries that do not turn", "exists && position >= 0", "exists && position < 0");
+    caught("fused", fused, "queries of the position before", "first_new() + query_of(row); exists",
+           "first_new() + query_of(row) - 1; exists");
+    caught("fused", fused, "keys of the position before", "turn_at(values, key);",
+           "turn_at(values, key > 0 ? key - 1 : 0);");
+    caught("fused", fused, "another rotation", "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]");
+    caught("fused", fused, "page of the block's first key", "cache.max_pages + page];\n        at.row",
+           "cache.max_pages + first_key / static_cast<int>(PAGE_SIZE)];\n        at.row");
+    caught("fused", fused, "no token is written", "if (first_row > 0) continue;", "continue;");
+  }
+  caught("chain", chain, "the next slot", "slot = key % ", "slot = (key + 1) % ");
+  caught("chain", chain, "values in the place of keys", "copy(p.v, p.v_strides, p.cache.v",
+         "copy(p.k, p.k_strides, p.cache.v");
+}
+
 TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
   if (on_cuda) GTEST_SKIP() << "of the cpu alone";
   for (const auto& [simd_width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
@@ -426,6 +558,20 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
   const test::MutatedSources mutated(loads, "0xbfff", "0xffff");
   PipelineCache cache(device(), "");
   EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "a sign that is also part of the exponent";
+}
+
+TEST(PagedPlan, SaysWhatCannotBeAppended) {
+  PagedConfig config = appending_config("fused");
+  EXPECT_EQ(decode_plan(config.decode, test::avx2(), 100).unable, "");
+  config.decode.rotary_dim = 7;
+  EXPECT_NE(decode_plan(config.decode, test::avx2(), 100).unable.find("rotary_dim 7: an even number"),
+            std::string::npos);
+  config.decode.rotary_dim = 64;
+  config.decode.cache_dtype = DType::int8;
+  for (const DeviceInfo& info : {test::avx2(), test::hopper()}) {
+    EXPECT_NE(decode_plan(config.decode, info, 100).unable.find("cache_dtype int8"), std::string::npos);
+    EXPECT_NE(append_plan(config.decode, info).unable.find("cache_dtype int8"), std::string::npos);
+  }
 }
 
 TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
