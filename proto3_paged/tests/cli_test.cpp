@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -24,8 +25,9 @@ constexpr const char* small_shape =
     "--axis block_c=64 ";
 
 TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
-  const Outcome outcome =
-      run_line(std::string(small_shape) + "--axis page_size=0,16 --axis reduce=last,launch --axis cache_dtype=f32");
+  const Outcome outcome = run_line(std::string(small_shape) +
+                                   "--axis page_size=0,16 --axis reduce=last,launch --axis cache_dtype=f32 --axis "
+                                   "append=none");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   size_t cases = 0;
   for (const auto& record : records("measurements.jsonl")) {
@@ -37,9 +39,24 @@ TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
+TEST_F(PagedCliTest, RecordsSayHowTokensAreAppended) {
+  const Outcome outcome = run_line(std::string(small_shape) +
+                                   "--axis page_size=16 --axis reduce=last --axis cache_dtype=f32 --axis rotary_dim=8");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::set<std::string> ways;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok") << record;
+    EXPECT_EQ(record["case"]["rotary_dim"], record["case"]["append"] == "none" ? 0 : 8) << record;
+    ways.insert(record["case"]["append"]);
+  }
+  EXPECT_EQ(ways, (std::set<std::string>{"none", "fused", "chain"}));
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+}
+
 TEST_F(PagedCliTest, RecordsOf8BitCachesSayTheirError) {
-  const Outcome outcome =
-      run_line(std::string(small_shape) + "--axis page_size=16 --axis reduce=last --axis cache_dtype=bf16,e4m3,int8");
+  const Outcome outcome = run_line(std::string(small_shape) +
+                                   "--axis page_size=16 --axis reduce=last --axis cache_dtype=bf16,e4m3,int8 "
+                                   "--axis append=none");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const auto& record : records("measurements.jsonl")) {
     EXPECT_EQ(record["status"], "ok") << record;
@@ -57,6 +74,9 @@ TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
                                                      {"--axis lengths=odd", "ragged"},
                                                      {"--axis cache_dtype=f64", "int8"},
                                                      {"--axis dtype=e4m3", "bf16"},
+                                                     {"--axis append=copy", "chain"},
+                                                     {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
+                                                     {"--axis append=fused --axis rotary_dim=7", "rotary_dim"},
                                                      {"--axis q_len=17", "16"},
                                                      {"--axis head_dim=12", "8"},
                                                      {"--axis head_dim=264", "256"},

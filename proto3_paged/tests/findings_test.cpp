@@ -18,7 +18,8 @@
 namespace attn {
 namespace {
 
-/// Pages of 1 cost a half, other pages a hundredth; a second launch and any other number of workers a tenth.
+/// Pages of 1 cost a half, other pages a hundredth; a second launch and any other number of workers a tenth; new tokens
+/// three times as much again in a chain, and nothing where they are appended by the way.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -26,7 +27,8 @@ double paged_seconds(const Measurement& result) {
          (page_size == 0   ? 1
           : page_size == 1 ? 1.5
                            : 1.01) *
-         (config.text("reduce") == "launch" ? 1.1 : 1) * (config.integer("workers") == 0 ? 1 : 1.1);
+         (config.text("append") == "chain" ? 4 : 1) * (config.text("reduce") == "launch" ? 1.1 : 1) *
+         (config.integer("workers") == 0 ? 1 : 1.1);
 }
 
 std::vector<Measurement> paged_results(const DeviceInfo& device) {
@@ -72,8 +74,9 @@ std::vector<Comparison> paged_comparisons(const std::vector<Measurement>& result
 
 TEST(PagedFindings, PairsDifferInTheClaimsAxisAlone) {
   const std::map<std::string, std::string> axes = {
-      {"paging", "page_size"}, {"page_order", "page_order"}, {"cache_layout", "cache_layout"}, {"reduce", "reduce"},
-      {"workers", "workers"},  {"packing", "q_heads"},       {"eight_bits", "cache_dtype"}};
+      {"paging", "page_size"},       {"page_order", "page_order"}, {"cache_layout", "cache_layout"},
+      {"reduce", "reduce"},          {"workers", "workers"},       {"packing", "q_heads"},
+      {"eight_bits", "cache_dtype"}, {"append_fused", "append"},   {"append_cost", "append"}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     std::map<std::string, int> of;
     for (const Duel& duel : duels(paged_claims(), paged_results(device))) {
