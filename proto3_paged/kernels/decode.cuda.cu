@@ -326,6 +326,8 @@ struct Worker {
     }
   }
 
+  // HAS_NEW: some of the rows may be of new tokens.
+  template <bool HAS_NEW>
   DEVICE void copy_rows(int number, bool v, int first_key) const {
     const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
     const long long row_bytes = strides.row * KV_BYTES, page_bytes = strides.batch * KV_BYTES;
@@ -340,7 +342,7 @@ struct Worker {
       const bool there = first_key + row < ahead.keys && (ROW_UNITS == UNITS_THERE || column < UNITS_THERE);
       const char* from =
           ONE_PAGE ? rows + row * row_bytes : head + pages[copy] * page_bytes + slot_of(first_key + row) * row_bytes;
-      if constexpr (APPENDS) {
+      if constexpr (HAS_NEW) {
         if (const int token = first_key + row - first_new(ahead); token >= 0) from = new_row(ahead, token, v);
       }
       copy_16_of_line(to + row * layout.row_bytes + column * 16, there ? from + column * 16 : head, there);
@@ -374,10 +376,18 @@ struct Worker {
   DEVICE void copy_next(int number, bool first) {
     if (blocks_left > 0) {
       if (!first && ahead.block == 0) slot = slot + 1 < STAGES ? slot + 1 : 0;
-      if (first || ahead.block == 0) copy_queries();
+      if (first || ahead.block == 0) {
+        copy_queries();
+        if constexpr (APPENDS && ROTARY_DIM > 0) ask_for_angles(ahead);
+      }
       const int first_key = first_key_of(ahead);
-      copy_rows(number, false, first_key);
-      copy_rows(number, true, first_key);
+      if (APPENDS && first_key + TEAM_KEYS > first_new(ahead)) {
+        copy_rows<APPENDS>(number, false, first_key);
+        copy_rows<APPENDS>(number, true, first_key);
+      } else {
+        copy_rows<false>(number, false, first_key);
+        copy_rows<false>(number, true, first_key);
+      }
       if constexpr (KV_BYTES == 1) copy_scales(number, first_key);
       line.advance(ahead);
       --blocks_left;
@@ -398,23 +408,51 @@ struct Worker {
   }
 
   static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
-  // Pair number `pair` of a row that stands at `position`.
-  DEVICE void turn_pair(unsigned char* row, int pair, int position) const {
-    const int first = INTERLEAVED ? 2 * pair : pair, second = INTERLEAVED ? first + 1 : first + PAIRS;
-    const long long at = static_cast<long long>(position) * PAIRS + pair;
-    const float cosine = __ldg(tokens_of(p).cosines + at), sine = __ldg(tokens_of(p).sines + at);
-    const float x = load_float<IN_TYPE>(row, first), y = load_float<IN_TYPE>(row, second);
-    store_float<IN_TYPE>(row, first, x * cosine - y * sine);
-    store_float<IN_TYPE>(row, second, y * cosine + x * sine);
+  // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the number
+  // of a row. A thread asks for the angles of four pairs before it uses the first.
+  template <typename RowAt, typename PositionAt>
+  DEVICE void turn_rows(int count, int thread, int threads, RowAt row_at, PositionAt position_at) const {
+    constexpr int at_once = 4;
+    for (int first = thread; first < count; first += at_once * threads) {
+      float cosines[at_once], sines[at_once];
+      int positions[at_once];
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = min(first + i * threads, count - 1);
+        positions[i] = position_at(unit / PAIRS);
+        const long long at = static_cast<long long>(max(positions[i], 0)) * PAIRS + unit % PAIRS;
+        cosines[i] = __ldg(tokens_of(p).cosines + at);
+        sines[i] = __ldg(tokens_of(p).sines + at);
+      }
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = first + i * threads, pair = unit % PAIRS;
+        if (unit >= count || positions[i] < 0) continue;
+        unsigned char* const row = row_at(unit / PAIRS);
+        const int low = INTERLEAVED ? 2 * pair : pair, high = INTERLEAVED ? low + 1 : low + PAIRS;
+        const float x = load_float<IN_TYPE>(row, low), y = load_float<IN_TYPE>(row, high);
+        store_float<IN_TYPE>(row, low, x * cosines[i] - y * sines[i]);
+        store_float<IN_TYPE>(row, high, y * cosines[i] + x * sines[i]);
+      }
+    }
+  }
+
+  // Asks for the angles of a tile that is about to begin.
+  DEVICE void ask_for_angles(const Place& place) const {
+    constexpr int line = 32;  // floats
+    for (int at = threadIdx.x * line; at < p.q_len * PAIRS; at += THREADS * line) {
+      const long long index = static_cast<long long>(max(first_new(place), 0)) * PAIRS + at;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(tokens_of(p).cosines + index));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(tokens_of(p).sines + index));
+    }
   }
 
   // The tile's queries in their slot; all threads.
   DEVICE void turn_queries(const Place& here, unsigned char* q) const {
-    for (int unit = threadIdx.x; unit < ROWS * PAIRS; unit += THREADS) {
-      const Row row = row_of(p, here, unit / PAIRS);
-      const int position = first_new(here) + row.query;
-      if (row.exists && position >= 0) turn_pair(q + unit / PAIRS * layout.q_row_bytes, unit % PAIRS, position);
-    }
+    turn_rows(
+        ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
+        [&](int row) {
+          const Row query = row_of(p, here, row);
+          return query.exists ? first_new(here) + query.query : -1;
+        });
   }
 
   // New keys among those of the team's stage are turned, and written to the cache with their values; a whole team.
@@ -422,17 +460,18 @@ struct Worker {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
     const int thread = threadIdx.x % TEAM_THREADS;
+    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // on its way while keys turn
     if constexpr (ROTARY_DIM > 0) {
-      for (int unit = thread; unit < (end - first) * PAIRS; unit += TEAM_THREADS) {
-        const int key = first + unit / PAIRS;
-        turn_pair(team_rows(number, false) + (key - first_key) * layout.row_bytes, unit % PAIRS, key);
-      }
+      turn_rows(
+          (end - first) * PAIRS, thread, TEAM_THREADS,
+          [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
+          [&](int row) { return first + row; });
       sync_team();
     }
     if (here.tile != 0) return;
     for (int unit = thread; unit < (end - first) * UNITS_THERE; unit += TEAM_THREADS) {
       const int key = first + unit / UNITS_THERE, column = unit % UNITS_THERE;
-      const long long page = page_of(here, key);
+      const long long page = unit == thread ? first_page : page_of(here, key);
       UNROLL for (int v = 0; v < 2; ++v) {
         const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
         char* const to =

@@ -1,10 +1,13 @@
 // The kernels for a Hopper GPU, compiled without one.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
 #include "proto3_paged/decode.h"
+#include "proto3_paged/tests/append_mutations.h"
 #include "proto3_paged/tests/compiled_config.h"
 
 namespace attn {
@@ -42,6 +45,18 @@ TEST_F(PagedCudaCompileTest, NewTokens) {
         }
       }
     }
+  }
+}
+
+TEST_F(PagedCudaCompileTest, BrokenAppends) {
+  DecodeConfig config = compiled_config(DType::bf16, DType::bf16, 3);
+  config.appends = true;
+  config.rotary_dim = 128;
+  for (const test::AppendMutation& mutation : test::append_mutations(true)) {
+    const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+    const bool fused = std::string(mutation.append) == "fused";
+    const Plan plan = fused ? decode_plan(config, test::hopper(), 1024) : append_plan(config, test::hopper());
+    EXPECT_NO_THROW(compiler_->compile(plan.launches.front().source, {})) << mutation.what;
   }
 }
 

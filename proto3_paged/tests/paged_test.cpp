@@ -17,6 +17,7 @@
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 #include "proto3_paged/problem.h"
+#include "proto3_paged/tests/append_mutations.h"
 
 namespace attn {
 namespace {
@@ -428,47 +429,14 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
 }
 
 TEST_F(PagedTest, BrokenAppendsAreCaught) {
-  const auto caught = [](const char* append, const std::string& file, const char* what, const char* from,
-                         const char* to) {
-    PagedConfig config = appending_config(append);
+  for (const test::AppendMutation& mutation : test::append_mutations(on_cuda)) {
+    PagedConfig config = appending_config(mutation.append);
     config.decode.shape.q_len = 3;
     config.decode.shape.q_heads = 2 * 24;  // two tiles
-    const test::MutatedSources mutated(file, from, to);
+    const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << append << ": " << what;
-  };
-  const std::string dialect = on_cuda ? ".cuda.cu" : ".cpu.cpp";
-  const std::string fused = "proto3_paged/kernels/decode" + dialect, chain = "proto3_paged/kernels/append" + dialect;
-  if (on_cuda) {
-    caught("fused", fused, "queries that do not turn", "if (row.exists && position >= 0) turn_pair",
-           "if (position < 0) turn_pair");
-    caught("fused", fused, "queries of the position before", "position = first_new(here) + row.query;",
-           "position = first_new(here) + row.query - 1;");
-    caught("fused", fused, "keys of the position before", "unit % PAIRS, key);",
-           "unit % PAIRS, key > 0 ? key - 1 : 0);");
-    caught("fused", fused, "another rotation", "y * cosine + x * sine", "y * cosine - x * sine");
-    caught("fused", fused, "page of the block's first key", "page = page_of(here, key);",
-           "page = page_of(here, first_key);");
-    caught("fused", fused, "head of another group", "here.kv_head * strides.head + slot_of(key) * strides.row",
-           "0 * strides.head + slot_of(key) * strides.row");
-    caught("fused", fused, "only the first token",
-           "const int first = max(max(first_new(here), 0), first_key), end = min(",
-           "const int first = max(max(first_new(here), 0), first_key), end = min(first + 1, ");
-    caught("fused", fused, "no token is written", "if (here.tile != 0) return;", "return;");
-  } else {
-    caught("fused", fused, "queries that do not turn", "exists && position >= 0", "exists && position < 0");
-    caught("fused", fused, "queries of the position before", "first_new() + query_of(row); exists",
-           "first_new() + query_of(row) - 1; exists");
-    caught("fused", fused, "keys of the position before", "turn_at(values, key);",
-           "turn_at(values, key > 0 ? key - 1 : 0);");
-    caught("fused", fused, "another rotation", "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]");
-    caught("fused", fused, "page of the block's first key", "cache.max_pages + page];\n        at.row",
-           "cache.max_pages + first_key / static_cast<int>(PAGE_SIZE)];\n        at.row");
-    caught("fused", fused, "no token is written", "if (first_row > 0) continue;", "continue;");
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.append << ": " << mutation.what;
   }
-  caught("chain", chain, "the next slot", "slot = key % ", "slot = (key + 1) % ");
-  caught("chain", chain, "values in the place of keys", "copy(p.v, p.v_strides, p.cache.v",
-         "copy(p.k, p.k_strides, p.cache.v");
 }
 
 TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
