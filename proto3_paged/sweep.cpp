@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "common/attention/axes.h"
 
@@ -22,8 +23,10 @@ std::vector<AxisInfo> paged_axes() {
       {"workers", "threadgroups that share the blocks of keys out; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
       {"lengths",
-       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between",
-       {"equal", "ragged"},
+       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between; "
+       "chat: "
+       "many are short, half of them below a quarter of kv_len",
+       {"equal", "ragged", "chat"},
        0,
        0,
        1},
@@ -66,10 +69,11 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis workers = integers(
       "workers", cuda ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
   const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
+  const Axis unlike = texts("lengths", {"ragged", "chat"});
   add({integers("page_size", all_sizes)});
   add({integers("kv_len", {1024, 32768}), integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 16, 64})});
   add({batch, short_ones, pages, texts("page_order", {"identity", "reversed", "random", "shared"})});
-  add({batch, short_ones, ragged, either});
+  add({batch, short_ones, unlike, full ? integers("page_size", all_sizes) : either});
   add({batch, short_ones, ragged, pages, workers});
   add({pages, workers});
   add({integers("kv_len", {1024, 8192}), pages, reduce});
@@ -77,6 +81,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
   add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
+  add({integers("page_size", {64}), integers("head_dim", {64})});
   if (!full) return sweep;
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,
@@ -84,6 +89,16 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
+  // Sequences and tokens of each; on the cpu no more than 65536 in all, which take 134 MB.
+  const std::vector<std::pair<int64_t, int64_t>> loads =
+      cuda ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
+           : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
+  for (const auto& [sequences, tokens] : loads) {
+    for (const Axis& shared_out : {workers, reduce}) {
+      add({integers("batch", {sequences}), integers("kv_len", {tokens}), pages, shared_out});
+    }
+    add({integers("batch", {sequences}), integers("kv_len", {tokens}), either});
+  }
   return sweep;
 }
 
