@@ -94,6 +94,8 @@ class DecodeLaunch {
 
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   int64_t workers() const { return config_.workers; }
+  /// Of each worker.
+  size_t threadgroup_bytes() const { return launches_.front().threadgroup_bytes; }
   /// Whether all counters of parts are 0 again, as they are between two launches, and no guard band was overwritten.
   bool at_rest() const;
 

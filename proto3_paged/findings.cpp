@@ -1,14 +1,19 @@
 #include "proto3_paged/findings.h"
 
+#include <fmt/format.h>
+
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "proto3_paged/problem.h"
+
 namespace attn {
 namespace {
 
 constexpr const char* expectation = "expectation before the first run";
+constexpr int64_t published_memory = 32 << 10;  // of a threadgroup on an M4, in bytes
 
 bool has(const Measurement& result, const char* axis, const std::string& value) {
   return !where({&result}, axis, value).empty();
@@ -56,6 +61,26 @@ Claim paging() {
                       "<=", 1.1, expectation},
                      "page_size", "0", "A cache on pages of {values.contender.page_size}",
                      {"Put the cache on pages of this size.", "Take larger pages, or a contiguous cache."});
+}
+
+/// A claim of the published study about pages of 16 tokens, answered by what `paging` measured of them; a replay asks
+/// for a pair of this one alone.
+Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
+                       const std::string& origin, const Advice& advice) {
+  Claim claim = paging();
+  claim.hypothesis = {id, text, "time with pages of 16 / time of a contiguous cache", op, threshold, origin};
+  claim.takes = {};
+  claim.pick = {};
+  claim.gather = [id](const std::vector<Comparison>& comparisons) {
+    std::vector<std::vector<const Comparison*>> found;
+    for (const Comparison& comparison : comparisons) {
+      const bool own = comparison.hypothesis == "paging" && comparison.contender.integer("page_size") == 16;
+      if (own || comparison.hypothesis == id) found.push_back({&comparison});
+    }
+    return found;
+  };
+  claim.advice = advice;
+  return claim;
 }
 
 Claim order() {
@@ -247,11 +272,141 @@ Claim rate() {
                      "Look for what beside memory limits decoding here."}};
 }
 
+/// Slots that stay empty on pages of 16, and on others.
+Claim waste() {
+  Claim claim = {
+      .hypothesis = {"waste", "Pages of 16 tokens leave at most 4 % of their slots empty.",
+                     "slots without a token / slots of the pages in use", "<=", 0.04,
+                     "Kwon et al. 2023 (PagedAttention): under 4 % in practice"},
+      .takes =
+          [](const Measurement& result) {
+            return is_plain(result, {}) && has(result, "page_size", "16") && !has(result, "lengths", "equal") &&
+                   result.values.contains("waste");
+          },
+      .pick = each,
+      .compared = false,
+      .figure =
+          [](const Evidence& evidence) {
+            const double share = evidence.results.front()->values.at("waste").get<double>();
+            return Estimate{share, share, share};
+          },
+      .subject = subject_without({}),
+      .title =
+          "Pages of 16 leave {values.waste_pct:.2g} % of their slots empty, a contiguous cache "
+          "{values.contiguous_pct:.0f} % ({values.batch} x {values.kv_len} tokens, {values.lengths} lengths)",
+      .content =
+          "Of {values.batch} sequences of up to {values.kv_len} tokens, {values.lengths} lengths, pages of 16 "
+          "leave {values.waste_pct:.3g} % of their slots empty. By page size: {values.by_page_size}. A "
+          "contiguous cache with {values.kv_len} slots for each sequence leaves {values.contiguous_pct:.1f} % "
+          "empty.",
+      .advice = {"Take pages of 16 where memory is what limits.", "Take smaller pages where memory is what limits."}};
+  claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
+    PagedConfig config = PagedConfig::from(evidence.results.front()->config);
+    const auto percent = [&](int64_t page_size) {
+      config.decode.page_size = page_size;
+      return 100 * pool_figures(config).waste;
+    };
+    std::string by_page_size;
+    for (const int64_t page_size : {1, 8, 16, 32, 64, 128, 256}) {
+      if (!by_page_size.empty()) by_page_size += ", ";
+      by_page_size += fmt::format("{}: {:.2g} %", page_size, percent(page_size));
+    }
+    conclusion.values["by_page_size"] = by_page_size;
+    conclusion.values["contiguous_pct"] = percent(0);
+    conclusion.values["waste_pct"] = 100 * conclusion.estimate.value;
+  };
+  return claim;
+}
+
+/// The largest power of two that the published kernel can have as a page in so much memory; 0: none.
+int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
+  int64_t page_size = 1;
+  while (published_page_bytes(page_size, head_dim) <= bytes) page_size *= 2;
+  return page_size / 2;
+}
+
+/// Of each head_dim the largest page that was measured and that the published kernel cannot have.
+Claim viability(const DeviceInfo& device) {
+  Claim claim = {
+      .hypothesis = {"viability", "A page that 32 KB of threadgroup memory cannot hold takes no more than them.",
+                     "bytes of threadgroup memory / 32768", "<=", 1,
+                     "published study, claim 9: its kernel holds a page, so that on an M4 a page has at most 32 tokens "
+                     "at head_dim 64, and 16 at 128; this kernel holds a block of keys, whatever the page"},
+      .takes =
+          [](const Measurement& result) {
+            const int64_t page_size = result.config.integer("page_size");
+            return is_plain(result, {}) && page_size > 0 && result.values.contains("threadgroup_bytes") &&
+                   published_page_bytes(page_size, result.config.integer("head_dim")) > published_memory;
+          },
+      .varies = {"page_size", "batch", "kv_len", "lengths", "cache_dtype"},
+      .pick = [](const Results& group) -> std::vector<Results> { return {{largest(group, "page_size")}}; },
+      .compared = false,
+      .figure =
+          [](const Evidence& evidence) {
+            const double share = evidence.results.front()->values.at("threadgroup_bytes").get<double>() /
+                                 static_cast<double>(published_memory);
+            return Estimate{share, share, share};
+          },
+      .subject = subject_without({"page_size", "batch", "kv_len", "lengths", "cache_dtype"}),
+      .title =
+          "Pages of {values.page_size} take {values.threadgroup_bytes} bytes of threadgroup memory at head_dim "
+          "{values.head_dim}, where the published kernel would take {values.published_bytes}",
+      .content =
+          "Decoding with pages of {values.page_size} at head_dim {values.head_dim} takes "
+          "{values.threadgroup_bytes} bytes of threadgroup memory, {estimate.value:.2f} of 32 KB: a block of "
+          "{values.block_c} keys at a time, whatever the page. The published kernel holds a page of keys and one "
+          "of values, by page size: {values.by_page_size}. Its largest page has {values.page_in_32_kb} tokens in "
+          "32 KB, and {values.page_here} in the {values.device_bytes} bytes of this device.",
+      .advice = {"Choose the page by waste and time; threadgroup memory does not bound it.",
+                 "Mind the threadgroup memory of a block of keys, not that of a page."}};
+  claim.complete = [bytes = static_cast<int64_t>(device.threadgroup_memory_bytes)](Conclusion& conclusion,
+                                                                                   const Evidence& evidence) {
+    const Measurement& result = *evidence.results.front();
+    const int64_t head_dim = result.config.integer("head_dim");
+    std::string by_page_size;
+    for (const int64_t page_size : {8, 16, 32, 64, 128, 256}) {
+      if (!by_page_size.empty()) by_page_size += ", ";
+      by_page_size += fmt::format("{}: {:.3g} KB", page_size,
+                                  static_cast<double>(published_page_bytes(page_size, head_dim)) / 1024);
+    }
+    conclusion.values["by_page_size"] = by_page_size;
+    conclusion.values["threadgroup_bytes"] = result.values.at("threadgroup_bytes");
+    conclusion.values["published_bytes"] = published_page_bytes(result.config.integer("page_size"), head_dim);
+    conclusion.values["page_in_32_kb"] = largest_published_page(published_memory, head_dim);
+    conclusion.values["page_here"] = largest_published_page(bytes, head_dim);
+    conclusion.values["device_bytes"] = bytes;
+  };
+  return claim;
+}
+
 }  // namespace
 
-std::vector<Claim> paged_claims() {
-  return {paging(),  rate(),       rule(),       second_launch(), layout(),     order(),
-          packing(), eight_bits(), int8_error(), append_fused(),  append_cost()};
+int64_t published_page_bytes(int64_t page_size, int64_t head_dim) {
+  constexpr int64_t queries = 16;
+  return static_cast<int64_t>(sizeof(float)) * (queries * head_dim + 2 * page_size * head_dim + queries * page_size);
+}
+
+std::vector<Claim> paged_claims(const DeviceInfo& device) {
+  const Advice dear = {"Weigh pages against what they cost.", "Do not plan with such a cost: pages of 16 cost less."};
+  const Advice cheap = {"Put the cache on pages of 16.", "Take larger pages, or a contiguous cache."};
+  const std::string expected = "published study, claim 27: expected before it measured, 10 to 25 %";
+  return {paging(),
+          published_paging("paging_10", "Pages of 16 tokens cost at least 10 %.", ">=", 1.1, expected, dear),
+          published_paging("paging_25", "Pages of 16 tokens cost at most 25 %.", "<=", 1.25, expected, cheap),
+          published_paging("paging_9", "Pages of 16 tokens cost at most 9 %.", "<=", 1.09,
+                           "published study, claim 8: measured on an M4 with 256 to 512 tokens", cheap),
+          rate(),
+          rule(),
+          second_launch(),
+          layout(),
+          order(),
+          packing(),
+          eight_bits(),
+          int8_error(),
+          append_fused(),
+          append_cost(),
+          waste(),
+          viability(device)};
 }
 
 }  // namespace attn

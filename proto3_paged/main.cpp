@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
                                .axes = paged_axes(),
                                .compared_axes = paged_compared_axes(),
                                .default_tile = false,
-                               .claims = [](const DeviceInfo&) { return paged_claims(); },
+                               .claims = paged_claims,
                                .sweep = paged_sweep,
                                .complete = complete_paged,
                                .plan = paged_plan,

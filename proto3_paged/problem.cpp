@@ -22,6 +22,20 @@ int64_t tokens_of_page(const PagedConfig& config) {
   return config.decode.page_size > 0 ? config.decode.page_size : config.decode.shape.kv_len;
 }
 
+/// 2^(octaves / 2^16), nearly: straight between powers of two, so that it is the same on all machines. From -16 to 16
+/// octaves; times 2^32.
+int64_t power_of_two(int64_t octaves) {
+  const int64_t whole = octaves >> 16, rest = octaves & 0xffff;
+  return whole >= 0 ? (0x10000 + rest) << (16 + whole) : (0x10000 + rest) << 16 >> -whole;
+}
+
+/// Nearly log-normal, with this median and a standard deviation of 1.5 octaves: half a bell of twelve uniform numbers.
+int64_t chat_length(std::mt19937_64& random, int64_t median, int64_t longest) {
+  int64_t sum = 0;  // of mean 12 / 2 and deviation 1, times 2^16
+  for (int i = 0; i < 12; ++i) sum += static_cast<int64_t>(random() >> 48);
+  return std::clamp<int64_t>(median * power_of_two(3 * (sum - 6 * 0x10000) / 2) >> 32, 1, longest);
+}
+
 /// Of a cache, in elements.
 Strides cache_strides(const PagedConfig& config) {
   const int64_t heads = config.decode.shape.kv_heads, dim = config.decode.shape.head_dim;
@@ -128,9 +142,12 @@ std::vector<int64_t> PagedConfig::sequence_lengths() const {
   std::vector<int64_t> result(static_cast<size_t>(batch), longest);
   if (lengths == "equal") return result;
   std::mt19937_64 random(drawn_by);
-  for (size_t b = 1; b < result.size(); ++b)
-    result[b] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
-  if (batch > 1) result[static_cast<size_t>(batch / 2)] = 0;
+  const bool chat = lengths == "chat";
+  for (size_t b = 1; b < result.size(); ++b) {
+    result[b] = chat ? chat_length(random, std::max<int64_t>(longest / 4, 1), longest)
+                     : 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
+  }
+  if (batch > 1 && !chat) result[static_cast<size_t>(batch / 2)] = 0;
   return result;
 }
 
@@ -168,6 +185,28 @@ PageTable page_table(const PagedConfig& config) {
     if (page >= 0) page = order[static_cast<size_t>(page)];
   }
   return table;
+}
+
+PoolFigures pool_figures(const PagedConfig& config) {
+  const PageTable table = page_table(config);
+  const std::vector<int64_t> lengths = config.sequence_lengths();
+  const int64_t tokens = tokens_of_page(config);
+  std::vector<int64_t> filled(static_cast<size_t>(table.pool));
+  int64_t neighbours = 0, gaps = 0;
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    const int* row = &table.pages[b * static_cast<size_t>(table.max_pages)];
+    for (int64_t i = 0; i * tokens < lengths[b]; ++i) {
+      int64_t& slots = filled[static_cast<size_t>(row[i])];
+      slots = std::max(slots, std::min(tokens, lengths[b] - i * tokens));
+      neighbours += i > 0;
+      gaps += i > 0 && row[i] != row[i - 1] + 1;
+    }
+  }
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  const int64_t slots = table.pool * tokens, held = std::accumulate(filled.begin(), filled.end(), int64_t{0});
+  return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours)};
 }
 
 Plan paged_plan(const Case& config, const Setting& setting) {
@@ -412,7 +451,11 @@ void PagedProblem::check_new_rows(Check& check) const {
 }
 
 Json PagedProblem::values() const {
-  Json values = {{"workers", launch_.workers()}};
+  const PoolFigures pool = pool_figures(config_);
+  Json values = {{"workers", launch_.workers()},
+                 {"threadgroup_bytes", launch_.threadgroup_bytes()},
+                 {"waste", pool.waste},
+                 {"fragmentation", pool.fragmentation}};
   if (has_scales(config_.decode.cache_dtype)) values["cache_error"] = inputs_->cache_error(hooks_ ? &*hooks_ : nullptr);
   return values;
 }

@@ -18,7 +18,10 @@ struct PagedConfig {
   DecodeConfig decode;
   std::string cache_layout = "nhd";     // [pages, page_size, kv_heads, head_dim]; "hnd": kv_heads before page_size
   std::string page_order = "identity";  // of the pages of the pool: by sequence; "reversed", "random", "shared"
-  std::string lengths = "equal";        // "ragged": between 1 and kv_len, the first kv_len, one of several 0
+  /// "equal": all kv_len. "ragged": from 1 to kv_len, each as likely, but one of several 0. "chat": as requests to a
+  /// chat model have it, many short and a few long, nearly log-normal: half of them below a quarter of kv_len, two
+  /// thirds within a factor of 2.8 of it, about one in eleven cut off at kv_len. Of both the first has kv_len.
+  std::string lengths = "equal";
   /// How the last q_len tokens of a sequence get into the cache: "none": they are there; "fused": decode turns and
   /// writes them; "chain": a launch turns Q and K, and one writes K and V.
   std::string append = "none";
@@ -40,6 +43,14 @@ struct PageTable {
 /// A contiguous cache is a page of kv_len tokens for each sequence. With page_order=shared the pages that hold the
 /// first shared_tokens() of all sequences are those of the first sequence, the others lie as in order.
 PageTable page_table(const PagedConfig& config);
+
+/// As CacheFigures has them, of the pages of a page_table(); a contiguous cache's are the kv_len slots of each
+/// sequence.
+struct PoolFigures {
+  double waste = 0;          // the share of slots without a token
+  double fragmentation = 0;  // the share of neighbours in a row whose second page does not follow the first one
+};
+PoolFigures pool_figures(const PagedConfig& config);
 /// Tokens that all sequences begin with, whatever their pages: a quarter of kv_len.
 int64_t shared_tokens(const PagedConfig& config);
 
@@ -81,7 +92,8 @@ class PagedProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
-  /// How many workers there were; of a cache of 8 bits PagedInputs::cache_error().
+  /// How many workers there were, the threadgroup memory of each, and the figures of the pool; of a cache of 8 bits
+  /// PagedInputs::cache_error() too.
   Json values() const override;
 
   /// What the last launch wrote: O, and the log-sum-exp behind it, byte by byte.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "common/attention/axes.h"
 
@@ -22,8 +23,10 @@ std::vector<AxisInfo> paged_axes() {
       {"workers", "threadgroups that share the blocks of keys out; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
       {"lengths",
-       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between",
-       {"equal", "ragged"},
+       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between; "
+       "chat: "
+       "many are short, half of them below a quarter of kv_len",
+       {"equal", "ragged", "chat"},
        0,
        0,
        1},
@@ -75,10 +78,11 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis workers = integers(
       "workers", cuda ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
   const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
+  const Axis unlike = texts("lengths", {"ragged", "chat"});
   add({integers("page_size", all_sizes)});
   add({integers("kv_len", {1024, 32768}), integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 16, 64})});
   add({batch, short_ones, pages, texts("page_order", {"identity", "reversed", "random", "shared"})});
-  add({batch, short_ones, ragged, either});
+  add({batch, short_ones, unlike, full ? integers("page_size", all_sizes) : either});
   add({batch, short_ones, ragged, pages, workers});
   add({pages, workers});
   add({integers("kv_len", {1024, 8192}), pages, reduce});
@@ -86,26 +90,35 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
   add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
+  add({integers("page_size", {64}), integers("head_dim", {64})});
   // TinyLlama-1.1B and Llama-3-8B.
-  const Axis append = texts("append", {"none", "fused", "chain"});
-  add({integers("kv_heads", {4}), integers("head_dim", {64}), integers("q_heads", {32}), integers("kv_len", {1024}),
-       integers("batch", {1}), pages, append});
-  add({integers("kv_heads", {8}), integers("head_dim", {128}), integers("q_heads", {32}), integers("kv_len", {1024}),
-       integers("batch", {1}), pages, append});
+  const auto add_models = [&](int64_t sequences, int64_t tokens) {
+    for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
+      add({integers("batch", {sequences}), integers("q_heads", {32}), integers("kv_heads", {kv_heads}),
+           integers("kv_len", {tokens}), integers("head_dim", {head_dim}), pages,
+           texts("append", {"none", "fused", "chain"})});
+    }
+  };
+  add_models(1, 1024);
   if (!full) return sweep;
-  for (const int64_t sequences : {1, 16}) {
-    const Axis tokens = integers("kv_len", {4096}), many = integers("batch", {sequences});
-    add({integers("kv_heads", {4}), integers("head_dim", {64}), integers("q_heads", {32}), tokens, many, pages,
-         append});
-    add({integers("kv_heads", {8}), integers("head_dim", {128}), integers("q_heads", {32}), tokens, many, pages,
-         append});
-  }
+  add_models(1, 4096);
+  add_models(16, 4096);
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,
        texts("cache_dtype", cuda ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
+  // Sequences and tokens of each; on the cpu no more than 65536 in all, which take 134 MB.
+  const std::vector<std::pair<int64_t, int64_t>> loads =
+      cuda ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
+           : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
+  for (const auto& [sequences, tokens] : loads) {
+    for (const Axis& shared_out : {workers, reduce}) {
+      add({integers("batch", {sequences}), integers("kv_len", {tokens}), pages, shared_out});
+    }
+    add({integers("batch", {sequences}), integers("kv_len", {tokens}), either});
+  }
   return sweep;
 }
 

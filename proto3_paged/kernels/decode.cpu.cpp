@@ -224,6 +224,15 @@ struct Worker {
     }
   }
 
+  INLINE KeyPlace place_of(int key) const {
+    if constexpr (PAGE_SIZE == 0) {
+      return {sequence.batch, kv_head, key};
+    } else {
+      const int page = key / static_cast<int>(PAGE_SIZE), slot = key % static_cast<int>(PAGE_SIZE);
+      return {p.cache.table[static_cast<long long>(sequence.batch) * p.cache.max_pages + page], kv_head, slot};
+    }
+  }
+
   /// The key of the first new token; negative where a sequence has fewer keys than new tokens.
   INLINE int first_new() const { return sequence.keys - p.q_len; }
   INLINE void turn_at(float* row, int position) const {
@@ -251,14 +260,10 @@ struct Worker {
       turn_at(values, key);
       for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
       if (first_row > 0) continue;
-      KeyPlace at = {sequence.batch, kv_head, key};
-      if constexpr (PAGE_SIZE > 0) {
-        const int page = key / static_cast<int>(PAGE_SIZE);
-        at.batch = cache.table[static_cast<long long>(sequence.batch) * cache.max_pages + page];
-        at.row = key % static_cast<int>(PAGE_SIZE);
-      }
-      __builtin_memcpy(static_cast<char*>(cache.k) + index_of(cache.k_strides, at) * ELEMENT_BYTES, row, ROW_BYTES);
-      __builtin_memcpy(static_cast<char*>(cache.v) + index_of(cache.v_strides, at) * ELEMENT_BYTES,
+      const KeyPlace to_place = place_of(key);
+      __builtin_memcpy(static_cast<char*>(cache.k) + index_of(cache.k_strides, to_place) * ELEMENT_BYTES, row,
+                       ROW_BYTES);
+      __builtin_memcpy(static_cast<char*>(cache.v) + index_of(cache.v_strides, to_place) * ELEMENT_BYTES,
                        new_row(tokens.v, tokens.v_strides, token), ROW_BYTES);
     }
   }
@@ -271,13 +276,9 @@ struct Worker {
     const KvCacheView& cache = p.cache;
     for (int i = 0; i < block.keys;) {
       const int key = block.first_key + i;
-      KeyPlace at = {sequence.batch, kv_head, key};
+      const KeyPlace at = place_of(key);
       int together = block.keys - i;  // keys that lie on one page
-      if constexpr (PAGE_SIZE > 0) {
-        const int page = key / static_cast<int>(PAGE_SIZE), slot = key % static_cast<int>(PAGE_SIZE);
-        at = {cache.table[static_cast<long long>(sequence.batch) * cache.max_pages + page], kv_head, slot};
-        together = min(together, static_cast<int>(PAGE_SIZE) - slot);
-      }
+      if constexpr (PAGE_SIZE > 0) together = min(together, static_cast<int>(PAGE_SIZE) - at.row);
       const char* k = static_cast<const char*>(cache.k) + index_of(cache.k_strides, at) * ELEMENT_BYTES;
       const char* v = static_cast<const char*>(cache.v) + index_of(cache.v_strides, at) * ELEMENT_BYTES;
       float k_scale = 1, v_scale = 1;

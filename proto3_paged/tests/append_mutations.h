@@ -40,8 +40,7 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
     add("queries of the position before", "first_new() + query_of(row); exists",
         "first_new() + query_of(row) - 1; exists");
     add("keys of the position before", "turn_at(values, key);", "turn_at(values, key > 0 ? key - 1 : 0);");
-    add("page of the block's first key", "cache.max_pages + page];\n        at.row",
-        "cache.max_pages + first_key / static_cast<int>(PAGE_SIZE)];\n        at.row");
+    add("the slot before", "to_place = place_of(key);", "to_place = place_of(key > 0 ? key - 1 : 0);");
     add("no token is written", "if (first_row > 0) continue;", "continue;");
   }
   return mutations;

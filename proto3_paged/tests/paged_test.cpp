@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -120,6 +121,17 @@ TEST_F(PagedTest, LengthsAroundAPageAndABlockAgreeWithTheOracle) {
         EXPECT_EQ(difference(config), "") << kv_len << " keys, q_len " << q_len << ", block_c " << block_c;
       }
     }
+  }
+}
+
+TEST_F(PagedTest, LengthsOfChatsAgreeWithTheOracle) {
+  for (const int64_t page_size : {0, 16, 24}) {
+    PagedConfig config = paged_config();
+    config.lengths = "chat";
+    config.decode.page_size = page_size;
+    config.decode.shape.batch = 9;
+    config.decode.shape.kv_len = 300;
+    EXPECT_EQ(difference(config), "") << "page_size " << page_size;
   }
 }
 
@@ -470,10 +482,9 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
       {"join without rescale", "load<Floats>(to) * factors[0] + added", "load<Floats>(to) + added"},
       {"join without one part's weight", "d) * factors[1]", "d)"},
       {"a part left out", "worker <= last_worker", "worker < last_worker"},
-      {"page of the block before", "const int page = key / static_cast<int>(PAGE_SIZE)",
-       "const int page = block.first_key / static_cast<int>(PAGE_SIZE)"},
-      {"pages of another sequence", "static_cast<long long>(sequence.batch) * cache.max_pages",
-       "0LL * cache.max_pages"},
+      {"the page of the first key", "const int page = key / static_cast<int>(PAGE_SIZE)", "const int page = 0"},
+      {"pages of another sequence", "static_cast<long long>(sequence.batch) * p.cache.max_pages",
+       "0LL * p.cache.max_pages"},
       {"head of another group", "kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len",
        "kv_head + (first_row + row) / p.q_len * p.kv_heads"},
       {"another head of the cache", ", kv_head, slot}", ", 0, slot}"},
@@ -589,6 +600,53 @@ TEST(PagedPlan, WorkersAreNoMoreThanBlocks) {
   EXPECT_EQ(decode_workers(config.decode, test::hopper()), 4 * 2 * 2);  // of two blocks each
   config.decode.shape.kv_len = 1 << 20;
   EXPECT_EQ(decode_workers(config.decode, test::hopper()) % 132, 0);
+}
+
+// Of the same numbers on every machine.
+TEST(PagedLengths, ChatsAreMostlyShort) {
+  PagedConfig config = paged_config();
+  config.lengths = "chat";
+  config.decode.shape.batch = 4001;
+  config.decode.shape.kv_len = 8192;
+  std::vector<int64_t> lengths = config.sequence_lengths();
+  EXPECT_EQ(lengths.front(), 8192);
+  lengths.erase(lengths.begin());
+  EXPECT_EQ((std::vector<int64_t>(lengths.begin(), lengths.begin() + 6)),
+            (std::vector<int64_t>{409, 1012, 663, 3007, 452, 2511}));
+  std::ranges::sort(lengths);
+  const auto at = [&](double share) { return static_cast<double>(lengths[static_cast<size_t>(share * 4000)]); };
+  EXPECT_NEAR(at(0.5), 2048, 0.05 * 2048);
+  EXPECT_NEAR(at(0.1587), 2048 / std::exp2(1.5), 0.1 * 2048 / std::exp2(1.5));
+  EXPECT_NEAR(at(0.8413), 2048 * std::exp2(1.5), 0.1 * 2048 * std::exp2(1.5));
+  EXPECT_EQ(at(0.95), 8192);
+  EXPECT_GE(lengths.front(), 1);
+  for (const int64_t kv_len : {1, 2, 3, 7}) {
+    config.decode.shape.kv_len = kv_len;
+    for (const int64_t length : config.sequence_lengths()) EXPECT_TRUE(length >= 1 && length <= kv_len) << length;
+  }
+}
+
+TEST(PagedTable, FiguresCountEmptySlotsAndGaps) {
+  PagedConfig config = paged_config();
+  const std::vector<int64_t> lengths = config.sequence_lengths();
+  int64_t tokens = 0, pages = 0;
+  for (const int64_t length : lengths) tokens += length, pages += (length + 15) / 16;
+  const auto empty = [&](int64_t slots) { return 1 - static_cast<double>(tokens) / static_cast<double>(slots); };
+  EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(16 * pages));
+  EXPECT_EQ(pool_figures(config).fragmentation, 0);
+  config.page_order = "reversed";
+  EXPECT_EQ(pool_figures(config).fragmentation, 1);
+  config.page_order = "identity";
+  config.decode.page_size = 1;
+  EXPECT_EQ(pool_figures(config).waste, 0);
+  config.decode.page_size = 0;
+  EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "room for kv_len each";
+  config.lengths = "equal";
+  config.decode.page_size = 16;
+  config.decode.shape.kv_len = 136;  // 8 and a half pages, 2 of them shared
+  config.page_order = "shared";
+  EXPECT_DOUBLE_EQ(pool_figures(config).waste, 4. * 8 / (16 * (4 * 9 - 3 * 2)));
+  EXPECT_DOUBLE_EQ(pool_figures(config).fragmentation, 3. / (4 * 8)) << "from the shared pages to one's own";
 }
 
 TEST(PagedTable, SharedPagesAreThoseOfTheFirstSequence) {
