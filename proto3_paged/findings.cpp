@@ -26,6 +26,7 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
                                     {"workers", "0"},
                                     {"reduce", "last"},
                                     {"append", "none"},
+                                    {"cascade", "0"},
                                     {"block_c", "64"}}) {
     if (!but.contains(axis) && !has(result, axis, value)) return false;
   }
@@ -211,6 +212,30 @@ Claim append_cost() {
                  "time of the fused launch / time where the tokens are in the cache", "<=", 1.13, expectation},
                 "fused", "none", "Decoding that turns and writes new tokens itself",
                 {"Append tokens while decoding.", "Append tokens before decoding."});
+}
+
+/// What all sequences begin with, read once. A copy of the prefix in a cache that is warm may cost little.
+Claim cascade() {
+  Claim claim = against_one(
+      {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
+       "time with the prefix read once / time where each sequence reads it, over the same ratio of bytes", "<=", 1.1,
+       expectation},
+      "cascade", "0", "",
+      {"Read what sequences share once.", "Have each sequence read what it shares, at loads like this one."});
+  claim.takes = [](const Measurement& result) { return is_plain(result, {"cascade", "page_order"}); };
+  claim.figure = [](const Evidence& evidence) {
+    const double share = evidence.results.back()->work->bytes / evidence.results.front()->work->bytes;
+    const Estimate& ratio = evidence.comparisons.back()->ratio;
+    return Estimate{ratio.value / share, ratio.ci_lo / share, ratio.ci_hi / share};
+  };
+  claim.title =
+      "A cascade takes {compare.ratio:.3f} of the time where {values.contender.batch} sequences share "
+      "{values.contender.shared_pct} % of {values.contender.kv_len} tokens";
+  claim.content =
+      "Where {values.contender.batch} sequences share {values.contender.shared_pct} % of {values.contender.kv_len} "
+      "tokens, reading these once takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) "
+      "of the time in which each sequence reads them; the noise floor of the pair is {compare.aa_floor:.4f}.";
+  return claim;
 }
 
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
@@ -407,6 +432,7 @@ std::vector<Claim> paged_claims(const DeviceInfo& device) {
           int8_error(),
           append_fused(),
           append_cost(),
+          cascade(),
           waste(),
           viability(device)};
 }

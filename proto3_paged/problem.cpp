@@ -119,7 +119,9 @@ PagedConfig PagedConfig::from(const Case& config) {
                        .cache_layout = config.text("cache_layout"),
                        .page_order = config.text("page_order"),
                        .lengths = config.text("lengths"),
-                       .append = config.text("append")};
+                       .append = config.text("append"),
+                       .shared_pct = config.integer("shared_pct"),
+                       .cascade = config.integer("cascade") != 0};
   if (paged.append == "none") return paged;
   const int64_t rotary_dim = config.integer("rotary_dim");
   paged.decode.appends = paged.append == "fused";
@@ -154,15 +156,21 @@ std::vector<int64_t> PagedConfig::sequence_lengths() const {
 bool PagedConfig::same_inputs(const PagedConfig& other) const {
   return decode.shape == other.decode.shape && decode.dtype == other.decode.dtype &&
          decode.cache_dtype == other.decode.cache_dtype && decode.out_dtype == other.decode.out_dtype &&
-         lengths == other.lengths && (append == "none") == (other.append == "none") && rope() == other.rope() &&
-         (!has_scales(decode.cache_dtype) || tokens_of_page(*this) == tokens_of_page(other));
+         lengths == other.lengths && shared_pct == other.shared_pct && (append == "none") == (other.append == "none") &&
+         rope() == other.rope() && (!has_scales(decode.cache_dtype) || tokens_of_page(*this) == tokens_of_page(other));
 }
 
-int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len / 4; }
+int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len * config.shared_pct / 100; }
+
+/// Tokens on the pages that all sequences share.
+int64_t shared_prefix(const PagedConfig& config) {
+  const int64_t tokens = tokens_of_page(config);
+  return config.page_order == "shared" ? shared_tokens(config) / tokens * tokens : 0;
+}
 
 PageTable page_table(const PagedConfig& config) {
   const int64_t batch = config.decode.shape.batch, tokens = tokens_of_page(config);
-  const int64_t shared = config.page_order == "shared" ? shared_tokens(config) / tokens : 0;
+  const int64_t shared = shared_prefix(config) / tokens;
   const std::vector<int64_t> lengths = config.sequence_lengths();
   PageTable table;
   table.max_pages = (config.decode.shape.kv_len + tokens - 1) / tokens;
@@ -212,7 +220,14 @@ PoolFigures pool_figures(const PagedConfig& config) {
 Plan paged_plan(const Case& config, const Setting& setting) {
   const PagedConfig paged = PagedConfig::from(config);
   const std::vector<int64_t> lengths = paged.sequence_lengths();
-  Plan plan = decode_plan(paged.decode, setting.device, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  const int64_t keys = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (paged.cascade) {
+    if (paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
+      return {.unable = "cascade 1: it goes with page_order shared, lengths equal and append none"};
+    }
+    return cascade_plan(paged.decode, setting.device, keys, shared_prefix(paged));
+  }
+  Plan plan = decode_plan(paged.decode, setting.device, keys);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, setting.device);
   if (!append.unable.empty()) return append;
@@ -343,8 +358,7 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
       inputs_(std::move(inputs)),
       config_(config),
       pages_(page_table(config)),
-      hooks_(std::move(hooks)),
-      launch_(device, pipelines, config.decode, hooks_ ? &*hooks_ : nullptr) {
+      hooks_(std::move(hooks)) {
   const auto rows =
       static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads * config.decode.shape.q_len);
   k_ = scattered(device, config_, pages_, inputs_->k);
@@ -378,6 +392,15 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
               .new_v_strides = inputs_->new_v.strides(),
               .cosines = static_cast<const float*>(inputs_->cosines.data()),
               .sines = static_cast<const float*>(inputs_->sines.data())};
+  if (config_.cascade) {
+    const int64_t prefix = shared_prefix(config_);
+    cascade_.emplace(device, pipelines, config_.decode, prefix);
+    std::vector<int> own;
+    for (const int64_t length : inputs_->lengths) own.push_back(static_cast<int>(length - prefix));
+    own_lengths_ = uploaded(device, own);
+  } else {
+    launch_.emplace(device, pipelines, config_.decode, hooks_ ? &*hooks_ : nullptr);
+  }
   if (config_.append != "chain") return;
   rope_.emplace(device, pipelines, config_.rope(), rope_shape(config_));
   append_.emplace(device, pipelines, config_.decode);
@@ -401,7 +424,8 @@ void PagedProblem::encode(CommandEncoder& encoder) const {
                             .offsets = static_cast<const int*>(inputs_->offsets.data())});
     append_->encode(encoder, tensors_);
   }
-  launch_.encode(encoder, tensors_);
+  if (cascade_) return cascade_->encode(encoder, tensors_, static_cast<const int*>(own_lengths_.data()));
+  launch_->encode(encoder, tensors_);
 }
 
 void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const {
@@ -452,8 +476,9 @@ void PagedProblem::check_new_rows(Check& check) const {
 
 Json PagedProblem::values() const {
   const PoolFigures pool = pool_figures(config_);
-  Json values = {{"workers", launch_.workers()},
-                 {"threadgroup_bytes", launch_.threadgroup_bytes()},
+  const DecodeLaunch& launch = cascade_ ? cascade_->own() : *launch_;
+  Json values = {{"workers", launch.workers()},
+                 {"threadgroup_bytes", launch.threadgroup_bytes()},
                  {"waste", pool.waste},
                  {"fragmentation", pool.fragmentation}};
   if (has_scales(config_.decode.cache_dtype)) values["cache_error"] = inputs_->cache_error(hooks_ ? &*hooks_ : nullptr);
@@ -523,7 +548,8 @@ Check PagedProblem::check() {
     check.rows_checked += static_cast<int64_t>(want.rows.size());
   }
   check_new_rows(check);
-  if (!launch_.at_rest()) check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
+  if (!(cascade_ ? cascade_->at_rest() : launch_->at_rest()))
+    check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
   for (const Buffer* buffer :
        {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &k_scales_, &v_scales_, &table_, &o_, &lse_}) {
     if (!buffer->guards_intact()) check.fail("a guard band was overwritten");

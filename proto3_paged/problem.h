@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/experiment/experiment.h"
+#include "proto3_paged/cascade.h"
 #include "proto3_paged/decode.h"
 
 namespace attn {
@@ -25,6 +26,8 @@ struct PagedConfig {
   /// How the last q_len tokens of a sequence get into the cache: "none": they are there; "fused": decode turns and
   /// writes them; "chain": a launch turns Q and K, and one writes K and V.
   std::string append = "none";
+  int64_t shared_pct = 25;  // of kv_len, the tokens that all sequences begin with
+  bool cascade = false;     // the pages that all sequences share are read once for all of them
 
   static PagedConfig from(const Case& config);
   /// Tokens of each sequence; the same in every run.
@@ -51,7 +54,7 @@ struct PoolFigures {
   double fragmentation = 0;  // the share of neighbours in a row whose second page does not follow the first one
 };
 PoolFigures pool_figures(const PagedConfig& config);
-/// Tokens that all sequences begin with, whatever their pages: a quarter of kv_len.
+/// Tokens that all sequences begin with, whatever their pages.
 int64_t shared_tokens(const PagedConfig& config);
 
 Plan paged_plan(const Case& config, const Setting& setting);
@@ -115,7 +118,9 @@ class PagedProblem : public Problem {
   Buffer turned_q_, turned_k_;  // of a chain
   std::optional<RopeLaunch> rope_;
   std::optional<AppendLaunch> append_;
-  DecodeLaunch launch_;
+  Buffer own_lengths_;  // of a cascade
+  std::optional<DecodeLaunch> launch_;
+  std::optional<CascadeLaunch> cascade_;
   DecodeTensors tensors_;
 };
 

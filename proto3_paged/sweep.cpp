@@ -13,12 +13,14 @@ std::vector<AxisInfo> paged_axes() {
   std::vector<AxisInfo> axes = {
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
-       "where pages lie in the pool: by sequence, from the end, anywhere, or, of the first quarter of kv_len, one copy "
-       "for all sequences",
+       "where pages lie in the pool: by sequence, from the end, anywhere, or, of what all sequences begin with, one "
+       "copy",
        {"identity", "reversed", "random", "shared"},
        0,
        0,
        1},
+      {"shared_pct", "of kv_len, what all sequences begin with, whatever their pages; in percent", {}, 1, 99, 1},
+      {"cascade", "1: with page_order=shared the shared pages are read once for all sequences", {}, 0, 1, 1},
       {"cache_layout", "order of a page: tokens, heads, dim; or heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
       {"workers", "threadgroups that share the blocks of keys out; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
@@ -57,7 +59,8 @@ std::vector<AxisInfo> paged_axes() {
 }
 
 std::vector<std::string> paged_compared_axes() {
-  return {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cache_dtype", "append"};
+  return {"page_size", "page_order",  "cache_layout", "workers", "reduce",
+          "block_c",   "cache_dtype", "append",       "cascade"};
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
@@ -91,6 +94,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
   add({integers("page_size", {64}), integers("head_dim", {64})});
+  const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
+  add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
   // TinyLlama-1.1B and Llama-3-8B.
   const auto add_models = [&](int64_t sequences, int64_t tokens) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
@@ -101,6 +106,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   add_models(1, 1024);
   if (!full) return sweep;
+  add({integers("batch", {2, 8, cuda ? 128 : 16}), short_ones, pages, shared, integers("shared_pct", {25, 75, 95}),
+       cascade});
   add_models(1, 4096);
   add_models(16, 4096);
   add({either, integers("head_dim", {64, 96, 192, 256})});
@@ -136,6 +143,8 @@ void complete_paged(Case& config, const DeviceInfo& /*device*/) {
     config.set("rotary_dim", int64_t{0});
     config.set("rope_pairing", std::string("half_split"));
   }
+  otherwise("shared_pct", int64_t{25});
+  otherwise("cascade", int64_t{0});
   otherwise("cache_layout", std::string("nhd"));
   otherwise("workers", int64_t{0});
   otherwise("reduce", std::string("last"));

@@ -22,7 +22,7 @@ class PagedCliTest : public test::ProgramTest {
 constexpr const char* small_shape =
     "--device cpu:threads=2 --budget 4 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
     "--axis kv_heads=2 --axis page_order=identity --axis cache_layout=nhd --axis workers=2 --axis lengths=ragged "
-    "--axis block_c=64 ";
+    "--axis block_c=64 --axis cascade=0 --axis shared_pct=25 ";
 
 TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(std::string(small_shape) +
@@ -75,6 +75,8 @@ TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
                                                      {"--axis cache_dtype=f64", "int8"},
                                                      {"--axis dtype=e4m3", "bf16"},
                                                      {"--axis append=copy", "chain"},
+                                                     {"--axis cascade=2", "cascade"},
+                                                     {"--axis shared_pct=100", "99"},
                                                      {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
                                                      {"--axis append=fused --axis rotary_dim=7", "rotary_dim"},
                                                      {"--axis q_len=17", "16"},

@@ -6,7 +6,7 @@
 
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
-#include "proto3_paged/decode.h"
+#include "proto3_paged/cascade.h"
 #include "proto3_paged/tests/append_mutations.h"
 #include "proto3_paged/tests/compiled_config.h"
 
@@ -44,6 +44,16 @@ TEST_F(PagedCudaCompileTest, NewTokens) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(PagedCudaCompileTest, Cascades) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Plan plan = cascade_plan(compiled_config(dtype, dtype, 1), test::hopper(), 1024, 256);
+    ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
+    for (const Launch& launch : plan.launches) {
+      EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
     }
   }
 }

@@ -76,10 +76,11 @@ std::vector<Comparison> paged_comparisons(const DeviceInfo& device, const std::v
 }
 
 TEST(PagedFindings, PairsDifferInTheClaimsAxisAlone) {
-  const std::map<std::string, std::string> axes = {
-      {"paging", "page_size"},       {"page_order", "page_order"}, {"cache_layout", "cache_layout"},
-      {"reduce", "reduce"},          {"workers", "workers"},       {"packing", "q_heads"},
-      {"eight_bits", "cache_dtype"}, {"append_fused", "append"},   {"append_cost", "append"}};
+  const std::map<std::string, std::string> axes = {{"paging", "page_size"},          {"page_order", "page_order"},
+                                                   {"cache_layout", "cache_layout"}, {"reduce", "reduce"},
+                                                   {"workers", "workers"},           {"packing", "q_heads"},
+                                                   {"eight_bits", "cache_dtype"},    {"append_fused", "append"},
+                                                   {"append_cost", "append"},        {"cascade", "cascade"}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     std::map<std::string, int> of;
     for (const Duel& duel : duels(paged_claims(device), paged_results(device))) {

@@ -440,6 +440,68 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
   }
 }
 
+/// Sequences that share 70 of 100 tokens, read once.
+PagedConfig cascade_config() {
+  PagedConfig config = paged_config();
+  config.lengths = "equal";
+  config.page_order = "shared";
+  config.shared_pct = 70;
+  config.cascade = true;
+  return config;
+}
+
+TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
+  for (const int64_t page_size : {1, 8, 16, 24, 64}) {
+    for (const int64_t group : {1, 3, 8}) {
+      for (const int64_t batch : {1, 2, 5, 40}) {
+        PagedConfig config = cascade_config();
+        config.decode.page_size = page_size;
+        config.decode.shape.batch = batch;
+        config.decode.shape.q_heads = 2 * group;
+        EXPECT_EQ(difference(config), "") << "page_size " << page_size << ", group " << group << ", batch " << batch;
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, CascadesOfEveryTypeAndDimensionAgreeWithTheOracle) {
+  using enum DType;
+  for (const auto& [dtype, cache_dtype] : {std::pair{f32, f32}, {f16, f16}, {bf16, bf16}, {bf16, e4m3}, {bf16, int8}}) {
+    for (const int64_t head_dim : {16, 72, 96, 128, 256}) {
+      for (const bool join_last : {true, false}) {
+        PagedConfig config = cascade_config();
+        config.decode.dtype = config.decode.out_dtype = dtype;
+        config.decode.cache_dtype = cache_dtype;
+        config.decode.shape.head_dim = head_dim;
+        config.decode.join_last = join_last;
+        config.cache_layout = "hnd";
+        if (on_cuda && head_dim == 72 && has_scales(cache_dtype)) continue;
+        EXPECT_EQ(difference(config), "") << name(dtype) << " on " << name(cache_dtype) << ", head_dim " << head_dim;
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, BrokenCascadesAreCaught) {
+  const std::string file = std::string("proto3_paged/kernels/merge") + (on_cuda ? ".cuda.cu" : ".cpu.cpp");
+  using Texts = std::vector<std::pair<const char*, const char*>>;
+  const Texts of_cuda = {{"a.x * of_prefix + b.x * of_own", "a.x * of_prefix + b.x"},
+                         {"of_prefix = exp2_approx(prefix_lse - larger)", "of_prefix = 1"},
+                         {"head) * p.batch + batch", "batch) * p.heads + head"},
+                         {"log2_e * p.own_lse[own]", "p.own_lse[own]"},
+                         {"ln_2 * (larger + __log2f(sum))", "ln_2 * larger"}};
+  const Texts of_cpu = {{"a * weights[0] + b * weights[1]", "a * weights[0] + b"},
+                        {"exp2(Pair{prefix_lse - most, own_lse - most})", "Pair{1, 1}"},
+                        {"head) * p.batch + batch", "batch) * p.heads + head"},
+                        {"log2_e * p.own_lse[own]", "p.own_lse[own]"},
+                        {"(most + __builtin_log2f(sum)) * ln_2", "most * ln_2"}};
+  for (const auto& [from, to] : on_cuda ? of_cuda : of_cpu) {
+    const test::MutatedSources mutated(file, from, to);
+    PipelineCache cache(device(), "");
+    EXPECT_FALSE(run_paged(cascade_config(), device(), cache).check.ok) << from;
+  }
+}
+
 TEST_F(PagedTest, BrokenAppendsAreCaught) {
   for (const test::AppendMutation& mutation : test::append_mutations(on_cuda)) {
     PagedConfig config = appending_config(mutation.append);
@@ -537,6 +599,37 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
   const test::MutatedSources mutated(loads, "0xbfff", "0xffff");
   PipelineCache cache(device(), "");
   EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "a sign that is also part of the exponent";
+}
+
+TEST(PagedPlan, SaysWhatIsNoCascade) {
+  const DecodeConfig config = cascade_config().decode;
+  const auto unable = [](const DecodeConfig& changed, int64_t prefix) {
+    return cascade_plan(changed, test::hopper(), 400, prefix).unable;
+  };
+  EXPECT_EQ(unable(config, 64), "");
+  for (const int64_t prefix : {0, 8, 70, 112}) EXPECT_NE(unable(config, prefix).find("whole pages"), std::string::npos);
+  DecodeConfig changed = config;
+  changed.shape.q_len = 2;
+  EXPECT_NE(unable(changed, 64).find("q_len 2"), std::string::npos);
+  changed = config;
+  changed.page_size = 0;
+  EXPECT_NE(unable(changed, 64).find("page_size 0"), std::string::npos);
+  changed = config;
+  changed.appends = true;
+  EXPECT_NE(unable(changed, 64).find("appended"), std::string::npos);
+}
+
+TEST(PagedPlan, CountsASharedPrefixOnce) {
+  const PagedConfig config = cascade_config();
+  const double once = cascade_plan(config.decode, test::avx2(), 400, 64).work.bytes;
+  const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
+  const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
+  // Queries are read once more; of outputs two are written in f32, and log-sum-exps twice.
+  const double again = 4. * 6 *
+                       (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
+                                                 size_bytes(config.decode.out_dtype)) +
+                        sizeof(float));
+  EXPECT_EQ(each - once, 3 * prefix - again);
 }
 
 TEST(PagedPlan, SaysWhatCannotBeAppended) {
