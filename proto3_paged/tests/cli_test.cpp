@@ -73,6 +73,10 @@ TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
                                                      {"--axis reduce=first", "launch"},
                                                      {"--axis lengths=odd", "ragged"},
                                                      {"--axis cache_dtype=f64", "int8"},
+                                                     {"--axis alibi=2", "1"},
+                                                     {"--axis soft_cap=-1", "1000"},
+                                                     {"--axis window_left=-2", "-1"},
+
                                                      {"--axis dtype=e4m3", "bf16"},
                                                      {"--axis append=copy", "chain"},
                                                      {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
