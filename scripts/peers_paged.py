@@ -7,8 +7,9 @@ One query for each sequence, over a contiguous cache, over pages of 16, and with
 appended to a contiguous cache. All sides take turns, round by round; ratios are taken round by round. Peers are timed
 as scripts/peers_gpu.py does: a CUDA graph fills twice the last-level cache before each launch. Ours is the program
 itself, which times from cold caches in the same way, on values of its own, and checks them against its oracle; the
-peers' answers are compared with each other, but for those with a new token. A peer that is not there, or does not run a row, is left out, and one line says why.
---page writes the table into docs/peers.md; --from needs neither PyTorch nor a GPU.
+peers' answers are compared with each other, but for those with a new token. A peer that is not there, or does not run
+a row, is left out, and one line says why. --page writes the table into docs/peers.md; --from needs neither PyTorch
+nor a GPU.
 """
 
 import json
