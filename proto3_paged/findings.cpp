@@ -27,6 +27,10 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
                                     {"reduce", "last"},
                                     {"append", "none"},
                                     {"cascade", "0"},
+                                    {"alibi", "0"},
+                                    {"soft_cap", "0"},
+                                    {"sinks", "0"},
+                                    {"window_left", "-1"},
                                     {"block_c", "64"}}) {
     if (!but.contains(axis) && !has(result, axis, value)) return false;
   }
@@ -186,6 +190,38 @@ Claim eight_bits() {
       "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time over a cache of "
       "{values.baseline.cache_dtype}, with page_size={values.contender.page_size}; the noise floor of the pair is "
       "{compare.aa_floor:.4f}.";
+  return claim;
+}
+
+/// A modifier of the scores against plain attention.
+Claim score_cost(const std::string& axis, const std::string& what) {
+  return against_one(
+      {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
+      axis, "0", what + " ({values.contender." + axis + "})",
+      {"Take the modifier without thought of its time: decoding waits for memory.",
+       "Expect decoding to cost the modifier's arithmetic beside the memory's time."});
+}
+
+/// A window against all keys: what is left beside the keys that are seen is the launch, and the join of parts.
+Claim window() {
+  Claim claim =
+      against_one({"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
+                   "time with a window / time without, over the share of keys that it leaves", "<=", 1.5, expectation},
+                  "window_left", "-1", "A window of {values.contender.window_left} keys",
+                  {"Expect the time of decoding to follow the window.",
+                   "Expect less than the window's share: the window is short for a launch."});
+  const auto share = [](const Evidence& evidence) {
+    return evidence.results.back()->work->flops / evidence.results.front()->work->flops;
+  };
+  claim.figure = [share](const Evidence& evidence) -> Estimate {
+    const Estimate& ratio = evidence.comparisons.back()->ratio;
+    const double left = share(evidence);
+    return {ratio.value / left, ratio.ci_lo / left, ratio.ci_hi / left};
+  };
+  claim.content += " It leaves {values.keys_pct:.2f} % of the keys: {estimate.value:.3f} of that share.";
+  claim.complete = [share](Conclusion& conclusion, const Evidence& evidence) {
+    conclusion.values["keys_pct"] = 100 * share(evidence);
+  };
   return claim;
 }
 
@@ -430,6 +466,9 @@ std::vector<Claim> paged_claims(const DeviceInfo& device) {
           packing(),
           eight_bits(),
           int8_error(),
+          score_cost("alibi", "ALiBi"),
+          score_cost("soft_cap", "A soft cap"),
+          window(),
           append_fused(),
           append_cost(),
           cascade(),

@@ -112,6 +112,24 @@ AttentionShape shape_of(const PagedConfig& config, int64_t length) {
   return shape;
 }
 
+/// Of one sequence: its queries are its last tokens.
+ModifiedAttention modified(const PagedConfig& config, int64_t length) {
+  return {config.modifiers, {.variant = "tuned", .shape = shape_of(config, length), .dtype = config.decode.dtype}};
+}
+
+/// What decoding takes of them: it has no mask hook.
+AttentionHooks without_mask(AttentionHooks hooks) {
+  hooks.includes.erase("common/attention/kernels/mask.h");
+  hooks.constants.erase("BLOCK_SPARSE");
+  return hooks;
+}
+
+/// Tokens of a sequence that some of its queries see.
+int64_t keys_seen(const PagedConfig& config, int64_t length) {
+  const ModifiedAttention one = modified(config, length);
+  return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
+}
+
 }  // namespace
 
 PagedConfig PagedConfig::from(const Case& config) {
@@ -122,6 +140,10 @@ PagedConfig PagedConfig::from(const Case& config) {
                        .append = config.text("append"),
                        .shared_pct = config.integer("shared_pct"),
                        .cascade = config.integer("cascade") != 0};
+  paged.modifiers.alibi = config.integer("alibi") != 0;
+  paged.modifiers.soft_cap = config.integer("soft_cap");
+  paged.modifiers.sinks = config.integer("sinks") != 0;
+  paged.modifiers.window_left = config.integer("window_left");
   if (paged.append == "none") return paged;
   const int64_t rotary_dim = config.integer("rotary_dim");
   paged.decode.appends = paged.append == "fused";
@@ -217,17 +239,32 @@ PoolFigures pool_figures(const PagedConfig& config) {
   return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours)};
 }
 
+std::optional<AttentionHooks> paged_hooks(const PagedConfig& config) {
+  if (!config.modifiers.change_kernel()) return {};
+  std::vector<ScoreFunction> references;
+  for (const int64_t length : config.sequence_lengths())
+    references.push_back(modified(config, length).hooks().reference);
+  AttentionHooks hooks = without_mask(modified(config, config.decode.shape.kv_len).hooks());
+  hooks.reference = [references](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    references[static_cast<size_t>(batch)](scores, 0, head, q);
+  };
+  return hooks;
+}
+
 Plan paged_plan(const Case& config, const Setting& setting) {
   const PagedConfig paged = PagedConfig::from(config);
   const std::vector<int64_t> lengths = paged.sequence_lengths();
-  const int64_t keys = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  int64_t keys = 0;
+  for (const int64_t length : lengths) keys += keys_seen(paged, length);
+  std::optional<AttentionHooks> hooks;
+  if (paged.modifiers.change_kernel()) hooks = without_mask(modified(paged, paged.decode.shape.kv_len).texts());
   if (paged.cascade) {
-    if (paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
-      return {.unable = "cascade 1: it goes with page_order shared, lengths equal and append none"};
+    if (hooks || paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
+      return {.unable = "cascade 1: it goes with page_order shared, lengths equal, append none and no modifier"};
     }
     return cascade_plan(paged.decode, setting.device, keys, shared_prefix(paged));
   }
-  Plan plan = decode_plan(paged.decode, setting.device, keys);
+  Plan plan = decode_plan(paged.decode, setting.device, keys, hooks ? &*hooks : nullptr);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, setting.device);
   if (!append.unable.empty()) return append;
@@ -327,16 +364,17 @@ ReferenceRows PagedInputs::answer(size_t b, const Tensor& keys, const Tensor& va
 }
 
 const std::vector<ReferenceRows>& PagedInputs::reference(const AttentionHooks* hooks) {
-  for (size_t b = reference_.size(); b < lengths.size(); ++b) {
+  std::vector<ReferenceRows>& rows = references_[hooks ? hooks->name : ""];
+  for (size_t b = rows.size(); b < lengths.size(); ++b) {
     const auto cached = [&](const Tensor& tensor, const std::vector<float>& scales) {
       Tensor one = sequence_of(tensor, static_cast<int64_t>(b), lengths[b]);
       if (scales.empty()) return one;
       const size_t own = scales.size() / lengths.size();
       return dequantised(one, tokens_of_page(config), std::span(scales).subspan(b * own, own));
     };
-    reference_.push_back(answer(b, cached(k, k_scales), cached(v, v_scales), hooks));
+    rows.push_back(answer(b, cached(k, k_scales), cached(v, v_scales), hooks));
   }
-  return reference_;
+  return rows;
 }
 
 double PagedInputs::cache_error(const AttentionHooks* hooks) {
@@ -566,7 +604,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> p
       inputs = std::make_shared<PagedInputs>(lab.device(), paged, lab.seed());
       last = inputs;
     }
-    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), inputs, paged);
+    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), inputs, paged, paged_hooks(paged));
   };
 }
 

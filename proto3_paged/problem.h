@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/attention/modifiers.h"
 #include "common/experiment/experiment.h"
 #include "proto3_paged/cascade.h"
 #include "proto3_paged/decode.h"
@@ -26,8 +28,9 @@ struct PagedConfig {
   /// How the last q_len tokens of a sequence get into the cache: "none": they are there; "fused": decode turns and
   /// writes them; "chain": a launch turns Q and K, and one writes K and V.
   std::string append = "none";
-  int64_t shared_pct = 25;  // of kv_len, the tokens that all sequences begin with
-  bool cascade = false;     // the pages that all sequences share are read once for all of them
+  int64_t shared_pct = 25;   // of kv_len, the tokens that all sequences begin with
+  bool cascade = false;      // the pages that all sequences share are read once for all of them
+  Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
 
   static PagedConfig from(const Case& config);
   /// Tokens of each sequence; the same in every run.
@@ -57,12 +60,16 @@ PoolFigures pool_figures(const PagedConfig& config);
 /// Tokens that all sequences begin with, whatever their pages.
 int64_t shared_tokens(const PagedConfig& config);
 
+/// Those of the modifiers, none where all are off; for the oracle each sequence has its own length.
+std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
+
+/// The work of a window is that of the keys that some query sees.
 Plan paged_plan(const Case& config, const Setting& setting);
 
 /// Queries, keys and values of one shape, with the oracle's answer: what the cases of one comparison share.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
-  /// The oracle's answer for each sequence, computed once, with the hooks of the first who asks.
+  /// The oracle's answer for each sequence, computed once for each name of hooks.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
   /// Of a cache of 8 bits: the root of the mean square by which the oracle's O errs where it reads the cache instead of
   /// the values that were drawn, as a share of that of O.
@@ -83,7 +90,7 @@ struct PagedInputs {
   ReferenceRows answer(size_t sequence, const Tensor& keys, const Tensor& values, const AttentionHooks* hooks) const;
 
   Tensor drawn_k_, drawn_v_;  // of a cache of 8 bits, in f32
-  std::vector<ReferenceRows> reference_;
+  std::map<std::string, std::vector<ReferenceRows>> references_;
 };
 
 class PagedProblem : public Problem {

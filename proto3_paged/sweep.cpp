@@ -6,8 +6,15 @@
 #include <vector>
 
 #include "common/attention/axes.h"
+#include "common/attention/modifiers.h"
 
 namespace attn {
+namespace {
+
+// Of those of proto7_variants.
+const std::vector<std::string> modifiers = {"alibi", "soft_cap", "sinks", "window_left"};
+
+}  // namespace
 
 std::vector<AxisInfo> paged_axes() {
   std::vector<AxisInfo> axes = {
@@ -47,6 +54,9 @@ std::vector<AxisInfo> paged_axes() {
        1},
       {"rotary_dim", "of a row, elements that turn where tokens are appended; 0: all", {}, 0, 512, 2},
       {"rope_pairing", "which elements turn together", {"half_split", "interleaved"}, 0, 0, 1}};
+  for (AxisInfo& axis : modifier_infos()) {
+    if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(std::move(axis));
+  }
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
     if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens", axis.max = 16;
@@ -59,8 +69,10 @@ std::vector<AxisInfo> paged_axes() {
 }
 
 std::vector<std::string> paged_compared_axes() {
-  return {"page_size", "page_order",  "cache_layout", "workers", "reduce",
-          "block_c",   "cache_dtype", "append",       "cascade"};
+  std::vector<std::string> axes = {"page_size", "page_order",  "cache_layout", "workers", "reduce",
+                                   "block_c",   "cache_dtype", "append",       "cascade"};
+  axes.insert(axes.end(), modifiers.begin(), modifiers.end());
+  return axes;
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
@@ -105,9 +117,18 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
     }
   };
   add_models(1, 1024);
+  const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
+  const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
+  for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
   if (!full) return sweep;
   add({integers("batch", {2, 8, cuda ? 128 : 16}), short_ones, pages, shared, integers("shared_pct", {25, 75, 95}),
        cascade});
+  add({long_one, pages, sinks});
+  add({long_one, pages, alibi, soft_cap, sinks, window});
+  add({long_one, integers("page_size", {0}), integers("window_left", {1024, 4096})});
+  for (const Axis& modifier : {alibi, soft_cap, integers("window_left", {512})}) {
+    add({batch, short_ones, ragged, pages, modifier});
+  }
   add_models(1, 4096);
   add_models(16, 4096);
   add({either, integers("head_dim", {64, 96, 192, 256})});
@@ -136,6 +157,9 @@ void complete_paged(Case& config, const DeviceInfo& /*device*/) {
   otherwise("page_size", int64_t{0});
   otherwise("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
+  for (const auto& [axis, off] : modifier_axes()) {
+    if (std::ranges::find(modifiers, axis) != modifiers.end()) otherwise(axis.c_str(), off);
+  }
   otherwise("append", std::string("none"));
   otherwise("rotary_dim", int64_t{0});
   otherwise("rope_pairing", std::string("half_split"));

@@ -34,32 +34,9 @@ std::vector<AxisInfo> variants_axes() {
        {"index", "copy"},
        0,
        0,
-       1},
-      {"alibi", "1: a penalty by distance, of a slope for each head", {}, 0, 1, 1},
-      {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
-      {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
-      {"score_by",
-       "how alibi, soft_cap and bias come into the kernel: as constants, what is off is not compiled; at run time, one "
-       "kernel has all and branches; or in a function that is never inlined",
-       {"constant", "run_time", "noinline"},
-       0,
-       0,
-       1},
-      {"sinks", "1: a logit for each head in the denominator", {}, 0, 1, 1},
-      {"window_left", "keys before its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
-      {"window_right", "keys behind its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
-      {"prefix", "keys that every query sees beside the causal ones; 0: none", {}, 0, longest_sequence, 1},
-      {"documents",
-       "a query sees its own document alone, of so many keys on average; 0: all",
-       {},
-       0,
-       longest_sequence,
-       1},
-      {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1},
-      {"global_tokens", "with a window: first tokens that see all and that all see; 0: none", {}, 0, 4096, 1},
-      {"block_sparse", "per cent of the blocks of 128 x 128 positions that are seen; 0: all", {}, 0, 99, 1},
-      {"window_by", "what the window is: a range of keys, or a mask", {"range", "mask"}, 0, 0, 1},
-      {"lists", "1: masks have lists of key blocks; 0: each pair is asked for", {}, 0, 1, 1},
+       1}};
+  for (AxisInfo& axis : modifier_infos()) axes.push_back(std::move(axis));
+  const std::vector<AxisInfo> others = {
       {"rope",
        "rotary positions. before: a launch turns Q and K; query: it turns K, and the attention kernel Q; kernel: the "
        "attention kernel turns both",
@@ -81,6 +58,7 @@ std::vector<AxisInfo> variants_axes() {
       {"rope_in_place", "1: a launch before attention writes where it reads", {}, 0, 1, 1},
       {"score_function", "a function of yours changes the scores (--score-function)", {"none"}, 0, 0, 1},
       {"mask_function", "a function of yours hides pairs (--mask-function)", {"none"}, 0, 0, 1}};
+  axes.insert(axes.end(), others.begin(), others.end());
   for (AxisInfo& axis : flash_axes()) axes.push_back(std::move(axis));
   return axes;
 }

@@ -247,10 +247,11 @@ def table(rows, about):
     return "".join(lines)
 
 
-def arguments(description, seconds, device="cuda:0", library=ROOT / "build/gpu/libattention_c.so"):
+def arguments(description, seconds, device="cuda:0", library=ROOT / "build/gpu/libattention_c.so",
+              option="--library"):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default=device)
-    parser.add_argument("--library", type=pathlib.Path, default=library)
+    parser.add_argument(option, dest="library", type=pathlib.Path, default=library)
     parser.add_argument("--seconds", type=float, default=seconds, help="device time per shape")
     parser.add_argument("--out", type=pathlib.Path, help="rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")

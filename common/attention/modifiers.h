@@ -51,6 +51,8 @@ FlashConfig modified_config(const Case& config);
 
 /// The axes of Modifiers and of the user's functions, each with what turns it off; rotary_axes() say more of `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
+/// What a user may say of them, but for `rope` and the user's functions.
+std::vector<AxisInfo> modifier_infos();
 /// The names of those that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
 

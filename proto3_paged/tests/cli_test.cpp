@@ -22,7 +22,7 @@ class PagedCliTest : public test::ProgramTest {
 constexpr const char* small_shape =
     "--device cpu:threads=2 --budget 4 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
     "--axis kv_heads=2 --axis page_order=identity --axis cache_layout=nhd --axis workers=2 --axis lengths=ragged "
-    "--axis block_c=64 --axis cascade=0 --axis shared_pct=25 ";
+    "--axis block_c=64 --axis cascade=0 --axis shared_pct=25 --axis alibi=0 --axis soft_cap=0 --axis window_left=-1 ";
 
 TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(std::string(small_shape) +
@@ -73,6 +73,10 @@ TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
                                                      {"--axis reduce=first", "launch"},
                                                      {"--axis lengths=odd", "ragged"},
                                                      {"--axis cache_dtype=f64", "int8"},
+                                                     {"--axis alibi=2", "1"},
+                                                     {"--axis soft_cap=-1", "1000"},
+                                                     {"--axis window_left=-2", "-1"},
+
                                                      {"--axis dtype=e4m3", "bf16"},
                                                      {"--axis append=copy", "chain"},
                                                      {"--axis cascade=2", "cascade"},

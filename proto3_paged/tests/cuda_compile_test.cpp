@@ -7,6 +7,7 @@
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
 #include "proto3_paged/cascade.h"
+#include "proto3_paged/problem.h"
 #include "proto3_paged/tests/append_mutations.h"
 #include "proto3_paged/tests/compiled_config.h"
 
@@ -24,6 +25,24 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
       for (const Launch& launch : plan.launches) {
         EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
+      }
+    }
+  }
+}
+
+TEST_F(PagedCudaCompileTest, Modifiers) {
+  using enum DType;
+  const Modifiers all{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100};
+  for (const Modifiers& modifiers : {Modifiers{.alibi = true}, Modifiers{.window_left = 100}, all}) {
+    for (const auto& [dtype, cache_dtype] : {std::pair{f32, f32}, {f16, f16}, {bf16, bf16}, {bf16, int8}}) {
+      for (const int64_t q_len : {1, 4}) {
+        const PagedConfig config{.decode = compiled_config(dtype, cache_dtype, q_len), .modifiers = modifiers};
+        const AttentionHooks hooks = paged_hooks(config).value();
+        const Plan plan = decode_plan(config.decode, test::hopper(), 1024, &hooks);
+        ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
+        for (const Launch& launch : plan.launches) {
+          EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
+        }
       }
     }
   }

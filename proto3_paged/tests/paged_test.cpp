@@ -18,6 +18,7 @@
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 #include "proto3_paged/problem.h"
+#include "proto3_paged/sweep.h"
 #include "proto3_paged/tests/append_mutations.h"
 
 namespace attn {
@@ -513,6 +514,98 @@ TEST_F(PagedTest, BrokenAppendsAreCaught) {
   }
 }
 
+struct NamedModifiers {
+  const char* name;
+  Modifiers modifiers;
+};
+std::vector<NamedModifiers> tested_modifiers() {
+  return {{"ALiBi", {.alibi = true}},
+          {"soft cap", {.soft_cap = 2}},
+          {"sinks", {.sinks = true}},
+          {"window", {.window_left = 37}},
+          {"window of one key", {.window_left = 0}},
+          {"all", {.alibi = true, .sinks = true, .soft_cap = 2, .window_left = 37}}};
+}
+Check check_modified(const PagedConfig& config, PipelineCache& cache = pipelines()) {
+  return run_paged(config, device(), cache, paged_hooks(config)).check;
+}
+
+TEST_F(PagedTest, ModifiersAgreeWithTheOracle) {
+  for (const auto& [name, modifiers] : tested_modifiers()) {
+    for (const int64_t page_size : {0, 16, 24}) {
+      for (const int64_t q_len : {1, 4}) {
+        for (const bool narrow : {false, true}) {
+          PagedConfig config = paged_config();
+          config.modifiers = modifiers;
+          config.decode.page_size = page_size;
+          config.decode.shape.q_len = q_len;
+          config.decode.shape.kv_len = 200;
+          config.decode.workers = 5;
+          if (narrow) config.decode.cache_dtype = DType::int8;
+          const Check check = check_modified(config);
+          EXPECT_TRUE(check.ok) << name << ", page_size " << page_size << ", q_len " << q_len << ", 8 bits " << narrow
+                                << ": " << check.worst;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, AWindowOfEveryKeyIsNone) {
+  PagedConfig config = paged_config();
+  const Decoded plain = run_paged(config);
+  config.modifiers.window_left = config.decode.shape.kv_len;
+  EXPECT_EQ(run_paged(config, device(), pipelines(), paged_hooks(config)).output, plain.output);
+  config.modifiers.window_left = 37;
+  EXPECT_NE(run_paged(config, device(), pipelines(), paged_hooks(config)).output, plain.output);
+}
+
+// Cases with other modifiers share the inputs.
+TEST_F(PagedTest, EachNameOfHooksHasAnAnswerOfItsOwn) {
+  PagedConfig config = paged_config();
+  PagedInputs inputs(device(), config, 7);
+  const std::vector<double> plain = inputs.reference(nullptr).front().o;
+  config.modifiers.alibi = true;
+  const AttentionHooks hooks = paged_hooks(config).value();
+  EXPECT_NE(inputs.reference(&hooks).front().o, plain);
+  EXPECT_EQ(inputs.reference(nullptr).front().o, plain);
+}
+
+TEST_F(PagedTest, BrokenModifiersAreCaught) {
+  struct Mutation {
+    const char *what, *file, *from, *to;
+    Modifiers modifiers;
+  };
+  const std::string folder = "common/attention/kernels/modifiers/";
+  const Mutation mutations[] = {
+      {"sign of ALiBi",
+       "score.h",
+       "static_cast<float>(k - own_key(q, context));",
+       "static_cast<float>(own_key(q, context) - k);",
+       {.alibi = true}},
+      {"slope of another head", "score.h", "slopes)[context.head]", "slopes)[context.head ^ 1]", {.alibi = true}},
+      {"half the cap", "score.h", "return cap * tanh_of", "return cap / 2 * tanh_of", {.soft_cap = 2}},
+      {"sink of another head", "sink.h", "sinks)[context.head]", "sinks)[context.head ^ 1]", {.sinks = true}},
+      {"window one too long",
+       "keys.h",
+       "own - static_cast<int>(WINDOW_LEFT))",
+       "own - 1 - static_cast<int>(WINDOW_LEFT))",
+       {.window_left = 37}},
+      {"window one too short",
+       "keys.h",
+       "own - static_cast<int>(WINDOW_LEFT))",
+       "own + 1 - static_cast<int>(WINDOW_LEFT))",
+       {.window_left = 37}}};
+  for (const Mutation& mutation : mutations) {
+    PagedConfig config = paged_config();
+    config.modifiers = mutation.modifiers;
+    config.decode.shape.q_len = 2;
+    const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
+    PipelineCache cache(device(), "");
+    EXPECT_FALSE(check_modified(config, cache).ok) << mutation.what;
+  }
+}
+
 TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
   if (on_cuda) GTEST_SKIP() << "of the cpu alone";
   for (const auto& [simd_width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
@@ -667,6 +760,29 @@ TEST(PagedPlan, CountsScales) {
   EXPECT_EQ(paged - decode_plan(config, test::avx2(), 160).work.bytes, 10. * 2 * 2 * sizeof(float));
   EXPECT_EQ(decode_plan(config, test::avx2(), 320).work.bytes - decode_plan(config, test::avx2(), 160).work.bytes,
             160. * 2 * 2 * 64);
+}
+
+// Of 100 keys the last query sees 21, and with 3 queries before it they see 24 together.
+TEST(PagedPlan, CountsTheKeysOfAWindow) {
+  Case config;
+  config.set("kv_len", int64_t{100});
+  config.set("batch", int64_t{2});
+  config.set("q_heads", int64_t{3});
+  config.set("kv_heads", int64_t{1});
+  config.set("head_dim", int64_t{64});
+  config.set("dtype", std::string("f32"));
+  const auto work = [&](int64_t q_len, int64_t window_left) {
+    Case one = config;
+    one.set("q_len", q_len);
+    one.set("window_left", window_left);
+    complete_paged(one, test::avx2());
+    return paged_plan(one, {test::avx2()}).work;
+  };
+  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // in two sequences
+  EXPECT_EQ(work(1, -1).bytes - work(1, 20).bytes, 79 * bytes_of_key);
+  EXPECT_EQ(work(4, -1).bytes - work(4, 20).bytes, 76 * bytes_of_key);
+  EXPECT_EQ(work(1, 99).bytes, work(1, -1).bytes);
+  EXPECT_EQ(work(1, 20).flops / work(1, -1).flops, 0.21);
 }
 
 TEST(PagedPlan, CountsTheTokensThatThereAre) {

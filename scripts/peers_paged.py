@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Decoding over a cache on a GPU, bf16: proto3_paged against FlashAttention-3 and FlashInfer, in turns.
+
+    scripts/peers_paged.py [--device cuda:0] [--program FILE] [--seconds 1] [--out peers_paged.json] [--page]
+
+One query for each sequence, over a contiguous cache, over pages of 16, and with a new token that is turned (RoPE) and
+appended to a contiguous cache. All sides take turns, round by round; ratios are taken round by round. Peers are timed
+as scripts/peers_gpu.py does: a CUDA graph fills twice the last-level cache before each launch. Ours is the program
+itself, which times from cold caches in the same way, on values of its own, and checks them against its oracle; the
+peers' answers are compared with each other, but for those with a new token. A peer that is not there, or does not run
+a row, is left out, and one line says why. --page writes the table into docs/peers.md; --from needs neither PyTorch
+nor a GPU.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import peers_gpu as peers
+
+torch = peers.torch
+PAGE_SIZE = 16
+ROUNDS, LAUNCHES = 5, 15  # rounds of each row, and a peer's launches in a round
+BEGIN, END = "<!-- peers-paged:begin -->\n", "<!-- peers-paged:end -->\n"
+# Sequences, tokens of each, query heads, key/value heads, head_dim.
+ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
+        (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
+# What each peer is measured against: page_size and append of ours.
+OURS = {"contiguous": (0, "none"), "paged": (PAGE_SIZE, "none"), "append": (0, "fused")}
+SIDES = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
+
+
+def command(program, device, row, seconds, folder):
+    """Of one run of ours, which measures all its kinds of cache."""
+    axes = dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row), q_len=1, causal=1, dtype="bf16",
+                cache_dtype="bf16", page_size=f"0,{PAGE_SIZE}", append="none,fused", page_order="identity",
+                cache_layout="nhd", workers=0, reduce="last", lengths="equal", block_c=64, cascade=0, alibi=0, soft_cap=0,
+                sinks=0, window_left=-1)
+    return [str(program), "--device", device, "--json", "--quiet", "--budget", str(6 * seconds),
+            "--measurements", str(folder / "measurements.jsonl"), "--out", str(folder / "findings.jsonl"),
+            *(word for name, value in axes.items() for word in ("--axis", f"{name}={value}"))]
+
+
+def cold_seconds(lines):
+    """Median seconds of each kind of cache, and whether all were right, from what a run of ours prints."""
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    found, right = {}, True
+    for record in records:
+        if "case" not in record:
+            continue
+        kind = next((name for name, (page_size, append) in OURS.items()
+                     if (record["case"]["page_size"], record["case"]["append"]) == (page_size, append)), None)
+        if kind is None:
+            continue
+        times = [t["median_s"] for t in record.get("time") or [] if t["scope"] == "device_cold"]
+        if not times:
+            sys.exit(f"peers_paged: ours, {kind}, has no cold time: {record['status']} {record.get('reason') or ''}")
+        found[kind] = times[0]
+        right = right and bool((record["check"] or {}).get("ok"))
+    if set(found) != set(OURS):
+        sys.exit(f"peers_paged: ours measured {sorted(found)} alone")
+    return found, right
+
+
+def ours(*arguments):
+    run = subprocess.run(command(*arguments), stdout=subprocess.PIPE, text=True)
+    if run.returncode not in (0, 1):
+        sys.exit(f"peers_paged: proto3_paged ended with status {run.returncode}")
+    return cold_seconds(run.stdout.splitlines())
+
+
+class FlashAttention3(peers.Peer):
+    """q is [batch, 1, heads, head_dim], caches are [batch or pages, tokens, heads, head_dim]."""
+
+    def __init__(self, function, q, k, v, **options):
+        self.run = lambda: first_of(function(q, k, v, causal=True, **options))
+
+
+class FlashInfer(peers.Peer):
+    def __init__(self, q, k, v, table, last_page):
+        import flashinfer
+        batch, pages = table.shape
+        starts = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * pages
+        rest = torch.full((batch,), last_page, device="cuda", dtype=torch.int32)
+        self.workspace = torch.empty(512 << 20, device="cuda", dtype=torch.uint8)
+        self.wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            self.workspace, "NHD", use_cuda_graph=True, use_tensor_cores=True, paged_kv_indptr_buffer=starts.clone(),
+            paged_kv_indices_buffer=table.flatten().clone(), paged_kv_last_page_len_buffer=rest.clone())
+        self.wrapper.plan(starts, table.flatten(), rest, q.shape[2], k.shape[2], q.shape[3], k.shape[1],
+                          pos_encoding_mode="NONE", q_data_type=q.dtype, kv_data_type=k.dtype)
+        self.run = lambda: self.wrapper.run(q[:, 0], (k, v))[:, None]
+
+
+def first_of(result):
+    return result[0] if isinstance(result, tuple) else result
+
+
+def angles(tokens, dim):
+    """Cosines and sines of each position, as FlashAttention-3 takes them."""
+    frequencies = 10000 ** (-torch.arange(dim // 2, device="cuda", dtype=torch.float64) / (dim // 2))
+    turns = torch.outer(torch.arange(tokens, device="cuda", dtype=torch.float64), frequencies)
+    return turns.cos().bfloat16(), turns.sin().bfloat16()
+
+
+def cache_function():
+    """FlashAttention-3's, and what it is called; or neither."""
+    for module, package in ("flash_attn_interface", "flash-attn-3"), ("fa3_fwd_interface", "fa3-fwd"), \
+                           ("flash_attn_interface", "fa3-fwd"):
+        try:
+            function = peers.importlib.import_module(module).flash_attn_with_kvcache
+            return function, f"{package} {peers.importlib.metadata.version(package)}"
+        except (ImportError, AttributeError):
+            pass
+    return None, None
+
+
+def makers(fa3, row):
+    """What makes each peer, by its name."""
+    batch, tokens, q_heads, kv_heads, dim = row
+    torch.manual_seed(tokens + batch)
+
+    def random(*shape):
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    q, new_k, new_v = random(batch, 1, q_heads, dim), random(batch, 1, kv_heads, dim), random(batch, 1, kv_heads, dim)
+    k, v = random(batch, tokens, kv_heads, dim), random(batch, tokens, kv_heads, dim)
+    pages = tokens // PAGE_SIZE
+    table = torch.arange(batch * pages, device="cuda", dtype=torch.int32).reshape(batch, pages)
+    k_pages, v_pages = (x.view(batch * pages, PAGE_SIZE, kv_heads, dim) for x in (k, v))
+    lengths = torch.full((batch,), tokens, device="cuda", dtype=torch.int32)
+    cosines, sines = angles(tokens, dim)
+    found = {"flashinfer_paged": lambda: FlashInfer(q, k_pages, v_pages, table, PAGE_SIZE)}
+    if fa3:
+        found["fa3_contiguous"] = lambda: FlashAttention3(fa3, q, k, v, cache_seqlens=lengths)
+        found["fa3_paged"] = lambda: FlashAttention3(fa3, q, k_pages, v_pages, cache_seqlens=lengths, page_table=table)
+        # Writes to copies: the others read what was drawn.
+        found["fa3_append"] = lambda: FlashAttention3(fa3, q, k.clone(), v.clone(), k=new_k, v=new_v,
+                                                      cache_seqlens=lengths - 1, rotary_cos=cosines, rotary_sin=sines,
+                                                      rotary_interleaved=False)
+    return found
+
+
+def captured(fa3, flush, row):
+    sides = {}
+    for name, make in makers(fa3, row).items():
+        try:
+            side = make()
+            side.capture(flush)
+            side.seconds()
+            sides[name] = side
+        except Exception as error:  # not there, does not build, or does not take the row
+            why = [*str(error).splitlines(), type(error).__name__][0]
+            print(f"peers_paged: {name} is left out: {why}", file=sys.stderr, flush=True)
+    return sides
+
+
+def figures(rounds):
+    """Microseconds of each side, and each peer's time over that of ours of the same kind."""
+    found = {f"ours_{kind}_us": 1e6 * peers.statistics.median(each[kind] for each in rounds) for kind in OURS}
+    for name, kind in SIDES.items():
+        if name in rounds[0]:
+            found[name + "_us"] = 1e6 * peers.statistics.median(each[name] for each in rounds)
+            found[name + "_ratio"] = peers.statistics.median(each[name] / each[kind] for each in rounds)
+    return found
+
+
+def measure(options, fa3, flush, row, folder):
+    sides = captured(fa3, flush, row)
+    answers = [side.output() for name, side in sides.items() if SIDES[name] != "append"]
+    agree, rounds = all(peers.all_agree([answer], answers[0]) for answer in answers), []
+    for turn in range(ROUNDS):
+        times = {}
+        for step in ("ours", *sides) if turn % 2 == 0 else (*reversed(sides), "ours"):
+            if step == "ours":
+                measured, right = ours(options.library, options.device, row, options.seconds, folder)
+                times.update(measured)
+                agree = agree and right
+            else:
+                times[step] = peers.statistics.median(sides[step].seconds() for _ in range(LAUNCHES))
+        rounds.append(times)
+    return {**dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row)), "rounds": len(rounds),
+            "agree": agree, **figures(rounds)}
+
+
+def table(rows, about):
+    lines = [f"Measured on {about['device']} with {about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, "
+             f"bf16, pages of {PAGE_SIZE}, by `scripts/peers_paged.py`. Microseconds from cold caches, and the medians "
+             "of the ratios round by round.\n\n",
+             "| sequences x tokens | heads | head_dim | " +
+             " | ".join(["ours, contiguous", "ours, paged", "ours, append",
+                         *(f"{name.replace('_', ', ')} | theirs / ours" for name in SIDES)]) + " |\n",
+             "|---" * (6 + 2 * len(SIDES)) + "|\n"]
+    for row in rows:
+        cells = [f"{row['batch']} x {row['kv_len']}", f"{row['q_heads']}/{row['kv_heads']}", row["head_dim"],
+                 *(f"{row[f'ours_{kind}_us']:.1f}" for kind in OURS)]
+        for name in SIDES:
+            cells += [f"{row[name + '_us']:.1f}", f"{row[name + '_ratio']:.3f}"] if name + "_us" in row else ["", ""]
+        cells[0] += "" if row["agree"] else " (results differ)"
+        lines.append("| " + " | ".join(map(str, cells)) + " |\n")
+    return "".join(lines)
+
+
+def version(package):
+    try:
+        return f"{package} {peers.importlib.metadata.version(package)}"
+    except peers.importlib.metadata.PackageNotFoundError:
+        return f"no {package}"
+
+
+def main():
+    options = peers.arguments(__doc__.split("\n")[0], 1, library=peers.ROOT / "build/gpu/bin/proto3_paged",
+                              option="--program")
+    if options.source:
+        result = json.loads(options.source.read_text())
+    elif torch is None or not torch.cuda.is_available():
+        sys.exit("peers_paged: needs PyTorch and a GPU")
+    else:
+        fa3, fa3_name = cache_function()
+        result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
+                            "fa3": fa3_name or "no FlashAttention-3", "flashinfer": version("flashinfer-python")},
+                  "rows": []}
+        peers.timed_event()
+        flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
+        with tempfile.TemporaryDirectory() as folder:
+            for row in ROWS:
+                result["rows"].append(measure(options, fa3, flush, row, pathlib.Path(folder)))
+                print(json.dumps(result["rows"][-1]), flush=True)
+                torch.cuda.empty_cache()
+    return peers.finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
