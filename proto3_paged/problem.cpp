@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "common/attention/tolerance.h"
+#include "common/base/error.h"
 #include "proto3_paged/quantise.h"
 
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;  // lengths and pages belong to the case: other seeds draw other numbers into them
+constexpr uint64_t drawn_by = 1;      // lengths and pages belong to the case: other seeds draw other numbers into them
+constexpr int64_t most_decoded = 16;  // queries of a sequence
 constexpr double checked_products = 3e8;  // multiplications of the oracle, in all
 
 int64_t tokens_of_page(const PagedConfig& config) {
@@ -139,7 +141,11 @@ PagedConfig PagedConfig::from(const Case& config) {
                        .lengths = config.text("lengths"),
                        .append = config.text("append"),
                        .shared_pct = config.integer("shared_pct"),
-                       .cascade = config.integer("cascade") != 0};
+                       .cascade = config.integer("cascade") != 0,
+                       .prefill = config.text("task") == "prefill"};
+  if (const int64_t q_len = paged.decode.shape.q_len; !paged.prefill && q_len > most_decoded) {
+    throw BadInput(fmt::format("q_len={}: at most {} with task=decode", q_len, most_decoded));
+  }
   paged.modifiers.alibi = config.integer("alibi") != 0;
   paged.modifiers.soft_cap = config.integer("soft_cap");
   paged.modifiers.sinks = config.integer("sinks") != 0;
@@ -239,6 +245,11 @@ PoolFigures pool_figures(const PagedConfig& config) {
   return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours)};
 }
 
+std::optional<AttentionHooks> paged_texts(const PagedConfig& config) {
+  if (!config.modifiers.change_kernel()) return {};
+  return without_mask(modified(config, config.decode.shape.kv_len).texts());
+}
+
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config) {
   if (!config.modifiers.change_kernel()) return {};
   std::vector<ScoreFunction> references;
@@ -256,15 +267,25 @@ Plan paged_plan(const Case& config, const Setting& setting) {
   const std::vector<int64_t> lengths = paged.sequence_lengths();
   int64_t keys = 0;
   for (const int64_t length : lengths) keys += keys_seen(paged, length);
-  std::optional<AttentionHooks> hooks;
-  if (paged.modifiers.change_kernel()) hooks = without_mask(modified(paged, paged.decode.shape.kv_len).texts());
+  const std::optional<AttentionHooks> hooks = paged_texts(paged);
   if (paged.cascade) {
-    if (hooks || paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
-      return {.unable = "cascade 1: it goes with page_order shared, lengths equal, append none and no modifier"};
+    if (hooks || paged.prefill || paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
+      return {.unable =
+                  "cascade 1: it goes with decode, page_order shared, lengths equal, append none and no modifier"};
     }
     return cascade_plan(paged.decode, setting.device, keys, shared_prefix(paged));
   }
-  Plan plan = decode_plan(paged.decode, setting.device, keys, hooks ? &*hooks : nullptr);
+  Plan plan;
+  if (paged.prefill) {
+    if (paged.decode.workers != 0 || !paged.decode.join_last) {
+      return {.unable = "task prefill: its tiles are whole, with workers 0 and reduce last"};
+    }
+    double pairs = 0;
+    for (const int64_t length : lengths) pairs += modified(paged, length).visible_pairs();
+    plan = prefill_plan(paged.decode, setting.device, pairs, keys, hooks ? &*hooks : nullptr);
+  } else {
+    plan = decode_plan(paged.decode, setting.device, keys, hooks ? &*hooks : nullptr);
+  }
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, setting.device);
   if (!append.unable.empty()) return append;
@@ -436,6 +457,8 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
     std::vector<int> own;
     for (const int64_t length : inputs_->lengths) own.push_back(static_cast<int>(length - prefix));
     own_lengths_ = uploaded(device, own);
+  } else if (config_.prefill) {
+    prefill_.emplace(device, pipelines, config_.decode, pages_.pool, hooks_ ? &*hooks_ : nullptr);
   } else {
     launch_.emplace(device, pipelines, config_.decode, hooks_ ? &*hooks_ : nullptr);
   }
@@ -463,6 +486,7 @@ void PagedProblem::encode(CommandEncoder& encoder) const {
     append_->encode(encoder, tensors_);
   }
   if (cascade_) return cascade_->encode(encoder, tensors_, static_cast<const int*>(own_lengths_.data()));
+  if (prefill_) return prefill_->encode(encoder, tensors_);
   launch_->encode(encoder, tensors_);
 }
 
@@ -514,11 +538,14 @@ void PagedProblem::check_new_rows(Check& check) const {
 
 Json PagedProblem::values() const {
   const PoolFigures pool = pool_figures(config_);
-  const DecodeLaunch& launch = cascade_ ? cascade_->own() : *launch_;
-  Json values = {{"workers", launch.workers()},
-                 {"threadgroup_bytes", launch.threadgroup_bytes()},
-                 {"waste", pool.waste},
-                 {"fragmentation", pool.fragmentation}};
+  Json values = {{"waste", pool.waste}, {"fragmentation", pool.fragmentation}};
+  if (prefill_) {
+    values["threadgroup_bytes"] = prefill_->launch().threadgroup_bytes;
+  } else {
+    const DecodeLaunch& launch = cascade_ ? cascade_->own() : *launch_;
+    values["workers"] = launch.workers();
+    values["threadgroup_bytes"] = launch.threadgroup_bytes();
+  }
   if (has_scales(config_.decode.cache_dtype)) values["cache_error"] = inputs_->cache_error(hooks_ ? &*hooks_ : nullptr);
   return values;
 }
@@ -586,7 +613,7 @@ Check PagedProblem::check() {
     check.rows_checked += static_cast<int64_t>(want.rows.size());
   }
   check_new_rows(check);
-  if (!(cascade_ ? cascade_->at_rest() : launch_->at_rest()))
+  if (!(cascade_ ? cascade_->at_rest() : prefill_ ? prefill_->at_rest() : launch_->at_rest()))
     check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
   for (const Buffer* buffer :
        {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &k_scales_, &v_scales_, &table_, &o_, &lse_}) {

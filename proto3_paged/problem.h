@@ -13,6 +13,7 @@
 #include "common/experiment/experiment.h"
 #include "proto3_paged/cascade.h"
 #include "proto3_paged/decode.h"
+#include "proto3_paged/prefill.h"
 
 namespace attn {
 
@@ -31,6 +32,7 @@ struct PagedConfig {
   int64_t shared_pct = 25;   // of kv_len, the tokens that all sequences begin with
   bool cascade = false;      // the pages that all sequences share are read once for all of them
   Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
+  bool prefill = false;      // queries are many (PrefillLaunch)
 
   static PagedConfig from(const Case& config);
   /// Tokens of each sequence; the same in every run.
@@ -60,10 +62,12 @@ PoolFigures pool_figures(const PagedConfig& config);
 /// Tokens that all sequences begin with, whatever their pages.
 int64_t shared_tokens(const PagedConfig& config);
 
-/// Those of the modifiers, none where all are off; for the oracle each sequence has its own length.
+/// What the kernel is made of where a modifier is on.
+std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
+/// The same with what it reads; for the oracle each sequence has its own length.
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
-/// The work of a window is that of the keys that some query sees.
+/// The work of a decoding window is that of the keys that some query sees.
 Plan paged_plan(const Case& config, const Setting& setting);
 
 /// Queries, keys and values of one shape, with the oracle's answer: what the cases of one comparison share.
@@ -102,7 +106,7 @@ class PagedProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
-  /// How many workers there were, the threadgroup memory of each, and the figures of the pool; of a cache of 8 bits
+  /// How many workers decode, the threadgroup memory of each, and the figures of the pool; of a cache of 8 bits
   /// PagedInputs::cache_error() too.
   Json values() const override;
 
@@ -128,6 +132,7 @@ class PagedProblem : public Problem {
   Buffer own_lengths_;  // of a cascade
   std::optional<DecodeLaunch> launch_;
   std::optional<CascadeLaunch> cascade_;
+  std::optional<PrefillLaunch> prefill_;
   DecodeTensors tensors_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "common/attention/axes.h"
 #include "common/attention/modifiers.h"
+#include "proto3_paged/problem.h"
 
 namespace attn {
 namespace {
@@ -18,6 +19,7 @@ const std::vector<std::string> modifiers = {"alibi", "soft_cap", "sinks", "windo
 
 std::vector<AxisInfo> paged_axes() {
   std::vector<AxisInfo> axes = {
+      {"task", "decode: few new queries of each sequence; prefill: many", {"decode", "prefill"}, 0, 0, 1},
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
        "where pages lie in the pool: by sequence, from the end, anywhere, or, of what all sequences begin with, one "
@@ -59,10 +61,10 @@ std::vector<AxisInfo> paged_axes() {
   }
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
-    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens", axis.max = 16;
+    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens; at most 16 where it decodes";
     if (axis.name == "kv_len") axis.help = "tokens in the cache of the longest sequence";
     if (axis.name == "dtype") axis.help = "of Q";
-    if (axis.name == "block_c") axis.help = "keys of a block, the unit of work";
+    if (axis.name == "block_c") axis.help = "keys of a block; where not named 64, or what suits prefill";
     axes.push_back(std::move(axis));
   }
   return axes;
@@ -120,7 +122,20 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
+  // A chunk of a prompt, and a whole one.
+  const Axis prefill = texts("task", {"prefill"});
+  const auto add_prefill = [&](int64_t sequences, int64_t queries, int64_t tokens, const Axis& page_sizes) {
+    add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
+         prefill});
+  };
+  if (cuda) {
+    add_prefill(8, 512, 32768, integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 8, 16, 64, 128}));
+  } else {
+    add_prefill(1, 512, 2048, integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 1, 16, 64}));
+  }
   if (!full) return sweep;
+  if (cuda) add_prefill(1, 8192, 8192, either);
+  add_prefill(1, 1024, 1024, either);
   add({integers("batch", {2, 8, cuda ? 128 : 16}), short_ones, pages, shared, integers("shared_pct", {25, 75, 95}),
        cascade});
   add({long_one, pages, sinks});
@@ -150,10 +165,11 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   return sweep;
 }
 
-void complete_paged(Case& config, const DeviceInfo& /*device*/) {
+void complete_paged(Case& config, const DeviceInfo& device) {
   const auto otherwise = [&](const char* axis, AxisValue value) {
     if (!config.has(axis)) config.set(axis, std::move(value));
   };
+  otherwise("task", std::string("decode"));
   otherwise("page_size", int64_t{0});
   otherwise("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
@@ -178,7 +194,12 @@ void complete_paged(Case& config, const DeviceInfo& /*device*/) {
   otherwise("cache_dtype", config.text("dtype"));
   otherwise("out_dtype", config.text("dtype"));
   otherwise("kv_heads", config.integer("q_heads"));
-  otherwise("block_c", int64_t{64});
+  if (config.has("block_c")) return;
+  config.set("block_c", int64_t{config.text("task") == "prefill" ? 0 : 64});
+  if (config.text("task") == "decode") return;
+  const PagedConfig paged = PagedConfig::from(config);
+  const std::optional<AttentionHooks> hooks = paged_texts(paged);
+  config.set("block_c", prefill_config(paged.decode, device, hooks ? &*hooks : nullptr).block_c);
 }
 
 }  // namespace attn

@@ -26,6 +26,9 @@ struct FlashConfig {
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
   int64_t block_r = 0, block_c = 0;
+  /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in that; 0:
+  /// they are as `shape` says.
+  int64_t page_size = 0, pool_pages = 0;
 
   /// Throws BadInput for a case that makes no sense on any device.
   static FlashConfig from(const Case& config);

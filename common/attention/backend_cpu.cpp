@@ -45,14 +45,14 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
 
 // Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart
 // and a register tile has more of them than the first cache then has places: they would drive each other out.
-// Rows that turn are copied too.
+// Rows that turn, or lie on pages, are copied too.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // of 64 sets of 64 bytes, as first caches that are indexed by pages have
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
   const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // ways of the cache
-  return converts || rotates(hooks) || (row_bytes % cache_way_bytes == 0 && !fit);
+  return converts || rotates(hooks) || config.page_size > 0 || (row_bytes % cache_way_bytes == 0 && !fit);
 }
 
 TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {

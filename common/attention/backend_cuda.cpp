@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <memory>
 #include <numbers>
@@ -26,10 +27,14 @@ constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // beside the scores
 constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
 
-// The kernel behind a variant: `tuned` is the best that the device and the element type allow.
+// Whether a page is a box of a tensor copy, or several boxes, in tiles of 64 or 128 keys.
+bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
+
+// The kernel behind a variant: `tuned` is the best that the device, the element type and the pages allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
-  return config.dtype != DType::f32 && device.has("wgmma") ? "wgmma" : "mma_sync";
+  const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
+  return config.dtype != DType::f32 && boxes && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
@@ -89,19 +94,19 @@ bool wgmma_ping_pong(const FlashConfig& config) {
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
 }
 
-// Of `heads` * `rows` rows; its boxes are of box_rows, and of box_panels where panels are whole (WgmmaParams).
-TensorMap panel_map(const void* base, DType dtype, const AttentionShape& shape, int64_t heads, int64_t rows,
+// Of `batch` * `heads` * `rows` rows; its boxes are of box_rows, and of box_panels where panels are whole
+// (WgmmaParams).
+TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
                     const TensorStrides& strides, int64_t box_rows, int64_t box_panels) {
   constexpr int64_t panel_columns = 64;
   const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
-  const bool whole = shape.head_dim % panel_columns == 0;
-  const int64_t columns = whole ? panel_columns : shape.head_dim;
+  const bool whole = head_dim % panel_columns == 0;
+  const int64_t columns = whole ? panel_columns : head_dim;
   return make_tensor_map(
       {.base = base,
        .element = static_cast<ElementType>(element_type(dtype)),
-       .dims = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
-                static_cast<uint64_t>(shape.head_dim / columns), static_cast<uint64_t>(heads),
-                static_cast<uint64_t>(shape.batch)},
+       .dims = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), static_cast<uint64_t>(head_dim / columns),
+                static_cast<uint64_t>(heads), static_cast<uint64_t>(batch)},
        .strides_bytes = {bytes(strides.row), bytes(panel_columns), bytes(strides.head), bytes(strides.batch)},
        .box = {panel_columns, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(whole ? box_panels : 1), 1, 1},
        .swizzle = Swizzle::bytes_128});
@@ -169,6 +174,13 @@ class CudaFlash : public FlashBackend {
     if (config.dtype == DType::f32) return "wgmma takes f16 and bf16; f32 runs on mma_sync";
     if (hooks && hooks->rotation == Rotation::all) return "wgmma has a rotate hook for queries, and none for keys";
     if (config.block_c > 256) return fmt::format("block_c={}: wgmma takes at most 256 keys", config.block_c);
+    if (const int64_t page = config.page_size; page > 0) {
+      const int64_t larger = std::max(page, config.block_c), smaller = std::min(page, config.block_c);
+      if (smaller % 8 != 0 || larger % smaller != 0) {
+        return fmt::format("page_size={}: wgmma takes multiples of 8 that divide block_c={}, or that it divides", page,
+                           config.block_c);
+      }
+    }
     const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
     if (needed > limit) return fmt::format("needs about {} registers a thread, {} are there", needed, limit);
     return std::nullopt;
@@ -215,15 +227,24 @@ class CudaFlash : public FlashBackend {
     return [config, launch, &kernel, lists = std::move(lists), tiles, counters](CommandEncoder& encoder,
                                                                                 const AttentionParams& params) {
       const AttentionShape& shape = config.shape;
-      const int64_t panels = wgmma_panels(shape.head_dim), rows = config.block_c;
+      const int64_t panels = wgmma_panels(shape.head_dim), dim = shape.head_dim;
       const DType in = config.dtype;
+      const auto keys = [&](const void* base, const TensorStrides& strides) {
+        if (config.page_size == 0) {
+          return panel_map(base, in, dim, shape.batch, shape.kv_heads, shape.kv_len, strides, config.block_c, panels);
+        }
+        const int64_t rows = std::min(config.page_size, config.block_c);
+        return panel_map(base, in, dim, config.pool_pages, shape.kv_heads, config.page_size, strides, rows,
+                         rows < config.block_c ? 1 : panels);
+      };
       WgmmaParams wgmma{};
       wgmma.attention = params;
-      wgmma.q = panel_map(params.q, in, shape, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
-      wgmma.k = panel_map(params.k, in, shape, shape.kv_heads, shape.kv_len, params.k_strides, rows, panels);
-      wgmma.v = panel_map(params.v, in, shape, shape.kv_heads, shape.kv_len, params.v_strides, rows, panels);
+      wgmma.q = panel_map(params.q, in, dim, shape.batch, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
+      wgmma.k = keys(params.k, params.k_strides);
+      wgmma.v = keys(params.v, params.v_strides);
       if (const int64_t out = launch.source.constants.at("OUT_PANELS"); out > 0) {
-        wgmma.o = panel_map(params.o, config.out_dtype, shape, shape.q_heads, shape.q_len, params.o_strides, 64, out);
+        wgmma.o = panel_map(params.o, config.out_dtype, dim, shape.batch, shape.q_heads, shape.q_len, params.o_strides,
+                            64, out);
       }
       wgmma.scale_log2 = params.scale * log2_e;
       wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());

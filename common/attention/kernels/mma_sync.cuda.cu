@@ -55,6 +55,11 @@
 #define SCORE_OUT 1.0f
 #endif
 
+#ifndef KEYS_END_EARLY
+#define KEYS_END_EARLY 0
+#define end_of_keys(context) 0
+#endif
+
 namespace {
 
 constexpr MmaSyncLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE);
@@ -131,6 +136,9 @@ struct Warp {
 
   DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
+  // Where the sequence's own keys end.
+  DEVICE int keys_there() const { return KEYS_END_EARLY ? min(p.kv_len, end_of_keys(sequence())) : p.kv_len; }
+
   // What a row sees; of rows beyond the end, what the last one sees.
   DEVICE KeyRange keys_of(int query) const { return visible_keys(min(query, p.q_len - 1), sequence()); }
 
@@ -191,11 +199,11 @@ struct Warp {
 #pragma unroll 1  // for fewer registers
     for (int row = threadIdx.x / 8; row < BLOCK_C; row += THREADS / 8) {
       const int key = first_key + row;
-      const long long index = index_of(strides, place_of_key(min(key, p.kv_len - 1), kv_head, sequence()));
+      const long long index = index_of(strides, place_of_key(min(key, keys_there() - 1), kv_head, sequence()));
       const char* const from = static_cast<const char*>(tensor) + index * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < DIM * ELEMENT_BYTES / 16; u += 8) {
         copy_16(to + row * ROW_BYTES + u * 16, from + u * 16,
-                key < p.kv_len && u + unit < HEAD_DIM * ELEMENT_BYTES / 16);
+                key < keys_there() && u + unit < HEAD_DIM * ELEMENT_BYTES / 16);
       }
     }
   }
@@ -203,7 +211,7 @@ struct Warp {
   // The block of keys at k_rows and v_rows, which move to the one before it; with lists they are found anew.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
-    const int buffer = block % layout.stages * KV_BYTES, count = p.kv_len - number * BLOCK_C;
+    const int buffer = block % layout.stages * KV_BYTES, count = keys_there() - number * BLOCK_C;
     if constexpr (PAGES_ARE_DEFAULT) {
       if constexpr (MASK_LISTS) find_keys(number);
       copy_rows<BLOCK_C>(layout.k + buffer, k_rows, p.k_strides.row, count);

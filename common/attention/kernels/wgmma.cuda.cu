@@ -45,6 +45,11 @@
 #define score_slope(context) 0.0f
 #endif
 
+#ifndef KEYS_END_EARLY
+#define KEYS_END_EARLY 0
+#define end_of_keys(context) 0
+#endif
+
 namespace {
 
 // A product adds slope * (number of the key in its block) to the scores; the rest of the term is one of the block. (A
@@ -65,6 +70,11 @@ static_assert(!PING_PONG || CONSUMERS > 1);
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
+static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
+// Threads of the producer: with pages each issues the copies of one box of a block. The first is the only one that
+// tells others anything.
+constexpr int PRODUCERS = PAGES_ARE_DEFAULT ? 1 : 32;
+DEVICE bool is_first_producer() { return PRODUCERS == 1 || threadIdx.x == 0; }
 using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -114,6 +124,11 @@ struct Ring {
 
 DEVICE ScoreContext context_of(const AttentionParams& a, const WgmmaTile& tile) {
   return {tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
+}
+
+/// Where the sequence's own keys end.
+DEVICE int keys_there(const AttentionParams& a, const WgmmaTile& tile) {
+  return KEYS_END_EARLY ? min(a.kv_len, end_of_keys(context_of(a, tile))) : a.kv_len;
 }
 
 /// What a row sees; of a row that does not exist, what the nearest one sees.
@@ -180,7 +195,7 @@ DEVICE void schedule(const Params& p) {
 DEVICE int map_column(int panel) { return WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS; }
 DEVICE int map_panel(int panel) { return WHOLE_PANELS ? panel : 0; }
 
-// ---- producer: one thread that issues the tensor copies
+// ---- producer: the threads that issue the tensor copies
 
 DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
                         int batch) {
@@ -192,26 +207,31 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
 // BLOCK_C rows of K or V, once their buffer is free.
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
                        const WgmmaTile& tile, const AttentionParams& a) {
-  empty.wait(kv.parity ^ 1);
-  full.arrive_expect(KV_BYTES);
   if constexpr (PAGES_ARE_DEFAULT) {
+    empty.wait(kv.parity ^ 1);
+    full.arrive_expect(KV_BYTES);
     copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
   } else {
     // A box has the keys of a page, or as many of them as make a block. Of several boxes each has one panel.
     constexpr int box_rows = PAGE_KEYS > BLOCK_C ? BLOCK_C : PAGE_KEYS;
     constexpr int box_panels = box_rows < BLOCK_C ? 1 : COPY_PANELS;
     static_assert(BLOCK_C % box_rows == 0 && PAGE_KEYS % box_rows == 0 && box_rows % 8 == 0);
-    unsigned char* const block = memory + region + kv.index * KV_BYTES;
-#pragma unroll 1
-    for (int row = 0; row < BLOCK_C; row += box_rows) {
-      // Beyond the last key there is no page: a box before the tensor is zeros.
-      KeyPlace place{-1, 0, 0};
-      if (key + row < a.kv_len) place = place_of_key(key + row, tile.kv_head, context_of(a, tile));
+    static_assert(BLOCK_C / box_rows <= PRODUCERS);
+    const int row = threadIdx.x * box_rows;
+    // Beyond the last key there is no page: a box before the tensor is zeros.
+    KeyPlace place{-1, 0, 0};
+    if (row < BLOCK_C && key + row < keys_there(a, tile)) {
+      place = place_of_key(key + row, tile.kv_head, context_of(a, tile));
+    }
+    empty.wait(kv.parity ^ 1);
+    if (is_first_producer()) full.arrive_expect(KV_BYTES);
+    if (row < BLOCK_C) {
       UNROLL for (int panel = 0; panel < PANELS; panel += box_panels) {
-        copy_box(block + panel * KV_PANEL_BYTES + row * PANEL_ROW_BYTES, map, full, map_column(panel), place.row,
-                 map_panel(panel), place.head, place.batch);
+        copy_box(memory + region + kv.index * KV_BYTES + panel * KV_PANEL_BYTES + row * PANEL_ROW_BYTES, map, full,
+                 map_column(panel), place.row, map_panel(panel), place.head, place.batch);
       }
     }
+    __syncwarp();
   }
 }
 
@@ -226,13 +246,14 @@ DEVICE void produce(const WgmmaParams& p) {
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     [[maybe_unused]] const int* const list = bars.list;
+    if constexpr (PRODUCERS > 1) __syncwarp();  // all have read the tile before the first gives it back
     bool first = true;
 #pragma unroll 1  // this warpgroup has few registers
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       const int from = MASK_LISTS ? (list[key / BLOCK_C] >> 1) * BLOCK_C : key;
-      if (key == first_key) bars.tile_empty.arrive();
+      if (key == first_key && is_first_producer()) bars.tile_empty.arrive();
       copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention);
-      if (first) {
+      if (first && is_first_producer()) {
 #pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
           bars.q_empty[c].wait(q_parity ^ 1);
@@ -243,6 +264,7 @@ DEVICE void produce(const WgmmaParams& p) {
         q_parity ^= 1;
         first = false;
       }
+      if constexpr (PRODUCERS > 1) __syncwarp();
       copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention);
       kv.advance();
     }
@@ -313,6 +335,17 @@ struct Consumer {
     mma_commit();
   }
 
+  // Zeros in the place of the block's rows of V from `first` on, which no row of Q sees. Other consumers write the same.
+  DEVICE void clear_values(int stage, int first) {
+    for (int unit = thread; unit < (BLOCK_C - first) * PANELS * 8; unit += WARPGROUP) {
+      const int of_panel = unit % ((BLOCK_C - first) * 8), panel = unit / ((BLOCK_C - first) * 8);
+      *reinterpret_cast<uint4*>(memory + layout.v + stage * KV_BYTES + panel * KV_PANEL_BYTES +
+                                first * PANEL_ROW_BYTES + of_panel * 16) = uint4{};
+    }
+    fence_stores();
+    sync_consumer();
+  }
+
   // What the mask hook says of an entry's block. In the shade of the products: a hook may take long.
   DEVICE void find_seen(const WgmmaTile& tile, int entry) {
     if constexpr (!MASK_IS_NONE) {
@@ -348,7 +381,7 @@ struct Consumer {
       }
     }
     if constexpr (LINEAR) {
-      const int own = query + a.kv_len - a.q_len;
+      const int own = query + keys_there(a, tile) - a.q_len;
       UNROLL for (int r = 0; r < 2; ++r) offset[r] = slope * static_cast<float>(block * BLOCK_C - own - r * 8);
     }
     if constexpr (FOLD) {
@@ -551,6 +584,7 @@ struct Consumer {
     if constexpr (MASK_LISTS) last = 0;
     const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
+    [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
     // A turn issues Q K^T of a block and P V of the block before it. The first turn has no P V, the last has no Q K^T.
     // All turns share one text, which compiles faster.
@@ -571,6 +605,10 @@ struct Consumer {
         mma_wait<0>();
       } else {
         bars.v_full[previous.index].wait(previous.parity);
+        if constexpr (KEYS_END_EARLY) {
+          const int of_block = there - (block + 1) * BLOCK_C;
+          if (of_block < BLOCK_C) clear_values(previous.index, max(of_block, 0));
+        }
         multiply_outputs(previous.index, block == own - 2);
         if (block >= last) pass_turn();
         find_seen(tile, entry);
@@ -709,7 +747,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   // Here they are dealt out anew. To take more than there are would wait for ever.
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24>();
-    if (threadIdx.x == 0) produce(p);
+    if (threadIdx.x < PRODUCERS) produce(p);
     if (threadIdx.x == 32) schedule(p);
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240>();
