@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "common/base/error.h"
-#include "proto3_paged/kernels/decode.h"
 
 namespace attn {
 namespace {
@@ -142,6 +141,15 @@ KvCacheView cache_view(const DecodeTensors& tensors) {
 
 }  // namespace
 
+NewTokens new_tokens(const DecodeTensors& tensors) {
+  return {.k = tensors.new_k,
+          .v = tensors.new_v,
+          .k_strides = kernel_strides(tensors.new_k_strides),
+          .v_strides = kernel_strides(tensors.new_v_strides),
+          .cosines = tensors.cosines,
+          .sines = tensors.sines};
+}
+
 DecodeConfig DecodeConfig::from(const Case& config) {
   DecodeConfig decode{.shape = {.batch = config.integer("batch"),
                                 .q_heads = config.integer("q_heads"),
@@ -250,12 +258,7 @@ void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
   if (!config_.appends) return dispatch(params);
   FusedDecodeParams fused{};
   static_cast<DecodeParams&>(fused) = params;
-  fused.tokens = {.k = tensors.new_k,
-                  .v = tensors.new_v,
-                  .k_strides = kernel_strides(tensors.new_k_strides),
-                  .v_strides = kernel_strides(tensors.new_v_strides),
-                  .cosines = tensors.cosines,
-                  .sines = tensors.sines};
+  fused.tokens = new_tokens(tensors);
   dispatch(fused);
 }
 

@@ -12,6 +12,7 @@
 #include "common/attention/rope.h"
 #include "common/device/pipeline_cache.h"
 #include "common/experiment/plan.h"
+#include "proto3_paged/kernels/decode.h"
 
 namespace attn {
 
@@ -69,6 +70,9 @@ struct DecodeTensors {
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
+
+/// Those that are appended, as kernels see them.
+NewTokens new_tokens(const DecodeTensors& tensors);
 
 /// Writes new keys, as they are, and values to the cache.
 class AppendLaunch {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -40,6 +41,13 @@ AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* o
     hooks.includes[hook_file("pages")] = wrapper("pages");
     hooks.constants["PAGE_SIZE"] = config.page_size;
   }
+  if (!config.appends) return hooks;
+  hooks.includes[hook_file("before")] = wrapper("before");
+  hooks.constants["PAGE_SIZE"] = config.page_size;
+  hooks.constants["ROTARY_DIM"] = config.rotary_dim;
+  hooks.constants["INTERLEAVED"] = config.pairing == RopePairing::interleaved;
+  hooks.rotation = Rotation::queries;  // also where nothing turns: kernels that turn queries take a before hook
+  if (config.rotary_dim > 0) hooks.includes[hook_file("rotate")] = wrapper("rotate");
   return hooks;
 }
 
@@ -63,6 +71,14 @@ Plan plan_of(const FlashConfig& flash, const DecodeConfig& config, const DeviceI
   if (config.cache_dtype != config.dtype) {
     plan.unable = fmt::format("cache_dtype {}: prefill takes a cache of Q's type, {}", name(config.cache_dtype),
                               name(config.dtype));
+  }
+  if (config.appends) {
+    const auto rows = static_cast<double>(2 * config.shape.batch * config.shape.kv_heads * config.shape.q_len);
+    plan.work.bytes += rows * dim * element(config.dtype);
+    if (config.rotary_dim % 8 != 0 || config.rotary_dim < 0 || config.rotary_dim > config.shape.head_dim) {
+      plan.unable = fmt::format("rotary_dim {}: a multiple of 8, at most head_dim, {}, with task prefill",
+                                config.rotary_dim, config.shape.head_dim);
+    }
   }
   return plan;
 }
@@ -88,19 +104,40 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 
 PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t pool_pages,
                              const AttentionHooks* hooks)
-    : plan_(prefill_plan(config, device.info(), 0, 0, hooks)),
+    : appends_(config.appends),
+      plan_(prefill_plan(config, device.info(), 0, 0, hooks)),
       attention_([&] {
         if (!plan_.unable.empty()) throw BadInput(plan_.unable);
         const AttentionHooks all = prefill_hooks(config, hooks);
         return AttentionLaunch(device, pipelines, flash_config(config, device.info(), hooks, pool_pages), &all);
       }()),
-      data_(device, sizeof(PrefillData)) {}
+      counters_(device, 2 * sizeof(unsigned)),
+      data_(device, sizeof(PrefillData)) {
+  const unsigned zeros[2] = {};
+  counters_.upload(zeros, sizeof zeros);
+  constexpr int64_t of_unit = 4;  // more shares than run at once, so that one that begins late has few
+  shares_ = static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, of_unit * device.info().units,
+                                                static_cast<int64_t>(launch().grid.count())}));
+}
+
+bool PrefillLaunch::at_rest() const {
+  unsigned counts[2];
+  counters_.download(counts, sizeof counts);
+  return counts[0] == 0 && counts[1] == 0 && counters_.guards_intact() && data_.guards_intact();
+}
 
 void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
-  const PrefillData data{.lengths = tensors.lengths,
-                         .table = tensors.table,
-                         .max_pages = static_cast<int>(tensors.max_pages),
-                         .hook_data = tensors.hook_data};
+  PrefillData data;
+  std::memset(&data, 0, sizeof data);  // it is compared byte by byte
+  data.lengths = tensors.lengths;
+  data.table = tensors.table;
+  data.max_pages = static_cast<int>(tensors.max_pages);
+  data.hook_data = tensors.hook_data;
+  if (appends_) {
+    data.tokens = new_tokens(tensors);
+    data.shares = shares_;
+    data.counters = static_cast<unsigned*>(counters_.data());
+  }
   if (std::memcmp(&data, &known_, sizeof data) != 0) {
     data_.upload(&data, sizeof data);
     known_ = data;

@@ -12,12 +12,13 @@
 
 namespace attn {
 
-/// The kernel's configuration, with the tile that it chooses: of `config` prefill reads all but workers, join_last and
-/// appending; a block_c of 0 leaves that to it.
+/// The kernel's configuration, with the tile that it chooses: of `config` prefill reads all but workers and join_last;
+/// a block_c of 0 leaves that to it.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
 
 /// The launch "attention"; the work is that of `pairs` of queries and keys, over all heads, and `keys`, the tokens of
-/// all sequences together. Or why the device does not take it. A mask hook is left out.
+/// all sequences together. Or why the device does not take it. A mask hook is left out. With `appends` the launch turns
+/// the queries, writes the new keys, turned, and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -30,16 +31,19 @@ class PrefillLaunch {
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t pool_pages,
                 const AttentionHooks* hooks = nullptr);
 
-  /// Of the tensors all but scales and new tokens. Where lengths, table or hook_data are other pointers than before,
+  /// Of the tensors all but scales. Where lengths, table, hook_data or what is of new tokens are others than before,
   /// what the kernel reads is written anew: no launch may run then.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   const Launch& launch() const { return plan_.launches.front(); }
-  /// Whether no guard band was overwritten.
-  bool at_rest() const { return data_.guards_intact(); }
+  /// Whether all counters are 0 again, as they are between two launches, and no guard band was overwritten.
+  bool at_rest() const;
 
  private:
+  bool appends_;
+  int shares_;  // of new tokens
   Plan plan_;
   AttentionLaunch attention_;
+  Buffer counters_;
   mutable Buffer data_;             // a PrefillData
   mutable PrefillData known_ = {};  // what it holds
 };

@@ -20,6 +20,7 @@
 #include "proto3_paged/problem.h"
 #include "proto3_paged/sweep.h"
 #include "proto3_paged/tests/append_mutations.h"
+#include "proto3_paged/tests/paged_run.h"
 
 namespace attn {
 namespace {
@@ -27,46 +28,6 @@ namespace {
 using test::device;
 using test::on_cuda;
 using test::pipelines;
-
-/// With ragged lengths, one of them 0.
-PagedConfig paged_config() {
-  PagedConfig config;
-  config.decode.shape = {
-      .batch = 4, .q_heads = 6, .kv_heads = 2, .q_len = 1, .kv_len = 100, .head_dim = 64, .causal = true};
-  if (on_cuda) config.decode.dtype = config.decode.cache_dtype = config.decode.out_dtype = DType::bf16;
-  config.decode.page_size = 16;
-  config.lengths = "ragged";
-  return config;
-}
-
-struct Decoded {
-  Check check;
-  std::vector<std::byte> output;
-};
-Decoded run_paged(const PagedConfig& config, Device& on = device(), PipelineCache& cache = pipelines(),
-                  const std::optional<AttentionHooks>& hooks = {}) {
-  const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
-  PagedProblem problem(on, cache, inputs, config, hooks);
-  Decoded run;
-  for (int launch = 0; launch < 2; ++launch) {  // the second one finds what the first one left
-    problem.poison();
-    CommandEncoder encoder;
-    problem.encode(encoder);
-    on.submit(encoder);
-    run.check = problem.check();
-    if (!run.check.ok) break;
-  }
-  run.output = problem.output();
-  return run;
-}
-std::string difference(const PagedConfig& config) {
-  try {
-    const Check check = run_paged(config).check;
-    return check.ok ? "" : check.worst;
-  } catch (const BadInput& error) {
-    return on_cuda ? "" : error.what();  // a tile that a GPU does not take
-  }
-}
 
 class PagedTest : public test::OnDevice<testing::Test> {};
 
@@ -351,16 +312,6 @@ TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
       EXPECT_TRUE(check.ok) << name(cache_dtype) << ": " << check.worst;
     }
   }
-}
-
-/// New tokens on pages in any order, turned in a part of the row.
-PagedConfig appending_config(const std::string& append) {
-  PagedConfig config = paged_config();
-  config.append = append;
-  config.decode.appends = append == "fused";
-  config.decode.rotary_dim = config.decode.shape.head_dim;
-  config.page_order = "random";
-  return config;
 }
 
 TEST_F(PagedTest, NewTokensAgreeWithTheOracle) {

@@ -34,6 +34,7 @@
 // Checked: flash_forward[BLOCK_C=32,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=192,IN_TYPE=0,OUT_TYPE=1] without spills
 // Checked: flash_forward[BLOCK_C=16,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=0,OUT_TYPE=0] without spills
 #include "common/attention/kernels/attention.h"
+#include "common/attention/kernels/before.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
@@ -558,5 +559,6 @@ struct Warp {
 
 // "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
+  if constexpr (!BEFORE_IS_NONE) before_all(p, memory, THREADS);
   Warp(p).run();
 }

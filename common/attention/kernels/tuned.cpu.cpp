@@ -23,6 +23,7 @@
 #include "common/attention/kernels/tuned.h"
 
 #include "common/attention/kernels/attention.h"
+#include "common/attention/kernels/before.h"
 #include "common/kernel/cpu.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
@@ -475,6 +476,7 @@ using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 }  // namespace
 
 extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
+  if constexpr (!BEFORE_IS_NONE) before_all(*params, *group, 1);
   Tile tile(*params, *group);
   tile.begin();
   const int last = tile.first_query + tile.queries - 1;

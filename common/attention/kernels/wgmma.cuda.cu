@@ -9,8 +9,8 @@
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
-// It takes scores (by element or tile), keys, masks, pages, sinks and the rotation of queries by hooks (score.h, keys.h,
-// mask.h, pages.h, sink.h, rotate.h). A score hook by element gets places as Place, so that one that wants them as
+// It takes scores (by element or tile), keys, masks, pages, sinks, the rotation of queries and what comes before by hooks
+// (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element gets places as Place, so that one that wants them as
 // floats costs no conversions. What a hook with SCORE_IS_LINEAR adds is part of the product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
@@ -24,6 +24,7 @@
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=2,assembler=-O1] without spills
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2,assembler=-O1]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#include "common/attention/kernels/before.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
@@ -746,7 +747,8 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
   // Here they are dealt out anew. To take more than there are would wait for ever.
   if (warpgroup == 0) {
-    give_registers<CONSUMERS >= 3 ? 32 : 24>();
+    if constexpr (!BEFORE_IS_NONE) before_all(p.attention, memory, WARPGROUP);
+    give_registers<CONSUMERS >= 3 || (PRODUCERS > 1 && CONSUMERS == 2) ? 32 : 24>();
     if (threadIdx.x < PRODUCERS) produce(p);
     if (threadIdx.x == 32) schedule(p);
   } else {

@@ -1,0 +1,165 @@
+// New tokens get into the cache before any threadgroup reads it: keys turned by their positions, and values. Constants:
+// PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
+//
+// Tokens are cut into shares. A threadgroup takes shares as long as there are any, and goes on when all are written. It
+// waits for nothing but what others have begun, so that a launch ends however few threadgroups run at the same time.
+#pragma once
+
+#ifdef __CUDACC__
+#include "common/kernel/cuda.h"
+#else
+#include "common/kernel/cpu.h"
+#endif
+#include "proto3_paged/kernels/prefill/prefill.h"
+
+#define BEFORE_IS_NONE 0
+
+namespace append {
+
+// add_one: what the counter was; it is 0 again when it has been called `count` times.
+#ifdef __CUDACC__
+#define APPEND_FUNCTION DEVICE
+DEVICE unsigned add_one(unsigned* counter, unsigned count) { return atomicInc(counter, count - 1); }
+DEVICE void wait_for(const unsigned* counter, unsigned least) {
+  unsigned now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  } while (now < least);
+}
+#else
+#define APPEND_FUNCTION INLINE
+INLINE unsigned add_one(unsigned* counter, unsigned count) {
+  const unsigned before = __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL);
+  if (before == count - 1) __atomic_store_n(counter, 0, __ATOMIC_RELAXED);
+  return before;
+}
+INLINE void wait_for(const unsigned* counter, unsigned least) {
+  while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < least) {
+  }
+}
+#endif
+
+constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
+constexpr int half = ROTARY_DIM / 2;
+/// Elements that are read at once: up to 8, so that all parts of a row are whole runs.
+constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
+struct alignas(run * element_bytes < 16 ? run * element_bytes : 16) Run {
+  unsigned char bytes[run * element_bytes];
+};
+// Units of work of a head's row: pairs of runs that turn, runs of K that do not, runs of V.
+constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
+constexpr int units = turning + resting + values;
+
+APPEND_FUNCTION const Run& run_at(const void* tensor, long long index) {
+  return *reinterpret_cast<const Run*>(static_cast<const char*>(tensor) + index * element_bytes);
+}
+APPEND_FUNCTION Run& run_at(void* tensor, long long index) {
+  return *reinterpret_cast<Run*>(static_cast<char*>(tensor) + index * element_bytes);
+}
+
+/// Pairs of elements from two runs, or of neighbours: element i of the first run is the x of pair i where they are
+/// not interleaved.
+APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const float* sines) {
+  UNROLL for (int i = 0; i < run; ++i) {
+    Run& of_x = INTERLEAVED && i >= run / 2 ? second : first;
+    Run& of_y = INTERLEAVED && i < run / 2 ? first : second;
+    const int x_at = INTERLEAVED ? 2 * i % run : i, y_at = INTERLEAVED ? x_at + 1 : i;
+    const float x = load_float<IN_TYPE>(&of_x, x_at), y = load_float<IN_TYPE>(&of_y, y_at);
+    store_float<IN_TYPE>(&of_x, x_at, x * cosines[i] - y * sines[i]);
+    store_float<IN_TYPE>(&of_y, y_at, y * cosines[i] + x * sines[i]);
+  }
+}
+
+APPEND_FUNCTION void write(const AttentionParams& p, int batch, int token, int head, int unit) {
+  const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+  const int key = data.lengths[batch] - p.q_len + token;
+  if (key < 0) return;
+  KeyPlace place{batch, head, key};
+  if constexpr (PAGE_SIZE > 0) {
+    place.batch = data.table[static_cast<long long>(batch) * data.max_pages + key / static_cast<int>(PAGE_SIZE)];
+    place.row = key % static_cast<int>(PAGE_SIZE);
+  }
+  const bool of_v = unit >= turning + resting;
+  const NewTokens& tokens = data.tokens;
+  const void* const from = of_v ? tokens.v : tokens.k;
+  void* const to = const_cast<void*>(of_v ? p.v : p.k);
+  const long long source = index_of(of_v ? tokens.v_strides : tokens.k_strides, {batch, head, token});
+  const long long target = index_of(of_v ? p.v_strides : p.k_strides, place);
+  if (unit >= turning) {
+    const int at = of_v ? (unit - turning - resting) * run : 2 * half + (unit - turning) * run;
+    run_at(to, target + at) = run_at(from, source + at);
+    return;
+  }
+  const int x_at = INTERLEAVED ? 2 * unit * run : unit * run, y_at = INTERLEAVED ? x_at + run : half + x_at;
+  Run x = run_at(from, source + x_at), y = run_at(from, source + y_at);
+  const long long angles = static_cast<long long>(key) * half + unit * run;
+  float cosines[run], sines[run];
+  UNROLL for (int i = 0; i < run; ++i) {
+    cosines[i] = tokens.cosines[angles + i];
+    sines[i] = tokens.sines[angles + i];
+  }
+  turn(x, y, cosines, sines);
+  run_at(to, target + x_at) = x;
+  run_at(to, target + y_at) = y;
+}
+
+/// A share of the tokens, by this one of `threads` threads.
+APPEND_FUNCTION void write_share(const AttentionParams& p, int share, int shares, int thread, int threads) {
+  // In 32 bits: a division of 64 is a call, with which ptxas does all products of `wgmma` one after the other (C7520).
+  const int tokens = p.batch * p.q_len, in_share = (tokens + shares - 1) / shares;
+  const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
+  const auto of_token = static_cast<unsigned>(p.kv_heads * units);
+  for (unsigned i = thread; first < end && i < (end - first) * of_token; i += threads) {
+    const int token = first + static_cast<int>(i / of_token), rest = static_cast<int>(i % of_token);
+    write(p, token / p.q_len, token % p.q_len, rest / units, rest % units);
+  }
+}
+
+}  // namespace append
+
+#ifdef __CUDACC__
+DEVICE void before_all(const AttentionParams& p, unsigned char* memory, int threads) {
+  const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+  volatile unsigned& taken = *reinterpret_cast<volatile unsigned*>(memory);
+  // What was written is for tensor copies too, which have a proxy of their own.
+  const auto fence = [] {
+    __threadfence();
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+  };
+  const auto sync = [&] { asm volatile("barrier.sync 0, %0;" ::"r"(threads) : "memory"); };
+  // Of each counter every share, and every threadgroup that goes on.
+  const unsigned count = data.shares + gridDim.x * gridDim.y * gridDim.z;
+  while (true) {
+    if (threadIdx.x == 0) taken = append::add_one(data.counters, count);
+    sync();
+    const unsigned share = taken;
+    sync();
+    if (share >= data.shares) break;
+    append::write_share(p, share, data.shares, threadIdx.x, threads);
+    fence();
+    sync();
+    if (threadIdx.x == 0) append::add_one(data.counters + 1, count);
+  }
+  if (threadIdx.x == 0) {
+    append::wait_for(data.counters + 1, data.shares);
+    append::add_one(data.counters + 1, count);
+  }
+  sync();
+  fence();
+}
+#else
+INLINE void before_all(const AttentionParams& p, const Threadgroup& group, int /*threads*/) {
+  const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+  const auto shares = static_cast<unsigned>(data.shares);
+  // Of each counter every share, and every threadgroup that goes on.
+  const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
+  for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
+    append::write_share(p, static_cast<int>(share), data.shares, 0, 1);
+    append::add_one(data.counters + 1, count);
+  }
+  append::wait_for(data.counters + 1, shares);
+  append::add_one(data.counters + 1, count);
+}
+#endif

@@ -1,0 +1,364 @@
+// Prefill over caches of every shape: against the oracle, bit for bit between orders of pages, and broken on purpose.
+// On the device under test.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/testing/cuda_compiler.h"
+#include "common/testing/devices.h"
+#include "common/testing/mutated_sources.h"
+#include "proto3_paged/sweep.h"
+#include "proto3_paged/tests/paged_run.h"
+
+namespace attn {
+namespace {
+
+using test::device;
+using test::on_cuda;
+using test::pipelines;
+
+/// Chunks of 40 queries; of the ragged sequences one has fewer keys, and one none.
+PagedConfig prefill_config() {
+  PagedConfig config = paged_config();
+  config.prefill = true;
+  config.decode.shape.q_len = 40;
+  config.decode.shape.kv_len = 200;
+  config.page_order = "random";
+  return config;
+}
+PagedConfig appending_prefill(const std::string& append) {
+  PagedConfig config = prefill_config();
+  config.append = append;
+  config.decode.appends = append == "fused";
+  config.decode.rotary_dim = config.decode.shape.head_dim;
+  return config;
+}
+
+class PrefillTest : public test::OnDevice<testing::Test> {};
+
+TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
+  for (const int64_t page_size : {0, 1, 8, 16, 24, 32, 64, 128, 256}) {
+    for (const int64_t head_dim : {8, 64, 72, 96, 128, 192, 256}) {
+      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // half of what takes long to compile
+      PagedConfig config = prefill_config();
+      config.decode.page_size = page_size;
+      config.decode.shape.head_dim = head_dim;
+      config.page_order = page_size == 0 ? "identity" : "random";
+      EXPECT_EQ(difference(config), "") << "page_size " << page_size << ", head_dim " << head_dim;
+    }
+  }
+}
+
+TEST_F(PrefillTest, GroupsAndQueriesAgreeWithTheOracle) {
+  for (const int64_t group : {1, 3, 8}) {
+    for (const int64_t q_len : {1, 17, 65, 130, 300}) {
+      for (const bool causal : {false, true}) {
+        for (const char* lengths : {"ragged", "chat"}) {
+          PagedConfig config = prefill_config();
+          config.lengths = lengths;
+          config.decode.shape.q_heads = 2 * group;
+          config.decode.shape.q_len = q_len;
+          config.decode.shape.kv_len = 300;
+          config.decode.shape.causal = causal;
+          EXPECT_EQ(difference(config), "") << "group " << group << ", q_len " << q_len << ", causal " << causal;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PrefillTest, LengthsAroundAPageAndABlockAgreeWithTheOracle) {
+  for (const int64_t kv_len : {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257}) {
+    for (const int64_t page_size : {0, 16, 64, 256}) {
+      PagedConfig config = prefill_config();
+      config.decode.shape.kv_len = kv_len;
+      config.decode.page_size = page_size;
+      config.page_order = page_size == 0 ? "identity" : "random";
+      EXPECT_EQ(difference(config), "") << kv_len << " keys, page_size " << page_size;
+    }
+  }
+}
+
+TEST_F(PrefillTest, TypesAgreeWithTheOracle) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const DType out_dtype : {DType::f32, dtype}) {
+      for (const int64_t page_size : {0, 16}) {
+        PagedConfig config = prefill_config();
+        config.decode.dtype = config.decode.cache_dtype = dtype;
+        config.decode.out_dtype = out_dtype;
+        config.decode.page_size = page_size;
+        config.page_order = page_size == 0 ? "identity" : "random";
+        EXPECT_EQ(difference(config), "") << name(dtype) << " to " << name(out_dtype) << ", page_size " << page_size;
+      }
+    }
+  }
+}
+
+// Blocks of 64 keys, whatever the page, so that the arithmetic is the same.
+TEST_F(PrefillTest, PagesInAnyOrderAreExactlyAContiguousCache) {
+  for (const char* layout : {"nhd", "hnd"}) {
+    PagedConfig config = prefill_config();
+    config.cache_layout = layout;
+    config.decode.block_c = 64;
+    config.decode.page_size = 0;
+    config.page_order = "identity";
+    const Decoded contiguous = run_paged(config);
+    ASSERT_TRUE(contiguous.check.ok) << contiguous.check.worst;
+    for (const int64_t page_size : {8, 16, 64, 256}) {
+      for (const char* order : {"identity", "reversed", "random", "shared"}) {
+        config.decode.page_size = page_size;
+        config.page_order = order;
+        EXPECT_EQ(run_paged(config).output, contiguous.output) << page_size << " " << order << " " << layout;
+      }
+    }
+  }
+}
+
+TEST_F(PrefillTest, ModifiersAgreeWithTheOracle) {
+  const Modifiers all{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 50};
+  for (const Modifiers& modifiers : {Modifiers{.alibi = true}, Modifiers{.soft_cap = 5}, Modifiers{.sinks = true},
+                                     Modifiers{.window_left = 7}, all}) {
+    for (const int64_t page_size : {0, 16, 24}) {
+      for (const bool appends : {false, true}) {
+        PagedConfig config = appends ? appending_prefill("fused") : prefill_config();
+        config.modifiers = modifiers;
+        config.decode.page_size = page_size;
+        config.page_order = page_size == 0 ? "identity" : "random";
+        const Check check = run_paged(config, device(), pipelines(), paged_hooks(config)).check;
+        EXPECT_TRUE(check.ok) << paged_hooks(config)->name << ", page_size " << page_size << ": " << check.worst;
+      }
+    }
+  }
+}
+
+TEST_F(PrefillTest, NewTokensAgreeWithTheOracle) {
+  for (const char* append : {"fused", "chain"}) {
+    for (const int64_t page_size : {0, 1, 16, 24, 256}) {
+      for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {40, 200}, {200, 200}, {130, 300}, {300, 130}}) {
+        PagedConfig config = appending_prefill(append);
+        config.decode.page_size = page_size;
+        config.decode.shape.q_len = q_len;
+        config.decode.shape.kv_len = kv_len;
+        config.page_order = page_size == 0 ? "identity" : "random";
+        EXPECT_EQ(difference(config), "")
+            << append << ", page_size " << page_size << ", " << q_len << " of " << kv_len << " tokens";
+      }
+    }
+  }
+}
+
+TEST_F(PrefillTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const auto& [head_dim, rotary_dim] : {std::pair{8, 8}, {64, 24}, {72, 72}, {128, 64}, {256, 256}}) {
+      for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
+        PagedConfig config = appending_prefill("fused");
+        config.decode.dtype = config.decode.cache_dtype = config.decode.out_dtype = dtype;
+        config.decode.shape.head_dim = head_dim;
+        config.decode.rotary_dim = rotary_dim;
+        config.decode.pairing = pairing;
+        config.cache_layout = "hnd";
+        EXPECT_EQ(difference(config), "") << name(dtype) << ", head_dim " << head_dim << ", rotary_dim " << rotary_dim
+                                          << ", pairing " << static_cast<int>(pairing);
+      }
+    }
+  }
+}
+
+// The same launch for other tensors.
+TEST_F(PrefillTest, ALaunchTakesOtherTensors) {
+  const PagedConfig config = prefill_config();
+  PagedInputs first(device(), config, 7), second(device(), config, 8);
+  const auto outputs = [&](PagedInputs& inputs, const PrefillLaunch& launch) {
+    const PageTable table = page_table(config);
+    const size_t elements = static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads *
+                                                config.decode.shape.q_len * config.decode.shape.head_dim);
+    std::vector<std::byte> output(elements * size_bytes(config.decode.out_dtype));
+    const Tensor cache = Tensor::zeros(table.pool, config.decode.shape.kv_heads, config.decode.page_size,
+                                       config.decode.shape.head_dim, config.decode.cache_dtype, Layout::bhsd);
+    Buffer pages(device(), table.pages.size() * sizeof(int)), keys(device(), cache.bytes()), o(device(), output.size());
+    pages.upload(table.pages.data(), pages.bytes());
+    std::vector<std::byte> numbers(
+        inputs.k.data.begin(),
+        inputs.k.data.begin() + static_cast<long>(std::min(inputs.k.data.size(), cache.bytes())));
+    numbers.resize(cache.bytes());
+    keys.upload(numbers.data(), numbers.size());
+    CommandEncoder encoder;
+    launch.encode(encoder, {.q = inputs.q_buffer.data(),
+                            .o = o.data(),
+                            .q_strides = inputs.q.strides(),
+                            .o_strides = inputs.q.strides(),
+                            .k = keys.data(),
+                            .v = keys.data(),
+                            .k_strides = cache.strides(),
+                            .v_strides = cache.strides(),
+                            .table = static_cast<const int*>(pages.data()),
+                            .max_pages = table.max_pages,
+                            .lengths = static_cast<const int*>(inputs.lengths_buffer.data())});
+    device().submit(encoder);
+    o.download(output.data(), output.size());
+    return output;
+  };
+  const int64_t pool = page_table(config).pool;
+  const PrefillLaunch both(device(), pipelines(), config.decode, pool), own(device(), pipelines(), config.decode, pool);
+  const auto of_first = outputs(first, both), of_second = outputs(second, both);
+  EXPECT_NE(of_first, of_second);
+  EXPECT_EQ(of_second, outputs(second, own));
+}
+
+struct PrefillMutation {
+  const char *what, *file, *from, *to;
+};
+std::vector<PrefillMutation> prefill_mutations(bool cuda) {
+  const char *const pages = "proto3_paged/kernels/prefill/pages.h", *const keys = "proto3_paged/kernels/prefill/keys.h",
+                    *const before = "proto3_paged/kernels/prefill/before.h",
+                    *const rotate = "proto3_paged/kernels/prefill/rotate.h",
+                    *const wgmma = "common/attention/kernels/wgmma.cuda.cu";
+  std::vector<PrefillMutation> mutations = {
+      {"page of the first key", pages, "+ key / static_cast<int>(PAGE_SIZE)]", "+ 0]"},
+      {"pages of another sequence", pages, "static_cast<long long>(context.batch) * data.max_pages", "0LL"},
+      {"another head of the cache", pages, "return {page, kv_head,", "return {page, 0,"},
+      {"tail of the last page left out", keys, "keys.end < own.kv_len ? keys.end : own.kv_len",
+       "keys.end < own.kv_len - 1 ? keys.end : own.kv_len - 1"},
+      {"queries of the position before", rotate, "const int key = q + ", "const int key = q - 1 + "},
+      {"keys of another position", before, "static_cast<long long>(key) * half",
+       "static_cast<long long>(token) * half"},
+      {"another rotation", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
+      {"the last share left out", before, "share = (tokens + shares - 1) / shares;", "share = tokens / shares;"},
+      {"the next slot", before, "place.row = key % ", "place.row = (key + 1) % "},
+      {"keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"},
+      {"counters that are not reset", before, "const unsigned count = ", "const unsigned count = 1 + "}};
+  if (cuda) {
+    mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ""});
+    mutations.push_back({"values of the page before", wgmma, "place = place_of_key(key + row,",
+                         "place = place_of_key(max(key + row - 8, 0),"});
+  }
+  return mutations;
+}
+
+// With a launch of its own for each, so that what one leaves harms no other.
+TEST_F(PrefillTest, BrokenKernelsAreCaught) {
+  PagedConfig config = appending_prefill("fused");
+  config.decode.shape.q_len = 50;
+  for (const PrefillMutation& mutation : prefill_mutations(on_cuda && device().info().has("wgmma"))) {
+    const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+    PipelineCache cache(device(), "");
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.what;
+  }
+}
+
+// ---- without a device
+
+DecodeConfig compiled_prefill(DType dtype, int64_t head_dim, int64_t page_size) {
+  return {.shape = {.batch = 8,
+                    .q_heads = 32,
+                    .kv_heads = 8,
+                    .q_len = 512,
+                    .kv_len = 4096,
+                    .head_dim = head_dim,
+                    .causal = true},
+          .dtype = dtype,
+          .cache_dtype = dtype,
+          .out_dtype = dtype,
+          .page_size = page_size,
+          .block_c = 0};
+}
+
+TEST(PrefillPlan, TakesBoxesOfWholePagesOnAHopper) {
+  const auto kernel_of = [](DType dtype, int64_t page_size) {
+    const Plan plan = prefill_plan(compiled_prefill(dtype, 128, page_size), test::hopper(), 1, 1);
+    return plan.unable.empty() ? plan.launches.front().source.path : plan.unable;
+  };
+  for (const int64_t page_size : {0, 8, 16, 32, 64, 128, 256}) {
+    EXPECT_EQ(kernel_of(DType::bf16, page_size), "common/attention/kernels/wgmma.cuda.cu") << page_size;
+  }
+  for (const int64_t page_size : {1, 24, 4}) {
+    EXPECT_EQ(kernel_of(DType::bf16, page_size), "common/attention/kernels/mma_sync.cuda.cu") << page_size;
+  }
+  EXPECT_EQ(kernel_of(DType::f32, 16), "common/attention/kernels/mma_sync.cuda.cu");
+}
+
+TEST(PrefillPlan, SaysWhatItDoesNotTake) {
+  DecodeConfig config = compiled_prefill(DType::bf16, 128, 16);
+  const auto unable = [&](const DeviceInfo& info) { return prefill_plan(config, info, 1, 1).unable; };
+  EXPECT_EQ(unable(test::avx2()), "");
+  config.cache_dtype = DType::e4m3;
+  EXPECT_NE(unable(test::avx2()).find("cache_dtype e4m3"), std::string::npos);
+  config.cache_dtype = DType::bf16;
+  config.appends = true;
+  config.rotary_dim = 20;
+  EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
+  config.appends = false;
+  config.block_c = 96;
+  config.page_size = 64;
+  EXPECT_NE(unable(test::hopper()).find("page_size=64"), std::string::npos);
+}
+
+// Two sequences, of which one has fewer keys than queries.
+TEST(PrefillPlan, CountsThePairsThatThereAre) {
+  Case config;
+  for (const auto& [axis, value] : {std::pair{"batch", 2},
+                                    {"q_heads", 3},
+                                    {"kv_heads", 1},
+                                    {"q_len", 8},
+                                    {"kv_len", 20},
+                                    {"head_dim", 64},
+                                    {"causal", 1}}) {
+    config.set(axis, int64_t{value});
+  }
+  config.set("dtype", std::string("f32"));
+  config.set("task", std::string("prefill"));
+  complete_paged(config, test::avx2());
+  const double pairs = 2 * 3 * (8 * 12 + 8 * 9 / 2);
+  EXPECT_EQ(paged_plan(config, {test::avx2()}).work.flops, 4. * 64 * pairs);
+  config.set("window_left", int64_t{3});
+  EXPECT_EQ(paged_plan(config, {test::avx2()}).work.flops, 4. * 64 * 2 * 3 * 8 * 4);
+}
+
+using PrefillCudaCompileTest = test::CudaCompilerTest;
+
+TEST_F(PrefillCudaCompileTest, EveryPage) {
+  for (const int64_t page_size : {0, 1, 8, 16, 64, 256}) {
+    for (const int64_t head_dim : {64, 128, 256}) {
+      for (const bool appends : {false, true}) {
+        DecodeConfig config = compiled_prefill(DType::bf16, head_dim, page_size);
+        config.appends = appends;
+        config.rotary_dim = head_dim;
+        const Plan plan = prefill_plan(config, test::hopper(), 1, 1);
+        ASSERT_EQ(plan.unable, "");
+        EXPECT_EQ(compiler_->compile(plan.launches.front().source, {}).spill_bytes, 0)
+            << plan.launches.front().source.key();
+      }
+    }
+  }
+}
+
+TEST_F(PrefillCudaCompileTest, Modifiers) {
+  for (const int64_t head_dim : {64, 128}) {
+    for (const Modifiers& modifiers :
+         {Modifiers{.alibi = true}, Modifiers{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100}}) {
+      const PagedConfig config{.decode = compiled_prefill(DType::bf16, head_dim, 16), .modifiers = modifiers};
+      const AttentionHooks hooks = paged_hooks(config).value();
+      const Plan plan = prefill_plan(config.decode, test::hopper(), 1, 1, &hooks);
+      ASSERT_EQ(plan.unable, "");
+      EXPECT_EQ(compiler_->compile(plan.launches.front().source, {}).spill_bytes, 0)
+          << plan.launches.front().source.key();
+    }
+  }
+}
+
+TEST_F(PrefillCudaCompileTest, BrokenKernels) {
+  DecodeConfig config = compiled_prefill(DType::bf16, 64, 16);
+  config.appends = true;
+  config.rotary_dim = 64;
+  for (const PrefillMutation& mutation : prefill_mutations(true)) {
+    const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+    EXPECT_NO_THROW(compiler_->compile(prefill_plan(config, test::hopper(), 1, 1).launches.front().source, {}))
+        << mutation.what;
+  }
+}
+
+}  // namespace
+}  // namespace attn
