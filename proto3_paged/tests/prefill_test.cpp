@@ -228,8 +228,9 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
       {"another rotation", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
       {"the last share left out", before, "share = (tokens + shares - 1) / shares;", "share = tokens / shares;"},
       {"the next slot", before, "place.row = key % ", "place.row = (key + 1) % "},
-      {"keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"},
-      {"counters that are not reset", before, "const unsigned count = ", "const unsigned count = 1 + "}};
+      {"keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"}};
+  mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
+                       cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
     mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ""});
     mutations.push_back({"values of the page before", wgmma, "place = place_of_key(key + row,",
@@ -241,7 +242,7 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
 // With a launch of its own for each, so that what one leaves harms no other.
 TEST_F(PrefillTest, BrokenKernelsAreCaught) {
   PagedConfig config = appending_prefill("fused");
-  config.decode.shape.q_len = 50;
+  config.decode.shape.q_len = 51;  // shares that are not all of one size
   for (const PrefillMutation& mutation : prefill_mutations(on_cuda && device().info().has("wgmma"))) {
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
