@@ -47,7 +47,8 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  return config.block_r == 256 ? 112 : config.block_r == 192 ? 160 : wgmma_threadgroups(config) == 2 ? 232 : 240;
+  if (config.block_r >= 192) return config.block_r == 256 ? 112 : 160;
+  return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
 
 // Threadgroups whose memory fits a multiprocessor at the same time.

@@ -232,9 +232,9 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
                        cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
-    mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ""});
-    mutations.push_back({"values of the page before", wgmma, "place = place_of_key(key + row,",
-                         "place = place_of_key(max(key + row - 8, 0),"});
+    mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ";"});
+    mutations.push_back({"values of the page before", wgmma, "place = place_of_key(key + own_row,",
+                         "place = place_of_key(max(key + own_row - 16, 0),"});
   }
   return mutations;
 }

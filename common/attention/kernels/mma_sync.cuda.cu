@@ -559,6 +559,6 @@ struct Warp {
 
 // "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
-  if constexpr (!BEFORE_IS_NONE) before_all(p, memory, THREADS);
+  if constexpr (!BEFORE_IS_NONE) before_all<THREADS>(p, memory);
   Warp(p).run();
 }

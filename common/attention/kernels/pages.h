@@ -8,7 +8,7 @@
 //
 // `tuned` on the cpu needs COPY_K with another hook. `wgmma` copies boxes of whole pages, or of BLOCK_C keys where a
 // page has more; the host makes its tensor maps of K and V for such boxes where FlashConfig::page_size says so, in which
-// .batch is the page and .row the key's place on it.
+// .batch is the page, .head the kv_head, and .row the key's place on its page.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

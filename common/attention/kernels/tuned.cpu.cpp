@@ -476,7 +476,7 @@ using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 }  // namespace
 
 extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
-  if constexpr (!BEFORE_IS_NONE) before_all(*params, *group, 1);
+  if constexpr (!BEFORE_IS_NONE) before_all<1>(*params, *group);
   Tile tile(*params, *group);
   tile.begin();
   const int last = tile.first_query + tile.queries - 1;

@@ -72,8 +72,7 @@ constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
-// Threads of the producer: with pages each issues the copies of one box of a block. The first is the only one that
-// tells others anything.
+// Threads of the producer: with pages each looks up where one box of a block lies. The first does all else.
 constexpr int PRODUCERS = PAGES_ARE_DEFAULT ? 1 : 32;
 DEVICE bool is_first_producer() { return PRODUCERS == 1 || threadIdx.x == 0; }
 using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
@@ -218,21 +217,25 @@ DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int 
     constexpr int box_panels = box_rows < BLOCK_C ? 1 : COPY_PANELS;
     static_assert(BLOCK_C % box_rows == 0 && PAGE_KEYS % box_rows == 0 && box_rows % 8 == 0);
     static_assert(BLOCK_C / box_rows <= PRODUCERS);
-    const int row = threadIdx.x * box_rows;
-    // Beyond the last key there is no page: a box before the tensor is zeros.
+    // Threads look a box each up, all at once; the first issues the copies. Beyond the last key there is no page: a box
+    // before the tensor is zeros.
     KeyPlace place{-1, 0, 0};
-    if (row < BLOCK_C && key + row < keys_there(a, tile)) {
-      place = place_of_key(key + row, tile.kv_head, context_of(a, tile));
+    const int own_row = threadIdx.x * box_rows;
+    if (own_row < BLOCK_C && key + own_row < keys_there(a, tile)) {
+      place = place_of_key(key + own_row, tile.kv_head, context_of(a, tile));
     }
     empty.wait(kv.parity ^ 1);
     if (is_first_producer()) full.arrive_expect(KV_BYTES);
-    if (row < BLOCK_C) {
+    unsigned char* const block = memory + region + kv.index * KV_BYTES;
+#pragma unroll 4
+    for (int box = 0; box < BLOCK_C / box_rows; ++box) {
+      const int page = __shfl_sync(~0u, place.batch, box), row = __shfl_sync(~0u, place.row, box);
+      if (!is_first_producer()) continue;
       UNROLL for (int panel = 0; panel < PANELS; panel += box_panels) {
-        copy_box(memory + region + kv.index * KV_BYTES + panel * KV_PANEL_BYTES + row * PANEL_ROW_BYTES, map, full,
-                 map_column(panel), place.row, map_panel(panel), place.head, place.batch);
+        copy_box(block + panel * KV_PANEL_BYTES + box * box_rows * PANEL_ROW_BYTES, map, full, map_column(panel), row,
+                 map_panel(panel), tile.kv_head, page);
       }
     }
-    __syncwarp();
   }
 }
 
@@ -717,6 +720,7 @@ struct Consumer {
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREADGROUPS)
     flash_forward(const __grid_constant__ Params p) {
+  if constexpr (!BEFORE_IS_NONE) before_all<(1 + CONSUMERS) * WARPGROUP>(p.attention, memory);
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
   if constexpr (LINEAR) {
@@ -745,14 +749,14 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
   // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
-  // Here they are dealt out anew. To take more than there are would wait for ever.
+  // Here they are dealt out anew. To take more than there are would wait for ever. Those who look pages up need 32.
+  constexpr int looks_up = PRODUCERS > 1 && CONSUMERS <= 2 ? 8 : 0;
   if (warpgroup == 0) {
-    if constexpr (!BEFORE_IS_NONE) before_all(p.attention, memory, WARPGROUP);
-    give_registers<CONSUMERS >= 3 || (PRODUCERS > 1 && CONSUMERS == 2) ? 32 : 24>();
+    give_registers<CONSUMERS >= 3 ? 32 : 24 + looks_up * CONSUMERS>();
     if (threadIdx.x < PRODUCERS) produce(p);
     if (threadIdx.x == 32) schedule(p);
   } else {
-    take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240>();
+    take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
   }
 }

@@ -70,8 +70,16 @@ APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const f
   }
 }
 
-APPEND_FUNCTION void write(const AttentionParams& p, int batch, int token, int head, int unit) {
+/// Runs on their way: of a key's pairs, or a run that is copied.
+struct OnTheWay {
+  Run x, y;
+  float cosines[run], sines[run];
+  void *x_to, *y_to;  // null where nothing is written
+};
+
+APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, int batch, int token, int head, int number) {
   const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+  unit.x_to = unit.y_to = nullptr;
   const int key = data.lengths[batch] - p.q_len + token;
   if (key < 0) return;
   KeyPlace place{batch, head, key};
@@ -79,46 +87,66 @@ APPEND_FUNCTION void write(const AttentionParams& p, int batch, int token, int h
     place.batch = data.table[static_cast<long long>(batch) * data.max_pages + key / static_cast<int>(PAGE_SIZE)];
     place.row = key % static_cast<int>(PAGE_SIZE);
   }
-  const bool of_v = unit >= turning + resting;
+  const bool of_v = number >= turning + resting;
   const NewTokens& tokens = data.tokens;
   const void* const from = of_v ? tokens.v : tokens.k;
   void* const to = const_cast<void*>(of_v ? p.v : p.k);
   const long long source = index_of(of_v ? tokens.v_strides : tokens.k_strides, {batch, head, token});
   const long long target = index_of(of_v ? p.v_strides : p.k_strides, place);
-  if (unit >= turning) {
-    const int at = of_v ? (unit - turning - resting) * run : 2 * half + (unit - turning) * run;
-    run_at(to, target + at) = run_at(from, source + at);
+  if (number >= turning) {
+    const int at = of_v ? (number - turning - resting) * run : 2 * half + (number - turning) * run;
+    unit.x = run_at(from, source + at);
+    unit.x_to = &run_at(to, target + at);
     return;
   }
-  const int x_at = INTERLEAVED ? 2 * unit * run : unit * run, y_at = INTERLEAVED ? x_at + run : half + x_at;
-  Run x = run_at(from, source + x_at), y = run_at(from, source + y_at);
-  const long long angles = static_cast<long long>(key) * half + unit * run;
-  float cosines[run], sines[run];
+  const int x_at = INTERLEAVED ? 2 * number * run : number * run, y_at = INTERLEAVED ? x_at + run : half + x_at;
+  const long long angles = static_cast<long long>(key) * half + number * run;
+  unit.x = run_at(from, source + x_at);
+  unit.y = run_at(from, source + y_at);
   UNROLL for (int i = 0; i < run; ++i) {
-    cosines[i] = tokens.cosines[angles + i];
-    sines[i] = tokens.sines[angles + i];
+    unit.cosines[i] = tokens.cosines[angles + i];
+    unit.sines[i] = tokens.sines[angles + i];
   }
-  turn(x, y, cosines, sines);
-  run_at(to, target + x_at) = x;
-  run_at(to, target + y_at) = y;
+  unit.x_to = &run_at(to, target + x_at);
+  unit.y_to = &run_at(to, target + y_at);
 }
 
-/// A share of the tokens, by this one of `threads` threads.
-APPEND_FUNCTION void write_share(const AttentionParams& p, int share, int shares, int thread, int threads) {
+APPEND_FUNCTION void write(OnTheWay& unit) {
+  if (!unit.x_to) return;
+  if (unit.y_to) {
+    turn(unit.x, unit.y, unit.cosines, unit.sines);
+    *static_cast<Run*>(unit.y_to) = unit.y;
+  }
+  *static_cast<Run*>(unit.x_to) = unit.x;
+}
+
+/// A share of the tokens, by this one of the threads: where registers allow it two units at a time, which wait together.
+template <int THREADS>
+APPEND_FUNCTION void write_share(const AttentionParams& p, int share, int shares, int thread) {
   // In 32 bits: a division of 64 is a call, with which ptxas does all products of `wgmma` one after the other (C7520).
   const int tokens = p.batch * p.q_len, in_share = (tokens + shares - 1) / shares;
   const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
-  const auto of_token = static_cast<unsigned>(p.kv_heads * units);
-  for (unsigned i = thread; first < end && i < (end - first) * of_token; i += threads) {
-    const int token = first + static_cast<int>(i / of_token), rest = static_cast<int>(i % of_token);
-    write(p, token / p.q_len, token % p.q_len, rest / units, rest % units);
+  if (first >= end) return;
+  const unsigned of_token = p.kv_heads * units, all = (end - first) * of_token;
+  constexpr int at_once = THREADS == 1 || THREADS > 512 ? 1 : 2;
+  for (unsigned begin = thread; begin < all; begin += at_once * THREADS) {
+    OnTheWay several[at_once];
+    UNROLL for (int j = 0; j < at_once; ++j) {
+      const unsigned i = begin + j * THREADS;
+      several[j].x_to = nullptr;
+      if (i >= all) continue;
+      const int token = first + static_cast<int>(i / of_token), rest = static_cast<int>(i % of_token);
+      read(several[j], p, token / p.q_len, token % p.q_len, rest / units, rest % units);
+    }
+    UNROLL for (int j = 0; j < at_once; ++j) write(several[j]);
   }
 }
 
 }  // namespace append
 
 #ifdef __CUDACC__
-DEVICE void before_all(const AttentionParams& p, unsigned char* memory, int threads) {
+template <int THREADS>
+DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
   const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
   volatile unsigned& taken = *reinterpret_cast<volatile unsigned*>(memory);
   // What was written is for tensor copies too, which have a proxy of their own.
@@ -128,35 +156,35 @@ DEVICE void before_all(const AttentionParams& p, unsigned char* memory, int thre
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
   };
-  const auto sync = [&] { asm volatile("barrier.sync 0, %0;" ::"r"(threads) : "memory"); };
   // Of each counter every share, and every threadgroup that goes on.
   const unsigned count = data.shares + gridDim.x * gridDim.y * gridDim.z;
   while (true) {
     if (threadIdx.x == 0) taken = append::add_one(data.counters, count);
-    sync();
+    __syncthreads();
     const unsigned share = taken;
-    sync();
+    __syncthreads();
     if (share >= data.shares) break;
-    append::write_share(p, share, data.shares, threadIdx.x, threads);
+    append::write_share<THREADS>(p, share, data.shares, threadIdx.x);
     fence();
-    sync();
+    __syncthreads();
     if (threadIdx.x == 0) append::add_one(data.counters + 1, count);
   }
   if (threadIdx.x == 0) {
     append::wait_for(data.counters + 1, data.shares);
     append::add_one(data.counters + 1, count);
   }
-  sync();
+  __syncthreads();
   fence();
 }
 #else
-INLINE void before_all(const AttentionParams& p, const Threadgroup& group, int /*threads*/) {
+template <int THREADS>
+INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
   const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
   const auto shares = static_cast<unsigned>(data.shares);
   // Of each counter every share, and every threadgroup that goes on.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
-    append::write_share(p, static_cast<int>(share), data.shares, 0, 1);
+    append::write_share<1>(p, static_cast<int>(share), data.shares, 0);
     append::add_one(data.counters + 1, count);
   }
   append::wait_for(data.counters + 1, shares);
