@@ -232,9 +232,10 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
                        cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
-    mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ";"});
-    mutations.push_back({"values of the page before", wgmma, "place = place_of_key(key + own_row,",
-                         "place = place_of_key(max(key + own_row - 16, 0),"});
+    mutations.push_back(
+        {"rows of another lane", wgmma, "__shfl_sync(~0u, from, row)", "__shfl_sync(~0u, from, row ^ 1)"});
+    mutations.push_back({"values of the page before", wgmma, "places[run] = place_of_key(own,",
+                         "places[run] = place_of_key(max(own - 16, 0),"});
   }
   return mutations;
 }
@@ -267,20 +268,6 @@ DecodeConfig compiled_prefill(DType dtype, int64_t head_dim, int64_t page_size) 
           .block_c = 0};
 }
 
-TEST(PrefillPlan, TakesBoxesOfWholePagesOnAHopper) {
-  const auto kernel_of = [](DType dtype, int64_t page_size) {
-    const Plan plan = prefill_plan(compiled_prefill(dtype, 128, page_size), test::hopper(), 1, 1);
-    return plan.unable.empty() ? plan.launches.front().source.path : plan.unable;
-  };
-  for (const int64_t page_size : {0, 8, 16, 32, 64, 128, 256}) {
-    EXPECT_EQ(kernel_of(DType::bf16, page_size), "common/attention/kernels/wgmma.cuda.cu") << page_size;
-  }
-  for (const int64_t page_size : {1, 24, 4}) {
-    EXPECT_EQ(kernel_of(DType::bf16, page_size), "common/attention/kernels/mma_sync.cuda.cu") << page_size;
-  }
-  EXPECT_EQ(kernel_of(DType::f32, 16), "common/attention/kernels/mma_sync.cuda.cu");
-}
-
 TEST(PrefillPlan, SaysWhatItDoesNotTake) {
   DecodeConfig config = compiled_prefill(DType::bf16, 128, 16);
   const auto unable = [&](const DeviceInfo& info) { return prefill_plan(config, info, 1, 1).unable; };
@@ -291,10 +278,14 @@ TEST(PrefillPlan, SaysWhatItDoesNotTake) {
   config.appends = true;
   config.rotary_dim = 20;
   EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
-  config.appends = false;
-  config.block_c = 96;
-  config.page_size = 64;
-  EXPECT_NE(unable(test::hopper()).find("page_size=64"), std::string::npos);
+}
+
+TEST(PrefillPlan, SaysThatAPoolIsTooLarge) {
+  FlashConfig config = prefill_config(compiled_prefill(DType::bf16, 128, 16), test::hopper());
+  config.pool_pages = int64_t{1} << 20;
+  EXPECT_EQ(attention_plan(config, test::hopper()).unable, "");
+  config.pool_pages <<= 1;  // of 16 tokens, 8 heads, 128 elements
+  EXPECT_NE(attention_plan(config, test::hopper()).unable.find("64 GiB"), std::string::npos);
 }
 
 // Two sequences, of which one has fewer keys than queries.

@@ -472,7 +472,7 @@ std::string pages_difference(const std::string& name, Tested of, int64_t page_ke
 }
 
 TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
-  for (const int64_t page_keys : {8, 16, 32, 64}) {
+  for (const int64_t page_keys : {1, 8, 16, 24, 32, 64}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}}) {
       for (const bool causal : {false, true}) {
         Tested of = tested(GetParam());
