@@ -42,8 +42,11 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  if (config.block_r >= 192) return config.block_r == 256 ? 112 : 160;
-  return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size % config.block_c != 0 ? 16 : 0);  // BY_ROWS
+  const bool by_rows = config.page_size % config.block_c != 0;
+  if (config.block_r == 256) return 112;
+  if (config.block_r == 192) return by_rows ? 144 : 160;
+  if (config.block_r == 128) return by_rows ? 216 : 240;
+  return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (by_rows ? 32 : 0);
 }
 
 // Threadgroups whose memory fits a multiprocessor at the same time.

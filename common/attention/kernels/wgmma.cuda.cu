@@ -279,14 +279,18 @@ DEVICE void copy_rows(const void* tensor, const TensorStrides& strides, const Ke
     const KeyPlace& place = places[run];
     // In units, which takes half the registers of an address; the host sees to it that they are enough.
     const unsigned from = place.batch < 0 ? none : static_cast<unsigned>(index_of(strides, place) / 8);
-#pragma unroll(CONSUMERS <= 2 ? 4 : 1)
-    for (int i = 0; i < UNITS; ++i) {
-      const int row = (i * 32 + lane) / UNITS, unit = (i * 32 + lane) % UNITS;
-      const unsigned of_row = __shfl_sync(~0u, from, row);
-      if (BLOCK_C % 32 != 0 && first + row >= BLOCK_C) continue;
-      const bool there = of_row != none && unit < UNITS_THERE;
-      copy_16(to + unit / 8 * KV_PANEL_BYTES + (first + row) * PANEL_ROW_BYTES + (unit % 8 ^ row % 8) * 16,
-              static_cast<const uint4*>(tensor) + (there ? of_row + unit : 0), there);
+    constexpr int AT_ONCE = CONSUMERS == 4 ? 1 : 8;  // copies whose rows are asked for together
+#pragma unroll 1
+    for (int i = lane; i < UNITS * 32; i += AT_ONCE * 32) {
+      unsigned of_row[AT_ONCE];
+      UNROLL for (int j = 0; j < AT_ONCE; ++j) of_row[j] = __shfl_sync(~0u, from, (i + j * 32) / UNITS);
+      UNROLL for (int j = 0; j < AT_ONCE; ++j) {
+        const int row = (i + j * 32) / UNITS, unit = (i + j * 32) % UNITS;
+        if (BLOCK_C % 32 != 0 && first + row >= BLOCK_C) continue;
+        const bool there = of_row[j] != none && unit < UNITS_THERE;
+        copy_16(to + unit / 8 * KV_PANEL_BYTES + (first + row) * PANEL_ROW_BYTES + (unit % 8 ^ row % 8) * 16,
+                static_cast<const uint4*>(tensor) + (there ? of_row[j] + unit : 0), there);
+      }
     }
   }
   full.arrive_after_copies();
@@ -801,17 +805,17 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
   // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
-  // Here they are dealt out anew. To take more than there are would wait for ever. Those who copy rows need 32 or more.
-  constexpr int of_copiers = BY_ROWS && CONSUMERS <= 2 ? 16 : 0;
+  // Here they are dealt out anew. To take more than there are would wait for ever. Those who copy rows need more.
+  constexpr int for_copiers = !BY_ROWS || CONSUMERS == 4 ? 0 : CONSUMERS == 3 ? 16 : CONSUMERS == 2 ? 24 : 32;
   if (warpgroup == 0) {
-    give_registers<CONSUMERS >= 3 ? 32 : 24 + of_copiers * CONSUMERS>();
+    give_registers<(CONSUMERS >= 3 ? 32 : 24) + for_copiers * CONSUMERS>();
     if (threadIdx.x == 0) produce(p);
     if (threadIdx.x == 32) schedule(p);
     if constexpr (BY_ROWS) {
       if (threadIdx.x >= 64) produce_rows(p);
     }
   } else {
-    take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - of_copiers>();
+    take_registers<(CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240) - for_copiers>();
     Consumer(p, uniform(warpgroup - 1)).run();
   }
 }

@@ -70,10 +70,14 @@ APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const f
   }
 }
 
+struct alignas(run % 4 == 0 ? 16 : 4) Angles {
+  float of[run];
+};
+
 /// Runs on their way: of a key's pairs, or a run that is copied.
 struct OnTheWay {
   Run x, y;
-  float cosines[run], sines[run];
+  Angles cosines, sines;
   void *x_to, *y_to;  // null where nothing is written
 };
 
@@ -103,10 +107,8 @@ APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, int batch, i
   const long long angles = static_cast<long long>(key) * half + number * run;
   unit.x = run_at(from, source + x_at);
   unit.y = run_at(from, source + y_at);
-  UNROLL for (int i = 0; i < run; ++i) {
-    unit.cosines[i] = tokens.cosines[angles + i];
-    unit.sines[i] = tokens.sines[angles + i];
-  }
+  unit.cosines = *reinterpret_cast<const Angles*>(tokens.cosines + angles);
+  unit.sines = *reinterpret_cast<const Angles*>(tokens.sines + angles);
   unit.x_to = &run_at(to, target + x_at);
   unit.y_to = &run_at(to, target + y_at);
 }
@@ -114,7 +116,7 @@ APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, int batch, i
 APPEND_FUNCTION void write(OnTheWay& unit) {
   if (!unit.x_to) return;
   if (unit.y_to) {
-    turn(unit.x, unit.y, unit.cosines, unit.sines);
+    turn(unit.x, unit.y, unit.cosines.of, unit.sines.of);
     *static_cast<Run*>(unit.y_to) = unit.y;
   }
   *static_cast<Run*>(unit.x_to) = unit.x;
