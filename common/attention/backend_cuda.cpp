@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <memory>
 #include <numbers>
@@ -26,10 +27,14 @@ constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // beside the scores
 constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
 
-// The kernel behind a variant: `tuned` is the best that the device and the element type allow.
+// Whether a page is a box of a tensor copy, or several, in tiles of 64 or 128 keys.
+bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
+
+// The kernel behind a variant: `tuned` is the best that the device, the element type and the pages allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
-  return config.dtype != DType::f32 && device.has("wgmma") ? "wgmma" : "mma_sync";
+  const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
+  return config.dtype != DType::f32 && boxes && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
@@ -42,11 +47,10 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  const bool by_rows = config.page_size % config.block_c != 0;
-  if (config.block_r == 256) return 112;
-  if (config.block_r == 192) return by_rows ? 144 : 160;
-  if (config.block_r == 128) return by_rows ? 216 : 240;
-  return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (by_rows ? 32 : 0);
+  // Beside four consumers nobody has registers to look short pages up with.
+  if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
+  if (config.block_r == 192) return 160;
+  return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
 
 // Threadgroups whose memory fits a multiprocessor at the same time.
@@ -173,10 +177,12 @@ class CudaFlash : public FlashBackend {
     if (config.dtype == DType::f32) return "wgmma takes f16 and bf16; f32 runs on mma_sync";
     if (hooks && hooks->rotation == Rotation::all) return "wgmma has a rotate hook for queries, and none for keys";
     if (config.block_c > 256) return fmt::format("block_c={}: wgmma takes at most 256 keys", config.block_c);
-    // Rows are copied from pages by a number of 32 bits, in units of 16 bytes.
-    const int64_t units = config.pool_pages * config.page_size * config.shape.kv_heads * config.shape.head_dim / 8;
-    if (units >= std::numeric_limits<uint32_t>::max()) {
-      return fmt::format("pool of {} pages: wgmma takes less than 64 GiB of K", config.pool_pages);
+    if (const int64_t page = config.page_size; page > 0) {
+      const int64_t larger = std::max(page, config.block_c), smaller = std::min(page, config.block_c);
+      if (smaller % 8 != 0 || larger % smaller != 0) {
+        return fmt::format("page_size={}: wgmma takes multiples of 8 that divide block_c={}, or that it divides", page,
+                           config.block_c);
+      }
     }
     const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
     if (needed > limit) return fmt::format("needs about {} registers a thread, {} are there", needed, limit);
@@ -230,9 +236,9 @@ class CudaFlash : public FlashBackend {
         if (config.page_size == 0) {
           return panel_map(base, in, dim, shape.batch, shape.kv_heads, shape.kv_len, strides, config.block_c, panels);
         }
-        if (config.page_size % config.block_c != 0) return TensorMap{};
-        return panel_map(base, in, dim, config.pool_pages, shape.kv_heads, config.page_size, strides, config.block_c,
-                         panels);
+        const int64_t rows = std::min(config.page_size, config.block_c);
+        return panel_map(base, in, dim, config.pool_pages, shape.kv_heads, config.page_size, strides, rows,
+                         rows < config.block_c ? 1 : panels);
       };
       WgmmaParams wgmma{};
       wgmma.attention = params;

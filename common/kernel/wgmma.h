@@ -28,10 +28,6 @@ struct Barrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");
   }
-  /// Arrives when all cp.async of this thread so far are done, and counts among the arrivals of init().
-  DEVICE void arrive_after_copies() {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this)) : "memory");
-  }
   /// Until the phase of that parity is over.
   DEVICE void wait(unsigned parity) {
     asm volatile(

@@ -226,7 +226,8 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
       {"keys of another position", before, "static_cast<long long>(key) * half",
        "static_cast<long long>(token) * half"},
       {"another rotation", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
-      {"the last share left out", before, "share = (tokens + shares - 1) / shares;", "share = tokens / shares;"},
+      {"the last share left out", before, "share = (tokens + data.shares - 1) / data.shares;",
+       "share = tokens / data.shares;"},
       {"the next slot", before, "place.row = key % ", "place.row = (key + 1) % "},
       {"keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"}};
   mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
@@ -268,6 +269,20 @@ DecodeConfig compiled_prefill(DType dtype, int64_t head_dim, int64_t page_size) 
           .block_c = 0};
 }
 
+TEST(PrefillPlan, TakesBoxesOfWholePagesOnAHopper) {
+  const auto kernel_of = [](DType dtype, int64_t page_size) {
+    const Plan plan = prefill_plan(compiled_prefill(dtype, 128, page_size), test::hopper(), 1, 1);
+    return plan.unable.empty() ? plan.launches.front().source.path : plan.unable;
+  };
+  for (const int64_t page_size : {0, 8, 16, 32, 64, 128, 256}) {
+    EXPECT_EQ(kernel_of(DType::bf16, page_size), "common/attention/kernels/wgmma.cuda.cu") << page_size;
+  }
+  for (const int64_t page_size : {1, 24, 4}) {
+    EXPECT_EQ(kernel_of(DType::bf16, page_size), "common/attention/kernels/mma_sync.cuda.cu") << page_size;
+  }
+  EXPECT_EQ(kernel_of(DType::f32, 16), "common/attention/kernels/mma_sync.cuda.cu");
+}
+
 TEST(PrefillPlan, SaysWhatItDoesNotTake) {
   DecodeConfig config = compiled_prefill(DType::bf16, 128, 16);
   const auto unable = [&](const DeviceInfo& info) { return prefill_plan(config, info, 1, 1).unable; };
@@ -278,14 +293,6 @@ TEST(PrefillPlan, SaysWhatItDoesNotTake) {
   config.appends = true;
   config.rotary_dim = 20;
   EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
-}
-
-TEST(PrefillPlan, SaysThatAPoolIsTooLarge) {
-  FlashConfig config = prefill_config(compiled_prefill(DType::bf16, 128, 16), test::hopper());
-  config.pool_pages = int64_t{1} << 20;
-  EXPECT_EQ(attention_plan(config, test::hopper()).unable, "");
-  config.pool_pages <<= 1;  // of 16 tokens, 8 heads, 128 elements
-  EXPECT_NE(attention_plan(config, test::hopper()).unable.find("64 GiB"), std::string::npos);
 }
 
 // Two sequences, of which one has fewer keys than queries.

@@ -6,16 +6,17 @@
 // follows the last key on its page by weights of 0, where the page lies in the same block of keys: V has to have numbers
 // there, and no NaN, or the keys hook KEYS_END_EARLY.
 //
-// `tuned` on the cpu needs COPY_K with another hook. `wgmma` makes tensor copies where BLOCK_C divides PAGE_KEYS, and
-// else copies row by row; the host makes its tensor maps of K and V where FlashConfig::page_size says so: .batch is the
-// page, and .row the key's place on it.
+// `tuned` on the cpu needs COPY_K with another hook. `wgmma` copies boxes of whole pages, or of BLOCK_C keys where a
+// page has more; the host makes its tensor maps of K and V for such boxes where FlashConfig::page_size says so: .batch is
+// the page, and .row the key's place on it.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
 /// False in every other hook. True: a key's row is at (batch, kv_head, key).
 #define PAGES_ARE_DEFAULT 1
-/// From a multiple of PAGE_KEYS on so many keys lie next to each other, strides.row apart.
+/// From a multiple of PAGE_KEYS on so many keys lie next to each other, strides.row apart. For
+/// `wgmma` it is a multiple of 8 that divides BLOCK_C, or that BLOCK_C divides.
 #define PAGE_KEYS BLOCK_C
 
 /// key counts from the start of its sequence.

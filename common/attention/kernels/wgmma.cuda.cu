@@ -1,7 +1,7 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
 // A persistent threadgroup per multiprocessor, or two of one consumer each: one producer warpgroup, of which one thread
-// issues the tensor copies (and where K and V are on pages shorter than a block, two warps copy their rows), and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass
+// issues the tensor copies (three where K and V lie on pages shorter than a block), and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass
 // through STAGES buffers of BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for the
 // next block while it does the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and where they
 // take turns, one multiplies while another does the softmax (ping-pong, section 3.1). Blocks are walked from the last
@@ -33,7 +33,6 @@
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/wgmma.h"
-#include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/wgmma.h"
 #include "common/attention/kernels/seen_pairs.h"
@@ -73,10 +72,12 @@ constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
-// Whether K and V come row by row, from pages that a tensor copy does not take: of two warps each copies every second run
-// of 32 rows.
-constexpr bool BY_ROWS = !PAGES_ARE_DEFAULT && PAGE_KEYS % BLOCK_C != 0;
-constexpr int COPIERS = BY_ROWS ? 64 : 1;  // threads that tell of K and V
+// Keys of a box of K or V; a page, where that is shorter than a block. One thread issues a box in about 110 cycles: of
+// short ones three warps each issue every third.
+constexpr int BOX_KEYS = !PAGES_ARE_DEFAULT && PAGE_KEYS < BLOCK_C ? PAGE_KEYS : BLOCK_C;
+constexpr int BOXES = BLOCK_C / BOX_KEYS;
+static_assert(PAGES_ARE_DEFAULT || (BLOCK_C % BOX_KEYS == 0 && PAGE_KEYS % BOX_KEYS == 0 && BOX_KEYS % 8 == 0));
+constexpr int PRODUCERS = BOXES > 1 ? 3 : 1;
 using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -197,7 +198,7 @@ DEVICE void schedule(const Params& p) {
 DEVICE int map_column(int panel) { return WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS; }
 DEVICE int map_panel(int panel) { return WHOLE_PANELS ? panel : 0; }
 
-// ---- producer: one thread that issues the tensor copies
+// ---- producers: threads that issue the tensor copies; the first alone those of Q
 
 DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
                         int batch) {
@@ -206,20 +207,39 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// BLOCK_C rows of K or V, once their buffer is free.
+// BLOCK_C rows of K or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane each; they
+// have one panel, and this is producer `number`.
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
-                       const WgmmaTile& tile, const AttentionParams& a) {
-  KeyPlace place{tile.batch, tile.kv_head, key};
-  if constexpr (!PAGES_ARE_DEFAULT) {
-    place.batch = -1;  // beyond the last key there is no page: a box before the tensor is zeros
-    if (key < keys_there(a, tile)) place = place_of_key(key, tile.kv_head, context_of(a, tile));
+                       const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] int number) {
+  if constexpr (PAGES_ARE_DEFAULT) {
+    empty.wait(kv.parity ^ 1);
+    full.arrive_expect(KV_BYTES);
+    copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
+  } else {
+    const int lane = BOXES > 1 ? threadIdx.x % 32 : 0, first = key + lane * BOX_KEYS;
+    KeyPlace place{-1, 0, 0};  // beyond the last key there is no page: a box before the tensor is zeros
+    if (lane < BOXES && first < keys_there(a, tile)) place = place_of_key(first, tile.kv_head, context_of(a, tile));
+    unsigned char* const block = memory + region + kv.index * KV_BYTES;
+    empty.wait(kv.parity ^ 1);
+    if (BOXES == 1 || threadIdx.x == 0) full.arrive_expect(KV_BYTES);
+    if constexpr (BOXES == 1) {
+      copy_panels(block, KV_PANEL_BYTES, map, full, place.row, place.head, place.batch);
+    } else {
+#pragma unroll(CONSUMERS > 2 ? 1 : 2)
+      for (int box = number; box < BOXES; box += PRODUCERS) {
+        const int page = __shfl_sync(~0u, place.batch, box), row = __shfl_sync(~0u, place.row, box),
+                  head = __shfl_sync(~0u, place.head, box);
+        if (lane != 0) continue;
+        UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+          copy_box(block + panel * KV_PANEL_BYTES + box * BOX_KEYS * PANEL_ROW_BYTES, map, full, map_column(panel), row,
+                   map_panel(panel), head, page);
+        }
+      }
+    }
   }
-  empty.wait(kv.parity ^ 1);
-  full.arrive_expect(KV_BYTES);
-  copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, place.row, place.head, place.batch);
 }
 
-DEVICE void produce(const WgmmaParams& p) {
+DEVICE void produce(const WgmmaParams& p, int number) {
   Barriers& bars = barriers();
   Ring<STAGES> kv;
   unsigned tile_parity = 0, q_parity = 0;
@@ -230,15 +250,15 @@ DEVICE void produce(const WgmmaParams& p) {
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     [[maybe_unused]] const int* const list = bars.list;
+    if constexpr (PRODUCERS > 1) __syncwarp();  // all have read the tile before the first gives it back
+    const bool leads = PRODUCERS == 1 || threadIdx.x % 32 == 0;
     bool first = true;
 #pragma unroll 1  // this warpgroup has few registers
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       const int from = MASK_LISTS ? (list[key / BLOCK_C] >> 1) * BLOCK_C : key;
-      if (BY_ROWS || key == first_key) bars.tile_empty.arrive();
-      if constexpr (!BY_ROWS) {
-        copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention);
-      }
-      if (first) {
+      if (key == first_key && leads) bars.tile_empty.arrive();
+      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention, number);
+      if (first && (PRODUCERS == 1 || threadIdx.x == 0)) {
 #pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
           bars.q_empty[c].wait(q_parity ^ 1);
@@ -249,84 +269,11 @@ DEVICE void produce(const WgmmaParams& p) {
         q_parity ^= 1;
         first = false;
       }
-      if constexpr (BY_ROWS) {
-        break;
-      } else {
-        copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention);
-        kv.advance();
-      }
-    }
-  }
-}
-
-// ---- BY_ROWS: two warps that copy K and V
-
-/// The first of two warps takes rows 0 to 31 of a block, the second 32 to 63, and so on.
-constexpr int RUNS = (BLOCK_C + 63) / 64;  // of a warp
-constexpr int UNITS = PANELS * 8;          // of 16 bytes in a row
-constexpr int UNITS_THERE = HEAD_DIM / 8;
-
-// A block's rows of K or V that lie at `places`, each of which one lane has; zeros where there is none.
-DEVICE void copy_rows(const void* tensor, const TensorStrides& strides, const KeyPlace (&places)[RUNS], Barrier& empty,
-                      Barrier& full, int region, const Ring<STAGES>& kv) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
-  const unsigned to = shared_address(memory + region + kv.index * KV_BYTES);
-  constexpr unsigned none = ~0u;
-  empty.wait(kv.parity ^ 1);
-  UNROLL for (int run = 0; run < RUNS; ++run) {
-    const int first = (2 * run + warp) * 32;
-    if (first >= BLOCK_C) break;
-    const KeyPlace& place = places[run];
-    // In units, which takes half the registers of an address; the host sees to it that they are enough.
-    const unsigned from = place.batch < 0 ? none : static_cast<unsigned>(index_of(strides, place) / 8);
-    constexpr int AT_ONCE = CONSUMERS == 4 ? 1 : 8;  // copies whose rows are asked for together
-#pragma unroll 1
-    for (int i = lane; i < UNITS * 32; i += AT_ONCE * 32) {
-      unsigned of_row[AT_ONCE];
-      UNROLL for (int j = 0; j < AT_ONCE; ++j) of_row[j] = __shfl_sync(~0u, from, (i + j * 32) / UNITS);
-      UNROLL for (int j = 0; j < AT_ONCE; ++j) {
-        const int row = (i + j * 32) / UNITS, unit = (i + j * 32) % UNITS;
-        if (BLOCK_C % 32 != 0 && first + row >= BLOCK_C) continue;
-        const bool there = of_row[j] != none && unit < UNITS_THERE;
-        copy_16(to + unit / 8 * KV_PANEL_BYTES + (first + row) * PANEL_ROW_BYTES + (unit % 8 ^ row % 8) * 16,
-                static_cast<const uint4*>(tensor) + (there ? of_row[j] + unit : 0), there);
-      }
-    }
-  }
-  full.arrive_after_copies();
-}
-
-[[maybe_unused]] DEVICE void produce_rows(const WgmmaParams& p) {
-  Barriers& bars = barriers();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
-  const AttentionParams& a = p.attention;
-  Ring<STAGES> kv;
-  unsigned tile_parity = 0;
-  while (true) {
-    bars.tile_full.wait(tile_parity);
-    tile_parity ^= 1;
-    const WgmmaTile tile = bars.tile;
-    const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
-    [[maybe_unused]] const int* const list = bars.list;
-    if (tile.blocks == no_more_tiles) break;
-    const int there = keys_there(a, tile);
-#pragma unroll 1
-    for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
-      const int from = MASK_LISTS ? (list[key / BLOCK_C] >> 1) * BLOCK_C : key;
-      if (key == first_key) bars.tile_empty.arrive();
-      KeyPlace places[RUNS];
-      UNROLL for (int run = 0; run < RUNS; ++run) {
-        const int own = from + (2 * run + warp) * 32 + lane;
-        places[run].batch = -1;
-        if (own < there) places[run] = place_of_key(own, tile.kv_head, context_of(a, tile));
-      }
-      copy_rows(a.k, a.k_strides, places, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv);
-      copy_rows(a.v, a.v_strides, places, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv);
+      if constexpr (PRODUCERS > 1) __syncwarp();
+      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention, number);
       kv.advance();
     }
   }
-  commit_copies();
-  wait_copies<0>();
 }
 
 // ---- consumers: 64 query rows each. A thread holds parts of rows r and r + 8, see common/kernel/wgmma.h.
@@ -652,7 +599,6 @@ struct Consumer {
     for (int block = own - 1;; --block) {
       if (block >= last) {
         bars.k_full[kv.index].wait(kv.parity);
-        if constexpr (BY_ROWS) fence_stores();
         wait_turn();
       }
       const int entry = MASK_IS_NONE || block < last ? 0 : MASK_LISTS ? list[block] : 2 * block + 1;
@@ -664,8 +610,7 @@ struct Consumer {
         mma_wait<0>();
       } else {
         bars.v_full[previous.index].wait(previous.parity);
-        if constexpr (BY_ROWS) fence_stores();
-        if constexpr (KEYS_END_EARLY && !BY_ROWS) {
+        if constexpr (KEYS_END_EARLY) {
           const int of_block = there - (block + 1) * BLOCK_C;
           if (of_block < BLOCK_C) clear_values(previous.index, max(of_block, 0));
         }
@@ -793,29 +738,30 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
       bars.q_empty[c].init(1);
     }
     for (int stage = 0; stage < STAGES; ++stage) {
-      bars.k_full[stage].init(COPIERS);
-      bars.v_full[stage].init(COPIERS);
+      bars.k_full[stage].init(1);
+      bars.v_full[stage].init(1);
       bars.k_empty[stage].init(CONSUMERS);
       bars.v_empty[stage].init(CONSUMERS);
     }
     bars.tile_full.init(1);
-    bars.tile_empty.init(CONSUMERS * WARPGROUP + 1 + (BY_ROWS ? COPIERS : 0));
+    bars.tile_empty.init(CONSUMERS * WARPGROUP + PRODUCERS);
     fence_barrier_init();
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
   // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
-  // Here they are dealt out anew. To take more than there are would wait for ever. Those who copy rows need more.
-  constexpr int for_copiers = !BY_ROWS || CONSUMERS == 4 ? 0 : CONSUMERS == 3 ? 16 : CONSUMERS == 2 ? 24 : 32;
+  // Here they are dealt out anew. To take more than there are would wait for ever. Those who look pages up need 32.
+  constexpr int looks_up = !PAGES_ARE_DEFAULT && CONSUMERS <= 2 ? 8 : 0;
   if (warpgroup == 0) {
-    give_registers<(CONSUMERS >= 3 ? 32 : 24) + for_copiers * CONSUMERS>();
-    if (threadIdx.x == 0) produce(p);
-    if (threadIdx.x == 32) schedule(p);
-    if constexpr (BY_ROWS) {
-      if (threadIdx.x >= 64) produce_rows(p);
+    give_registers<CONSUMERS >= 3 ? 32 : 24 + looks_up * CONSUMERS>();
+    if constexpr (PRODUCERS == 1) {
+      if (threadIdx.x == 0) produce(p, 0);
+    } else if (const int warp = uniform(threadIdx.x / 32); warp != 1) {
+      produce(p, warp == 0 ? 0 : warp - 1);  // of warps 0, 2 and 3
     }
+    if (threadIdx.x == 32) schedule(p);
   } else {
-    take_registers<(CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : THREADGROUPS == 2 ? 232 : 240) - for_copiers>();
+    take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
   }
 }

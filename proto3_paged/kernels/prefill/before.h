@@ -81,8 +81,8 @@ struct OnTheWay {
   void *x_to, *y_to;  // null where nothing is written
 };
 
-APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, int batch, int token, int head, int number) {
-  const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, const PrefillData& data, int batch, int token,
+                          int head, int number) {
   unit.x_to = unit.y_to = nullptr;
   const int key = data.lengths[batch] - p.q_len + token;
   if (key < 0) return;
@@ -124,9 +124,9 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
 
 /// A share of the tokens, by this one of the threads: where registers allow it two units at a time, which wait together.
 template <int THREADS>
-APPEND_FUNCTION void write_share(const AttentionParams& p, int share, int shares, int thread) {
+APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // In 32 bits: a division of 64 is a call, with which ptxas does all products of `wgmma` one after the other (C7520).
-  const int tokens = p.batch * p.q_len, in_share = (tokens + shares - 1) / shares;
+  const int tokens = p.batch * p.q_len, in_share = (tokens + data.shares - 1) / data.shares;
   const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
   if (first >= end) return;
   const unsigned of_token = p.kv_heads * units, all = (end - first) * of_token;
@@ -138,7 +138,7 @@ APPEND_FUNCTION void write_share(const AttentionParams& p, int share, int shares
       several[j].x_to = nullptr;
       if (i >= all) continue;
       const int token = first + static_cast<int>(i / of_token), rest = static_cast<int>(i % of_token);
-      read(several[j], p, token / p.q_len, token % p.q_len, rest / units, rest % units);
+      read(several[j], p, data, token / p.q_len, token % p.q_len, rest / units, rest % units);
     }
     UNROLL for (int j = 0; j < at_once; ++j) write(several[j]);
   }
@@ -149,7 +149,7 @@ APPEND_FUNCTION void write_share(const AttentionParams& p, int share, int shares
 #ifdef __CUDACC__
 template <int THREADS>
 DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
-  const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+  const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   volatile unsigned& taken = *reinterpret_cast<volatile unsigned*>(memory);
   // What was written is for tensor copies too, which have a proxy of their own.
   const auto fence = [] {
@@ -166,7 +166,7 @@ DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
     const unsigned share = taken;
     __syncthreads();
     if (share >= data.shares) break;
-    append::write_share<THREADS>(p, share, data.shares, threadIdx.x);
+    append::write_share<THREADS>(p, data, share, threadIdx.x);
     fence();
     __syncthreads();
     if (threadIdx.x == 0) append::add_one(data.counters + 1, count);
@@ -181,12 +181,12 @@ DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
 #else
 template <int THREADS>
 INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
-  const PrefillData& data = *static_cast<const PrefillData*>(p.score_data);
+  const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   const auto shares = static_cast<unsigned>(data.shares);
   // Of each counter every share, and every threadgroup that goes on.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
-    append::write_share<1>(p, static_cast<int>(share), data.shares, 0);
+    append::write_share<1>(p, data, static_cast<int>(share), 0);
     append::add_one(data.counters + 1, count);
   }
   append::wait_for(data.counters + 1, shares);
