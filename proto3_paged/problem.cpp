@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "common/attention/tolerance.h"
-#include "common/base/error.h"
 #include "proto3_paged/quantise.h"
 
 namespace attn {
@@ -143,9 +142,6 @@ PagedConfig PagedConfig::from(const Case& config) {
                        .shared_pct = config.integer("shared_pct"),
                        .cascade = config.integer("cascade") != 0,
                        .prefill = config.text("task") == "prefill"};
-  if (const int64_t q_len = paged.decode.shape.q_len; !paged.prefill && q_len > most_decoded) {
-    throw BadInput(fmt::format("q_len={}: at most {} with task=decode", q_len, most_decoded));
-  }
   paged.modifiers.alibi = config.integer("alibi") != 0;
   paged.modifiers.soft_cap = config.integer("soft_cap");
   paged.modifiers.sinks = config.integer("sinks") != 0;
@@ -268,6 +264,9 @@ Plan paged_plan(const Case& config, const Setting& setting) {
   int64_t keys = 0;
   for (const int64_t length : lengths) keys += keys_seen(paged, length);
   const std::optional<AttentionHooks> hooks = paged_texts(paged);
+  if (const int64_t q_len = paged.decode.shape.q_len; !paged.prefill && q_len > most_decoded) {
+    return {.unable = fmt::format("q_len {}: at most {} with task decode", q_len, most_decoded)};
+  }
   if (paged.cascade) {
     if (hooks || paged.prefill || paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
       return {.unable =

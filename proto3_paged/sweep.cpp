@@ -110,20 +110,27 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("page_size", {64}), integers("head_dim", {64})});
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
-  // TinyLlama-1.1B and Llama-3-8B.
-  const auto add_models = [&](int64_t sequences, int64_t tokens) {
+  // TinyLlama-1.1B and Llama-3-8B: a step of decoding, or whole prompts.
+  const Axis prefill = texts("task", {"prefill"});
+  const auto add_models = [&](int64_t sequences, int64_t tokens, bool prompts = false) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
-      add({integers("batch", {sequences}), integers("q_heads", {32}), integers("kv_heads", {kv_heads}),
-           integers("kv_len", {tokens}), integers("head_dim", {head_dim}), pages,
-           texts("append", {"none", "fused", "chain"})});
+      Block block = {integers("batch", {sequences}),
+                     integers("q_heads", {32}),
+                     integers("kv_heads", {kv_heads}),
+                     integers("kv_len", {tokens}),
+                     integers("head_dim", {head_dim}),
+                     pages,
+                     texts("append", {"none", "fused", "chain"})};
+      if (prompts) block.insert(block.end(), {prefill, integers("q_len", {tokens})});
+      add(std::move(block));
     }
   };
   add_models(1, 1024);
+  add_models(1, cuda ? 1024 : 256, true);
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
   // A chunk of a prompt, and a whole one.
-  const Axis prefill = texts("task", {"prefill"});
   const auto add_prefill = [&](int64_t sequences, int64_t queries, int64_t tokens, const Axis& page_sizes) {
     add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
          prefill});
@@ -145,6 +152,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
     add({batch, short_ones, ragged, pages, modifier});
   }
   add_models(1, 4096);
+  add_models(1, cuda ? 8192 : 1024, true);
   add_models(16, 4096);
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,

@@ -22,7 +22,9 @@ class PagedCliTest : public test::ProgramTest {
 constexpr const char* small_shape =
     "--device cpu:threads=2 --budget 4 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
     "--axis kv_heads=2 --axis page_order=identity --axis cache_layout=nhd --axis workers=2 --axis lengths=ragged "
-    "--axis block_c=64 --axis cascade=0 --axis shared_pct=25 --axis alibi=0 --axis soft_cap=0 --axis window_left=-1 ";
+    "--axis block_c=64 --axis task=decode --axis q_len=1 --axis cascade=0 --axis shared_pct=25 "
+    "--axis alibi=0 --axis soft_cap=0 "
+    "--axis window_left=-1 ";
 
 TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(std::string(small_shape) +
@@ -50,6 +52,29 @@ TEST_F(PagedCliTest, RecordsSayHowTokensAreAppended) {
     ways.insert(record["case"]["append"]);
   }
   EXPECT_EQ(ways, (std::set<std::string>{"none", "fused", "chain"}));
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+}
+
+TEST_F(PagedCliTest, PrefillAndDecodeInOneRun) {
+  const Outcome outcome = run_line(
+      "--device cpu:threads=2 --budget 4 --axis batch=2 --axis kv_len=70 --axis q_len=1,40 --axis head_dim=24 "
+      "--axis q_heads=4 --axis kv_heads=2 --axis page_size=0,16 --axis task=decode,prefill --axis "
+      "page_order=identity --axis cache_layout=nhd --axis workers=0 --axis reduce=last --axis cache_dtype=f32 "
+      "--axis lengths=ragged --axis append=none --axis cascade=0 --axis shared_pct=25 --axis alibi=0 --axis "
+      "soft_cap=0 --axis window_left=-1 --axis block_c=64");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  size_t skipped = 0, prefilled = 0;
+  for (const auto& record : records("measurements.jsonl")) {
+    const bool decodes = record["case"]["task"] == "decode", many = record["case"]["q_len"] == 40;
+    EXPECT_EQ(record["status"], decodes && many ? "skipped" : "ok") << record;
+    if (decodes && many) {
+      EXPECT_EQ(record["reason"], "q_len 40: at most 16 with task decode");
+    }
+    skipped += decodes && many;
+    prefilled += !decodes && record["values"].contains("threadgroup_bytes");
+  }
+  EXPECT_EQ(skipped, 2u);
+  EXPECT_EQ(prefilled, 4u);
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
@@ -83,7 +108,6 @@ TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
                                                      {"--axis shared_pct=100", "99"},
                                                      {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
                                                      {"--axis append=fused --axis rotary_dim=7", "rotary_dim"},
-                                                     {"--axis q_len=17", "16"},
                                                      {"--axis head_dim=12", "8"},
                                                      {"--axis head_dim=264", "256"},
                                                      {"--axis kv_heads=3 --axis q_heads=8", "divisor of q_heads=8"}};

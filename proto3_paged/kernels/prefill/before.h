@@ -122,7 +122,7 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// A share of the tokens, by this one of the threads: where registers allow it two units at a time, which wait together.
+/// A share of the tokens, by this one of the threads: where registers allow it two units at a time, for one wait.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // In 32 bits: a division of 64 is a call, with which ptxas does all products of `wgmma` one after the other (C7520).

@@ -8,6 +8,6 @@
 
 static inline KeyPlace place_of_key(int key, int kv_head, const ScoreContext& context) {
   const PrefillData& data = prefill_of(context);
-  const int page = data.table[static_cast<long long>(context.batch) * data.max_pages + key / static_cast<int>(PAGE_SIZE)];
-  return {page, kv_head, key % static_cast<int>(PAGE_SIZE)};
+  const long long row = static_cast<long long>(context.batch) * data.max_pages;
+  return {data.table[row + key / static_cast<int>(PAGE_SIZE)], kv_head, key % static_cast<int>(PAGE_SIZE)};
 }
