@@ -54,7 +54,7 @@ static inline auto turned(Load load, int key, int d, const AngleTable& cosine_ta
     };
     const int at = key * half + (INTERLEAVED ? d / 2 : d % half);
     const Angles cosines = cosine_table.at<Angles>(at), sines = sine_table.at<Angles>(at);
-    for (int i = 0; i < count; ++i) {
+    UNROLL for (int i = 0; i < count; ++i) {
       const bool second = INTERLEAVED ? (d + i) % 2 != 0 : d >= half;
       const int pair = i * pairs / count;
       const float partner = y[INTERLEAVED && count > 1 ? i ^ 1 : i];
