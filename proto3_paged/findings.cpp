@@ -318,7 +318,9 @@ Claim cascade() {
       {"Read what sequences share once.", "Have each sequence read what it shares, at loads like this one."});
   claim.takes = [](const Measurement& result) { return is_plain(result, {"cascade", "page_order"}); };
   claim.figure = [](const Evidence& evidence) {
-    const double share = evidence.results.back()->work->bytes / evidence.results.front()->work->bytes;
+    const Measurement& each = *evidence.results.front();
+    const double share =
+        evidence.results.back()->work->bytes / (each.work->bytes + repeated_bytes(PagedConfig::from(each.config)));
     const Estimate& ratio = evidence.comparisons.back()->ratio;
     return Estimate{ratio.value / share, ratio.ci_lo / share, ratio.ci_hi / share};
   };

@@ -238,7 +238,15 @@ PoolFigures pool_figures(const PagedConfig& config) {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
   };
   const int64_t slots = table.pool * tokens, held = std::accumulate(filled.begin(), filled.end(), int64_t{0});
-  return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours)};
+  return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours), .tokens = held};
+}
+
+double repeated_bytes(const PagedConfig& config) {
+  const std::vector<int64_t> lengths = config.sequence_lengths();
+  const int64_t all = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return static_cast<double>((all - pool_figures(config).tokens) * 2 * config.decode.shape.kv_heads *
+                             config.decode.shape.head_dim) *
+         static_cast<double>(size_bytes(config.decode.cache_dtype));
 }
 
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config) {
@@ -285,6 +293,8 @@ Plan paged_plan(const Case& config, const Setting& setting) {
   } else {
     plan = decode_plan(paged.decode, setting.device, keys, hooks ? &*hooks : nullptr);
   }
+  // What sequences share, a cache of the device may serve.
+  if (paged.page_order == "shared" && !paged.modifiers.window()) plan.work.bytes -= repeated_bytes(paged);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, setting.device);
   if (!append.unable.empty()) return append;

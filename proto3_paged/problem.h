@@ -57,8 +57,11 @@ PageTable page_table(const PagedConfig& config);
 struct PoolFigures {
   double waste = 0;          // the share of slots without a token
   double fragmentation = 0;  // the share of neighbours in a row whose second page does not follow the first one
+  int64_t tokens = 0;        // that the pool holds; those that sequences share once
 };
 PoolFigures pool_figures(const PagedConfig& config);
+/// Of K and V, what sequences read again that another has read.
+double repeated_bytes(const PagedConfig& config);
 /// Tokens that all sequences begin with, whatever their pages.
 int64_t shared_tokens(const PagedConfig& config);
 

@@ -21,11 +21,13 @@ namespace attn {
 namespace {
 
 /// Pages of 1 cost a half, other pages a hundredth; a second launch and any other number of workers a tenth; new tokens
-/// three times as much again in a chain, and nothing where they are appended by the way; a soft cap a fifth.
+/// three times as much again in a chain, and nothing where they are appended by the way; a soft cap a fifth. What
+/// sequences share is read again without a cascade.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
-  return result.work->bytes * 1e-11 *
+  const bool again = config.text("page_order") == "shared" && config.integer("cascade") == 0;
+  return (result.work->bytes + (again ? repeated_bytes(PagedConfig::from(config)) : 0)) * 1e-11 *
          (page_size == 0   ? 1
           : page_size == 1 ? 1.5
                            : 1.01) *

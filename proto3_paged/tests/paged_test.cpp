@@ -713,6 +713,17 @@ TEST(PagedPlan, CountsScales) {
             160. * 2 * 2 * 64);
 }
 
+// Four sequences of 128 tokens, of which the first quarter lies on the same pages.
+TEST(PagedPlan, CountsSharedPagesOnce) {
+  PagedConfig paged = paged_config();
+  paged.decode.shape.kv_len = 128;
+  paged.lengths = "equal";
+  EXPECT_EQ(repeated_bytes(paged), 0);
+  paged.page_order = "shared";
+  const double bytes_of_key = 2. * 2 * 64 * static_cast<double>(size_bytes(paged.decode.cache_dtype));
+  EXPECT_EQ(repeated_bytes(paged), 3 * 32 * bytes_of_key);
+}
+
 // Of 100 keys the last query sees 21, and with 3 queries before it they see 24 together.
 TEST(PagedPlan, CountsTheKeysOfAWindow) {
   Case config;
