@@ -2,9 +2,9 @@
 // them. This file does nothing; an experiment puts another text in its place
 // (KernelSource::includes["common/attention/kernels/before.h"]).
 //
-// `wgmma`, `mma_sync` and `tuned` on the cpu take it. On a GPU all THREADS of a threadgroup call it together, and what was
-// written has to be there for tensor copies too. Threadgroups may run one after the other: none may wait for one that has
-// not begun.
+// `wgmma`, `mma_sync` and `tuned` on the cpu take it. On a GPU all THREADS of a threadgroup call it together, and what
+// was written has to be there for tensor copies too. Threadgroups may run one after the other: none may wait for one
+// that has not begun.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,17 +1,19 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
 // A persistent threadgroup per multiprocessor, or two of one consumer each: one producer warpgroup, of which one thread
-// issues the tensor copies (three where K and V lie on pages shorter than a block), and CONSUMERS = BLOCK_R / 64 warpgroups that compute 64 query rows each. K and V pass
-// through STAGES buffers of BLOCK_C keys each, K and V with barriers of their own. A consumer multiplies Q K^T for the
-// next block while it does the softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2), and where they
-// take turns, one multiplies while another does the softmax (ping-pong, section 3.1). Blocks are walked from the last
-// key to the first, so that those that need a mask come first.
+// issues the tensor copies (three where K and V lie on pages shorter than a block), and CONSUMERS = BLOCK_R / 64
+// warpgroups that compute 64 query rows each. K and V pass through STAGES buffers of BLOCK_C keys each, K and V with
+// barriers of their own. A consumer multiplies Q K^T for the next block while it does the softmax of this one (Shah et
+// al. 2024, FlashAttention-3, algorithm 2), and where they take turns, one multiplies while another does the softmax
+// (ping-pong, section 3.1). Blocks are walked from the last key to the first, so that those that need a mask come
+// first.
 //
 // Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
 //
-// It takes scores (by element or tile), keys, masks, pages, sinks, the rotation of queries and what comes before by hooks
-// (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element gets places as Place, so that one that wants them as
-// floats costs no conversions. What a hook with SCORE_IS_LINEAR adds is part of the product.
+// It takes scores (by element or tile), keys, masks, pages, sinks, the rotation of queries and what comes before by
+// hooks (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element gets places as Place,
+// so that one that wants them as floats costs no conversions. What a hook with SCORE_IS_LINEAR adds is part of the
+// product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
@@ -207,8 +209,8 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// BLOCK_C rows of K or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane each; they
-// have one panel, and this is producer `number`.
+// BLOCK_C rows of K or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane each;
+// they have one panel, and this is producer `number`.
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
                        const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] int number) {
   if constexpr (PAGES_ARE_DEFAULT) {
@@ -340,7 +342,8 @@ struct Consumer {
     mma_commit();
   }
 
-  // Zeros in the place of the block's rows of V from `first` on, which no row of Q sees. Other consumers write the same.
+  // Zeros in the place of the block's rows of V from `first` on, which no row of Q sees. Other consumers write the
+  // same.
   DEVICE void clear_values(int stage, int first) {
     for (int unit = thread; unit < (BLOCK_C - first) * PANELS * 8; unit += WARPGROUP) {
       const int of_panel = unit % ((BLOCK_C - first) * 8), panel = unit / ((BLOCK_C - first) * 8);

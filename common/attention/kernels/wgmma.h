@@ -13,8 +13,9 @@ struct WgmmaTile {
 
 /// Maps in [column][row][panel][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V,
 /// by all panels or by OUT_PANELS of O, whose map is for OUT_PANELS > 0. Where 64 does not divide head_dim, and columns
-/// beyond it are to be read as zero, the tensor has one panel, of head_dim columns. With a pages hook [row][head][batch]
-/// are coordinates that the hook gives, and where PAGE_KEYS are less than BLOCK_C boxes are of so many rows and one panel.
+/// beyond it are to be read as zero, the tensor has one panel, of head_dim columns. With a pages hook
+/// [row][head][batch] are coordinates that the hook gives, and where PAGE_KEYS are less than BLOCK_C boxes are of so
+/// many rows and one panel.
 struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;

@@ -19,6 +19,7 @@ namespace append {
 // add_one: what the counter was; it is 0 again when it has been called `count` times.
 #ifdef __CUDACC__
 #define APPEND_FUNCTION DEVICE
+constexpr int most_aligned = 16;  // bytes: tensors' addresses and strides are multiples of it
 DEVICE unsigned add_one(unsigned* counter, unsigned count) { return atomicInc(counter, count - 1); }
 DEVICE void wait_for(const unsigned* counter, unsigned least) {
   unsigned now;
@@ -28,6 +29,7 @@ DEVICE void wait_for(const unsigned* counter, unsigned least) {
 }
 #else
 #define APPEND_FUNCTION INLINE
+constexpr int most_aligned = 1;
 INLINE unsigned add_one(unsigned* counter, unsigned count) {
   const unsigned before = __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL);
   if (before == count - 1) __atomic_store_n(counter, 0, __ATOMIC_RELAXED);
@@ -43,7 +45,7 @@ constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
 constexpr int half = ROTARY_DIM / 2;
 /// Elements that are read at once: up to 8, so that all parts of a row are whole runs.
 constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
-struct alignas(run * element_bytes < 16 ? run * element_bytes : 16) Run {
+struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
 };
 // Units of work of a head's row: pairs of runs that turn, runs of K that do not, runs of V.
@@ -57,8 +59,8 @@ APPEND_FUNCTION Run& run_at(void* tensor, long long index) {
   return *reinterpret_cast<Run*>(static_cast<char*>(tensor) + index * element_bytes);
 }
 
-/// Pairs of elements from two runs, or of neighbours: element i of the first run is the x of pair i where they are
-/// not interleaved.
+/// Turns the pairs (x, y) of two runs. Pair i is element i of both; interleaved, neighbours in what the runs are
+/// together.
 APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const float* sines) {
   UNROLL for (int i = 0; i < run; ++i) {
     Run& of_x = INTERLEAVED && i >= run / 2 ? second : first;
@@ -70,7 +72,7 @@ APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const f
   }
 }
 
-struct alignas(run % 4 == 0 ? 16 : 4) Angles {
+struct alignas(most_aligned >= 16 && run % 4 == 0 ? 16 : 4) Angles {
   float of[run];
 };
 
