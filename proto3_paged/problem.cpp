@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/attention/tolerance.h"
+#include "common/base/parallel.h"
 #include "proto3_paged/quantise.h"
 
 namespace attn {
@@ -59,17 +60,20 @@ Buffer scattered(Device& device, const PagedConfig& config, const PageTable& tab
   const std::vector<int64_t> lengths = config.sequence_lengths();
   std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element),
                                element == 1 ? std::byte{0x7f} : std::byte{0xff});
-  for (int64_t b = 0; b < tensor.batch; ++b) {
-    for (int64_t token = 0; token < config.cached_tokens(lengths[static_cast<size_t>(b)]); ++token) {
-      const int64_t tokens = tokens_of_page(config);
-      const int64_t page = table.pages[static_cast<size_t>(b * table.max_pages + token / tokens)];
-      for (int64_t h = 0; h < tensor.heads; ++h) {
-        const int64_t to = page * strides.batch + h * strides.head + token % tokens * strides.row;
-        std::memcpy(cache.data() + to * element, tensor.data.data() + tensor.offset(b, h, token, 0) * element,
-                    static_cast<size_t>(tensor.dim * element));
+  // By heads, since sequences may share pages.
+  parallel_for(tensor.heads, 1, [&](int64_t first, int64_t end) {
+    for (int64_t h = first; h < end; ++h) {
+      for (int64_t b = 0; b < tensor.batch; ++b) {
+        for (int64_t token = 0; token < config.cached_tokens(lengths[static_cast<size_t>(b)]); ++token) {
+          const int64_t tokens = tokens_of_page(config);
+          const int64_t page = table.pages[static_cast<size_t>(b * table.max_pages + token / tokens)];
+          const int64_t to = page * strides.batch + h * strides.head + token % tokens * strides.row;
+          std::memcpy(cache.data() + to * element, tensor.data.data() + tensor.offset(b, h, token, 0) * element,
+                      static_cast<size_t>(tensor.dim * element));
+        }
       }
     }
-  }
+  });
   return uploaded(device, cache);
 }
 

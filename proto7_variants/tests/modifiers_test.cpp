@@ -364,6 +364,7 @@ constexpr const char* keys_text = "common/attention/kernels/modifiers/keys.h";
 constexpr const char* mask_text = "common/attention/kernels/modifiers/mask.h";
 constexpr const char* sink_text = "common/attention/kernels/modifiers/sink.h";
 constexpr const char* rotate_text = "common/attention/kernels/modifiers/rotate.h";
+constexpr const char* turned_text = "common/attention/kernels/modifiers/turned.h";
 const char* const lists_text =
     on_cuda ? "common/attention/kernels/mask_blocks.cuda.cu" : "common/attention/kernels/mask_blocks.cpu.cpp";
 
@@ -396,8 +397,8 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"block_sparse", "blocks_transposed", mask_text,
        "row * sparse_words(context.kv_len) + column / 32] >> column % 32",
        "column * sparse_words(context.kv_len) + row / 32] >> row % 32"},
-      {"rope", "turned_the_other_way", rotate_text, "second ? partner : -partner", "second ? -partner : partner"},
-      {"rope", "partner_in_the_wrong_half", rotate_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
+      {"rope", "turned_the_other_way", turned_text, "second ? partner : -partner", "second ? -partner : partner"},
+      {"rope", "partner_in_the_wrong_half", turned_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
       {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
   // A GPU's kernels take scores by tile.
   if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});
