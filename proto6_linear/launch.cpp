@@ -338,7 +338,7 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   Stopwatch stopwatch;
   const auto fetch = [](std::vector<float>& to, const Buffer& from) {
     to.resize(from.bytes() / sizeof(float));
-    from.download(to.data(), from.bytes());
+    if (from.bytes() > 0) from.download(to.data(), from.bytes());
   };
   fetch(host_states_, states_);
   fetch(host_key_sums_, key_sums_);
@@ -392,7 +392,7 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   seconds.sum_s = stopwatch.lap();
 
   states_.upload(host_states_.data(), states_.bytes());
-  key_sums_.upload(host_key_sums_.data(), key_sums_.bytes());
+  if (config_.normalised) key_sums_.upload(host_key_sums_.data(), key_sums_.bytes());
   if (tensors.final_state) device_->upload(tensors.final_state, before.data(), before.size() * sizeof(float));
   if (tensors.final_key_sum) device_->upload(tensors.final_key_sum, sums.data(), sums.size() * sizeof(float));
   seconds.up_s = stopwatch.lap();
