@@ -45,45 +45,48 @@ struct LinearParams {
   const void* feature_data;  // what a user's feature map reads, else null
 };
 
-/// Parameters of chunk_h, scan, scan_lookback and chunk_o, which run one after the other.
+/// Of `phases`. A sequence is cut into chunks of CHUNK tokens, and a chunk has a number: those of sequence s begin at
+/// starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Not every number is a chunk's; a chunk ends
+/// with its sequence.
 ///
-///   chunk_h        writes to states, key_sums and decays what each chunk adds: the sum over its tokens of
-///                  f(k_j) v_j^T, decayed to the chunk's end, and how much it decays what came before
+///   chunk_h        writes what each chunk adds to the state: the sum over its tokens of f(k_j) v_j^T, decayed to the
+///                  chunk's end, and how much it decays what came before
 ///   scan           makes that the state before each chunk, and writes the final state
 ///   chunk_o        reads the state before each chunk
 ///
 /// Without CAUSAL a scan leaves the state behind the last token at the place of the sequence's first chunk, and nothing
 /// else; chunk_o reads it there for all chunks.
 ///
-/// Threads and grids, cpu | cuda (a cpu threadgroup is one host thread):
-///   chunk_h, chunk_o   grid (chunk_numbers, heads, 1); 1 | 128 threads. Constants as above, with CHUNK
-///   scan               grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS); 1 | 128 threads. Constants HEAD_DIM,
-///                      VALUE_DIM, GATE, NORMALISED, CAUSAL, CHUNK, SCAN_ROWS and PASS. Threadgroup z does rows
-///                      z * SCAN_ROWS to (z + 1) * SCAN_ROWS - 1 of S and z: these do not depend on other rows
-///   scan_lookback      the same grid and constants but for PASS, and DELAY: 0, or in tests the number of spins that
-///                      every second span waits before it says what it has. A threadgroup takes its span from
-///                      tickets[z * heads + y], in order, so that all spans before it have begun
+/// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
-  /// f32 [chunk numbers, heads, HEAD_DIM, VALUE_DIM]; key_sums [chunk numbers, heads, HEAD_DIM] where NORMALISED.
-  float *states, *key_sums;
-  /// Logarithm of a chunk's whole decay, by GATE none, [chunk numbers, heads] or [chunk numbers, heads, HEAD_DIM].
-  float* decays;
-  /// Scans work on spans of this many chunks, `spans` for the longest sequence; span i of sequence s has number
-  /// s * spans + i in what follows, and nothing to do where the sequence is shorter (but for span 0 of an empty sequence,
-  /// whose final state is the initial one).
+  int chunks;       // numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
+  float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
+  float* key_sums;  // [chunks, heads, HEAD_DIM] where NORMALISED, of z as `states` of S
+  float* decays;    // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
+};
+
+/// Of the cpu's scans, and of its fused form: a sequence's chunks in spans of span_chunks, `spans` for the longest. Span i
+/// of sequence s has number s * spans + i, and nothing to do where the sequence is shorter (but for span 0 of an empty
+/// sequence, whose final state is the initial one).
+///
+/// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): threadgroup z does SCAN_ROWS rows of S and z,
+/// which do not depend on other rows. What looks back takes its span from a ticket, so that all spans before it have
+/// begun; DELAY is 0, or in tests the turns that every second span waits before it says what it has.
+struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// Of spans, as states, key_sums and decays are of chunks: what the span adds; of `scan` with PASS_STARTS then the
-  /// state before it. Null with one span.
+  /// Of spans, as states and key_sums are of chunks: what the span adds; of `scan` with PASS_STARTS then the state before
+  /// it. span_decays: logarithms, by any gate [span numbers, heads, HEAD_DIM]. Null with one span.
   float *span_states, *span_key_sums, *span_decays;
-  /// scan_lookback: the state behind each span; a flag for each [span number, heads, slice of rows], SpanFlag; tickets
+  /// Of what looks back: the state behind each span; a SpanFlag for each [span number, heads, slice of rows]; tickets
   /// [slices, heads]. Flags and tickets are 0 when the launch begins.
   float *behind_states, *behind_key_sums;
   unsigned *flags, *tickets;
 };
 
-/// What a launch of `scan` does. With one span only PASS_STATES runs, and without CAUSAL it does not run otherwise.
+/// What a launch of `scan` does. With one span only PASS_STATES runs, and writes the final state (and, without CAUSAL,
+/// that of the first chunk). With several, PASS_STARTS does so, and without CAUSAL PASS_STATES does not run.
 ///   PASS_TOTALS  span_states becomes what each span adds, span_decays its decay
-///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span; without CAUSAL the final state
+///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or span_states where spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
 
