@@ -175,7 +175,11 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
     constexpr int64_t most_tokens = 16;  // for which a state is read once
     const int64_t tokens = std::min(config.tokens, most_tokens);
     launch.source.constants["VECTOR_WIDTH"] = device.simd_width;
+    launch.source.constants["VECTOR_REGISTERS"] = device.vector_registers;
     launch.source.constants["TOKENS"] = tokens;
+    // Initial and final states together are past the caches.
+    launch.source.constants["STREAM"] =
+        floats(2 * config.sequences * config.heads * config.state_elements()) > device.last_level_cache_bytes;
     launch.threadgroup_bytes = floats(RecurrentLayout(config.head_dim, config.value_dim, tokens).floats);
   }
   return {launch};
@@ -227,7 +231,8 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
     // Pairs of a full chunk that are not masked, for each of its tokens.
-    const double pairs = static_cast<double>(std::min(config.chunk, config.tokens) + 1) / 2;
+    const int64_t at_once = device.is_cuda() ? config.chunk : cpu_step(config);
+    const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);
   }
   const auto in = static_cast<double>(size_bytes(config.dtype)), out = static_cast<double>(size_bytes(config.out_dtype));

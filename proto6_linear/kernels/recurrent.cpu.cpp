@@ -16,6 +16,75 @@ namespace math {
 constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
+// Columns at once: as many vectors as leave room in the registers for as many values and outputs; a divisor.
+constexpr int vectors_of(int most) {
+  int vectors = VALUE_DIM / lanes;
+  while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;
+  return vectors;
+}
+constexpr int VECTORS = vectors_of(VECTOR_REGISTERS / 4), BLOCK = VECTORS * lanes;
+constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // 2 KiB: what the hardware does not see coming in time
+
+/// Where the rows of a state come from and go to, either of which may be nowhere, and what all tokens have.
+struct State {
+  const float* from;
+  float* to;
+  const float *k, *q, *v;
+  float* o;
+  const float* decays;
+
+  INLINE float decay(int t, int d) const { return decays[GATE == GATE_CHANNEL ? t * HEAD_DIM + d : t]; }
+  INLINE void ask_ahead(int d, int e) const {
+    for (int at = e; at < e + BLOCK; at += 16) {
+      if (from) __builtin_prefetch(from + (d + ROWS_AHEAD) * VALUE_DIM + at);
+      if (to && !STREAM) __builtin_prefetch(to + (d + ROWS_AHEAD) * VALUE_DIM + at, 1);
+    }
+  }
+};
+
+/// BLOCK columns from e on. PAST_CACHES: states are more than the caches hold, so nobody finds what they would keep.
+template <bool PAST_CACHES>
+INLINE void one_token(const State& s, int e) {
+  Floats values[VECTORS], out[VECTORS] = {};
+  UNROLL for (int n = 0; n < VECTORS; ++n) values[n] = load<Floats>(s.v + e + n * lanes);
+  for (int d = 0; d < HEAD_DIM; ++d) {
+    s.ask_ahead(d, e);
+    UNROLL for (int n = 0; n < VECTORS; ++n) {
+      const int at = d * VALUE_DIM + e + n * lanes;
+      Floats row = s.from ? load<Floats>(s.from + at) : Floats{};
+      if (GATE != GATE_NONE) row *= s.decay(0, d);
+      row += s.k[d] * values[n];
+      out[n] += s.q[d] * row;
+      if (PAST_CACHES) {
+        __builtin_nontemporal_store(row, reinterpret_cast<Floats*>(s.to + at));
+      } else if (s.to) {
+        store(s.to + at, row);
+      }
+    }
+  }
+  UNROLL for (int n = 0; n < VECTORS; ++n) store(s.o + e + n * lanes, out[n]);
+}
+
+INLINE void tokens(const State& s, int e, int count) {
+  for (int d = 0; d < HEAD_DIM; ++d) {
+    s.ask_ahead(d, e);
+    Floats rows[VECTORS];
+    UNROLL for (int n = 0; n < VECTORS; ++n) {
+      rows[n] = s.from ? load<Floats>(s.from + d * VALUE_DIM + e + n * lanes) : Floats{};
+    }
+    for (int t = 0; t < count; ++t) {
+      float* const out = s.o + t * VALUE_DIM + e;
+      UNROLL for (int n = 0; n < VECTORS; ++n) {
+        if (GATE != GATE_NONE) rows[n] *= s.decay(t, d);
+        rows[n] += s.k[t * HEAD_DIM + d] * load<Floats>(s.v + t * VALUE_DIM + e + n * lanes);
+        store(out + n * lanes, load<Floats>(out + n * lanes) + s.q[t * HEAD_DIM + d] * rows[n]);
+      }
+    }
+    UNROLL for (int n = 0; n < VECTORS; ++n) {
+      if (s.to) store(s.to + d * VALUE_DIM + e + n * lanes, rows[n]);
+    }
+  }
+}
 
 }  // namespace
 
@@ -63,17 +132,16 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
     const float* const from_sums = first ? p.initial_key_sum ? p.initial_key_sum + index : nullptr : sums;
     float* const to = last ? p.final_state ? p.final_state + index * VALUE_DIM : nullptr : state;
     float* const to_sums = last ? p.final_key_sum ? p.final_key_sum + index : nullptr : sums;
-    for (int d = 0; d < HEAD_DIM; ++d) {
-      for (int e = 0; e < VALUE_DIM; e += lanes) {
-        Floats row = from ? load<Floats>(from + d * VALUE_DIM + e) : Floats{};
-        for (int t = 0; t < count; ++t) {
-          if (GATE != GATE_NONE) row *= decays[GATE == GATE_CHANNEL ? t * HEAD_DIM + d : t];
-          row += k[t * HEAD_DIM + d] * load<Floats>(v + t * VALUE_DIM + e);
-          float* const out = o + t * VALUE_DIM + e;
-          store(out, load<Floats>(out) + q[t * HEAD_DIM + d] * row);
-        }
-        if (to) store(to + d * VALUE_DIM + e, row);
+    const State rows{from, to, k, q, v, o, decays};
+    const bool streams = STREAM && to && reinterpret_cast<unsigned long>(to) % sizeof(Floats) == 0;
+    for (int e = 0; e < VALUE_DIM; e += BLOCK) {
+      if (count == 1) {
+        (streams ? one_token<true> : one_token<false>)(rows, e);
+      } else {
+        tokens(rows, e, count);
       }
+    }
+    for (int d = 0; d < HEAD_DIM; ++d) {
       if constexpr (NORMALISED) {
         float sum = from_sums ? from_sums[d] : 0;
         for (int t = 0; t < count; ++t) {
