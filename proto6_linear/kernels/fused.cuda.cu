@@ -14,9 +14,12 @@
 // (decoupled look-back, Merrill and Garland 2016), and then computes its outputs. Tasks are taken in the order of their
 // segments, so that a task waits only for tasks that others have taken. A segment of at most STAGES chunks is read once.
 //
-// Function constants: HEAD_DIM (multiple of 8, at most 256), CONSUMERS, STAGES, THREADGROUPS (of a multiprocessor), GATE
-// (none, head or token), IN_TYPE. Grid: at most as many threadgroups as run at the same time; CONSUMERS * 128 + 32
-// threads; FusedLayout's threadgroup memory.
+// CLUSTER threadgroups next to each other work on the same tokens and head for unlike value columns: each fetches a part
+// of Q and K for all of them (multicast), which the second-level cache could not do at that rate.
+//
+// Function constants: HEAD_DIM (multiple of 8, at most 256), CONSUMERS, STAGES, THREADGROUPS (of a multiprocessor),
+// CLUSTER (divides FusedParams::groups and the grid), GATE (none, head or token), IN_TYPE. Grid: at most as many
+// threadgroups as run at the same time; CONSUMERS * 128 + 32 threads; FusedLayout's threadgroup memory.
 #define MMA_WIDTH(n) false
 #include "common/kernel/wgmma.h"
 #include "proto6_linear/kernels/fused.h"
@@ -90,6 +93,35 @@ DEVICE Task task_of(const FusedParams& p, int number) {
 /// The segment lies behind the end of its sequence.
 DEVICE bool is_beyond(const Task& task) { return task.segment > 0 && task.chunk >= task.end; }
 
+// ---- the cluster
+
+DEVICE int cluster_rank() { return CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER; }
+
+DEVICE void sync_cluster() {
+  if constexpr (CLUSTER > 1) {
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+}
+
+/// Arrives at the barrier in the same place of another threadgroup.
+DEVICE void arrive_at(Barrier& barrier, int rank) {
+  asm volatile(
+      "{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}" ::"r"(shared_address(&barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+/// copy_box to the same place of all threadgroups of the cluster; the bytes arrive at each one's barrier.
+DEVICE void copy_box_to_all(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(target)),
+      "l"(&map), "r"(shared_address(&full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
+      "h"(static_cast<unsigned short>((1 << CLUSTER) - 1))
+      : "memory");
+}
+
 // ---- producer: one thread
 
 DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int chunk, bool with_q, Ring& ring) {
@@ -100,9 +132,16 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   bars.task[ring.index] = number;
   full.arrive_expect((PANELS * (with_q ? 2 : 1) + CONSUMERS) * PANEL_BYTES);
   const int row = task.first_row + chunk * CHUNK;
-  UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-    if (with_q) copy_box(stage + panel * PANEL_BYTES, p.q, full, panel * 64, row, task.head, task.batch, 0);
-    copy_box(stage + layout.k + panel * PANEL_BYTES, p.k, full, panel * 64, row, task.head, task.batch, 0);
+  // Panels of Q, behind them those of K.
+  UNROLL for (int i = 0; i < 2 * PANELS; ++i) {
+    const int panel = i % PANELS;
+    if (i < PANELS && !with_q) continue;
+    if constexpr (CLUSTER > 1) {
+      if (i % CLUSTER != cluster_rank()) continue;
+      copy_box_to_all(stage + i * PANEL_BYTES, i < PANELS ? p.q : p.k, full, panel * 64, row, task.head, task.batch, 0);
+    } else {
+      copy_box(stage + i * PANEL_BYTES, i < PANELS ? p.q : p.k, full, panel * 64, row, task.head, task.batch, 0);
+    }
   }
   UNROLL for (int slice = 0; slice < CONSUMERS; ++slice) {
     copy_box(stage + layout.v + slice * PANEL_BYTES, p.v, full, (task.group * CONSUMERS + slice) * 64, row, task.head,
@@ -124,7 +163,7 @@ DEVICE void produce(const FusedParams& p) {
   Ring ring;
   int next;
   for (int number = blockIdx.x; number < p.tasks; number = next) {
-    next = static_cast<int>(gridDim.x + atomicAdd(p.counters, 1));
+    next = CLUSTER > 1 ? number + gridDim.x : static_cast<int>(gridDim.x + atomicAdd(p.counters, 1));
     const Task task = task_of(p, number);
     if (is_beyond(task)) continue;
     if (!task.last && !task.resident) {
@@ -257,7 +296,11 @@ struct Consumer {
   }
   DEVICE void release(const Ring& ring) {
     __syncwarp();
-    if (lane == 0) barriers().empty[ring.index].arrive();
+    if constexpr (CLUSTER > 1) {
+      if (lane < CLUSTER) arrive_at(barriers().empty[ring.index], lane);
+    } else {
+      if (lane == 0) barriers().empty[ring.index].arrive();
+    }
     __syncwarp();
   }
   /// Sums of the chunk's log decays, of this warp's own copy.
@@ -539,14 +582,20 @@ struct Consumer {
       }
     }
   }
-  // state += factor * what lies there.
-  DEVICE void add_state(const float4* from, float factor) {
+  // state += the sum of COUNT published states, each times its factor; all loads of a panel are under way at once.
+  template <int COUNT>
+  DEVICE void add_states(const float4* const (&from)[COUNT], const float (&factor)[COUNT]) {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      float4 x[8];
-      UNROLL for (int i = 0; i < 8; ++i) x[i] = load_shared_state(from + (panel * 8 + i) * WARPGROUP);
-      UNROLL for (int i = 0; i < 8; ++i) {
-        float* to = state[panel] + 4 * i;
-        to[0] += factor * x[i].x, to[1] += factor * x[i].y, to[2] += factor * x[i].z, to[3] += factor * x[i].w;
+      float4 x[COUNT][8];
+      UNROLL for (int n = 0; n < COUNT; ++n) {
+        UNROLL for (int i = 0; i < 8; ++i) x[n][i] = load_shared_state(from[n] + (panel * 8 + i) * WARPGROUP);
+      }
+      UNROLL for (int n = 0; n < COUNT; ++n) {
+        UNROLL for (int i = 0; i < 8; ++i) {
+          float* to = state[panel] + 4 * i;
+          to[0] += factor[n] * x[n][i].x, to[1] += factor[n] * x[n][i].y;
+          to[2] += factor[n] * x[n][i].z, to[3] += factor[n] * x[n][i].w;
+        }
       }
     }
   }
@@ -590,11 +639,15 @@ struct Consumer {
       }
       decay -= own_total;
     }
+    const auto at = [&](int i) { return published(task.segment - 1 - i, task.slot, i == count ? INCLUSIVE : OWN); };
+    const auto factor = [&](int i) { return GATED ? exp2_approx(__shfl_sync(~0u, decay, i)) : 1.0f; };
+    int i = 0;
+    if constexpr (PANELS <= 2) {
 #pragma unroll 1
-    for (int i = 0; i <= count; ++i) {
-      const float factor = GATED ? exp2_approx(__shfl_sync(~0u, decay, i)) : 1.0f;
-      add_state(published(task.segment - 1 - i, task.slot, i == count ? INCLUSIVE : OWN), factor);
+      for (; i < count; i += 2) add_states<2>({at(i), at(i + 1)}, {factor(i), factor(i + 1)});
     }
+#pragma unroll 1
+    for (; i <= count; ++i) add_states<1>({at(i)}, {factor(i)});
   }
 
   // A segment's own state; the first segment's begins with the initial state.
@@ -673,22 +726,25 @@ struct Consumer {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP + 32, THREADGROUPS)
-    fused(const __grid_constant__ FusedParams p) {
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
+    __launch_bounds__(CONSUMERS* WARPGROUP + 32, THREADGROUPS) fused(const __grid_constant__ FusedParams p) {
   Barriers& bars = barriers();
   const unsigned epoch = 2 * *static_cast<volatile unsigned*>(p.counters + 2);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
       bars.full[stage].init(1);
-      bars.empty[stage].init(CONSUMERS * 4);
+      bars.empty[stage].init(CLUSTER * CONSUMERS * 4);
     }
     fence_barrier_init();
   }
   __syncthreads();
+  sync_cluster();
   const int warpgroup = __reduce_max_sync(~0u, threadIdx.x / WARPGROUP);
   if (warpgroup == CONSUMERS) {
     if (threadIdx.x % 32 == 0) produce(p);
   } else {
     Consumer(p, warpgroup, epoch).run();
   }
+  __syncwarp();
+  sync_cluster();  // nobody leaves while others copy to it or arrive at its barriers
 }
