@@ -12,28 +12,35 @@
 // Where sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads its
 // keys and values for the segment's own state, publishes that, gathers what stands before it from the segments before
 // (decoupled look-back, Merrill and Garland 2016), and then computes its outputs. Tasks are taken in the order of their
-// segments, so that a task waits only for tasks that others have taken. A segment of at most STAGES chunks is read once.
+// segments, so that a task waits only for tasks that others have taken. A segment of at most STAGES chunks is read
+// once.
 //
-// CLUSTER threadgroups next to each other work on the same tokens and head for unlike value columns: each fetches a part
-// of Q and K for all of them (multicast), which the second-level cache could not do at that rate.
+// CLUSTER threadgroups next to each other work on the same tokens and head for unlike value columns: each fetches a
+// part of Q and K for all of them (multicast), which the second-level cache could not do at that rate.
+//
+// Where NORMALISED, z is a product as S is, of K and the tokens' decays in eight columns: a tensor core's least width.
+// The feature map is applied to Q and K in shared memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), CONSUMERS, STAGES, THREADGROUPS (of a multiprocessor),
-// CLUSTER (divides FusedParams::groups and the grid), GATE (none, head or token), IN_TYPE. Grid: at most as many
-// threadgroups as run at the same time; CONSUMERS * 128 + 32 threads; FusedLayout's threadgroup memory.
+// CLUSTER (divides FusedParams::groups and the grid), GATE (none, head or token), NORMALISED, IN_TYPE. Grid: at most as
+// many threadgroups as run at the same time; CONSUMERS * 128 + 32 threads; FusedLayout's threadgroup memory.
 #define MMA_WIDTH(n) false
 #include "common/kernel/wgmma.h"
+#include "proto6_linear/kernels/feature.h"
 #include "proto6_linear/kernels/fused.h"
 
 namespace {
 
 constexpr bool GATED = GATE != GATE_NONE;
-constexpr FusedLayout layout(HEAD_DIM, CONSUMERS, STAGES, GATED);
+constexpr FusedLayout layout(HEAD_DIM, CONSUMERS, STAGES, GATED, NORMALISED);
 constexpr int PANELS = layout.panels;
 constexpr int CHUNK = fused_chunk;
 constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
 constexpr int K_STEP = 32 / 16;                     // of a descriptor: 16 columns
 constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // of a descriptor: 16 rows
-constexpr int STATE_FLOATS = PANELS * 64 * 64;      // of a consumer
+constexpr int NARROW_STEP = 16 * 16 / 16;           // of a narrow operand's descriptor: 16 rows of 8 columns
+constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
+constexpr int QUADS = NORMALISED ? 9 : 8;  // of floats that a thread has of a panel of the state
 constexpr int no_more_tasks = -1;
 static_assert(GATE != GATE_CHANNEL, "a gate of every row of S does not leave Q K^T one product");
 
@@ -188,26 +195,43 @@ DEVICE void produce(const FusedParams& p) {
 
 #define D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D32(d) D4(d, 0), D4(d, 4), D4(d, 8), D4(d, 12), D4(d, 16), D4(d, 20), D4(d, 24), D4(d, 28)
-#define D32_NAMES                                                                                              \
+#define D32_NAMES                                                                                               \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28," \
   "%29,%30,%31}"
 
-#define MMA_SHARED(NAME)                                                                                         \
-  asm volatile(                                                                                                  \
-      "{.reg .pred add; .reg .b64 a, b;\n"                                                                       \
-      "setp.ne.b32 add, %34, 0; mov.b64 a, {%32, %35}; mov.b64 b, {%33, %35};\n"                                 \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " D32_NAMES ", a, b, add, 1, 1, %36, %37;}"   \
-      : D32(d)                                                                                                   \
+#define MMA_SHARED(NAME)                                                                                        \
+  asm volatile(                                                                                                 \
+      "{.reg .pred add; .reg .b64 a, b;\n"                                                                      \
+      "setp.ne.b32 add, %34, 0; mov.b64 a, {%32, %35}; mov.b64 b, {%33, %35};\n"                                \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " D32_NAMES ", a, b, add, 1, 1, %36, %37;}" \
+      : D32(d)                                                                                                  \
       : "r"(a), "r"(b), "r"(add), "n"(operand_high), "n"(TA), "n"(TB))
-#define MMA_REGISTERS(NAME)                                                                                       \
-  asm volatile(                                                                                                   \
-      "{.reg .pred add; .reg .b64 b;\n"                                                                           \
-      "setp.ne.b32 add, %37, 0; mov.b64 b, {%36, %38};\n"                                                         \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " D32_NAMES                                   \
-      ", {%32,%33,%34,%35}, b, add, 1, 1, 1;}"                                                                    \
-      : D32(d)                                                                                                    \
+#define MMA_REGISTERS(NAME)                                                     \
+  asm volatile(                                                                 \
+      "{.reg .pred add; .reg .b64 b;\n"                                         \
+      "setp.ne.b32 add, %37, 0; mov.b64 b, {%36, %38};\n"                       \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " D32_NAMES \
+      ", {%32,%33,%34,%35}, b, add, 1, 1, 1;}"                                  \
+      : D32(d)                                                                  \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(operand_high))
 
+// D[64 x 8], B K major, not swizzled: eight rows of its columns lie behind each other, 16 bytes a column.
+#define MMA_NARROW(NAME)                                                                                    \
+  asm volatile(                                                                                             \
+      "{.reg .pred add; .reg .b64 a, b;\n"                                                                  \
+      "setp.ne.b32 add, %6, 0; mov.b64 a, {%4, %7}; mov.b64 b, {%5, %8};\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32." NAME "." NAME " {%0,%1,%2,%3}, a, b, add, 1, 1, %9, 0;}" \
+      : D4(d, 0)                                                                                            \
+      : "r"(a), "r"(b), "r"(add), "n"(operand_high), "n"(NARROW_OPERAND_HIGH), "n"(TA))
+
+template <int TA>
+DEVICE void multiply_narrow(float (&d)[4], unsigned a, unsigned b, int add) {
+  if constexpr (IN_TYPE == BF16) {
+    MMA_NARROW("bf16");
+  } else {
+    MMA_NARROW("f16");
+  }
+}
 template <int TA, int TB>
 DEVICE void multiply(float (&d)[32], unsigned a, unsigned b, int add) {
   if constexpr (IN_TYPE == BF16) {
@@ -251,7 +275,9 @@ DEVICE float load_shared_float(const float* from) {
 
 enum Published { OWN = 1, INCLUSIVE = 2 };  // a segment's flag, less what launches before have added
 
-DEVICE unsigned scaled_pair(unsigned pair, float factor) {
+/// Calls act(x) for both elements of a pair of 16 bits.
+template <class Act>
+DEVICE unsigned each_of_pair(unsigned pair, Act act) {
   float low, high;
   if constexpr (IN_TYPE == BF16) {
     low = __uint_as_float(pair << 16);
@@ -261,7 +287,11 @@ DEVICE unsigned scaled_pair(unsigned pair, float factor) {
         : "=f"(low), "=f"(high)
         : "r"(pair));
   }
-  return pack<IN_TYPE>(low * factor, high * factor);
+  return pack<IN_TYPE>(act(low), act(high));
+}
+template <class Act>
+DEVICE uint4 each_of_eight(uint4 x, Act act) {
+  return make_uint4(each_of_pair(x.x, act), each_of_pair(x.y, act), each_of_pair(x.z, act), each_of_pair(x.w, act));
 }
 
 DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
@@ -274,18 +304,20 @@ DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c,
 
 struct Consumer {
   const FusedParams& p;
-  const int index;     // of the warpgroup
+  const int index;       // of the warpgroup
   const unsigned epoch;  // flags of this launch are above it
   const int thread = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
   const int row = thread / 32 * 16 + lane / 4;  // of the 64
   const int column = lane % 4 * 2;              // of 8
   unsigned char* const own = memory + layout.state + index * layout.own_bytes;
-  float state[PANELS][32];  // [64 rows of S of each panel][64 value columns]
-  float s[32], o[32];
+  float state[PANELS][32];   // [64 rows of S of each panel][64 value columns]
+  float key_sum[PANELS][4];  // NORMALISED: of the thread's two rows of each panel, each twice
+  float s[32], o[32], divisor[4];
   unsigned weights[16];
   float gates[2];      // of the next chunk's tokens 2 * lane and 2 * lane + 1, log2
   float total;         // of the segment's chunks until now, log2
   float row_decay[2];  // G of the thread's rows
+  float row_sum[2];    // of the thread's weights
 
   DEVICE Consumer(const FusedParams& params, int number, unsigned launches)
       : p(params), index(number), epoch(launches) {}
@@ -312,17 +344,30 @@ struct Consumer {
   DEVICE unsigned matrix_address(const void* panel) const {
     return shared_address(panel) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
   }
-  DEVICE void store_panel(void* panel, const float (&x)[32], float scale) {
+  DEVICE void store_panel(void* panel, const float (&x)[32], float a, float b) {
     const unsigned to = matrix_address(panel);
     UNROLL for (int j = 0; j < 4; ++j) {
       const float* d = x + 8 * j;
-      store_matrices(to ^ j * 32, pack<IN_TYPE>(d[0] * scale, d[1] * scale), pack<IN_TYPE>(d[2] * scale, d[3] * scale),
-                     pack<IN_TYPE>(d[4] * scale, d[5] * scale), pack<IN_TYPE>(d[6] * scale, d[7] * scale));
+      store_matrices(to ^ j * 32, pack<IN_TYPE>(d[0] * a, d[1] * a), pack<IN_TYPE>(d[2] * b, d[3] * b),
+                     pack<IN_TYPE>(d[4] * a, d[5] * a), pack<IN_TYPE>(d[6] * b, d[7] * b));
+    }
+  }
+  // z in two parts, for four columns each: what 16 bits hold of it, and most of the rest.
+  DEVICE void store_key_sum() {
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float z = key_sum[panel][2 * r];
+        auto* const to = reinterpret_cast<unsigned short*>(own + layout.key_sum + panel * 1024) +
+                         (row + 8 * r) / 8 * 64 + column * 8 + row % 8;
+        store_float<IN_TYPE>(to, 0, z);
+        store_float<IN_TYPE>(to, 8, z - load_float<IN_TYPE>(to, 0));
+      }
     }
   }
   // S for the next chunk's Q S.
   DEVICE void store_state() {
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) store_panel(own + panel * PANEL_BYTES, state[panel], 1.0f);
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) store_panel(own + panel * PANEL_BYTES, state[panel], 1, 1);
+    if constexpr (NORMALISED) store_key_sum();
     fence_stores();
     if (thread == 0) wait_stores_read();  // outputs are written before the next barrier but one
     sync();
@@ -362,32 +407,60 @@ struct Consumer {
     return __shfl_sync(~0u, sum, 31);
   }
 
-  // V with each token's decay until the chunk's end.
+  // V with each token's decay until the chunk's end, and these decays alone.
   DEVICE void decay_values(const unsigned char* stage, float chunk_sum) {
     const int token = thread / 2;
     const float factor = exp2_approx(chunk_sum - sums()[token]);
     const unsigned at = token * PANEL_ROW_BYTES + thread % 2 * 64;
     UNROLL for (int i = 0; i < 4; ++i) {
-      uint4 x = *reinterpret_cast<const uint4*>(stage + layout.v + index * PANEL_BYTES + at + i * 16);
-      x.x = scaled_pair(x.x, factor), x.y = scaled_pair(x.y, factor);
-      x.z = scaled_pair(x.z, factor), x.w = scaled_pair(x.w, factor);
-      *reinterpret_cast<uint4*>(own + layout.values + at + i * 16) = x;
+      const uint4 x = *reinterpret_cast<const uint4*>(stage + layout.v + index * PANEL_BYTES + at + i * 16);
+      *reinterpret_cast<uint4*>(own + layout.values + at + i * 16) =
+          each_of_eight(x, [&](float y) { return y * factor; });
+    }
+    if constexpr (NORMALISED) {
+      unsigned pairs[4];
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const float* from = sums() + thread / 8 % 8 * 8 + 2 * i;
+        pairs[i] = pack<IN_TYPE>(exp2_approx(chunk_sum - from[0]), exp2_approx(chunk_sum - from[1]));
+      }
+      if (thread < 64) store_weights(pairs);
     }
     fence_stores();
   }
+  // Of threads 0 to 63: eight tokens for one of eight columns.
+  DEVICE void store_weights(const unsigned (&x)[4]) {
+    *reinterpret_cast<uint4*>(own + layout.weights + thread * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+  }
 
-  // Rows of another sequence behind the end of this one count as zero.
-  DEVICE void clear_rows(unsigned char* stage, int rows) {
-    const int first = rows + thread / 8, chunk16 = thread % 8;
-    for (int r = first; r < CHUNK; r += WARPGROUP / 8) {
-      UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-        if (panel % CONSUMERS != index) continue;
-        *reinterpret_cast<uint4*>(stage + layout.k + panel * PANEL_BYTES + r * PANEL_ROW_BYTES + chunk16 * 16) =
-            make_uint4(0, 0, 0, 0);
-      }
-      *reinterpret_cast<uint4*>(stage + layout.v + index * PANEL_BYTES + r * PANEL_ROW_BYTES + chunk16 * 16) =
-          make_uint4(0, 0, 0, 0);
+  // ---- what a chunk's tiles need before the products
+
+  // f of a tile's elements, and zero in rows from `rows` on: f(0) need not be 0.
+  DEVICE void map_features(unsigned char* tile, int rows) {
+    for (int i = index * WARPGROUP + thread; i < PANELS * 512; i += CONSUMERS * WARPGROUP) {
+      const int r = i / 8 % 64, group = i % 8 ^ r % 8;
+      if (i / 512 * 64 + group * 8 >= HEAD_DIM) continue;
+      uint4& x = reinterpret_cast<uint4*>(tile)[i];
+      x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
     }
+  }
+  // Rows of another sequence behind the end of this one count as zero.
+  DEVICE void clear_rows(unsigned char* panel, int rows) {
+    for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
+      reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
+  }
+  DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
+    const int rows = task.tokens - chunk * CHUNK;
+    const bool clears = p.linear.starts && rows < CHUNK;
+    if constexpr (FEATURE_IS_IDENTITY) {
+      if (!clears) return;
+      for (int panel = index; panel < PANELS; panel += CONSUMERS) {
+        clear_rows(stage + layout.k + panel * PANEL_BYTES, rows);
+      }
+    } else {
+      if (with_q) map_features(stage, CHUNK);
+      if (with_k) map_features(stage + layout.k, rows);
+    }
+    if (clears) clear_rows(stage + layout.v + index * PANEL_BYTES, rows);
     fence_stores();
     __syncwarp();
     named_sync(1 + CONSUMERS, CONSUMERS * WARPGROUP);
@@ -404,7 +477,11 @@ struct Consumer {
     const unsigned v = operand(GATED ? own + layout.values : stage + layout.v + index * PANEL_BYTES);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int step = 0; step < CHUNK / 16; ++step) {
-        multiply<1, 1>(state[panel], k + panel * (PANEL_BYTES / 16) + step * MN_STEP, v + step * MN_STEP, 1);
+        const unsigned at = k + panel * (PANEL_BYTES / 16) + step * MN_STEP;
+        multiply<1, 1>(state[panel], at, v + step * MN_STEP, 1);
+        if constexpr (NORMALISED) {
+          multiply_narrow<1>(key_sum[panel], at, narrow_operand(own + layout.weights) + step * NARROW_STEP, 1);
+        }
       }
     }
   }
@@ -412,6 +489,7 @@ struct Consumer {
     const float factor = exp2_approx(sum);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int i = 0; i < 32; ++i) state[panel][i] *= factor;
+      UNROLL for (int i = 0; NORMALISED && i < 4; ++i) key_sum[panel][i] *= factor;
     }
   }
 
@@ -419,7 +497,7 @@ struct Consumer {
   DEVICE void gather_chunk(const Task& task, int chunk, const Ring& ring) {
     barriers().full[ring.index].wait(ring.parity);
     unsigned char* const stage = memory + ring.index * layout.stage_bytes;
-    if (ends_inside(task, chunk)) clear_rows(stage, task.tokens - chunk * CHUNK);
+    prepare(task, chunk, stage, false, true);
     if constexpr (GATED) {
       const float sum = sum_gates(task, chunk);
       decay_values(stage, sum);
@@ -440,6 +518,7 @@ struct Consumer {
       const float* const from = sums();
       UNROLL for (int r = 0; r < 2; ++r) row_decay[r] = from[row + 8 * r];
     }
+    row_sum[0] = row_sum[1] = 0;
     UNROLL for (int j = 0; j < 8; ++j) {
       float x[4];
       [[maybe_unused]] float2 sum;
@@ -449,6 +528,7 @@ struct Consumer {
         float weight = s[4 * j + i];
         if constexpr (GATED) weight *= exp2_approx(fminf(row_decay[i / 2] - (i % 2 ? sum.y : sum.x), 0.0f));
         x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
+        if constexpr (NORMALISED) row_sum[i / 2] += x[i];
       }
       weights[2 * j] = pack<IN_TYPE>(x[0], x[1]);
       weights[2 * j + 1] = pack<IN_TYPE>(x[2], x[3]);
@@ -458,8 +538,7 @@ struct Consumer {
   DEVICE void compute_chunk(const Task& task, int chunk, const Ring& ring) {
     barriers().full[ring.index].wait(ring.parity);
     unsigned char* const stage = memory + ring.index * layout.stage_bytes;
-    const bool ends = ends_inside(task, chunk);
-    if (ends) clear_rows(stage, task.tokens - chunk * CHUNK);
+    prepare(task, chunk, stage, true, task.last || !task.resident);
     const unsigned q = operand(stage), k = operand(stage + layout.k), before = operand(own);
     mma_fence();
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -473,6 +552,10 @@ struct Consumer {
       UNROLL for (int step = 0; step < 4; ++step) {
         const int at = panel * (PANEL_BYTES / 16);
         multiply<0, 1>(o, q + at + step * K_STEP, before + at + step * MN_STEP, panel + step > 0);
+        if constexpr (NORMALISED) {
+          multiply_narrow<0>(divisor, q + at + step * K_STEP,
+                             narrow_operand(own + layout.key_sum) + (panel * 4 + step) * NARROW_STEP, panel + step > 0);
+        }
       }
     }
     mma_commit();
@@ -488,6 +571,7 @@ struct Consumer {
       const float factor[2] = {exp2_approx(row_decay[0]), exp2_approx(row_decay[1])};
       mma_wait<0>();
       UNROLL for (int i = 0; i < 32; ++i) o[i] *= factor[i / 2 % 2];
+      UNROLL for (int i = 0; NORMALISED && i < 4; ++i) divisor[i] *= factor[i / 2];
       sync();  // V has its decays
     }
     mma_fence();
@@ -497,10 +581,17 @@ struct Consumer {
     add_keys(stage);
     mma_commit();
     mma_wait<1>();
-    store_panel(own + layout.out, o, p.linear.scale);
+    float scale[2] = {p.linear.scale, p.linear.scale};
+    if constexpr (NORMALISED) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float sum = sum_of_quad(row_sum[r]) + (divisor[2 * r] + divisor[2 * r + 1]);
+        scale[r] = sum != 0 ? 1 / sum : 0;
+      }
+    }
+    store_panel(own + layout.out, o, scale[0], scale[1]);
     fence_stores();
     sync();
-    store_output(task, chunk, ends);
+    store_output(task, chunk, ends_inside(task, chunk));
     __syncwarp();
     mma_wait<0>();
   }
@@ -533,6 +624,7 @@ struct Consumer {
   DEVICE void clear_state() {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int i = 0; i < 32; ++i) state[panel][i] = 0;
+      UNROLL for (int i = 0; i < 4; ++i) key_sum[panel][i] = 0;
     }
   }
   // Calls act(element of this thread, its index in a [HEAD_DIM, VALUE_DIM] tensor) for those that exist.
@@ -552,10 +644,31 @@ struct Consumer {
     clear_state();
     const float* const from = p.linear.initial_state;
     if (from) each_element(task, [&](float& x, long long at) { x = from[at]; });
+    if (NORMALISED && p.linear.initial_key_sum) {
+      const float* const sums = p.linear.initial_key_sum + key_sum_place(task);
+      UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+        UNROLL for (int i = 0; i < 4; ++i) {
+          const int r = panel * 64 + row + i / 2 * 8;
+          if (r < HEAD_DIM) key_sum[panel][i] = sums[r];
+        }
+      }
+    }
+  }
+  DEVICE long long key_sum_place(const Task& task) const {
+    return (static_cast<long long>(task.sequence) * p.linear.heads + task.head) * HEAD_DIM;
   }
   DEVICE void store_final(const Task& task) {
     float* const to = p.linear.final_state;
     if (to) each_element(task, [&](float& x, long long at) { to[at] = x; });
+    if (NORMALISED && p.linear.final_key_sum && task.group == 0 && index == 0 && lane % 4 == 0) {
+      float* const sums = p.linear.final_key_sum + key_sum_place(task);
+      UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+        UNROLL for (int r = 0; r < 2; ++r) {
+          const int at = panel * 64 + row + r * 8;
+          if (at < HEAD_DIM) sums[at] = key_sum[panel][2 * r];
+        }
+      }
+    }
   }
 
   // A segment's own state, or the one with all before it; this thread's part.
@@ -574,11 +687,13 @@ struct Consumer {
     sync();
     if (thread == 0) store_flag(flag(task.segment, task.slot), epoch + what);
   }
+  /// Four floats of the state, or of z behind it.
+  DEVICE float* quad(int panel, int i) { return i < 8 ? state[panel] + 4 * i : key_sum[panel]; }
   DEVICE void put_state(float4* to) {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int i = 0; i < 8; ++i) {
-        const float* x = state[panel] + 4 * i;
-        to[(panel * 8 + i) * WARPGROUP] = make_float4(x[0], x[1], x[2], x[3]);
+      UNROLL for (int i = 0; i < QUADS; ++i) {
+        const float* x = quad(panel, i);
+        to[(panel * QUADS + i) * WARPGROUP] = make_float4(x[0], x[1], x[2], x[3]);
       }
     }
   }
@@ -586,13 +701,13 @@ struct Consumer {
   template <int COUNT>
   DEVICE void add_states(const float4* const (&from)[COUNT], const float (&factor)[COUNT]) {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      float4 x[COUNT][8];
+      float4 x[COUNT][QUADS];
       UNROLL for (int n = 0; n < COUNT; ++n) {
-        UNROLL for (int i = 0; i < 8; ++i) x[n][i] = load_shared_state(from[n] + (panel * 8 + i) * WARPGROUP);
+        UNROLL for (int i = 0; i < QUADS; ++i) x[n][i] = load_shared_state(from[n] + (panel * QUADS + i) * WARPGROUP);
       }
       UNROLL for (int n = 0; n < COUNT; ++n) {
-        UNROLL for (int i = 0; i < 8; ++i) {
-          float* to = state[panel] + 4 * i;
+        UNROLL for (int i = 0; i < QUADS; ++i) {
+          float* to = quad(panel, i);
           to[0] += factor[n] * x[n][i].x, to[1] += factor[n] * x[n][i].y;
           to[2] += factor[n] * x[n][i].z, to[3] += factor[n] * x[n][i].w;
         }
@@ -618,8 +733,7 @@ struct Consumer {
     unsigned inclusive;
     int count;
     while (true) {
-      const int seen =
-          looks ? static_cast<int>(load_flag(flag(segment, task.slot)) - epoch) : 0;
+      const int seen = looks ? static_cast<int>(load_flag(flag(segment, task.slot)) - epoch) : 0;
       inclusive = __ballot_sync(~0u, seen == INCLUSIVE);
       const unsigned ready = __ballot_sync(~0u, seen >= OWN);
       count = __ffs(inclusive) - 1;  // segments of which only their own state is known
@@ -687,17 +801,23 @@ struct Consumer {
     const float4* const from = published(task.segment, task.slot, OWN);
     float4* const to = published(task.segment, task.slot, INCLUSIVE);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int i = 0; i < 8; ++i) {
-        const float* x = state[panel] + 4 * i;
-        float4 y = load_shared_state(from + (panel * 8 + i) * WARPGROUP);
+      UNROLL for (int i = 0; i < QUADS; ++i) {
+        const float* x = quad(panel, i);
+        float4 y = load_shared_state(from + (panel * QUADS + i) * WARPGROUP);
         y.x += factor * x[0], y.y += factor * x[1], y.z += factor * x[2], y.w += factor * x[3];
-        to[(panel * 8 + i) * WARPGROUP] = y;
+        to[(panel * QUADS + i) * WARPGROUP] = y;
       }
     }
     publish(task, INCLUSIVE);
   }
 
   DEVICE void run() {
+    if constexpr (NORMALISED && !GATED) {  // all decays are 1
+      const unsigned one = pack<IN_TYPE>(1, 1);
+      if (thread < 64) store_weights({one, one, one, one});
+      fence_stores();
+      sync();
+    }
     Ring ring;
     while (true) {
       Barriers& bars = barriers();
@@ -726,8 +846,8 @@ struct Consumer {
 
 }  // namespace
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
-    __launch_bounds__(CONSUMERS* WARPGROUP + 32, THREADGROUPS) fused(const __grid_constant__ FusedParams p) {
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS* WARPGROUP + 32, THREADGROUPS)
+    fused(const __grid_constant__ FusedParams p) {
   Barriers& bars = barriers();
   const unsigned epoch = 2 * *static_cast<volatile unsigned*>(p.counters + 2);
   if (threadIdx.x == 0) {

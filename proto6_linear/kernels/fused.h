@@ -15,24 +15,31 @@ struct FusedParams {
   TensorMap q, k, v, o;
   LinearParams linear;
   int value_dim;
-  int groups;           // of CONSUMERS slices
-  int slots, tasks;     // sequences * heads * groups; slots * segments of the longest sequence
-  int segment_chunks;   // of a segment
-  int reach;            // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
-  unsigned* counters;   // tasks taken, threadgroups done, launches: 0 before the first launch, and the kernel's own
-  unsigned* flags;      // [segments, slots, CONSUMERS]; 0 before the first launch
-  float* totals;        // [segments, slots, CONSUMERS]: log2 of a segment's decay
-  float* states;        // [2 * reach, slots, 2, CONSUMERS, HEAD_DIM * 64 of whole panels]: own, and with all before it
+  int groups;          // of CONSUMERS slices
+  int slots, tasks;    // sequences * heads * groups; slots * segments of the longest sequence
+  int segment_chunks;  // of a segment
+  int reach;           // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
+  unsigned* counters;  // tasks taken, threadgroups done, launches: 0 before the first launch, and the kernel's own
+  unsigned* flags;     // [segments, slots, CONSUMERS]; 0 before the first launch
+  float* totals;       // [segments, slots, CONSUMERS]: log2 of a segment's decay
+  /// [2 * reach, slots, 2, CONSUMERS, fused_state_floats()]: a segment's own state, and the one with all before it.
+  float* states;
 };
 
-/// Threadgroup memory, in bytes: stages of Q and K [panels of 64 columns] and V [consumers] of 64 rows by 128 bytes, per
-/// consumer the state in 16 bits [panels], the outputs and, where gated, V with its decays; then barriers and gates.
+/// Of one consumer's state, whole panels of 64 rows, with the key sum once for each four threads.
+constexpr long long fused_state_floats(long long head_dim, bool normalised) {
+  return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
+}
+
+/// Threadgroup memory, in bytes: stages of Q and K [panels of 64 columns] and V [consumers] of 64 rows by 128 bytes;
+/// per consumer the state in 16 bits [panels], the outputs, where gated V with its decays, and where normalised the key
+/// sum and the tokens' decays, each in eight columns; then barriers and gates.
 struct FusedLayout {
   static constexpr long long panel_bytes = 64 * 128;
 
-  long long panels, k, v, stage_bytes, state, out, values, own_bytes, barriers, bytes;
+  long long panels, k, v, stage_bytes, state, out, values, key_sum, weights, own_bytes, barriers, bytes;
 
-  constexpr FusedLayout(long long head_dim, long long consumers, long long stages, bool gated)
+  constexpr FusedLayout(long long head_dim, long long consumers, long long stages, bool gated, bool normalised)
       : panels((head_dim + 63) / 64),
         k(panels * panel_bytes),
         v(2 * panels * panel_bytes),
@@ -40,7 +47,9 @@ struct FusedLayout {
         state(stages * stage_bytes),
         out(panels * panel_bytes),
         values(out + panel_bytes),
-        own_bytes(values + (gated ? panel_bytes : 0)),
+        key_sum(values + (gated ? panel_bytes : 0)),
+        weights(key_sum + (normalised ? panels * 1024 : 0)),
+        own_bytes(weights + (normalised ? 1024 : 0)),
         barriers(state + consumers * own_bytes),
         bytes(barriers + 1024 + (gated ? consumers * 1024 : 0)) {}
 };
