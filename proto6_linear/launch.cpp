@@ -10,13 +10,12 @@
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 #include "common/base/stopwatch.h"
+#include "proto6_linear/kernels/phases_layout.h"
 #include "proto6_linear/kernels/recurrent_layout.h"
 #include "proto6_linear/kernels/steps_layout.h"
 
 namespace attn {
 namespace {
-
-constexpr uint32_t cuda_threads = 128;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
@@ -55,7 +54,8 @@ void add_cpu_constants(Launch& launch, const LinearConfig& config, const DeviceI
 
 /// Rows of the state that a threadgroup of a scan does: few enough that all of them fill the device, and a divisor.
 int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) {
-  const int64_t wanted = device.is_cuda() ? 8 * device.units : 2 * device.units;
+  if (device.is_cuda()) return cuda_scan_rows(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim));
+  const int64_t wanted = 2 * device.units;
   int64_t rows = config.head_dim;
   while (rows % 2 == 0 && rows > 8 && config.sequences * config.heads * (config.head_dim / rows) < wanted) rows /= 2;
   return rows;
@@ -64,7 +64,7 @@ int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) {
 /// Chunks of a span: of look-back a few, so that spans follow one another closely; of passes all, unless a device would
 /// idle.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
-  constexpr int64_t looking_back = 8, fewest = 16;
+  constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
   const int64_t chunks = std::max<int64_t>(config.chunks(), 1);
   if (config.scan == "lookback") return std::min(chunks, looking_back);
@@ -88,7 +88,7 @@ Launch launch_of(const LinearConfig& config, const DeviceInfo& device, const std
                              {"GATE", config.gate},
                              {"NORMALISED", config.normalised}};
   launch.phase = phase;
-  launch.threads = device.is_cuda() ? cuda_threads : 1;
+  launch.threads = device.is_cuda() ? phases_threads : 1;
   return launch;
 }
 
@@ -106,7 +106,13 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
   add_inputs(chunk_h, config);
   chunk_h.source.constants["CHUNK"] = config.chunk;
   chunk_h.grid = chunks;
-  if (!device.is_cuda()) add_cpu_constants(chunk_h, config, device);
+  const int dims = static_cast<int>(config.head_dim), values = static_cast<int>(config.value_dim);
+  const int chunk = static_cast<int>(config.chunk), element = static_cast<int>(size_bytes(config.dtype));
+  if (device.is_cuda()) {
+    chunk_h.threadgroup_bytes = static_cast<size_t>(ChunkHLayout(dims, values, chunk, element, config.gate).bytes);
+  } else {
+    add_cpu_constants(chunk_h, config, device);
+  }
 
   const int64_t spans = spans_of(config, device), rows = scan_rows(config, device);
   const auto add_scan = [&](const std::string& entry, const std::string& phase, int pass, int64_t spans_at_once) {
@@ -118,7 +124,11 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
     if (pass == 0) scan.source.constants["DELAY"] = config.delay;
     scan.grid = {grid_size(config.sequences * spans_at_once), grid_size(config.heads),
                  grid_size(config.head_dim / rows)};
-    if (!device.is_cuda()) scan.threadgroup_bytes = floats(rows * (config.value_dim + 2));
+    if (device.is_cuda()) {
+      scan.threads = static_cast<uint32_t>(cuda_scan_threads(static_cast<int>(rows), values, config.normalised));
+    } else {
+      scan.threadgroup_bytes = floats(rows * (config.value_dim + 2));
+    }
   };
   if (config.scan == "lookback") {
     add_scan("scan_lookback", "scan", 0, spans);
@@ -136,7 +146,11 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
   chunk_o.source.constants["CAUSAL"] = config.causal;
   chunk_o.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
   chunk_o.grid = chunks;
-  if (!device.is_cuda()) add_cpu_constants(chunk_o, config, device);
+  if (device.is_cuda()) {
+    chunk_o.threadgroup_bytes = static_cast<size_t>(ChunkOLayout(dims, values, chunk, element, config.gate).bytes);
+  } else {
+    add_cpu_constants(chunk_o, config, device);
+  }
   return launches;
 }
 
@@ -152,7 +166,12 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
     launch.source.constants["CHUNK"] = config.chunk;
     launch.source.constants["DELAY"] = config.delay;
     if (!device.is_cuda()) add_cpu_constants(launch, config, device);
-  } else if (!device.is_cuda()) {
+  } else if (device.is_cuda()) {
+    const CudaRecurrentLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim), config.gate);
+    launch.grid.x *= static_cast<uint32_t>(layout.slices);
+    launch.threads = CudaRecurrentLayout::threads;
+    launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+  } else {
     constexpr int64_t most_tokens = 16;  // for which a state is read once
     const int64_t tokens = std::min(config.tokens, most_tokens);
     launch.source.constants["VECTOR_WIDTH"] = device.simd_width;
@@ -256,7 +275,13 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   behind_states_ = Buffer(device, floats(spans * state));
   if (config.normalised) behind_key_sums_ = Buffer(device, floats(spans * config.head_dim));
   flags_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(spans * groups));
-  tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(config.heads * groups));
+  constexpr int64_t least_tickets = 3;  // words that scan_lookback has on a GPU
+  tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(std::max(config.heads * groups, least_tickets)));
+  // On a GPU flags and tickets are the kernels' own from here on.
+  for (Buffer* zeroed : {&flags_, &tickets_}) {
+    const std::vector<std::byte> zeros(zeroed->bytes());
+    zeroed->upload(zeros.data(), zeros.size());
+  }
 }
 
 SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
@@ -304,7 +329,7 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
 void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const {
   const SpanParams params = parameters(tensors);
   for (const Buffer* zeroed : {&flags_, &tickets_}) {
-    if (first == 0 && zeroed->bytes() > 0) encoder.fill(zeroed->data(), 0, zeroed->bytes());
+    if (!device_->info().is_cuda() && first == 0 && zeroed->bytes() > 0) encoder.fill(zeroed->data(), 0, zeroed->bytes());
   }
   for (size_t i = first; i < end; ++i) {
     const Launch& launch = launches_[i];
@@ -338,7 +363,7 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   Stopwatch stopwatch;
   const auto fetch = [](std::vector<float>& to, const Buffer& from) {
     to.resize(from.bytes() / sizeof(float));
-    from.download(to.data(), from.bytes());
+    if (from.bytes() > 0) from.download(to.data(), from.bytes());
   };
   fetch(host_states_, states_);
   fetch(host_key_sums_, key_sums_);
@@ -392,7 +417,7 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   seconds.sum_s = stopwatch.lap();
 
   states_.upload(host_states_.data(), states_.bytes());
-  key_sums_.upload(host_key_sums_.data(), key_sums_.bytes());
+  if (config_.normalised) key_sums_.upload(host_key_sums_.data(), key_sums_.bytes());
   if (tensors.final_state) device_->upload(tensors.final_state, before.data(), before.size() * sizeof(float));
   if (tensors.final_key_sum) device_->upload(tensors.final_key_sum, sums.data(), sums.size() * sizeof(float));
   seconds.up_s = stopwatch.lap();

@@ -53,6 +53,8 @@ struct OutputSteps : Steps {
       load_row<HEAD_DIM>(q + i * DIMS, p.q, q_row + (first + i) * p.q_strides.row);
       map(q + i * DIMS, scale);
     }
+    ahead.add(p.q, q_row + (first + STEP) * p.q_strides.row, p.q_strides.row, HEAD_DIM, IN_TYPE);
+    ahead.add(p.o, o_row + (first + STEP) * p.o_strides.row, p.o_strides.row, VALUE_DIM, OUT_TYPE, true);
   }
 
   /// [HEAD_DIM][KEYS], with zeros where there is no key.
@@ -110,7 +112,7 @@ struct OutputSteps : Steps {
         }
       }
     } else {
-      Product{scores, KEYS, nullptr, q, DIMS, 1, turned, KEYS, rows, KEYS, HEAD_DIM}.run<false, true>();
+      product(scores, KEYS, nullptr, q, DIMS, 1, turned, KEYS, rows, KEYS, HEAD_DIM).run<false, true>();
       Floats since[KEYS / VECTOR_WIDTH] = {};
       float all = 1;
       for (int i = 0; i < rows; ++i) {
@@ -133,12 +135,12 @@ struct OutputSteps : Steps {
 
   /// Of a step whose queries, keys and, where causal, scores are there.
   INLINE void write_outputs(int first, int rows) {
-    Product{o, VALUES, nullptr, q, DIMS, 1, state, VALUES, rows, VALUES, HEAD_DIM}.run<false, false>();
+    product(o, VALUES, nullptr, q, DIMS, 1, state, VALUES, rows, VALUES, HEAD_DIM).run<false, false>();
     if constexpr (CAUSAL) {
       if constexpr (GATE == GATE_CHANNEL) {  // queries have it
         for (int i = 0; i < rows; ++i) prefix[i] = 1;
       }
-      Product{o, VALUES, prefix, scores, KEYS, 1, v, VALUES, rows, VALUES, rows}.run<true, false>();
+      product(o, VALUES, prefix, scores, KEYS, 1, v, VALUES, rows, VALUES, rows).run<true, false>();
     }
     for (int i = 0; i < rows; ++i) {
       float inverse = 1;
@@ -164,9 +166,11 @@ struct OutputSteps : Steps {
 
   /// Writes the outputs of rows, and adds them to the state where causal.
   INLINE void run(int first, int rows) {
+    ahead.tensors = 0;
     load_queries(first, rows);
+    if constexpr (CAUSAL) load_keys(first, rows);
+    ahead.begin(STEP);
     if constexpr (CAUSAL) {
-      load_keys(first, rows);
       load_decays(first, rows);
       turn_keys(rows);
       score(rows);

@@ -61,6 +61,50 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
   }
 }
 
+/// Asks for the rows that the next step reads and writes, a few at a time beside each register tile: what a step reads is
+/// too much to wait for at once, and too short for the hardware to foresee.
+struct Ahead {
+  static constexpr int line = 64, most = 4;
+
+  const char* rows[most];
+  long long steps[most];  // bytes from row to row
+  int widths[most];       // bytes of a row
+  bool writes[most];
+  int tensors = 0, next = 0, left = 0;
+
+  INLINE void add(const void* tensor, long long index, long long row_step, int width, int type, bool write = false) {
+    const int element = type == F32 ? 4 : 2;
+    rows[tensors] = static_cast<const char*>(tensor) + index * element;
+    steps[tensors] = row_step * element;
+    writes[tensors] = write;
+    widths[tensors++] = width * element;
+  }
+  INLINE void begin(int count) {
+    next = 0;
+    left = count * tensors;
+  }
+  INLINE void ask(int count) {
+    for (; count > 0 && left > 0; --count, --left) {
+      if (writes[next]) {
+        for (int at = 0; at < widths[next]; at += line) __builtin_prefetch(rows[next] + at, 1);
+      } else {
+        for (int at = 0; at < widths[next]; at += line) __builtin_prefetch(rows[next] + at);
+      }
+      rows[next] += steps[next];
+      next = next + 1 < tensors ? next + 1 : 0;
+    }
+  }
+};
+
+/// Register tiles that a matrix of this size has.
+constexpr int tiles_of(int rows, int columns) {
+  constexpr int wide = TILE_VECTORS * VECTOR_WIDTH;
+  return (rows + TILE_ROWS - 1) / TILE_ROWS * (columns / wide + columns % wide / VECTOR_WIDTH);
+}
+/// Rows of the next step to ask for beside each tile: those of all tensors, by the tiles of the update and the outputs.
+constexpr int STEP_TILES = tiles_of(HEAD_DIM, VALUES) + 2 * tiles_of(STEP, VALUES);
+constexpr int AHEAD_ROWS = (Ahead::most * STEP + STEP_TILES - 1) / STEP_TILES;
+
 /// A matrix product of tiles: rows of c by `columns`, a multiple of VECTOR_WIDTH. What is read along i ends at the last
 /// row of a tile where TRIANGLE, and so do columns where TRIANGLE_OF_COLUMNS.
 struct Product {
@@ -72,9 +116,11 @@ struct Product {
   const float* b;
   long b_step;
   int rows, columns, depth;
+  Ahead& ahead;
 
   template <int VECTORS>
   INLINE void tile(int row, int column, int rows_of_tile, int depth_of_tile) const {
+    ahead.ask(AHEAD_ROWS);
     (rows_of_tile == TILE_ROWS ? multiply_add_tile<TILE_ROWS, VECTORS> : multiply_add_tile<TAIL_ROWS, VECTORS>)(
         c + row * c_step + column, c_step, factors ? factors + row : nullptr, a + row * a_row, a_row, a_step,
         b + column, b_step, depth_of_tile);
@@ -131,6 +177,7 @@ struct Steps {
   const float* gate;  // of the sequence's first row
   long long q_row, k_row, v_row, o_row;
   float scale;
+  Ahead ahead;
 
   INLINE Steps(const LinearParams& params, const Threadgroup& group, int batch, int head) : p(params) {
     float* const memory = reinterpret_cast<float*>(group.memory);
@@ -154,6 +201,11 @@ struct Steps {
     o_row = base(p.o_strides);
     gate = GATE == GATE_NONE ? nullptr : GATE == GATE_HEAD ? p.gate + head : p.gate + base(p.gate_strides);
     scale = p.scale;
+  }
+
+  INLINE Product product(float* c, long c_step, const float* factors, const float* a, long a_row, long a_step,
+                         const float* b, long b_step, int rows, int columns, int depth) {
+    return {c, c_step, factors, a, a_row, a_step, b, b_step, rows, columns, depth, ahead};
   }
 
   // ---- the state
@@ -207,6 +259,8 @@ struct Steps {
       map(k + i * DIMS, 1);
       load_row<VALUE_DIM>(v + i * VALUES, p.v, v_row + (first + i) * p.v_strides.row);
     }
+    ahead.add(p.k, k_row + (first + STEP) * p.k_strides.row, p.k_strides.row, HEAD_DIM, IN_TYPE);
+    ahead.add(p.v, v_row + (first + STEP) * p.v_strides.row, p.v_strides.row, VALUE_DIM, IN_TYPE);
   }
 
   /// Each token's decay, and those of channels behind one another.
@@ -256,15 +310,17 @@ struct Steps {
       for (int i = 0; i < rows; ++i) sum += load<Floats>(k + i * DIMS + d);
       store(key_sum + d, sum);
     }
-    Product{state, VALUES, factors, k, 1, DIMS, v, VALUES, HEAD_DIM, VALUES, rows}.run<false, false>();
+    product(state, VALUES, factors, k, 1, DIMS, v, VALUES, HEAD_DIM, VALUES, rows).run<false, false>();
   }
 
   // ---- steps
 
   /// Adds rows from `first` on, at most STEP, to the state.
   INLINE void add(int first, int rows) {
+    ahead.tensors = 0;
     load_keys(first, rows);
     load_decays(first, rows);
+    ahead.begin(STEP);
     update(rows);
   }
 };
