@@ -36,7 +36,8 @@ constexpr int STATE_ROW_BYTES = layout.state_row_bytes, DECAY_ROW_BYTES = layout
 constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
 constexpr int VALUE_TILES = layout.v_columns / 8;
 constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;             // keys whose scores are there at once
-constexpr int THREADGROUPS = VALUE_TILES <= 8 ? 4 : VALUE_TILES <= 16 ? 3 : 1;  // that registers are to leave room for
+// Threadgroups that registers are to leave room for.
+constexpr int THREADGROUPS = VALUE_TILES <= 8 ? (NORMALISED ? 3 : 4) : VALUE_TILES <= 16 ? (NORMALISED ? 2 : 3) : 1;
 constexpr bool WIDE = VALUE_TILES > 16;                                         // outputs take half of the registers
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
 constexpr bool BY_ROW = GATE == GATE_HEAD || GATE == GATE_TOKEN, BY_CHANNEL = GATE == GATE_CHANNEL;

@@ -311,7 +311,7 @@ DEVICE void run_span(const Board* board, const Item& item, int slice, int span) 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS) scan_lookback(const __grid_constant__ SpanParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __grid_constant__ SpanParams p) {
   if (p.spans == 1) {
     run_span(nullptr, Item(p, blockIdx.x, blockIdx.y, blockIdx.z), blockIdx.z, 0);
     return;
