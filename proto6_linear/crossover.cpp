@@ -12,7 +12,8 @@ namespace attn {
 namespace {
 
 constexpr int64_t last_on_cpu = 8192, last_on_cuda = 65536;
-constexpr double share_of_probe = 1.0 / 40;  // of what is left of the budget
+// Of what is left of the budget, for the two cases of a probe, and for their comparison.
+constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
 bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }
 
@@ -54,9 +55,9 @@ std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
     config->set("q_len", tokens);
     if (!is_measured(lab, *config)) missing.push_back(*config);
   }
-  if (!missing.empty()) lab.measure(lab.verify(missing));
+  if (!missing.empty()) lab.measure(lab.verify(missing), share_of_cases);
   const size_t before = lab.comparisons().size();
-  lab.compare({{crossover_hypothesis, pair.softmax, pair.linear}}, share_of_probe);
+  lab.compare({{crossover_hypothesis, pair.softmax, pair.linear}}, share_of_comparison);
   if (lab.comparisons().size() == before) return std::nullopt;
   return lab.comparisons().back().ratio;
 }
@@ -86,7 +87,7 @@ std::optional<int64_t> Bracket::next() const {
   if (ratios_.empty()) return first;
   const std::optional<int64_t> faster = faster_side(), slower = slower_side();
   if (!faster) return *slower < last_ ? std::optional(std::min(2 * *slower, last_)) : std::nullopt;
-  if (!slower || *faster - *slower <= std::max(grain, *slower / 16)) return std::nullopt;
+  if (!slower || *faster - *slower <= std::max(grain, *slower / 8)) return std::nullopt;
   if (may_be_equal(ratios_.at(*faster)) && may_be_equal(ratios_.at(*slower))) return std::nullopt;
   return (*slower + *faster) / 2 / grain * grain;
 }

@@ -22,7 +22,7 @@ class Bracket {
   static constexpr int64_t first = 16, grain = 8;  // the shortest length, and the least distance of two that are told apart
 
   explicit Bracket(int64_t last) : last_(last) {}
-  /// Nothing once both sides are as close as they can be told apart: by less than a sixteenth, by `grain`, or because
+  /// Nothing once both sides are as close as they can be told apart: by less than an eighth, by `grain`, or because
   /// the ratios of both may be 1; and where linear attention is faster at the shortest length, or at none.
   std::optional<int64_t> next() const;
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }

@@ -89,12 +89,14 @@ std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   return trials;
 }
 
-void Experiment::measure(std::vector<Trial> trials) {
+void Experiment::measure(std::vector<Trial> trials) { measure(std::move(trials), 1); }
+
+void Experiment::measure(std::vector<Trial> trials, double share) {
   if (interrupted()) throw Interrupted{};
   if (state_->options.only_verify) {
     for (Trial& trial : trials) state_->store(std::move(trial.record));
   } else {
-    state_->measure(std::move(trials));
+    state_->measure(std::move(trials), share * state_->budget_left());
   }
   if (interrupted()) throw Interrupted{};
 }

@@ -125,6 +125,8 @@ class Experiment {
   std::vector<Trial> verify(const std::vector<Case>& cases);
   /// Times the verified cases in turn, checks them again and records them.
   void measure(std::vector<Trial> trials);
+  /// The same with at most this share of the budget that is left.
+  void measure(std::vector<Trial> trials, double share);
   /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
   void compare(const std::vector<Duel>& duels);
   /// The same for what an experiment's body asks step by step, with at most this share of the budget that is left; also

@@ -90,7 +90,8 @@ struct Experiment::State {
   void guarded(Measurement& record, const std::function<void()>& step);
 
   // measure.cpp
-  void measure(std::vector<Trial> trials);
+  /// With at most so many seconds.
+  void measure(std::vector<Trial> trials, double most_s);
   double budget_left() const { return options.budget() - measured_s; }
   /// What the sweep may still take; the rest is for comparisons.
   double sweep_budget() const;
