@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 #include "common/base/stopwatch.h"
+#include "proto6_linear/fused_hopper.h"
 #include "proto6_linear/kernels/phases_layout.h"
 #include "proto6_linear/kernels/recurrent_layout.h"
 #include "proto6_linear/kernels/steps_layout.h"
@@ -74,6 +75,40 @@ int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
 }
 int64_t spans_of(const LinearConfig& config, const DeviceInfo& device) {
   return std::max<int64_t>(divided_up(config.chunks(), span_chunks(config, device)), 1);
+}
+
+// ---- the fused form on a GPU
+
+FusedShape fused_shape(const LinearConfig& config) {
+  return {.sequences = config.sequences,
+          .heads = config.heads,
+          .tokens = config.tokens,
+          .all_rows = config.all_rows,
+          .ragged = config.ragged,
+          .head_dim = config.head_dim,
+          .value_dim = config.value_dim,
+          .dtype = config.dtype,
+          .out_dtype = config.out_dtype,
+          .causal = config.causal,
+          .normalised = config.normalised,
+          .identity = config.feature.text.empty(),
+          .gate = config.gate,
+          .segments = config.segments};
+}
+
+Launch cuda_fused(const LinearConfig& config, const DeviceInfo& device) {
+  const FusedPlan plan = fused_plan(fused_shape(config), device.units);
+  Launch launch;
+  launch.source.path = "proto6_linear/kernels/fused.cuda.cu";
+  launch.source.entry = "fused";
+  for (const auto& [name, value] : plan.constants) launch.source.constants[name] = value;
+  launch.source.includes = config.feature.includes();
+  launch.source.guarded = config.feature.guarded;
+  launch.grid = {static_cast<uint32_t>(plan.grid), 1, 1};
+  launch.threads = static_cast<uint32_t>(plan.threads);
+  launch.threadgroup_bytes = static_cast<size_t>(plan.threadgroup_bytes);
+  launch.phase = "fused";
+  return launch;
 }
 
 // ---- launches
@@ -156,6 +191,7 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
 
 std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& device) {
   if (config.variant == "phases") return phase_launches(config, device);
+  if (config.variant == "fused" && device.is_cuda()) return {cuda_fused(config, device)};
   Launch launch = launch_of(config, device, config.variant, config.variant, config.variant);
   add_inputs(launch, config);
   launch.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
@@ -165,7 +201,7 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
     launch.source.constants["CAUSAL"] = config.causal;
     launch.source.constants["CHUNK"] = config.chunk;
     launch.source.constants["DELAY"] = config.delay;
-    if (!device.is_cuda()) add_cpu_constants(launch, config, device);
+    add_cpu_constants(launch, config, device);
   } else if (device.is_cuda()) {
     const CudaRecurrentLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim), config.gate);
     launch.grid.x *= static_cast<uint32_t>(layout.slices);
@@ -191,8 +227,11 @@ std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (!config.causal && config.variant == "fused" && config.segments > 1) {
     return fmt::format("segments {}: with causal 0 a sequence is not cut", config.segments);
   }
-  if (device.is_cuda() && config.variant == "fused") return "variant fused: not on a GPU yet";
-  return {};
+  if (!device.is_cuda() || config.variant != "fused") return {};
+  if (config.chunk != fused_chunk) {
+    return fmt::format("chunk {}: the fused kernel on this device has chunks of {}", config.chunk, fused_chunk);
+  }
+  return fused_unable(fused_shape(config)).value_or("");
 }
 
 }  // namespace
@@ -255,6 +294,13 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   for (const Launch& launch : launches_) {
     if (const auto lacks = info.lacks_threadgroup_memory(launch.threadgroup_bytes)) throw BadInput(*lacks);
     kernels_.push_back(pipelines.get(launch.source).kernel.get());
+  }
+  if (config.variant == "fused" && info.is_cuda()) {
+    const FusedPlan plan = fused_plan(fused_shape(config), info.units);
+    workspace_ = Buffer(device, plan.workspace_bytes);
+    const std::vector<std::byte> zeros(plan.zero_bytes);
+    workspace_.upload(zeros.data(), zeros.size());
+    return;
   }
   const int64_t state = config.state_elements();
   int64_t groups = 1;  // that look back, of a span
@@ -346,6 +392,9 @@ void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensor
       add(static_cast<const LinearParams&>(params));
     } else if (launch.source.entry.starts_with("chunk_")) {
       add(static_cast<const ChunkParams&>(params));
+    } else if (workspace_.bytes() > 0) {
+      const FusedShape shape = fused_shape(config_);
+      add(fused_params(shape, fused_plan(shape, device_->info().units), params, workspace_.data()));
     } else {
       add(params);
     }
@@ -432,7 +481,7 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
 size_t LinearLaunch::bytes() const {
   size_t sum = 0;
   for (const Buffer* buffer : {&states_, &key_sums_, &decays_, &span_states_, &span_key_sums_, &span_decays_,
-                               &behind_states_, &behind_key_sums_, &flags_, &tickets_}) {
+                               &behind_states_, &behind_key_sums_, &flags_, &tickets_, &workspace_}) {
     sum += buffer->bytes();
   }
   return sum;
@@ -440,7 +489,7 @@ size_t LinearLaunch::bytes() const {
 
 bool LinearLaunch::guards_intact() const {
   for (const Buffer* buffer : {&states_, &key_sums_, &decays_, &span_states_, &span_key_sums_, &span_decays_,
-                               &behind_states_, &behind_key_sums_, &flags_, &tickets_}) {
+                               &behind_states_, &behind_key_sums_, &flags_, &tickets_, &workspace_}) {
     if (!buffer->guards_intact()) return false;
   }
   return true;

@@ -109,6 +109,7 @@ class LinearLaunch {
   int64_t span_chunks_ = 1, spans_ = 1;
   Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, behind_states_, behind_key_sums_;
   Buffer flags_, tickets_;
+  Buffer workspace_;  // of the fused form on a GPU
   std::vector<float> host_states_, host_key_sums_, host_decays_;
 };
 

@@ -3,6 +3,7 @@
 //
 // Each case is checked against the recurrence in double. Hypotheses: findings.cpp.
 #include "common/experiment/experiment.h"
+#include "proto6_linear/crossover.h"
 #include "proto6_linear/findings.h"
 #include "proto6_linear/problem.h"
 #include "proto6_linear/sweep.h"
@@ -20,5 +21,5 @@ int main(int argc, char** argv) {
                                .plan = linear_case_plan,
                                .make = linear_problems(),
                                .make_host = host_scan_problems()};
-  return run_experiment(argc, argv, spec);
+  return run_experiment(argc, argv, spec, run_with_crossovers);
 }

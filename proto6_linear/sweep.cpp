@@ -56,12 +56,80 @@ std::vector<std::string> linear_compared_axes() {
 }
 
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
-  (void)profile;
-  const bool cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = device.is_cuda();
   Sweep sweep;
-  sweep.blocks.push_back({texts("variant", {"phases", "fused"}), texts("scan", {"passes", "lookback"}),
-                          texts("dtype", {cuda ? "bf16" : "f32"}), integers("head_dim", {64}), integers("batch", {1}),
-                          integers("heads", {8}), integers("q_len", {4096})});
+  // `own` axes stand in the place of the shape's.
+  const auto add = [&](Block own) {
+    for (Axis& axis : Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}),
+                            integers("q_len", {4096}), integers("head_dim", {64}),
+                            texts("dtype", {cuda ? "bf16" : "f32"})}) {
+      if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
+    }
+    sweep.blocks.push_back(std::move(own));
+  };
+  const Axis fused = texts("variant", {"fused"}), phases = texts("variant", {"phases"});
+  const Axis lookback = texts("scan", {"lookback"}), all_scans = texts("scan", {"host", "passes", "lookback"});
+  const Axis both = texts("variant", {"phases", "fused"}), wide = integers("head_dim", {128});
+  const Axis one_batch = integers("batch", {1});
+  // From which length on: the searches begin with these cases.
+  const Axis beside = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
+  for (const int64_t head_dim : {64, 128}) {
+    add({beside, lookback, one_batch, start, integers("head_dim", {head_dim}), integers("causal", {1, 0})});
+  }
+  add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
+  add({beside, lookback, one_batch, start, texts("dtype", {cuda ? "f16" : "bf16"})});
+  // Forms and scans.
+  add({both, all_scans, integers("head_dim", {64, 128})});
+  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
+  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {16384})});
+  add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
+  const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
+  for (const int64_t head_dim : {64, 128}) {
+    add({phases, lookback, integers("head_dim", {head_dim}), chunks});
+    if (!cuda) add({fused, integers("head_dim", {head_dim}), integers("chunk", {16, 32, 64})});
+  }
+  // Lengths, gates, maps.
+  add({fused, one_batch, integers("q_len", {256, 1024, 4096, 16384})});
+  add({both, lookback, texts("gate", {"none", "head", "token", "channel"})});
+  add({fused, texts("feature", {"identity", "elu1"})});
+  add({fused, texts("feature", {"elu1"}), integers("normalised", {0, 1})});
+  add({both, lookback, integers("causal", {0})});
+  const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
+  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  if (cuda) {
+    // The rows of fla's records, without a gate and with one by head.
+    const Axis gates = texts("gate", {"none", "head"});
+    const auto row = [&](int64_t head_dim, int64_t heads, int64_t batch, int64_t tokens) {
+      add({fused, integers("head_dim", {head_dim}), integers("heads", {heads}), integers("batch", {batch}),
+           integers("q_len", {tokens}), gates});
+    };
+    row(64, 32, 4, 4096);
+    row(64, 32, 1, 65536);
+    row(64, 32, 16, 1024);
+    row(64, 1, 1, 1024);
+    row(128, 16, 4, 4096);
+    row(128, 16, 1, 65536);
+    row(128, 32, 1, 8192);
+    row(256, 8, 4, 4096);
+  }
+  if (!full) return sweep;
+  for (const int64_t head_dim : {64, 128, 256}) {
+    const Axis dims = integers("head_dim", {head_dim});
+    add({beside, lookback, one_batch, start, dims, integers("causal", {1, 0}), integers("heads", {1, cuda ? 16 : 4})});
+    add({beside, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
+    add({beside, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
+    add({both, lookback, dims, texts("dtype", {"f32", "f16", "bf16"})});
+    add({both, lookback, dims, texts("gate", {"none", "head", "token", "channel"})});
+    add({phases, texts("scan", {"passes", "lookback"}), dims, chunks});
+    add({decode, dims, integers("q_len", {1, 2, 4, 8, 16}), integers("batch", {1, 16, 64})});
+  }
+  add({both, lookback, wide, integers("value_dim", {64, 256})});
+  add({both, lookback, texts("layout", {"bhsd", "bshd"})});
+  add({both, lookback, integers("batch", {8}), integers("q_len", {2048}), texts("lengths", {"equal", "ragged"})});
+  add({both, lookback, integers("state", {0, 1})});
+  add({both, all_scans, one_batch, integers("heads", {1, 4}),
+       integers("q_len", {1024, 4096, 16384, 65536, 262144, 1048576})});
+  add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}), integers("segments", {0, 1, 2, 4, 8, 32})});
   return sweep;
 }
 
@@ -90,7 +158,10 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   otherwise("state", int64_t{variant == "recurrent"});
   otherwise("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", int64_t{64});
+  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has a
+  // state to write and read for each chunk.
+  const int64_t chunk = device.is_cuda() ? 64 : variant == "fused" ? 16 : 128;
+  if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});
   if (variant != "fused") config.set("segments", int64_t{0});
   if (variant != "softmax") return;

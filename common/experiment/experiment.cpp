@@ -103,6 +103,15 @@ void Experiment::compare(const std::vector<Duel>& duels) {
   if (!state_->options.only_verify) state_->compare(duels);
 }
 
+void Experiment::compare(const std::vector<Duel>& duels, double share) {
+  if (!state_->options.only_verify) state_->compare_each(duels, share * state_->budget_left());
+}
+
+bool Experiment::wants(const std::string& hypothesis) const {
+  if (state_->options.only_verify || state_->replays_measurement()) return false;
+  return !state_->replays_finding() || state_->replayed.at("data").at("hypothesis").at("id") == hypothesis;
+}
+
 int Experiment::run() {
   for (const auto& cases : groups()) measure(verify(cases));
   compare(in_turn(state_->claims, duels(state_->claims, results())));

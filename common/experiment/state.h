@@ -106,6 +106,8 @@ struct Experiment::State {
 
   // compare.cpp
   void compare(const std::vector<Duel>& duels);
+  /// With at most so many seconds for all of them.
+  void compare_each(const std::vector<Duel>& duels, double budget_s);
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
   /// The pair that the finding under replay compared, if it did.
