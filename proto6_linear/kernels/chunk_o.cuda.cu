@@ -34,11 +34,14 @@ constexpr int ROWS = layout.rows, BLOCK = layout.block, STATE_ROWS = layout.stat
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int STATE_ROW_BYTES = layout.state_row_bytes, DECAY_ROW_BYTES = layout.decay_row_bytes;
 constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
-constexpr int VALUE_TILES = layout.v_columns / 8;
-constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;             // keys whose scores are there at once
+constexpr int VALUE_TILES = layout.pass_columns / 8;
+constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;  // keys whose scores are there at once
 // Threadgroups that registers are to leave room for.
-constexpr int THREADGROUPS = VALUE_TILES <= 8 ? (NORMALISED ? 3 : 4) : VALUE_TILES <= 16 ? (NORMALISED ? 2 : 3) : 1;
-constexpr bool WIDE = VALUE_TILES > 16;                                         // outputs take half of the registers
+constexpr int THREADGROUPS = VALUE_TILES <= 8                    ? (NORMALISED ? 3 : 4)
+                             : VALUE_TILES > 16                  ? 1
+                             : NORMALISED || int{IN_TYPE} == F32 ? 2
+                                                                 : 3;
+constexpr bool WIDE = VALUE_TILES > 16;  // outputs take half of the registers
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
 constexpr bool BY_ROW = GATE == GATE_HEAD || GATE == GATE_TOKEN, BY_CHANNEL = GATE == GATE_CHANNEL;
 static_assert(CAUSAL || GATE == GATE_NONE);
@@ -50,16 +53,26 @@ struct ChunkO {
   const int head = blockIdx.y;
   const ChunkPlace place = place_of_chunk(p, blockIdx.x, CHUNK);
   const long long state = state_index(CAUSAL ? static_cast<int>(blockIdx.x) : place.first_chunk, p.heads, head);
-  const int lane = threadIdx.x % WARP, quarter = lane % 4;
-  const int warp_row = threadIdx.x / WARP * 16, row = warp_row + lane / 4;  // among the ROWS
   const float scale = NORMALISED ? 1.0f : p.scale;
+  // Of a sequence without an initial state the first chunk: the state before it is zero, and is not read.
+  const bool begins = CAUSAL && place.chunk == 0 && p.initial_state == nullptr && p.initial_key_sum == nullptr;
 
-  int first_row;  // of the ROWS, in the chunk
+  int lane, quarter, warp_row, row;  // rows are numbers among the ROWS
+  int first_row;                     // of the ROWS, in the chunk
+  int first_column;                  // of V and the state, in this pass
   int key_jobs, jobs;
   float o[VALUE_TILES][4];
   float sum[2];  // NORMALISED: what outputs are divided by; a fourth of it
 
   DEVICE explicit ChunkO(const ChunkParams& params) : p(params) {}
+
+  DEVICE void find_place() {
+    const int thread = thread_anew();
+    lane = thread % WARP;
+    quarter = lane % 4;
+    warp_row = thread / WARP * 16;
+    row = warp_row + lane / 4;
+  }
 
   // ---- threadgroup memory
 
@@ -107,15 +120,15 @@ struct ChunkO {
       copy_tile<BLOCK, layout.k_columns / UNIT, K_ROW_BYTES>(stage, row_from(p.k, p.k_strides, place, head, key),
                                                              p.k_strides.row * ELEMENT_BYTES, place.rows - key,
                                                              HEAD_DIM / UNIT);
-      copy_tile<BLOCK, layout.v_columns / UNIT, V_ROW_BYTES>(
-          stage + layout.v, row_from(p.v, p.v_strides, place, head, key), p.v_strides.row * ELEMENT_BYTES,
-          place.rows - key, VALUE_DIM / UNIT);
+      copy_tile<BLOCK, layout.pass_columns / UNIT, V_ROW_BYTES>(
+          stage + layout.v, row_from(p.v, p.v_strides, place, head, key) + first_column * ELEMENT_BYTES,
+          p.v_strides.row * ELEMENT_BYTES, place.rows - key, (static_cast<int>(VALUE_DIM) - first_column) / UNIT);
       if constexpr (BY_CHANNEL) copy_gates(stage + layout.gates, key);
     } else {
       const int from = state_row_of(job);
-      copy_tile<STATE_ROWS, VALUE_DIM / 4, STATE_ROW_BYTES>(
-          stage, reinterpret_cast<const char*>(p.states + (state * HEAD_DIM + from) * VALUE_DIM), VALUE_DIM * 4,
-          static_cast<int>(HEAD_DIM) - from, VALUE_DIM / 4);
+      copy_tile<STATE_ROWS, layout.pass_columns / 4, STATE_ROW_BYTES>(
+          stage, reinterpret_cast<const char*>(p.states + (state * HEAD_DIM + from) * VALUE_DIM + first_column),
+          VALUE_DIM * 4, static_cast<int>(HEAD_DIM) - from, (static_cast<int>(VALUE_DIM) - first_column) / 4);
     }
   }
 
@@ -166,7 +179,7 @@ struct ChunkO {
   template <int N>
   DEVICE void multiply_diagonal(float (&s)[N][4], const unsigned char* stage, int key) const {
     UNROLL for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = 0;
-#pragma unroll 2
+#pragma unroll(WIDE ? 1 : 2)
     for (int d = 0; d < HEAD_DIM; d += 2) {
       float2 q[2], q_decay[2];
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -351,7 +364,7 @@ struct ChunkO {
         a[r] = to_operand(q[r].x);
         a[2 + r] = to_operand(q[r].y);
       }
-      UNROLL for (int tile = 0; tile < VALUE_DIM / 8; ++tile) {
+      UNROLL for (int tile = 0; tile < VALUE_TILES; ++tile) {
         const unsigned at = state + of_block * STATE_ROW_BYTES + tile * 32;
         const unsigned first = load_word(at), second = load_word(at + STATE_ROW_BYTES);
         if constexpr (IN_TYPE == F32) {
@@ -413,50 +426,59 @@ struct ChunkO {
   DEVICE void run() {
     if (place.rows == 0) return;
 #pragma unroll 1
-    for (first_row = 0; first_row < place.rows; first_row += ROWS) {
-      key_jobs = CAUSAL ? (min(place.rows, first_row + ROWS) + BLOCK - 1) / BLOCK : 0;
-      jobs = key_jobs + (static_cast<int>(HEAD_DIM) + STATE_ROWS - 1) / STATE_ROWS;
-      if (first_row > 0) __syncthreads();
-      copy_queries();
+    for (int turn = 0; turn / layout.passes * ROWS < place.rows; ++turn) run_rows(turn);
+  }
+
+  // ROWS rows of a pass.
+  DEVICE void run_rows(int turn) {
+    first_row = turn / layout.passes * ROWS;
+    first_column = turn % layout.passes * layout.pass_columns;
+    key_jobs = CAUSAL ? (min(place.rows, first_row + ROWS) + BLOCK - 1) / BLOCK : 0;
+    jobs = key_jobs + (begins ? 0 : (static_cast<int>(HEAD_DIM) + STATE_ROWS - 1) / STATE_ROWS);
+    if (turn > 0) __syncthreads();
+    copy_queries();
 #pragma unroll 1
-      for (int job = 0; job < STAGES; ++job) {
-        if (job < jobs) copy(job);
-        commit_copies();
-      }
-      if (first_row == 0) {
-        if constexpr (BY_ROW) {
-          if (threadIdx.x < WARP) {
-            scalar_decays<false>(p, place, head, [](int t, double until) {
-              const float high = static_cast<float>(until);
-              prefixes()[t] = {high, static_cast<float>(until - high)};
-            });
-          }
-        }
-        if constexpr (NORMALISED) {
-          for (int d = threadIdx.x; d < HEAD_DIM; d += phases_threads) key_sum()[d] = p.key_sums[state * HEAD_DIM + d];
-        }
-      }
-      UNROLL for (int i = 0; i < 4 * VALUE_TILES; ++i) o[i / 4][i % 4] = 0;
-      sum[0] = sum[1] = 0;
+    for (int job = 0; job < STAGES; ++job) {
+      if (job < jobs) copy(job);
+      commit_copies();
+    }
+    if (turn == 0) read_once();
+    UNROLL for (int i = 0; i < 4 * VALUE_TILES; ++i) o[i / 4][i % 4] = 0;
+    sum[0] = sum[1] = 0;
 #pragma unroll 1
-      for (int job = 0; job < jobs; ++job) {
-        wait_copies<STAGES - 1>();
+    for (int job = 0; job < jobs; ++job) {
+      wait_copies<STAGES - 1>();
+      __syncthreads();
+      find_place();
+      if (job == 0) begin_rows();
+      if (CAUSAL && job < key_jobs) {
+        work_on_keys(job);
+      } else {
+        work_on_state(job);
+      }
+      if (job + STAGES < jobs) {
         __syncthreads();
-        if (job == 0) begin_rows();
-        if (CAUSAL && job < key_jobs) {
-          work_on_keys(job);
-        } else {
-          work_on_state(job);
-        }
-        if (job + STAGES < jobs) {
-          __syncthreads();
-          copy(job + STAGES);
-        }
-        commit_copies();
+        copy(job + STAGES);
       }
-      if (warp_row < ROWS) {
-        UNROLL for (int r = 0; r < 2; ++r) store(r);
+      commit_copies();
+    }
+    if (warp_row < ROWS) {
+      UNROLL for (int r = 0; r < 2; ++r) store(r);
+    }
+  }
+
+  // What all rows want; before a barrier.
+  DEVICE void read_once() {
+    if constexpr (BY_ROW) {
+      if (threadIdx.x < WARP) {
+        scalar_decays<false>(p, place, head, [](int t, double until) {
+          const float high = static_cast<float>(until);
+          prefixes()[t] = {high, static_cast<float>(until - high)};
+        });
       }
+    }
+    if constexpr (NORMALISED) {
+      for (int d = threadIdx.x; d < HEAD_DIM; d += phases_threads) key_sum()[d] = p.key_sums[state * HEAD_DIM + d];
     }
   }
 
@@ -471,21 +493,22 @@ struct ChunkO {
     const bool there = of_chunk < place.rows;
     const long long base = row_at(p.o_strides, place, head, of_chunk);
     if constexpr (OUT_TYPE == F32) {
-      UNROLL for (int tile = 0; tile < VALUE_DIM / 8; ++tile) {
+      UNROLL for (int tile = 0; tile < VALUE_TILES; ++tile) {
         const float* const pair = o[tile] + 2 * r;
-        float* const target = static_cast<float*>(p.o) + base + tile * 8 + 2 * quarter;
-        if (there) *reinterpret_cast<float2*>(target) = make_float2(pair[0] * by, pair[1] * by);
+        const int column = first_column + tile * 8 + 2 * quarter;
+        float* const target = static_cast<float*>(p.o) + base + column;
+        if (there && column < VALUE_DIM) *reinterpret_cast<float2*>(target) = make_float2(pair[0] * by, pair[1] * by);
       }
     } else {
-      UNROLL for (int tile = 0; tile < VALUE_DIM / 8; tile += 4) {
+      UNROLL for (int tile = 0; tile < VALUE_TILES; tile += 4) {
         unsigned words[4] = {};
         UNROLL for (int i = 0; i < 4; ++i) {
-          if (tile + i >= VALUE_DIM / 8) break;
+          if (tile + i >= VALUE_TILES) break;
           const float* const pair = o[tile + i] + 2 * r;
           words[i] = pack<OUT_TYPE>(pair[0] * by, pair[1] * by);
         }
         transpose_quad(words);
-        const int column = (tile + quarter) * 8;
+        const int column = first_column + (tile + quarter) * 8;
         if (there && column < VALUE_DIM) {
           *reinterpret_cast<uint4*>(static_cast<unsigned short*>(p.o) + base + column) =
               make_uint4(words[0], words[1], words[2], words[3]);

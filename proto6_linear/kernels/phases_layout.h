@@ -93,6 +93,7 @@ struct ChunkHLayout {
 struct ChunkOLayout {
   int rows;
   int k_columns, v_columns;  // rounded up to what a product takes
+  int pass_columns, passes;  // of V that registers take at once: f32 needs more of them for its products
   int block, state_rows, stages;
   long long k_row_bytes, v_row_bytes, state_row_bytes, decay_row_bytes;
   long long v, gates, stage_bytes;
@@ -107,15 +108,17 @@ struct ChunkOLayout {
       : rows(chunk < 64 ? chunk : 64),
         k_columns(static_cast<int>(round_up(head_dim, 32 / element_bytes))),
         v_columns(static_cast<int>(round_up(value_dim, 32 / element_bytes))),
+        pass_columns(element_bytes == 4 && v_columns > 128 ? 128 : v_columns),
+        passes((v_columns + pass_columns - 1) / pass_columns),
         block(chunk < 32   ? 16
               : chunk < 64 ? 32
                            : 64),
         state_rows(static_cast<int>(round_up(head_dim, 16))),
         stages(3),
         k_row_bytes(odd_row_bytes(k_columns, element_bytes)),
-        v_row_bytes(odd_row_bytes(v_columns, element_bytes)),
+        v_row_bytes(odd_row_bytes(pass_columns, element_bytes)),
         // Two of these rows lie 8 or 24 banks apart.
-        state_row_bytes(value_dim * 4 + 16),
+        state_row_bytes(pass_columns * 4 + 16),
         decay_row_bytes(head_dim * 4 + 16),
         v(0),
         gates(0),

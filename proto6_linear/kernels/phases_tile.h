@@ -25,13 +25,21 @@ DEVICE const char* row_from(const void* tensor, const TensorStrides& strides, co
 
 // ---- tiles in threadgroup memory, by all threads
 
+/// threadIdx.x, read anew, so that places that follow from it do not stay in registers from one copy to the next.
+DEVICE int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; zeros from row `rows` and from unit `units` on.
 template <int ROWS, int UNITS, int ROW_BYTES>
 DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, int rows, int units) {
+  const int thread = thread_anew();
   unsigned to = shared_address(tile);
   if constexpr (phases_threads % UNITS == 0) {
     constexpr int AT_ONCE = phases_threads / UNITS;  // rows
-    const int begin = threadIdx.x / UNITS, unit = threadIdx.x % UNITS;
+    const int begin = thread / UNITS, unit = thread % UNITS;
     to += begin * ROW_BYTES + unit * 16;
     from += begin * stride + unit * 16;
 #pragma unroll 4
@@ -42,7 +50,7 @@ DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, i
     }
   } else {
 #pragma unroll 2
-    for (int i = threadIdx.x; i < ROWS * UNITS; i += phases_threads) {
+    for (int i = thread; i < ROWS * UNITS; i += phases_threads) {
       const int row = i / UNITS, unit = i % UNITS;
       copy_16(to + row * ROW_BYTES + unit * 16, from + row * stride + unit * 16, row < rows && unit < units);
     }

@@ -188,6 +188,7 @@ struct Recurrent {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, ROWS <= 8 ? 5 : 4) recurrent(const __grid_constant__ LinearParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, ROWS <= 8 ? 5 : 4)
+    recurrent(const __grid_constant__ LinearParams p) {
   Recurrent(p).run();
 }
