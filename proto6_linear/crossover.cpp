@@ -42,19 +42,19 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const D
   return pairs;
 }
 
-bool is_measured(const Experiment& lab, const Case& config) {
-  return std::ranges::any_of(lab.results(), [&](const Measurement& result) {
-    return result.config == config && result.status == "ok" && result.main_timing();
-  });
+/// Those that have no record in this run, nor in the one that it goes on with.
+std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
+  std::vector<Case> missing;
+  for (const Case& config : cases) {
+    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end()) missing.push_back(config);
+  }
+  return missing;
 }
 
 /// The ratio of a length; nothing where a case cannot run, or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
-  std::vector<Case> missing;
-  for (Case* config : {&pair.softmax, &pair.linear}) {
-    config->set("q_len", tokens);
-    if (!is_measured(lab, *config)) missing.push_back(*config);
-  }
+  for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
+  const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});
   if (!missing.empty()) lab.measure(lab.verify(missing), share_of_cases);
   const size_t before = lab.comparisons().size();
   lab.compare({{crossover_hypothesis, pair.softmax, pair.linear}}, share_of_comparison);
@@ -122,12 +122,12 @@ std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector
   for (const Comparison& comparison : comparisons) {
     if (comparison.hypothesis != crossover_hypothesis) continue;
     const std::string setting = setting_of(comparison.contender);
-    const auto known = std::ranges::find(settings, setting);
-    if (known == settings.end()) {
+    const auto place = static_cast<size_t>(std::ranges::find(settings, setting) - settings.begin());
+    if (place == settings.size()) {
       settings.push_back(setting);
       searches.emplace_back();
     }
-    searches[static_cast<size_t>(known - settings.begin())].push_back(&comparison);
+    searches[place].push_back(&comparison);
   }
   return searches;
 }
@@ -157,7 +157,10 @@ int run_with_crossovers(Experiment& lab) {
       }
     }
   }
-  return lab.run();
+  for (const std::vector<Case>& cases : lab.groups()) {
+    if (const std::vector<Case> missing = unmeasured(lab, cases); !missing.empty()) lab.measure(lab.verify(missing));
+  }
+  return lab.compare_and_conclude();
 }
 
 }  // namespace attn

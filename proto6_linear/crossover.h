@@ -48,7 +48,7 @@ std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
 /// Searches for each linear case of the selection that stands beside softmax attention, and then does what
-/// Experiment::run() does. A search ends where the budget does; lengths that were measured before are not measured again.
+/// Experiment::run() does with the cases that no search has measured. A search ends where the budget does; lengths that were measured before are not measured again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

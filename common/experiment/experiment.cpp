@@ -116,6 +116,10 @@ bool Experiment::wants(const std::string& hypothesis) const {
 
 int Experiment::run() {
   for (const auto& cases : groups()) measure(verify(cases));
+  return compare_and_conclude();
+}
+
+int Experiment::compare_and_conclude() {
   compare(in_turn(state_->claims, duels(state_->claims, results())));
   return conclude(attn::conclude(state_->claims, results(), comparisons()));
 }

@@ -137,6 +137,8 @@ class Experiment {
   /// All of an experiment that needs no more than its spec: measures the groups, compares what the claims want
   /// compared, and concludes. Returns the exit status.
   int run();
+  /// The last two steps of run(), for a body with other steps before.
+  int compare_and_conclude();
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
