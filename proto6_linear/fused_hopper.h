@@ -30,7 +30,7 @@ std::optional<std::string> fused_unable(const FusedShape& shape);
 struct FusedPlan {
   std::map<std::string, int64_t> constants;
   int64_t grid = 1, threads = 1, threadgroup_bytes = 0;
-  int64_t cluster = 1, consumers = 1, groups = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;
+  int64_t slices = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;  // see FusedParams
   /// Of the memory between threadgroups: counters and flags, which are 0 before the first launch, then totals and
   /// states.
   size_t zero_bytes = 0, totals_at = 0, states_at = 0, workspace_bytes = 0;
