@@ -25,7 +25,7 @@
 //
 // Checked: fused[GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,STAGES=8] without spills
 // Checked: fused[GATE=2,HEAD_DIM=64,IN_TYPE=2,NORMALISED=1,STAGES=8] without spills
-// Checked: fused[GATE=0,HEAD_DIM=128,IN_TYPE=2,NORMALISED=0,STAGES=4] without spills
+// Checked: fused[GATE=0,HEAD_DIM=128,IN_TYPE=2,NORMALISED=0,STAGES=5] without spills
 // Checked: fused[GATE=2,HEAD_DIM=128,IN_TYPE=1,NORMALISED=1,STAGES=4] without spills
 // Checked: fused[GATE=0,HEAD_DIM=256,IN_TYPE=2,NORMALISED=0,STAGES=2] without spills
 // Checked: fused[GATE=2,HEAD_DIM=256,IN_TYPE=2,NORMALISED=1,STAGES=2] without spills
