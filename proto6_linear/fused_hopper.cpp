@@ -37,10 +37,10 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(quotient_up(grid, slots), 1, most_reach); }
 
 // Chunks of a segment: those with which the tasks of the multiprocessors take the least time, counted in chunks that
-// are read and written once. A chunk of a segment is read twice, which is half as much again, or hardly any where the
-// second time finds it in the cache; and each task looks back.
+// are read and written once. Keys and values of a segment are read twice, but for a sequence's last one, which costs
+// little where the second time finds them in the cache; and each task looks back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
-  constexpr double twice = 1.5, twice_cached = 1.1, look_back = 2, look_back_each = 1.0 / 6;
+  constexpr double twice = 1.3, twice_cached = 1.1, look_back = 2, look_back_each = 1.0 / 6;
   constexpr int64_t most_segments = 1024;  // that are tried
   const double chunk_bytes = 2.0 * fused_chunk *
                              (static_cast<double>(shape.head_dim) / static_cast<double>(slices) +

@@ -278,7 +278,7 @@ struct Warpgroup {
   const int row = warp * 16 + lane / 4;  // of the 64
   const int column = lane % 4 * 2;       // of 8
   unsigned state_parity = 0;             // of the next copy of S
-  float gates[2];                        // of the next chunk's tokens 2 * lane and 2 * lane + 1, log2
+  float gates[2];                        // of the next chunk's tokens 2 * lane and 2 * lane + 1
 
   DEVICE Warpgroup(const FusedParams& params, int number) : p(params), index(number) {}
 
@@ -307,37 +307,40 @@ struct Warpgroup {
                      pack<IN_TYPE>(d[4] * a, d[5] * a), pack<IN_TYPE>(d[6] * b, d[7] * b));
     }
   }
+
   // ---- gates
 
+  // Nothing is done with them here: who loads the next chunk's gates does not wait for them.
   DEVICE void read_gates(const Task& task, int chunk) {
     if constexpr (GATED) {
-      constexpr float smallest = -200, log2_e = 1.4426950408889634f;  // 2^-200 is 0; sums stay finite and exact enough
+      if (chunk >= task.end) return;
       const LinearParams& a = p.linear;
       UNROLL for (int i = 0; i < 2; ++i) {
-        const int token = chunk * CHUNK + 2 * lane + i;
-        gates[i] = 0;
-        if (token >= task.tokens) continue;
-        const float gate = GATE == GATE_HEAD
-                               ? a.gate[task.head]
-                               : a.gate[task.batch * a.gate_strides.batch + task.head * a.gate_strides.head +
-                                        (task.first_row + token) * a.gate_strides.row];
-        gates[i] = fmaxf(gate * log2_e, smallest);
+        const int token = min(chunk * CHUNK + 2 * lane + i, task.tokens - 1);
+        gates[i] = GATE == GATE_HEAD ? a.gate[task.head]
+                                     : a.gate[task.batch * a.gate_strides.batch + task.head * a.gate_strides.head +
+                                              (task.first_row + token) * a.gate_strides.row];
       }
     }
   }
 
-  // Sums of this chunk's gates, and the next chunk's gates. Returns the chunk's sum.
+  // Sums of this chunk's gates in log2, and the next chunk's gates. Returns the chunk's sum.
   DEVICE float sum_gates(const Task& task, int chunk) {
-    float sum = gates[0] + gates[1];
+    constexpr float smallest = -200, log2_e = 1.4426950408889634f;  // 2^-200 is 0; sums stay finite and exact enough
+    float gate[2];
+    UNROLL for (int i = 0; i < 2; ++i) {
+      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? fmaxf(gates[i] * log2_e, smallest) : 0.0f;
+    }
+    read_gates(task, chunk + 1);
+    float sum = gate[0] + gate[1];
     UNROLL for (int step = 1; step < 32; step *= 2) {
       const float before = __shfl_up_sync(~0u, sum, step);
       if (lane >= step) sum += before;
     }
     float* const to = sums();
     __syncwarp();
-    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sum - gates[1], sum);
+    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sum - gate[1], sum);
     __syncwarp();
-    if (chunk + 1 < task.end) read_gates(task, chunk + 1);
     return __shfl_sync(~0u, sum, 31);
   }
 
@@ -435,13 +438,11 @@ struct State : Warpgroup {
 
   // V with each token's decay until the chunk's end, and these decays alone.
   DEVICE void decay_values(const unsigned char* stage, float chunk_sum) {
-    const int token = thread / 2;
-    const float factor = exp2_approx(chunk_sum - sums()[token]);
-    const unsigned at = token * PANEL_ROW_BYTES + thread % 2 * 64;
     UNROLL for (int i = 0; i < 4; ++i) {
-      const uint4 x = *reinterpret_cast<const uint4*>(stage + layout.v + at + i * 16);
-      *reinterpret_cast<uint4*>(memory + layout.values + at + i * 16) =
-          each_of_eight(x, [&](float y) { return y * factor; });
+      const int at = i * WARPGROUP + thread;  // eight of a token's 64 columns
+      const float factor = exp2_approx(chunk_sum - sums()[at / 8]);
+      reinterpret_cast<uint4*>(memory + layout.values)[at] =
+          each_of_eight(reinterpret_cast<const uint4*>(stage + layout.v)[at], [&](float y) { return y * factor; });
     }
     if constexpr (NORMALISED) {
       unsigned pairs[4];
