@@ -40,7 +40,7 @@ int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(quoti
 // are read and written once. Keys and values of a segment are read twice, but for a sequence's last one, which costs
 // little where the second time finds them in the cache; and each task looks back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
-  constexpr double twice = 1.3, twice_cached = 1.1, look_back = 2, look_back_each = 1.0 / 6;
+  constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
   constexpr int64_t most_segments = 1024;  // that are tried
   const double chunk_bytes = 2.0 * fused_chunk *
                              (static_cast<double>(shape.head_dim) / static_cast<double>(slices) +
@@ -48,10 +48,11 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
   int64_t best = chunks;
   double least = static_cast<double>(quotient_up(slots, units) * chunks);
   for (int64_t segments = 2; segments <= std::min(chunks, most_segments); ++segments) {
-    const int64_t length = quotient_up(chunks, segments), tasks = slots * quotient_up(chunks, length);
-    const int64_t grid = std::min(units, tasks);
+    const int64_t length = quotient_up(chunks, segments), actual = quotient_up(chunks, length);
+    const int64_t tasks = slots * actual, grid = std::min(units, tasks);
     const bool cached = static_cast<double>(grid * length) * chunk_bytes <= cache_bytes;
-    const double task = static_cast<double>(length) * (cached ? twice_cached : twice) + look_back +
+    const double twice = static_cast<double>(actual - 1) / static_cast<double>(actual);  // share of segments
+    const double task = static_cast<double>(length) * (1 + (cached ? again_cached : again) * twice) + look_back +
                         look_back_each * static_cast<double>(reach_of(grid, slots));
     const double time = static_cast<double>(quotient_up(tasks, units)) * task;
     if (time < least) {
