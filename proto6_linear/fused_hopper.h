@@ -24,7 +24,8 @@ struct FusedShape {
   int64_t segments = 0;  // parts of the longest sequence; 0: by rule
 };
 
-/// Why the kernel does not take a shape, in one line; nothing where it does.
+/// Why the kernel does not take a shape, in one line; nothing where it does. Queries meet a copy of the state in 16
+/// bits: in f16 it is infinite from 65520 on, which keys and values, not the shape, decide; bf16 has f32's range.
 std::optional<std::string> fused_unable(const FusedShape& shape);
 
 struct FusedPlan {
