@@ -24,13 +24,14 @@ struct FusedShape {
   int64_t segments = 0;  // parts of the longest sequence; 0: by rule
 };
 
-/// Why the kernel does not take a shape, in one line; nothing where it does.
+/// Why the kernel does not take a shape, in one line; nothing where it does. Queries meet a copy of the state in 16
+/// bits: in f16 it is infinite from 65520 on, which keys and values, not the shape, decide; bf16 has f32's range.
 std::optional<std::string> fused_unable(const FusedShape& shape);
 
 struct FusedPlan {
   std::map<std::string, int64_t> constants;
   int64_t grid = 1, threads = 1, threadgroup_bytes = 0;
-  int64_t cluster = 1, consumers = 1, groups = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;
+  int64_t slices = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;  // see FusedParams
   /// Of the memory between threadgroups: counters and flags, which are 0 before the first launch, then totals and
   /// states.
   size_t zero_bytes = 0, totals_at = 0, states_at = 0, workspace_bytes = 0;

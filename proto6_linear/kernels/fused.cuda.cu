@@ -1,13 +1,14 @@
 // Linear attention in one pass on Hopper's tensor cores, for 16-bit Q, K and V and states of 32 bits in registers.
 //
-// A threadgroup has CONSUMERS warpgroups of 64 value columns each, and one warp of which a thread issues the tensor
-// copies. Chunks of 64 tokens pass through STAGES buffers. Of a chunk a consumer computes
+// A threadgroup has 64 value columns of a sequence and head. Chunks of 64 tokens pass through STAGES buffers, which one
+// thread fills by tensor copies. One warpgroup has the state, the other makes the outputs:
 //
-//   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
+//   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //
 // with G the sum of the chunk's log decays (Dao and Gu 2024, Mamba-2; Yang et al. 2024). S lies in registers, and for
-// Q S rounded to 16 bits in shared memory.
+// Q S rounded to 16 bits in shared memory; so the state of the next chunk is made while this one's outputs are. In f16
+// that copy of S is infinite from 65520 on.
 //
 // Where sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads its
 // keys and values for the segment's own state, publishes that, gathers what stands before it from the segments before
@@ -15,15 +16,19 @@
 // segments, so that a task waits only for tasks that others have taken. A segment of at most STAGES chunks is read
 // once.
 //
-// CLUSTER threadgroups next to each other work on the same tokens and head for unlike value columns: each fetches a
-// part of Q and K for all of them (multicast), which the second-level cache could not do at that rate.
-//
 // Where NORMALISED, z is a product as S is, of K and the tokens' decays in eight columns: a tensor core's least width.
 // The feature map is applied to Q and K in shared memory.
 //
-// Function constants: HEAD_DIM (multiple of 8, at most 256), CONSUMERS, STAGES, THREADGROUPS (of a multiprocessor),
-// CLUSTER (divides FusedParams::groups and the grid), GATE (none, head or token), NORMALISED, IN_TYPE. Grid: at most as
-// many threadgroups as run at the same time; CONSUMERS * 128 + 32 threads; FusedLayout's threadgroup memory.
+// Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE (none, head or token), NORMALISED, IN_TYPE.
+// Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads; FusedLayout's
+// threadgroup memory.
+//
+// Checked: fused[GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,STAGES=8] without spills
+// Checked: fused[GATE=2,HEAD_DIM=64,IN_TYPE=2,NORMALISED=1,STAGES=8] without spills
+// Checked: fused[GATE=0,HEAD_DIM=128,IN_TYPE=2,NORMALISED=0,STAGES=5] without spills
+// Checked: fused[GATE=2,HEAD_DIM=128,IN_TYPE=1,NORMALISED=1,STAGES=4] without spills
+// Checked: fused[GATE=0,HEAD_DIM=256,IN_TYPE=2,NORMALISED=0,STAGES=2] without spills
+// Checked: fused[GATE=2,HEAD_DIM=256,IN_TYPE=2,NORMALISED=1,STAGES=2] without spills
 #define MMA_WIDTH(n) false
 #include "common/kernel/wgmma.h"
 #include "proto6_linear/kernels/feature.h"
@@ -32,7 +37,7 @@
 namespace {
 
 constexpr bool GATED = GATE != GATE_NONE;
-constexpr FusedLayout layout(HEAD_DIM, CONSUMERS, STAGES, GATED, NORMALISED);
+constexpr FusedLayout layout(HEAD_DIM, STAGES, GATED, NORMALISED);
 constexpr int PANELS = layout.panels;
 constexpr int CHUNK = fused_chunk;
 constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
@@ -48,7 +53,8 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 struct Barriers {
   Barrier full[STAGES], empty[STAGES];
-  int task[STAGES];  // that the stage's chunk is of
+  Barrier state_written, state_read;  // the 16-bit copy of S, once for each chunk of outputs
+  int task[STAGES];                   // that the stage's chunk is of
 };
 static_assert(sizeof(Barriers) <= 1024);
 
@@ -66,7 +72,7 @@ struct Ring {
 };
 
 struct Task {
-  int segment, slot, sequence, head, group;
+  int segment, slot, sequence, head, slice;
   int batch, first_row;  // of the sequence
   int tokens;            // of the sequence
   int chunk, end;        // the segment's chunks
@@ -78,8 +84,8 @@ DEVICE Task task_of(const FusedParams& p, int number) {
   Task task;
   task.segment = number / p.slots;
   task.slot = number - task.segment * p.slots;
-  const int pair = task.slot / p.groups;
-  task.group = task.slot - pair * p.groups;
+  const int pair = task.slot / p.slices;
+  task.slice = task.slot - pair * p.slices;
   task.sequence = pair / p.linear.heads;
   task.head = pair - task.sequence * p.linear.heads;
   task.batch = task.sequence;
@@ -100,35 +106,6 @@ DEVICE Task task_of(const FusedParams& p, int number) {
 /// The segment lies behind the end of its sequence.
 DEVICE bool is_beyond(const Task& task) { return task.segment > 0 && task.chunk >= task.end; }
 
-// ---- the cluster
-
-DEVICE int cluster_rank() { return CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER; }
-
-DEVICE void sync_cluster() {
-  if constexpr (CLUSTER > 1) {
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  }
-}
-
-/// Arrives at the barrier in the same place of another threadgroup.
-DEVICE void arrive_at(Barrier& barrier, int rank) {
-  asm volatile(
-      "{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}" ::"r"(shared_address(&barrier)),
-      "r"(rank)
-      : "memory");
-}
-
-/// copy_box to the same place of all threadgroups of the cluster; the bytes arrive at each one's barrier.
-DEVICE void copy_box_to_all(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(target)),
-      "l"(&map), "r"(shared_address(&full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
-      "h"(static_cast<unsigned short>((1 << CLUSTER) - 1))
-      : "memory");
-}
-
 // ---- producer: one thread
 
 DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int chunk, bool with_q, Ring& ring) {
@@ -137,23 +114,13 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   Barrier& full = bars.full[ring.index];
   bars.empty[ring.index].wait(ring.parity ^ 1);
   bars.task[ring.index] = number;
-  full.arrive_expect((PANELS * (with_q ? 2 : 1) + CONSUMERS) * PANEL_BYTES);
+  full.arrive_expect((PANELS * (with_q ? 2 : 1) + 1) * PANEL_BYTES);
   const int row = task.first_row + chunk * CHUNK;
-  // Panels of Q, behind them those of K.
-  UNROLL for (int i = 0; i < 2 * PANELS; ++i) {
-    const int panel = i % PANELS;
-    if (i < PANELS && !with_q) continue;
-    if constexpr (CLUSTER > 1) {
-      if (i % CLUSTER != cluster_rank()) continue;
-      copy_box_to_all(stage + i * PANEL_BYTES, i < PANELS ? p.q : p.k, full, panel * 64, row, task.head, task.batch, 0);
-    } else {
-      copy_box(stage + i * PANEL_BYTES, i < PANELS ? p.q : p.k, full, panel * 64, row, task.head, task.batch, 0);
-    }
+  UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+    copy_box(stage + layout.k + panel * PANEL_BYTES, p.k, full, panel * 64, row, task.head, task.batch, 0);
+    if (with_q) copy_box(stage + panel * PANEL_BYTES, p.q, full, panel * 64, row, task.head, task.batch, 0);
   }
-  UNROLL for (int slice = 0; slice < CONSUMERS; ++slice) {
-    copy_box(stage + layout.v + slice * PANEL_BYTES, p.v, full, (task.group * CONSUMERS + slice) * 64, row, task.head,
-             task.batch, 0);
-  }
+  copy_box(stage + layout.v, p.v, full, task.slice * 64, row, task.head, task.batch, 0);
   ring.advance();
 }
 
@@ -170,7 +137,7 @@ DEVICE void produce(const FusedParams& p) {
   Ring ring;
   int next;
   for (int number = blockIdx.x; number < p.tasks; number = next) {
-    next = CLUSTER > 1 ? number + gridDim.x : static_cast<int>(gridDim.x + atomicAdd(p.counters, 1));
+    next = static_cast<int>(gridDim.x + atomicAdd(p.counters, 1));
     const Task task = task_of(p, number);
     if (is_beyond(task)) continue;
     if (!task.last && !task.resident) {
@@ -300,49 +267,37 @@ DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c,
                : "memory");
 }
 
-// ---- consumers: 64 value columns each. A thread holds parts of rows r and r + 8, see common/kernel/wgmma.h.
+// ---- what both warpgroups have. A thread holds parts of rows r and r + 8 of 64, see common/kernel/wgmma.h.
 
-struct Consumer {
+constexpr int state_barrier = 1, both_barrier = 2;  // named: of the state's warpgroup, of both
+
+struct Warpgroup {
   const FusedParams& p;
-  const int index;       // of the warpgroup
-  const unsigned epoch;  // flags of this launch are above it
-  const int thread = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
-  const int row = thread / 32 * 16 + lane / 4;  // of the 64
-  const int column = lane % 4 * 2;              // of 8
-  unsigned char* const own = memory + layout.state + index * layout.own_bytes;
-  float state[PANELS][32];   // [64 rows of S of each panel][64 value columns]
-  float key_sum[PANELS][4];  // NORMALISED: of the thread's two rows of each panel, each twice
-  float s[32], o[32], divisor[4];
-  unsigned weights[16];
-  float gates[2];      // of the next chunk's tokens 2 * lane and 2 * lane + 1, log2
-  float total;         // of the segment's chunks until now, log2
-  float row_decay[2];  // G of the thread's rows
-  float row_sum[2];    // of the thread's weights
+  const int index;  // 0: has the state, 1: makes the outputs
+  const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = threadIdx.x % 32;
+  const int row = warp * 16 + lane / 4;  // of the 64
+  const int column = lane % 4 * 2;       // of 8
+  unsigned state_parity = 0;             // of the next copy of S
+  float gates[2];                        // of the next chunk's tokens 2 * lane and 2 * lane + 1
 
-  DEVICE Consumer(const FusedParams& params, int number, unsigned launches)
-      : p(params), index(number), epoch(launches) {}
+  DEVICE Warpgroup(const FusedParams& params, int number) : p(params), index(number) {}
 
-  DEVICE void sync() {
+  DEVICE static unsigned char* stage_of(const Ring& ring) { return memory + ring.index * layout.stage_bytes; }
+  /// Behind all threads' work of the warp.
+  DEVICE void arrive(Barrier& barrier) {
     __syncwarp();
-    named_sync(1 + index, WARPGROUP);
-  }
-  DEVICE void release(const Ring& ring) {
-    __syncwarp();
-    if constexpr (CLUSTER > 1) {
-      if (lane < CLUSTER) arrive_at(barriers().empty[ring.index], lane);
-    } else {
-      if (lane == 0) barriers().empty[ring.index].arrive();
-    }
+    if (lane == 0) barrier.arrive();
     __syncwarp();
   }
+  DEVICE void release(const Ring& ring) { arrive(barriers().empty[ring.index]); }
   /// Sums of the chunk's log decays, of this warp's own copy.
   DEVICE float* sums() const {
-    return reinterpret_cast<float*>(memory + layout.barriers + 1024) + (index * 4 + thread / 32) * CHUNK;
+    return reinterpret_cast<float*>(memory + layout.barriers + 1024) + (index * 4 + warp) * CHUNK;
   }
 
   // Of a 64 x 64 panel, where a lane's 16 bytes of two groups of 8 columns are for stmatrix.
   DEVICE unsigned matrix_address(const void* panel) const {
-    return shared_address(panel) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
+    return shared_address(panel) + (warp * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
   }
   DEVICE void store_panel(void* panel, const float (&x)[32], float a, float b) {
     const unsigned to = matrix_address(panel);
@@ -352,12 +307,116 @@ struct Consumer {
                      pack<IN_TYPE>(d[4] * a, d[5] * a), pack<IN_TYPE>(d[6] * b, d[7] * b));
     }
   }
+
+  // ---- gates
+
+  // Nothing is done with them here: who loads the next chunk's gates does not wait for them.
+  DEVICE void read_gates(const Task& task, int chunk) {
+    if constexpr (GATED) {
+      if (chunk >= task.end) return;
+      const LinearParams& a = p.linear;
+      UNROLL for (int i = 0; i < 2; ++i) {
+        const int token = min(chunk * CHUNK + 2 * lane + i, task.tokens - 1);
+        gates[i] = GATE == GATE_HEAD ? a.gate[task.head]
+                                     : a.gate[task.batch * a.gate_strides.batch + task.head * a.gate_strides.head +
+                                              (task.first_row + token) * a.gate_strides.row];
+      }
+    }
+  }
+
+  // Sums of this chunk's gates in log2, and the next chunk's gates. Returns the chunk's sum.
+  DEVICE float sum_gates(const Task& task, int chunk) {
+    constexpr float smallest = -200, log2_e = 1.4426950408889634f;  // 2^-200 is 0; sums stay finite and exact enough
+    float gate[2];
+    UNROLL for (int i = 0; i < 2; ++i) {
+      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? fmaxf(gates[i] * log2_e, smallest) : 0.0f;
+    }
+    read_gates(task, chunk + 1);
+    float sum = gate[0] + gate[1];
+    UNROLL for (int step = 1; step < 32; step *= 2) {
+      const float before = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += before;
+    }
+    float* const to = sums();
+    __syncwarp();
+    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sum - gate[1], sum);
+    __syncwarp();
+    return __shfl_sync(~0u, sum, 31);
+  }
+
+  // ---- what a chunk's tiles need before the products
+
+  // f of a tile's elements, and zero in rows from `rows` on: f(0) need not be 0.
+  DEVICE void map_features(unsigned char* tile, int rows) {
+#pragma unroll 2
+    for (int i = index * WARPGROUP + thread; i < PANELS * 512; i += 2 * WARPGROUP) {
+      const int r = i / 8 % 64, group = i % 8 ^ r % 8;
+      if (i / 512 * 64 + group * 8 >= HEAD_DIM) continue;
+      uint4& x = reinterpret_cast<uint4*>(tile)[i];
+      x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
+    }
+  }
+  // Rows of another sequence behind the end of this one count as zero.
+  DEVICE void clear_rows(unsigned char* panel, int rows) {
+    for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
+      reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
+  }
+  // Both warpgroups call it for each chunk, in the same order.
+  DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
+    const int rows = task.tokens - chunk * CHUNK;
+    const bool clears = p.linear.starts && rows < CHUNK;
+    if constexpr (FEATURE_IS_IDENTITY) {
+      if (!clears) return;
+      for (int panel = index; panel < PANELS; panel += 2) clear_rows(stage + layout.k + panel * PANEL_BYTES, rows);
+    } else {
+      if (with_q) map_features(stage, CHUNK);
+      if (with_k) map_features(stage + layout.k, rows);
+    }
+    if (clears && index == 0) clear_rows(stage + layout.v, rows);
+    fence_stores();
+    __syncwarp();
+    named_sync(both_barrier, 2 * WARPGROUP);
+  }
+  /// Calls act(task, ring) for each of the threadgroup's tasks that has chunks or a final state.
+  template <class Act>
+  DEVICE void each_task(Act act) {
+    Ring ring;
+    while (true) {
+      Barriers& bars = barriers();
+      bars.full[ring.index].wait(ring.parity);
+      const int number = bars.task[ring.index];
+      if (number == no_more_tasks) break;
+      const Task task = task_of(p, number);
+      act(task, ring);
+      if (task.chunk >= task.end) {
+        release(ring);
+        ring.advance();
+      }
+    }
+  }
+};
+
+// ---- the state
+
+struct State : Warpgroup {
+  const unsigned epoch;      // flags of this launch are above it
+  float state[PANELS][32];   // [64 rows of S of each panel][64 value columns]
+  float key_sum[PANELS][4];  // NORMALISED: of the thread's two rows of each panel, each twice
+  float total;               // of the segment's chunks until now, log2
+
+  DEVICE State(const FusedParams& params, unsigned launches) : Warpgroup(params, 0), epoch(launches) {}
+
+  DEVICE void sync() {
+    __syncwarp();
+    named_sync(state_barrier, WARPGROUP);
+  }
+
   // z in two parts, for four columns each: what 16 bits hold of it, and most of the rest.
   DEVICE void store_key_sum() {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int r = 0; r < 2; ++r) {
         const float z = key_sum[panel][2 * r];
-        auto* const to = reinterpret_cast<unsigned short*>(own + layout.key_sum + panel * 1024) +
+        auto* const to = reinterpret_cast<unsigned short*>(memory + layout.key_sum + panel * 1024) +
                          (row + 8 * r) / 8 * 64 + column * 8 + row % 8;
         store_float<IN_TYPE>(to, 0, z);
         store_float<IN_TYPE>(to, 8, z - load_float<IN_TYPE>(to, 0));
@@ -366,56 +425,24 @@ struct Consumer {
   }
   // S for the next chunk's Q S.
   DEVICE void store_state() {
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) store_panel(own + panel * PANEL_BYTES, state[panel], 1, 1);
+    Barriers& bars = barriers();
+    bars.state_read.wait(state_parity ^ 1);
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      store_panel(memory + layout.state + panel * PANEL_BYTES, state[panel], 1, 1);
+    }
     if constexpr (NORMALISED) store_key_sum();
     fence_stores();
-    if (thread == 0) wait_stores_read();  // outputs are written before the next barrier but one
-    sync();
-  }
-
-  // ---- gates
-
-  DEVICE void read_gates(const Task& task, int chunk) {
-    if constexpr (GATED) {
-      constexpr float smallest = -200, log2_e = 1.4426950408889634f;  // 2^-200 is 0; sums stay finite and exact enough
-      const LinearParams& a = p.linear;
-      UNROLL for (int i = 0; i < 2; ++i) {
-        const int token = chunk * CHUNK + 2 * lane + i;
-        gates[i] = 0;
-        if (token >= task.tokens) continue;
-        const float gate = GATE == GATE_HEAD
-                               ? a.gate[task.head]
-                               : a.gate[task.batch * a.gate_strides.batch + task.head * a.gate_strides.head +
-                                        (task.first_row + token) * a.gate_strides.row];
-        gates[i] = fmaxf(gate * log2_e, smallest);
-      }
-    }
-  }
-
-  // Sums of this chunk's gates, and the next chunk's gates. Returns the chunk's sum.
-  DEVICE float sum_gates(const Task& task, int chunk) {
-    float sum = gates[0] + gates[1];
-    UNROLL for (int step = 1; step < 32; step *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += before;
-    }
-    float* const to = sums();
-    __syncwarp();
-    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sum - gates[1], sum);
-    __syncwarp();
-    if (chunk + 1 < task.end) read_gates(task, chunk + 1);
-    return __shfl_sync(~0u, sum, 31);
+    arrive(bars.state_written);
+    state_parity ^= 1;
   }
 
   // V with each token's decay until the chunk's end, and these decays alone.
   DEVICE void decay_values(const unsigned char* stage, float chunk_sum) {
-    const int token = thread / 2;
-    const float factor = exp2_approx(chunk_sum - sums()[token]);
-    const unsigned at = token * PANEL_ROW_BYTES + thread % 2 * 64;
     UNROLL for (int i = 0; i < 4; ++i) {
-      const uint4 x = *reinterpret_cast<const uint4*>(stage + layout.v + index * PANEL_BYTES + at + i * 16);
-      *reinterpret_cast<uint4*>(own + layout.values + at + i * 16) =
-          each_of_eight(x, [&](float y) { return y * factor; });
+      const int at = i * WARPGROUP + thread;  // eight of a token's 64 columns
+      const float factor = exp2_approx(chunk_sum - sums()[at / 8]);
+      reinterpret_cast<uint4*>(memory + layout.values)[at] =
+          each_of_eight(reinterpret_cast<const uint4*>(stage + layout.v)[at], [&](float y) { return y * factor; });
     }
     if constexpr (NORMALISED) {
       unsigned pairs[4];
@@ -429,62 +456,9 @@ struct Consumer {
   }
   // Of threads 0 to 63: eight tokens for one of eight columns.
   DEVICE void store_weights(const unsigned (&x)[4]) {
-    *reinterpret_cast<uint4*>(own + layout.weights + thread * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+    *reinterpret_cast<uint4*>(memory + layout.weights + thread * 16) = make_uint4(x[0], x[1], x[2], x[3]);
   }
 
-  // ---- what a chunk's tiles need before the products
-
-  // f of a tile's elements, and zero in rows from `rows` on: f(0) need not be 0.
-  DEVICE void map_features(unsigned char* tile, int rows) {
-    for (int i = index * WARPGROUP + thread; i < PANELS * 512; i += CONSUMERS * WARPGROUP) {
-      const int r = i / 8 % 64, group = i % 8 ^ r % 8;
-      if (i / 512 * 64 + group * 8 >= HEAD_DIM) continue;
-      uint4& x = reinterpret_cast<uint4*>(tile)[i];
-      x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
-    }
-  }
-  // Rows of another sequence behind the end of this one count as zero.
-  DEVICE void clear_rows(unsigned char* panel, int rows) {
-    for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
-      reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
-  }
-  DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
-    const int rows = task.tokens - chunk * CHUNK;
-    const bool clears = p.linear.starts && rows < CHUNK;
-    if constexpr (FEATURE_IS_IDENTITY) {
-      if (!clears) return;
-      for (int panel = index; panel < PANELS; panel += CONSUMERS) {
-        clear_rows(stage + layout.k + panel * PANEL_BYTES, rows);
-      }
-    } else {
-      if (with_q) map_features(stage, CHUNK);
-      if (with_k) map_features(stage + layout.k, rows);
-    }
-    if (clears) clear_rows(stage + layout.v + index * PANEL_BYTES, rows);
-    fence_stores();
-    __syncwarp();
-    named_sync(1 + CONSUMERS, CONSUMERS * WARPGROUP);
-  }
-  DEVICE bool ends_inside(const Task& task, int chunk) const {
-    return p.linear.starts && (chunk + 1) * CHUNK > task.tokens;
-  }
-
-  // ---- a chunk
-
-  // S += K^T V, V with its decays where gated.
-  DEVICE void add_keys(const unsigned char* stage) {
-    const unsigned k = operand(stage + layout.k);
-    const unsigned v = operand(GATED ? own + layout.values : stage + layout.v + index * PANEL_BYTES);
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int step = 0; step < CHUNK / 16; ++step) {
-        const unsigned at = k + panel * (PANEL_BYTES / 16) + step * MN_STEP;
-        multiply<1, 1>(state[panel], at, v + step * MN_STEP, 1);
-        if constexpr (NORMALISED) {
-          multiply_narrow<1>(key_sum[panel], at, narrow_operand(own + layout.weights) + step * NARROW_STEP, 1);
-        }
-      }
-    }
-  }
   DEVICE void decay_state(float sum) {
     const float factor = exp2_approx(sum);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -493,11 +467,11 @@ struct Consumer {
     }
   }
 
-  // Of the state alone.
-  DEVICE void gather_chunk(const Task& task, int chunk, const Ring& ring) {
+  // S = e^G_end S + K^T V, V with its decays where gated.
+  DEVICE void add_chunk(const Task& task, int chunk, const Ring& ring, bool with_q, bool with_k) {
     barriers().full[ring.index].wait(ring.parity);
-    unsigned char* const stage = memory + ring.index * layout.stage_bytes;
-    prepare(task, chunk, stage, false, true);
+    unsigned char* const stage = stage_of(ring);
+    prepare(task, chunk, stage, with_q, with_k);
     if constexpr (GATED) {
       const float sum = sum_gates(task, chunk);
       decay_values(stage, sum);
@@ -505,118 +479,20 @@ struct Consumer {
       total += sum;
       sync();
     }
-    mma_fence();
-    add_keys(stage);
-    mma_commit();
-    mma_wait<0>();
-    if constexpr (GATED) sync();  // all are done with V's decays
-  }
-
-  // Q K^T with its mask and decays, as A of the next product.
-  DEVICE void weigh() {
-    if constexpr (GATED) {
-      const float* const from = sums();
-      UNROLL for (int r = 0; r < 2; ++r) row_decay[r] = from[row + 8 * r];
-    }
-    row_sum[0] = row_sum[1] = 0;
-    UNROLL for (int j = 0; j < 8; ++j) {
-      float x[4];
-      [[maybe_unused]] float2 sum;
-      if constexpr (GATED) sum = *reinterpret_cast<const float2*>(sums() + 8 * j + column);
-      UNROLL for (int i = 0; i < 4; ++i) {
-        const int token = 8 * j + column + i % 2;
-        float weight = s[4 * j + i];
-        if constexpr (GATED) weight *= exp2_approx(fminf(row_decay[i / 2] - (i % 2 ? sum.y : sum.x), 0.0f));
-        x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
-        if constexpr (NORMALISED) row_sum[i / 2] += x[i];
-      }
-      weights[2 * j] = pack<IN_TYPE>(x[0], x[1]);
-      weights[2 * j + 1] = pack<IN_TYPE>(x[2], x[3]);
-    }
-  }
-
-  DEVICE void compute_chunk(const Task& task, int chunk, const Ring& ring) {
-    barriers().full[ring.index].wait(ring.parity);
-    unsigned char* const stage = memory + ring.index * layout.stage_bytes;
-    prepare(task, chunk, stage, true, task.last || !task.resident);
-    const unsigned q = operand(stage), k = operand(stage + layout.k), before = operand(own);
+    const unsigned k = operand(stage + layout.k), v = operand(GATED ? memory + layout.values : stage + layout.v);
     mma_fence();
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int step = 0; step < 4; ++step) {
-        const int at = panel * (PANEL_BYTES / 16) + step * K_STEP;
-        multiply<0, 0>(s, q + at, k + at, panel + step > 0);
-      }
-    }
-    mma_commit();
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int step = 0; step < 4; ++step) {
-        const int at = panel * (PANEL_BYTES / 16);
-        multiply<0, 1>(o, q + at + step * K_STEP, before + at + step * MN_STEP, panel + step > 0);
+      UNROLL for (int step = 0; step < CHUNK / 16; ++step) {
+        const unsigned at = k + panel * (PANEL_BYTES / 16) + step * MN_STEP;
+        multiply<1, 1>(state[panel], at, v + step * MN_STEP, 1);
         if constexpr (NORMALISED) {
-          multiply_narrow<0>(divisor, q + at + step * K_STEP,
-                             narrow_operand(own + layout.key_sum) + (panel * 4 + step) * NARROW_STEP, panel + step > 0);
+          multiply_narrow<1>(key_sum[panel], at, narrow_operand(memory + layout.weights) + step * NARROW_STEP, 1);
         }
       }
     }
     mma_commit();
-    [[maybe_unused]] float sum = 0;
-    if constexpr (GATED) {
-      sum = sum_gates(task, chunk);
-      decay_values(stage, sum);
-    }
-    mma_wait<1>();
-    weigh();
-    if constexpr (GATED) {
-      decay_state(sum);
-      const float factor[2] = {exp2_approx(row_decay[0]), exp2_approx(row_decay[1])};
-      mma_wait<0>();
-      UNROLL for (int i = 0; i < 32; ++i) o[i] *= factor[i / 2 % 2];
-      UNROLL for (int i = 0; NORMALISED && i < 4; ++i) divisor[i] *= factor[i / 2];
-      sync();  // V has its decays
-    }
-    mma_fence();
-    const unsigned v = operand(stage + layout.v + index * PANEL_BYTES);
-    UNROLL for (int step = 0; step < 4; ++step) multiply_registers(o, weights + 4 * step, v + step * MN_STEP, 1);
-    mma_commit();
-    add_keys(stage);
-    mma_commit();
-    mma_wait<1>();
-    float scale[2] = {p.linear.scale, p.linear.scale};
-    if constexpr (NORMALISED) {
-      UNROLL for (int r = 0; r < 2; ++r) {
-        const float sum = sum_of_quad(row_sum[r]) + (divisor[2 * r] + divisor[2 * r + 1]);
-        scale[r] = sum != 0 ? 1 / sum : 0;
-      }
-    }
-    store_panel(own + layout.out, o, scale[0], scale[1]);
-    fence_stores();
-    sync();
-    store_output(task, chunk, ends_inside(task, chunk));
-    __syncwarp();
     mma_wait<0>();
-  }
-
-  // The chunk's outputs from shared memory to device memory.
-  DEVICE void store_output(const Task& task, int chunk, bool ends) {
-    const int first = task.first_row + chunk * CHUNK, first_column = (task.group * CONSUMERS + index) * 64;
-    if (!ends) {
-      if (thread == 0) {
-        store_box(p.o, own + layout.out, first_column, first, task.head, task.batch, 0);
-        commit_stores();
-      }
-      return;
-    }
-    const LinearParams& a = p.linear;
-    const int r = thread / 2;
-    if (r >= task.tokens - chunk * CHUNK) return;
-    unsigned short* const to = static_cast<unsigned short*>(a.o) + task.batch * a.o_strides.batch +
-                               task.head * a.o_strides.head + (first + r) * a.o_strides.row;
-    UNROLL for (int i = 0; i < 4; ++i) {
-      const int group = thread % 2 * 4 + i, to_column = first_column + group * 8;
-      if (to_column >= p.value_dim) break;
-      *reinterpret_cast<uint4*>(to + to_column) =
-          *reinterpret_cast<const uint4*>(own + layout.out + r * PANEL_ROW_BYTES + (group ^ r % 8) * 16);
-    }
+    if constexpr (GATED) sync();  // all are done with V's decays
   }
 
   // ---- states
@@ -635,7 +511,7 @@ struct Consumer {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int i = 0; i < 32; ++i) {
         const int r = panel * 64 + row + i / 2 % 2 * 8;
-        const int c = (task.group * CONSUMERS + index) * 64 + i / 4 * 8 + column + i % 2;
+        const int c = task.slice * 64 + i / 4 * 8 + column + i % 2;
         if (r < HEAD_DIM && c < p.value_dim) act(state[panel][i], base + static_cast<long long>(r) * p.value_dim + c);
       }
     }
@@ -660,7 +536,7 @@ struct Consumer {
   DEVICE void store_final(const Task& task) {
     float* const to = p.linear.final_state;
     if (to) each_element(task, [&](float& x, long long at) { to[at] = x; });
-    if (NORMALISED && p.linear.final_key_sum && task.group == 0 && index == 0 && lane % 4 == 0) {
+    if (NORMALISED && p.linear.final_key_sum && task.slice == 0 && lane % 4 == 0) {
       float* const sums = p.linear.final_key_sum + key_sum_place(task);
       UNROLL for (int panel = 0; panel < PANELS; ++panel) {
         UNROLL for (int r = 0; r < 2; ++r) {
@@ -674,15 +550,15 @@ struct Consumer {
   // A segment's own state, or the one with all before it; this thread's part.
   DEVICE float4* published(int segment, int slot, Published what) const {
     const long long place = static_cast<long long>(segment % (2 * p.reach)) * p.slots + slot;
-    return reinterpret_cast<float4*>(p.states + ((place * 2 + (what - 1)) * CONSUMERS + index) * STATE_FLOATS) + thread;
+    return reinterpret_cast<float4*>(p.states + ((place * 2 + (what - 1))) * STATE_FLOATS) + thread;
   }
   DEVICE unsigned* flag(int segment, int slot) const {
-    return p.flags + (static_cast<long long>(segment) * p.slots + slot) * CONSUMERS + index;
+    return p.flags + (static_cast<long long>(segment) * p.slots + slot);
   }
   // Behind all threads' stores of a state.
   DEVICE void publish(const Task& task, Published what) {
     if (thread == 0 && what == OWN) {
-      p.totals[(static_cast<long long>(task.segment) * p.slots + task.slot) * CONSUMERS + index] = total;
+      p.totals[(static_cast<long long>(task.segment) * p.slots + task.slot)] = total;
     }
     sync();
     if (thread == 0) store_flag(flag(task.segment, task.slot), epoch + what);
@@ -743,8 +619,7 @@ struct Consumer {
     float own_total = 0, decay = 0;
     if constexpr (GATED) {
       if (lane < count) {
-        own_total =
-            load_shared_float(p.totals + (static_cast<long long>(segment) * p.slots + task.slot) * CONSUMERS + index);
+        own_total = load_shared_float(p.totals + (static_cast<long long>(segment) * p.slots + task.slot));
       }
       decay = own_total;
       UNROLL for (int step = 1; step < 32; step *= 2) {
@@ -770,7 +645,7 @@ struct Consumer {
     read_gates(task, task.chunk);
 #pragma unroll 1
     for (int chunk = task.chunk; chunk < task.end; ++chunk) {
-      gather_chunk(task, chunk, ring);
+      add_chunk(task, chunk, ring, false, true);
       if (!task.resident) release(ring);
       ring.advance();
     }
@@ -818,53 +693,195 @@ struct Consumer {
       fence_stores();
       sync();
     }
-    Ring ring;
-    while (true) {
-      Barriers& bars = barriers();
-      bars.full[ring.index].wait(ring.parity);
-      const int number = bars.task[ring.index];
-      if (number == no_more_tasks) break;
-      const Task task = task_of(p, number);
+    each_task([&](const Task& task, Ring& ring) {
       before_segment(task, ring);
-      store_state();
       read_gates(task, task.chunk);
 #pragma unroll 1
       for (int chunk = task.chunk; chunk < task.end; ++chunk) {
-        compute_chunk(task, chunk, ring);
-        release(ring);
-        ring.advance();
         store_state();
-      }
-      if (task.chunk >= task.end) {
+        add_chunk(task, chunk, ring, true, task.last || !task.resident);
         release(ring);
         ring.advance();
       }
       if (task.last) store_final(task);
+    });
+  }
+};
+
+// ---- the outputs
+
+struct Outputs : Warpgroup {
+  float s[32], o[32], divisor[4];
+  unsigned weights[16];
+  float row_decay[2];  // G of the thread's rows
+  float row_sum[2];    // of the thread's weights
+
+  DEVICE explicit Outputs(const FusedParams& params) : Warpgroup(params, 1) {}
+
+  // Q K^T with its mask and decays, as A of the next product.
+  DEVICE void weigh() {
+    if constexpr (GATED) {
+      const float* const from = sums();
+      UNROLL for (int r = 0; r < 2; ++r) row_decay[r] = from[row + 8 * r];
     }
+    row_sum[0] = row_sum[1] = 0;
+    UNROLL for (int j = 0; j < 8; ++j) {
+      float x[4];
+      [[maybe_unused]] float2 sum;
+      if constexpr (GATED) sum = *reinterpret_cast<const float2*>(sums() + 8 * j + column);
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int token = 8 * j + column + i % 2;
+        float weight = s[4 * j + i];
+        // Infinite at most where the mask is.
+        if constexpr (GATED) weight *= exp2_approx(row_decay[i / 2] - (i % 2 ? sum.y : sum.x));
+        x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
+        if constexpr (NORMALISED) row_sum[i / 2] += x[i];
+      }
+      weights[2 * j] = pack<IN_TYPE>(x[0], x[1]);
+      weights[2 * j + 1] = pack<IN_TYPE>(x[2], x[3]);
+    }
+  }
+
+  DEVICE void compute_chunk(const Task& task, int chunk, const Ring& ring) {
+    Barriers& bars = barriers();
+    bars.full[ring.index].wait(ring.parity);
+    unsigned char* const stage = stage_of(ring);
+    prepare(task, chunk, stage, true, task.last || !task.resident);
+    const unsigned q = operand(stage), k = operand(stage + layout.k), v = operand(stage + layout.v);
+    mma_fence();
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      UNROLL for (int step = 0; step < 4; ++step) {
+        const int at = panel * (PANEL_BYTES / 16) + step * K_STEP;
+        multiply<0, 0>(s, q + at, k + at, panel + step > 0);
+      }
+    }
+    mma_commit();
+    if constexpr (GATED) sum_gates(task, chunk);
+    mma_wait<0>();
+    weigh();
+    bars.state_written.wait(state_parity);
+    mma_fence();
+    UNROLL for (int step = 0; step < 4; ++step) multiply_registers(o, weights + 4 * step, v + step * MN_STEP, step > 0);
+    // Q S: by itself where its rows have decays, which it gets below.
+    const unsigned before = operand(memory + layout.state);
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      UNROLL for (int step = 0; step < 4; ++step) {
+        const int at = panel * (PANEL_BYTES / 16);
+        multiply<0, 1>(GATED ? s : o, q + at + step * K_STEP, before + at + step * MN_STEP, !GATED || panel + step > 0);
+        if constexpr (NORMALISED) {
+          multiply_narrow<0>(divisor, q + at + step * K_STEP,
+                             narrow_operand(memory + layout.key_sum) + (panel * 4 + step) * NARROW_STEP,
+                             panel + step > 0);
+        }
+      }
+    }
+    mma_commit();
+    mma_wait<0>();
+    arrive(bars.state_read);
+    state_parity ^= 1;
+    release(ring);
+    if constexpr (GATED) {
+      const float factor[2] = {exp2_approx(row_decay[0]), exp2_approx(row_decay[1])};
+      UNROLL for (int i = 0; i < 32; ++i) o[i] += factor[i / 2 % 2] * s[i];
+      UNROLL for (int i = 0; NORMALISED && i < 4; ++i) divisor[i] *= factor[i / 2];
+    }
+    float scale[2] = {p.linear.scale, p.linear.scale};
+    if constexpr (NORMALISED) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float sum = sum_of_quad(row_sum[r]) + (divisor[2 * r] + divisor[2 * r + 1]);
+        scale[r] = sum != 0 ? 1 / sum : 0;
+      }
+    }
+    if (lane == 0) wait_stores_read();
+    __syncwarp();
+    store_panel(memory + layout.out, o, scale[0], scale[1]);
+    fence_stores();
+    __syncwarp();
+    store_output(task, chunk);
+  }
+
+  // The warp's 16 rows of the chunk's outputs from shared memory to device memory.
+  DEVICE void store_output(const Task& task, int chunk) {
+    const unsigned char* const from = memory + layout.out + warp * 16 * PANEL_ROW_BYTES;
+    const int token = chunk * CHUNK + warp * 16, first_column = task.slice * 64;
+    if (!p.linear.starts || token + 16 <= task.tokens) {
+      if (lane == 0) {
+        store_box(p.o, from, first_column, task.first_row + token, task.head, task.batch, 0);
+        commit_stores();
+      }
+      return;
+    }
+    // The end of a sequence, behind which another one lies.
+    const LinearParams& a = p.linear;
+    const int r = lane / 2;
+    if (token + r < task.tokens) {
+      unsigned short* const to = static_cast<unsigned short*>(a.o) + task.batch * a.o_strides.batch +
+                                 task.head * a.o_strides.head + (task.first_row + token + r) * a.o_strides.row;
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int group = lane % 2 * 4 + i, to_column = first_column + group * 8;
+        if (to_column >= p.value_dim) break;
+        *reinterpret_cast<uint4*>(to + to_column) =
+            *reinterpret_cast<const uint4*>(from + r * PANEL_ROW_BYTES + (group ^ r % 8) * 16);
+      }
+    }
+    __syncwarp();
+  }
+
+  // Stages that only the state reads.
+  DEVICE void pass_gathered(const Task& task, Ring& ring) {
+    if (task.last || (FEATURE_IS_IDENTITY && task.resident)) return;
+    Ring at = ring;
+#pragma unroll 1
+    for (int chunk = task.chunk; chunk < task.end; ++chunk) {
+      barriers().full[at.index].wait(at.parity);
+      prepare(task, chunk, stage_of(at), false, true);
+      if (!task.resident) release(at);
+      at.advance();
+    }
+    if (!task.resident) ring = at;
+  }
+
+  DEVICE void run() {
+    each_task([&](const Task& task, Ring& ring) {
+      pass_gathered(task, ring);
+      read_gates(task, task.chunk);
+#pragma unroll 1
+      for (int chunk = task.chunk; chunk < task.end; ++chunk) {
+        compute_chunk(task, chunk, ring);
+        ring.advance();
+      }
+    });
+    if (lane == 0) wait_stores_read();  // the threadgroup's memory lives until then
   }
 };
 
 }  // namespace
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS* WARPGROUP + 32, THREADGROUPS)
-    fused(const __grid_constant__ FusedParams p) {
+extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) fused(const __grid_constant__ FusedParams p) {
   Barriers& bars = barriers();
   const unsigned epoch = 2 * *static_cast<volatile unsigned*>(p.counters + 2);
   if (threadIdx.x == 0) {
+    constexpr int warps = WARPGROUP / 32;
     for (int stage = 0; stage < STAGES; ++stage) {
       bars.full[stage].init(1);
-      bars.empty[stage].init(CLUSTER * CONSUMERS * 4);
+      bars.empty[stage].init(2 * warps);
     }
+    bars.state_written.init(warps);
+    bars.state_read.init(warps);
     fence_barrier_init();
   }
   __syncthreads();
-  sync_cluster();
+  // Registers that the threads who copy do not need.
+  constexpr int few = 24, many = 240;
   const int warpgroup = __reduce_max_sync(~0u, threadIdx.x / WARPGROUP);
-  if (warpgroup == CONSUMERS) {
-    if (threadIdx.x % 32 == 0) produce(p);
+  if (warpgroup == 0) {
+    take_registers<many>();
+    State(p, epoch).run();
+  } else if (warpgroup == 1) {
+    take_registers<many>();
+    Outputs(p).run();
   } else {
-    Consumer(p, warpgroup, epoch).run();
+    give_registers<few>();
+    if (threadIdx.x == 2 * WARPGROUP) produce(p);
   }
-  __syncwarp();
-  sync_cluster();  // nobody leaves while others copy to it or arrive at its barriers
 }
