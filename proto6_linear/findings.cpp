@@ -38,24 +38,26 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) 
 /// A result of `phases` whose scan is on the device.
 bool scans_on_device(const Measurement& result) { return is(result, "phases") && !has(result, "scan", "host"); }
 
-const std::string shape =
+const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// A pair that is compared in turn.
+/// A pair that is compared in turn, of long sequences: short ones are for the search.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {
+  constexpr int64_t shortest = 1024;
   return {.hypothesis = hypothesis,
-          .takes = std::move(takes),
+          .takes = [takes = std::move(takes)](
+                       const Measurement& result) { return result.config.integer("q_len") >= shortest && takes(result); },
           .varies = varies,
           .pick = std::move(pick),
           .subject = [varies](const Evidence& evidence) { return evidence.results.back()->config.key_without(varies); },
-          .title = what + " takes {compare.ratio:.3f} of the time of " + against + " (" + shape + ")",
+          .title = what + " takes {compare.ratio:.3f} of the time of " + against + " (" + shape_words + ")",
           .content = what +
                      " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time "
                      "of " +
-                     against + ", at " + shape + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
+                     against + ", at " + shape_words + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
           .advice = advice};
 }
 
@@ -193,10 +195,10 @@ Claim device_scan() {
                      &device = *evidence.results.back()->timing(Scope::host);
         return {device.median_s / host.median_s, device.ci_lo_s / host.ci_hi_s, device.ci_hi_s / host.ci_lo_s};
       },
-      "With the scan on the device phases takes {estimate.value:.3f} of the wall time with the host's (" + shape + ")",
+      "With the scan on the device phases takes {estimate.value:.3f} of the wall time with the host's (" + shape_words + ")",
       "By the wall clock phases takes {values.device_us:.0f} us with scan={values.contender.scan} and "
       "{values.host_us:.0f} us with the scan on the host, at " +
-          shape + ", chunks of {values.contender.chunk}.",
+          shape_words + ", chunks of {values.contender.chunk}.",
       {"Scan on the device.", "Scan where it is simplest."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["host_us"] = 1e6 * host_s(*evidence.results.front());
@@ -311,7 +313,11 @@ Claim memory() {
       [](const Measurement& result) {
         return is_plain(result) && scans_on_device(result) && result.values.contains("between_bytes");
       },
-      {"scan"}, [](const Results& group) -> std::vector<Results> { return {{group.front()}}; },
+      {"scan", "chunk", "q_len", "batch", "heads"},
+      [](const Results& group) -> std::vector<Results> {
+        const Results usual = where(group, "chunk", "64");
+        return {{largest(usual.empty() ? group : usual, "q_len")}};
+      },
       [](const Evidence& evidence) -> Estimate {
         const Measurement& result = *evidence.results.front();
         const double share = result.values.at("between_bytes").get<double>() / result.work->bytes;

@@ -103,7 +103,7 @@ Launch cuda_fused(const LinearConfig& config, const DeviceInfo& device) {
   launch.source.entry = "fused";
   for (const auto& [name, value] : plan.constants) launch.source.constants[name] = value;
   launch.source.includes = config.feature.includes();
-  launch.source.guarded = config.feature.guarded;
+  launch.source.guarded = config.feature.guarded();
   launch.grid = {static_cast<uint32_t>(plan.grid), 1, 1};
   launch.threads = static_cast<uint32_t>(plan.threads);
   launch.threadgroup_bytes = static_cast<size_t>(plan.threadgroup_bytes);
@@ -131,7 +131,7 @@ Launch launch_of(const LinearConfig& config, const DeviceInfo& device, const std
 void add_inputs(Launch& launch, const LinearConfig& config) {
   launch.source.constants["IN_TYPE"] = element_type(config.dtype);
   launch.source.includes = config.feature.includes();
-  launch.source.guarded = config.feature.guarded;
+  launch.source.guarded = config.feature.guarded();
 }
 
 std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo& device) {

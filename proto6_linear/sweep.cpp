@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/axes.h"
+#include "proto6_linear/feature.h"
 
 namespace attn {
 namespace {
@@ -73,29 +74,28 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis one_batch = integers("batch", {1});
   // From which length on: the searches begin with these cases.
   const Axis beside = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
-  for (const int64_t head_dim : {64, 128}) {
-    add({beside, lookback, one_batch, start, integers("head_dim", {head_dim}), integers("causal", {1, 0})});
-  }
+  add({beside, lookback, one_batch, start, integers("causal", {1, 0})});
+  add({beside, lookback, one_batch, start, wide});
   add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
   add({beside, lookback, one_batch, start, texts("dtype", {cuda ? "f16" : "bf16"})});
-  // Forms and scans.
-  add({both, all_scans, integers("head_dim", {64, 128})});
+  // The host's scan, of one head as in the published study; decode; lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
-  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {16384})});
+  const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
+  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  add({fused, one_batch, integers("q_len", {1024, 4096, 16384})});
   add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
-  const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
-  for (const int64_t head_dim : {64, 128}) {
-    add({phases, lookback, integers("head_dim", {head_dim}), chunks});
-    if (!cuda) add({fused, integers("head_dim", {head_dim}), integers("chunk", {16, 32, 64})});
-  }
-  // Lengths, gates, maps.
-  add({fused, one_batch, integers("q_len", {256, 1024, 4096, 16384})});
+  // Forms and scans, gates, maps, chunks.
+  add({both, all_scans, integers("head_dim", {64, 128})});
   add({both, lookback, texts("gate", {"none", "head", "token", "channel"})});
   add({fused, texts("feature", {"identity", "elu1"})});
   add({fused, texts("feature", {"elu1"}), integers("normalised", {0, 1})});
   add({both, lookback, integers("causal", {0})});
-  const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
-  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
+  for (const int64_t head_dim : {64, 128}) {
+    const Axis dims = integers("head_dim", {head_dim});
+    add({phases, lookback, dims, head_dim == 64 || cuda ? chunks : integers("chunk", {16, 64, 128})});
+    if (!cuda) add({fused, dims, integers("chunk", {16, 32, 64})});
+  }
   if (cuda) {
     // The rows of fla's records, without a gate and with one by head.
     const Axis gates = texts("gate", {"none", "head"});
@@ -131,6 +131,21 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
        integers("q_len", {1024, 4096, 16384, 65536, 262144, 1048576})});
   add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}), integers("segments", {0, 1, 2, 4, 8, 32})});
   return sweep;
+}
+
+FileOption feature_file() {
+  return {.name = feature_option,
+          .help = "a feature map of your own, of each element of Q and K: float feature(float x)",
+          .axes = [](const std::string& path) -> std::vector<Axis> {
+            return {texts("feature", {read_function(FunctionKind::feature, path).axis_value()})};
+          }};
+}
+
+Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
+  const bool cuda = device.is_cuda();
+  return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {cuda ? 4 : 1}),
+            integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
+            integers("normalised", {0, 1})}}};
 }
 
 void complete_linear(Case& config, const DeviceInfo& device) {

@@ -117,8 +117,8 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
       }
       divisors[t] = 0;
       if constexpr (!FEATURE_IS_IDENTITY) {
-        VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) q[t * HEAD_DIM + d] = feature(q[t * HEAD_DIM + d], p.feature_data);
-        VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) k[t * HEAD_DIM + d] = feature(k[t * HEAD_DIM + d], p.feature_data);
+        for (int d = 0; d < HEAD_DIM; ++d) q[t * HEAD_DIM + d] = feature(q[t * HEAD_DIM + d], p.feature_data);
+        for (int d = 0; d < HEAD_DIM; ++d) k[t * HEAD_DIM + d] = feature(k[t * HEAD_DIM + d], p.feature_data);
       }
       if constexpr (GATE == GATE_CHANNEL) {
         const float* const logs = p.gate + offset(p.gate_strides, begin + t);

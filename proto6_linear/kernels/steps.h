@@ -247,7 +247,7 @@ struct Steps {
 
   INLINE void map(float* row, float factor) const {
     if constexpr (!FEATURE_IS_IDENTITY) {
-      VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], p.feature_data);
+      for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], p.feature_data);
     }
     if (factor == 1) return;
     for (int d = 0; d < DIMS; d += VECTOR_WIDTH) store(row + d, load<Floats>(row + d) * factor);

@@ -71,7 +71,7 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
 }
 inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);
-  return run_linear(whole, std::make_shared<SharedInputs>(test::device(), whole, 7), cache);
+  return run_linear(whole, std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7), cache);
 }
 
 /// What is wrong with a case; empty where nothing is.

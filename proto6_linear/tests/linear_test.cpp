@@ -142,7 +142,7 @@ TEST_F(LinearTest, PartsAreChainedByStates) {
     config.linear.normalised = true;
     for (const LinearCase& form : forms(completed(config))) {
       const LinearCase whole_case = completed(form);
-      const auto whole = std::make_shared<SharedInputs>(test::device(), whole_case, 7);
+      const auto whole = std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole_case, 7);
       const LinearReference& want = whole->reference();
       LinearInputs next = whole->inputs;
       std::vector<double> o(want.o.size());
@@ -163,7 +163,7 @@ TEST_F(LinearTest, PartsAreChainedByStates) {
             next.gate.insert(next.gate.end(), begin, begin + count * static_cast<int64_t>(width));
           }
         }
-        run = run_linear(part, std::make_shared<SharedInputs>(test::device(), part, 7, next));
+        run = run_linear(part, std::make_shared<SharedInputs>(test::device(), test::pipelines(), part, 7, next));
         ASSERT_TRUE(run.check.ok) << words(part) << ": " << run.check.worst;
         next.initial_state = run.state;
         next.initial_key_sum = run.key_sum;
@@ -191,7 +191,7 @@ TEST_F(LinearTest, ScanFormsAgree) {
   config.linear.tokens = 700;
   config.linear.chunk = 16;
   config = completed(config);
-  const auto inputs = std::make_shared<SharedInputs>(test::device(), config, 7);
+  const auto inputs = std::make_shared<SharedInputs>(test::device(), test::pipelines(), config, 7);
   const LinearRun first = run_linear(config, inputs);
   ASSERT_TRUE(first.check.ok) << first.check.worst;
   for (const auto& [scan, span_chunks] : {std::pair{"host", 0}, {"passes", 1}, {"passes", 5}, {"lookback", 1}, {"lookback", 3}}) {
