@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
 #include "proto6_linear/launch.h"
+#include "proto6_linear/tests/linear_mutations.h"
 
 namespace attn {
 namespace {
@@ -48,6 +50,13 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
         EXPECT_NO_THROW(compiler_->compile(launch.source, {})) << launch.source.key();
       }
     }
+  }
+}
+
+// On a GPU the tests run them; here they only have to be what a kernel's text has.
+TEST(LinearMutationTest, AreOfTheTexts) {
+  for (const test::LinearMutation& mutation : test::linear_mutations(true)) {
+    EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
   }
 }
 
