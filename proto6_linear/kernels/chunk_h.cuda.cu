@@ -184,7 +184,7 @@ struct ChunkH {
           const int column = first_unit * 16 + group * 8 + 2 * quarter;
           if (column >= VALUE_DIM) continue;
           const float* const pair = s[tile][group] + 2 * r;
-          *reinterpret_cast<float2*>(target + column) = make_float2(pair[0], pair[1]);
+          __stcg(reinterpret_cast<float2*>(target + column), make_float2(pair[0], pair[1]));
         }
         if constexpr (NORMALISED) {
           if (first_pass && column_warp == 0 && quarter == 0) p.key_sums[state * HEAD_DIM + row] = z[tile][2 * r];
