@@ -30,7 +30,8 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
   std::vector<Pair> pairs;
   std::set<std::string> known;
   for (const std::vector<Case>& group : groups) {
-    const auto softmax = std::ranges::find_if(group, [](const Case& config) { return config.text("variant") == "softmax"; });
+    const auto softmax =
+        std::ranges::find_if(group, [](const Case& config) { return config.text("variant") == "softmax"; });
     if (softmax == group.end()) continue;
     for (const Case& linear : group) {
       if (linear.text("variant") != "fused" && linear.text("variant") != "phases") continue;
@@ -46,7 +47,8 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
 std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
   std::vector<Case> missing;
   for (const Case& config : cases) {
-    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end()) missing.push_back(config);
+    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end())
+      missing.push_back(config);
   }
   return missing;
 }

@@ -55,14 +55,15 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   std::vector<float> gate;
   if (linear.gate == GATE_HEAD) {
     for (int64_t h = 0; h < linear.heads; ++h) {
-      const double exponent = 5 + 7.0 * static_cast<double>(h) / static_cast<double>(std::max<int64_t>(linear.heads - 1, 1));
+      const double exponent =
+          5 + 7.0 * static_cast<double>(h) / static_cast<double>(std::max<int64_t>(linear.heads - 1, 1));
       gate.push_back(static_cast<float>(factor * std::log1p(-std::exp2(-exponent))));
     }
     return gate;
   }
   const int64_t width = linear.gate == GATE_CHANNEL ? linear.head_dim : 1;
-  const Tensor drawn = random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, DType::f32,
-                                     Layout::bhsd, seed, 3);
+  const Tensor drawn =
+      random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, DType::f32, Layout::bhsd, seed, 3);
   gate.resize(static_cast<size_t>(drawn.count()));
   const double shift = linear.gate == GATE_CHANNEL ? 0 : 3, share = linear.gate == GATE_CHANNEL ? 1.0 / 16 : 1;
   for (size_t i = 0; i < gate.size(); ++i) {
@@ -178,8 +179,8 @@ Plan linear_case_plan(const Case& config, const Setting& setting) {
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   const auto random = [&](int64_t width, uint64_t stream) {
-    return random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, linear.dtype, config.layout, seed,
-                         stream);
+    return random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, linear.dtype, config.layout,
+                         seed, stream);
   };
   LinearInputs inputs{.q = random(linear.head_dim, 0),
                       .k = random(linear.head_dim, 1),
@@ -188,7 +189,8 @@ LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
   if (config.with_state) {
     constexpr double size = 4;
     const auto state = [&](int64_t rows, int64_t width, uint64_t stream, bool positive) {
-      const Tensor drawn = random_tensor(linear.sequences, linear.heads, rows, width, DType::f32, Layout::bhsd, seed, stream);
+      const Tensor drawn =
+          random_tensor(linear.sequences, linear.heads, rows, width, DType::f32, Layout::bhsd, seed, stream);
       std::vector<float> values(static_cast<size_t>(drawn.count()));
       for (size_t i = 0; i < values.size(); ++i) {
         const double x = drawn.load(static_cast<int64_t>(i));
@@ -227,8 +229,7 @@ SharedInputs::SharedInputs(Device& device, PipelineCache& pipelines, const Linea
 
 const LinearReference& SharedInputs::reference() {
   if (!reference_) {
-    reference_ = reference_linear(config.linear, inputs, feature_,
-                                  affordable_rows(config.linear), seed);
+    reference_ = reference_linear(config.linear, inputs, feature_, affordable_rows(config.linear), seed);
   }
   return *reference_;
 }

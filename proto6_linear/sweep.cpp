@@ -15,14 +15,16 @@ const std::vector<std::string> dtypes = {"f32", "f16", "bf16"};
 std::vector<AxisInfo> linear_axes() {
   return {
       {"variant",
-       "phases: a launch for states, a scan, a launch for outputs; fused: one pass; recurrent: token by token, for decode; "
+       "phases: a launch for states, a scan, a launch for outputs; fused: one pass; recurrent: token by token, for "
+       "decode; "
        "softmax: the project's fastest attention kernel, for comparison",
        {"phases", "fused", "recurrent", "softmax"},
        0,
        0,
        1},
       {"scan",
-       "how phases turns what chunks add into the state before each: copied to the host and back; in passes; in one pass "
+       "how phases turns what chunks add into the state before each: copied to the host and back; in passes; in one "
+       "pass "
        "that looks back",
        {"host", "passes", "lookback", "none"},
        0,
@@ -61,9 +63,9 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {
-    for (Axis& axis : Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}),
-                            integers("q_len", {4096}), integers("head_dim", {64}),
-                            texts("dtype", {cuda ? "bf16" : "f32"})}) {
+    for (Axis& axis :
+         Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}),
+               integers("head_dim", {64}), texts("dtype", {cuda ? "bf16" : "f32"})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -129,7 +131,8 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({both, lookback, integers("state", {0, 1})});
   add({both, all_scans, one_batch, integers("heads", {1, 4}),
        integers("q_len", {1024, 4096, 16384, 65536, 262144, 1048576})});
-  add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}), integers("segments", {0, 1, 2, 4, 8, 32})});
+  add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}),
+       integers("segments", {0, 1, 2, 4, 8, 32})});
   return sweep;
 }
 
@@ -173,8 +176,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   otherwise("state", int64_t{variant == "recurrent"});
   otherwise("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has a
-  // state to write and read for each chunk.
+  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has
+  // a state to write and read for each chunk.
   const int64_t chunk = device.is_cuda() ? 64 : variant == "fused" ? 16 : 128;
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -32,7 +32,9 @@ constexpr size_t most_message_bytes = 400;      // of what a compiler says, in a
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;  // of MaskOracle::visible_pairs
 
 std::string kind_name(FunctionKind kind) {
-  return kind == FunctionKind::mask ? "mask function" : kind == FunctionKind::feature ? "feature map" : "score function";
+  return kind == FunctionKind::mask      ? "mask function"
+         : kind == FunctionKind::feature ? "feature map"
+                                         : "score function";
 }
 
 std::string wanted(FunctionKind kind) {
@@ -161,7 +163,8 @@ std::string UserFunction::header(bool in_double) const {
         "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n";
     if (kind == FunctionKind::mask) quiet += "using MaskContext = ScoreContext;\n";
     if (kind != FunctionKind::feature) {
-      behind += fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
+      behind +=
+          fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
     }
   }
   return fmt::format("#include \"common/kernel/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}", in_double ? "math_double" : "math",

@@ -1,5 +1,6 @@
-// Score functions, mask functions and feature maps that somebody else wrote: their text for kernels, what is refused before anything runs, and
-// the oracle's evaluation of them on the device. docs/score_functions.md says what a text may use.
+// Score functions, mask functions and feature maps that somebody else wrote: their text for kernels, what is refused
+// before anything runs, and the oracle's evaluation of them on the device. docs/score_functions.md says what a text may
+// use.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The kernels for a Hopper GPU, compiled without one, with the constants that the host gives them. The kernels' heads say what
-// compiles without spills.
+// The kernels for a Hopper GPU, compiled without one, with the constants that the host gives them. The kernels' heads
+// say what compiles without spills.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -25,8 +25,8 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
     bool normalised, causal;
     const char* feature;
   };
-  for (const Shape& shape : {Shape{bf16, 16, 16, GATE_NONE, false, true, "relu"},
-                             Shape{f32, 24, 40, GATE_CHANNEL, true, true, "elu1"}}) {
+  for (const Shape& shape :
+       {Shape{bf16, 16, 16, GATE_NONE, false, true, "relu"}, Shape{f32, 24, 40, GATE_CHANNEL, true, true, "elu1"}}) {
     for (const auto& [variant, scan] :
          {std::pair{"phases", "passes"}, {"phases", "lookback"}, {"fused", "none"}, {"recurrent", "none"}}) {
       LinearConfig config;

@@ -26,22 +26,23 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
     add("phases", GATE_TOKEN, file, what, from, to);
   };
   if (cuda) {
-    of_phases("chunk_o.cuda.cu", "state read one chunk late", "CAUSAL ? static_cast<int>(blockIdx.x) :",
-              "CAUSAL ? static_cast<int>(blockIdx.x) - (place.chunk > 0) :");
+    of_phases("chunk_o.cuda.cu", "state read one chunk late",
+              "CAUSAL ? static_cast<int>(blockIdx.x) :", "CAUSAL ? static_cast<int>(blockIdx.x) - (place.chunk > 0) :");
     of_phases("scan.cuda.cu", "decay applied twice", "x[i] = x[i] * decay + added.x[i];",
               "x[i] = x[i] * decay * decay + added.x[i];");
     of_phases("scan.cuda.cu", "scan without decay", "x[i] = x[i] * decay + added.x[i];", "x[i] = x[i] + added.x[i];");
     add("fused", GATE_TOKEN, "fused.cuda.cu", "no mask in the diagonal chunk",
         "x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;", "x[i] = weight;");
-    add("fused", GATE_TOKEN, "fused.cuda.cu", "decay applied twice",
-        "const float factor = exp2_approx(sum);", "const float factor = exp2_approx(2 * sum);");
+    add("fused", GATE_TOKEN, "fused.cuda.cu", "decay applied twice", "const float factor = exp2_approx(sum);",
+        "const float factor = exp2_approx(2 * sum);");
     return mutations;
   }
-  of_phases("chunk_o.cpu.cpp", "state read one chunk late", "CAUSAL ? number :",
-            "CAUSAL && place.chunk > 0 ? number - 1 :");
+  of_phases("chunk_o.cpu.cpp", "state read one chunk late",
+            "CAUSAL ? number :", "CAUSAL && place.chunk > 0 ? number - 1 :");
   of_phases("scan.cpu.cpp", "decay applied twice", "before[e] = was * factor + there[e];",
             "before[e] = was * factor * factor + there[e];");
-  of_phases("scan.cpu.cpp", "scan without decay", "before[e] = was * factor + there[e];", "before[e] = was + there[e];");
+  of_phases("scan.cpu.cpp", "scan without decay", "before[e] = was * factor + there[e];",
+            "before[e] = was + there[e];");
   of_phases("scan.cpu.cpp", "final state before the last chunk",
             "    rows.pass_chunks<CAUSAL>(span);\n    if (p.spans == 1) rows.end();",
             "    if (p.spans == 1) rows.end();\n    rows.pass_chunks<CAUSAL>(span);");
@@ -52,8 +53,8 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
             "const int end = place.first + place.rows + (place.rows < CHUNK && place.first > 64);");
   of_phases("step_outputs.h", "no mask in the diagonal chunk",
             "store(own, place <= i ? load<Floats>(own) * since[n] : Floats{});", "store(own, load<Floats>(own));");
-  of_phases("step_outputs.h", "a token does not see itself", "since[n] = place == i ? Floats{} + 1 :",
-            "since[n] = place == i ? Floats{} :");
+  of_phases("step_outputs.h", "a token does not see itself",
+            "since[n] = place == i ? Floats{} + 1 :", "since[n] = place == i ? Floats{} :");
   of_phases("steps.h", "the decay of another token", "        all *= decays[i];\n",
             "        all *= decays[i > 0 ? i - 1 : 0];\n");
   add("fused", GATE_CHANNEL, "step_outputs.h", "a channel's key decays before its own token", "lane_numbers() < i - j",

@@ -44,12 +44,8 @@ TEST_F(LinearTest, NotCausal) {
 }
 
 TEST_F(LinearTest, WidthsAndChunks) {
-  for (const auto& [dims, values, chunk] : {std::tuple{8, 8, 16},
-                                            {16, 64, 48},
-                                            {64, 16, 64},
-                                            {128, 96, 32},
-                                            {256, 24, 256},
-                                            {40, 256, 80}}) {
+  for (const auto& [dims, values, chunk] :
+       {std::tuple{8, 8, 16}, {16, 64, 48}, {64, 16, 64}, {128, 96, 32}, {256, 24, 256}, {40, 256, 80}}) {
     LinearCase config = small_case();
     config.linear.head_dim = dims;
     config.linear.value_dim = values;
@@ -159,8 +155,8 @@ TEST_F(LinearTest, PartsAreChainedByStates) {
           const auto width = static_cast<size_t>(form.linear.key_width());
           next.gate.clear();
           for (size_t head = 0; head < 6; ++head) {
-            const auto begin = whole->inputs.gate.begin() +
-                               static_cast<int64_t>((head * 150 + static_cast<size_t>(first)) * width);
+            const auto begin =
+                whole->inputs.gate.begin() + static_cast<int64_t>((head * 150 + static_cast<size_t>(first)) * width);
             next.gate.insert(next.gate.end(), begin, begin + count * static_cast<int64_t>(width));
           }
         }
@@ -179,8 +175,8 @@ TEST_F(LinearTest, PartsAreChainedByStates) {
       const auto place = [](size_t i) { return std::to_string(i); };
       const Check outputs = compare(o, want.o, want.o_allowed, place);
       EXPECT_TRUE(outputs.ok) << words(form) << ": o " << outputs.worst;
-      const Check state = compare(std::vector<double>(run.state.begin(), run.state.end()), want.state,
-                                  want.state_allowed, place);
+      const Check state =
+          compare(std::vector<double>(run.state.begin(), run.state.end()), want.state, want.state_allowed, place);
       EXPECT_TRUE(state.ok) << words(form) << ": state " << state.worst;
     }
   }
@@ -195,7 +191,8 @@ TEST_F(LinearTest, ScanFormsAgree) {
   const auto inputs = std::make_shared<SharedInputs>(test::device(), test::pipelines(), config, 7);
   const LinearRun first = run_linear(config, inputs);
   ASSERT_TRUE(first.check.ok) << first.check.worst;
-  for (const auto& [scan, span_chunks] : {std::pair{"host", 0}, {"passes", 1}, {"passes", 5}, {"lookback", 1}, {"lookback", 3}}) {
+  for (const auto& [scan, span_chunks] :
+       {std::pair{"host", 0}, {"passes", 1}, {"passes", 5}, {"lookback", 1}, {"lookback", 3}}) {
     config.linear.scan = scan;
     config.linear.span_chunks = span_chunks;
     const LinearRun run = run_linear(config, inputs);
