@@ -32,14 +32,17 @@ using Floats = Vector<float, VECTOR_WIDTH>;
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
 /// c[r][v] = c[r][v] * factors[r] + sum over i < depth of a[r * a_row + i * a_step] * b[i][v], or the sum alone where
-/// `factors` is null.
+/// `factors` is null. Without a gate all factors are 1.
 template <int ROWS, int VECTORS>
 NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, const float* a, long a_row, long a_step,
                                 const float* b, long b_step, int depth) {
   Floats acc[ROWS][VECTORS] = {};
   if (factors) {
     UNROLL for (int r = 0; r < ROWS; ++r) {
-      UNROLL for (int v = 0; v < VECTORS; ++v) acc[r][v] = load<Floats>(c + r * c_step + v * VECTOR_WIDTH) * factors[r];
+      UNROLL for (int v = 0; v < VECTORS; ++v) {
+        acc[r][v] = load<Floats>(c + r * c_step + v * VECTOR_WIDTH);
+        if (GATE != GATE_NONE) acc[r][v] *= factors[r];
+      }
     }
   }
   // One pointer serves three rows, which are reached by multiples of a_row.
