@@ -250,7 +250,8 @@ struct Steps {
 
   INLINE void map(float* row, float factor) const {
     if constexpr (!FEATURE_IS_IDENTITY) {
-      for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], p.feature_data);
+      const void* const data = p.feature_data;
+      VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);
     }
     if (factor == 1) return;
     for (int d = 0; d < DIMS; d += VECTOR_WIDTH) store(row + d, load<Floats>(row + d) * factor);
