@@ -25,7 +25,7 @@ constexpr int vectors_of(int most) {
 constexpr int VECTORS = vectors_of(VECTOR_REGISTERS / 4), BLOCK = VECTORS * lanes;
 constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // 2 KiB: what the hardware does not see coming in time
 
-INLINE void map(float* row, const void* data) {
+[[maybe_unused]] INLINE void map(float* row, const void* data) {
   VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);
 }
 
