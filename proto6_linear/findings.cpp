@@ -110,6 +110,17 @@ Claim scan_form() {
                   {"Scan in one pass that looks back.", "Scan in passes."});
 }
 
+Claim segments() {
+  return compared({"segments", "Where one sequence and head would leave the device idle, cutting it takes at most 0.8.",
+                   "time with segments by the rule / with one segment", "<=", 0.8, expectation},
+                  [](const Measurement& result) {
+                    return is_plain(result, {"segments"}) && is(result, "fused") &&
+                           result.config.integer("heads") * result.config.integer("batch") == 1;
+                  },
+                  {"segments"}, steps("segments", {{"1", "0"}}), "One pass with segments by the rule", "one segment",
+                  {"Let the rule cut sequences.", "Take one segment for each sequence."});
+}
+
 /// The published chunk against the fastest other one.
 Claim published_chunk(int64_t head_dim, int64_t chunk) {
   const std::string name = std::to_string(chunk);
@@ -587,6 +598,7 @@ std::vector<Claim> linear_claims(const DeviceInfo& /*device*/) {
       "Linear attention pays from shorter sequences on than expected, where a model is trained for it."};
   return {fused(),
           scan_form(),
+          segments(),
           published_chunk(64, 32),
           published_chunk(128, 16),
           host_scan_share(),

@@ -223,6 +223,15 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
 }
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
+  constexpr int64_t most = 256;
+  for (const auto& [name, width] : {std::pair{"head_dim", config.head_dim}, {"value_dim", config.value_dim}}) {
+    if (width < 8 || width % 8 != 0 || width > most) {
+      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most);
+    }
+  }
+  if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most)) {
+    return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most);
+  }
   if (!config.causal && config.gate != GATE_NONE) return "gate: a decay goes with causal 1";
   if (!config.causal && config.variant == "recurrent") return "variant recurrent: it goes with causal 1";
   if (!config.causal && config.variant == "fused" && config.segments > 1) {

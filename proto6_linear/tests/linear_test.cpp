@@ -299,6 +299,14 @@ TEST_F(LinearTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput);
   config.variant = "phases";
   config.scan = "host";
+  for (int64_t* const number : {&config.head_dim, &config.value_dim, &config.chunk}) {
+    const int64_t right = *number;
+    for (const int64_t wrong : {0, 12, 264}) {
+      *number = wrong;
+      EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput) << wrong;
+    }
+    *number = right;
+  }
   const LinearLaunch launch(test::device(), test::pipelines(), config);
   CommandEncoder encoder;
   EXPECT_THROW(launch.encode(encoder, {}), std::logic_error);
