@@ -259,7 +259,7 @@ Claim rate(int64_t head_dim, double pct) {
        "per cent of the rate in the same rounds", ">=", pct, "the goal of this project"},
       [head_dim](const Measurement& result) {
         return is_plain(result) && is(result, "fused") && has(result, "dtype", "f32") && result.matrix_pct &&
-               !result.copy_pct && result.config.integer("head_dim") == head_dim;
+               !result.copy_pct && result.config.integer("head_dim") == head_dim && result.config.integer("heads") > 1;
       },
       {"chunk", "q_len"},
       [](const Results& group) -> std::vector<Results> {
