@@ -22,7 +22,7 @@ import peers_gpu as peers
 
 torch = peers.torch
 PAGE_SIZE = 16
-ROUNDS, LAUNCHES = 5, 15  # rounds of each row, and a peer's launches in a round
+ROUNDS, LAUNCHES = 3, 15  # rounds of each row, and a peer's launches in a round
 BEGIN, END = "<!-- peers-paged:begin -->\n", "<!-- peers-paged:end -->\n"
 # Sequences, tokens of each, query heads, key/value heads, head_dim.
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
