@@ -36,8 +36,8 @@ def command(program, device, row, seconds, folder):
     """Of one run of ours, which measures all its kinds of cache."""
     axes = dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row), q_len=1, causal=1, dtype="bf16",
                 cache_dtype="bf16", page_size=f"0,{PAGE_SIZE}", append="none,fused", page_order="identity",
-                cache_layout="nhd", workers=0, reduce="last", lengths="equal", block_c=64, task="decode",
-                cascade=0, alibi=0, soft_cap=0, sinks=0, window_left=-1)
+                shared_pct=25, cache_layout="nhd", workers=0, reduce="last", lengths="equal", block_c=64,
+                task="decode", cascade=0, alibi=0, soft_cap=0, sinks=0, window_left=-1)
     return [str(program), "--device", device, "--json", "--quiet", "--budget", str(6 * seconds),
             "--measurements", str(folder / "measurements.jsonl"), "--out", str(folder / "findings.jsonl"),
             *(word for name, value in axes.items() for word in ("--axis", f"{name}={value}"))]
@@ -74,8 +74,8 @@ def ours(*arguments):
 class FlashAttention3(peers.Peer):
     """q is [batch, 1, heads, head_dim], caches are [batch or pages, tokens, heads, head_dim]."""
 
-    def __init__(self, function, q, k, v, **options):
-        self.run = lambda: first_of(function(q, k, v, causal=True, **options))
+    def __init__(self, function, q, k_cache, v_cache, **options):
+        self.run = lambda: first_of(function(q, k_cache, v_cache, causal=True, **options))
 
 
 class FlashInfer(peers.Peer):
