@@ -64,11 +64,16 @@ def cold_seconds(lines):
     return found, right
 
 
-def ours(*arguments):
-    run = subprocess.run(command(*arguments), stdout=subprocess.PIPE, text=True)
+def lines_of(command):
+    """What a run of ours prints."""
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if run.returncode not in (0, 1):
-        sys.exit(f"peers_paged: proto3_paged ended with status {run.returncode}")
-    return cold_seconds(run.stdout.splitlines())
+        sys.exit(f"{pathlib.Path(command[0]).name} ended with status {run.returncode}")
+    return run.stdout.splitlines()
+
+
+def ours(*arguments):
+    return cold_seconds(lines_of(command(*arguments)))
 
 
 class FlashAttention3(peers.Peer):
@@ -142,9 +147,10 @@ def makers(fa3, row):
     return found
 
 
-def captured(fa3, flush, row):
+def captured(makers, flush, script="peers_paged"):
+    """The sides that can be made and captured, by name."""
     sides = {}
-    for name, make in makers(fa3, row).items():
+    for name, make in makers.items():
         try:
             side = make()
             side.capture(flush)
@@ -152,7 +158,7 @@ def captured(fa3, flush, row):
             sides[name] = side
         except Exception as error:  # not there, does not build, or does not take the row
             why = [*str(error).splitlines(), type(error).__name__][0]
-            print(f"peers_paged: {name} is left out: {why}", file=sys.stderr, flush=True)
+            print(f"{script}: {name} is left out: {why}", file=sys.stderr, flush=True)
     return sides
 
 
@@ -167,7 +173,7 @@ def figures(rounds):
 
 
 def measure(options, fa3, flush, row, folder):
-    sides = captured(fa3, flush, row)
+    sides = captured(makers(fa3, row), flush)
     answers = [side.output() for name, side in sides.items() if SIDES[name] != "append"]
     agree, rounds = all(peers.all_agree([answer], answers[0]) for answer in answers), []
     for turn in range(ROUNDS):
