@@ -23,9 +23,8 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
     for (const int64_t q_len : {1, 4, 16}) {
       const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-      for (const Launch& launch : plan.launches) {
-        EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
-      }
+      // The join is another entry of the same text.
+      EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
     }
   }
 }
@@ -40,9 +39,7 @@ TEST_F(PagedCudaCompileTest, Modifiers) {
         const AttentionHooks hooks = paged_hooks(config).value();
         const Plan plan = decode_plan(config.decode, test::hopper(), 1024, &hooks);
         ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-        for (const Launch& launch : plan.launches) {
-          EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
-        }
+        EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
       }
     }
   }
