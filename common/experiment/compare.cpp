@@ -31,7 +31,10 @@ std::vector<Duel> Experiment::State::replayed_duels() const {
 }
 
 void Experiment::State::compare(const std::vector<Duel>& duels) {
-  const std::vector<Duel> asked = replays_finding() ? replayed_duels() : duels;
+  compare_each(replays_finding() ? replayed_duels() : duels, budget_left());
+}
+
+void Experiment::State::compare_each(const std::vector<Duel>& asked, double budget_s) {
   const auto same_pair = [](const Duel& a, const Duel& b) {
     return a.baseline == b.baseline && a.contender == b.contender;
   };
@@ -42,16 +45,17 @@ void Experiment::State::compare(const std::vector<Duel>& duels) {
     if (!taken && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
   }
   progress.add(wanted.size());
+  const double end_s = measured_s + budget_s;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (interrupted()) throw Interrupted{};
-    if (budget_left() <= 0) {
+    if (end_s - measured_s <= 0) {
       progress.note(fmt::format("{} comparisons are left out: {}", wanted.size() - i, budget_spent));
       return;
     }
     const std::string pair = label(wanted[i].contender) + " against " + label(wanted[i].baseline);
     progress.begin(pair);
     const Stopwatch stopwatch;
-    const auto comparison = compare(wanted[i], budget_left() / static_cast<double>(wanted.size() - i));
+    const auto comparison = compare(wanted[i], (end_s - measured_s) / static_cast<double>(wanted.size() - i));
     measured_s += stopwatch.seconds();
     if (interrupted()) throw Interrupted{};
     if (!comparison) {

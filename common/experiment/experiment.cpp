@@ -89,12 +89,14 @@ std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   return trials;
 }
 
-void Experiment::measure(std::vector<Trial> trials) {
+void Experiment::measure(std::vector<Trial> trials) { measure(std::move(trials), 1); }
+
+void Experiment::measure(std::vector<Trial> trials, double share) {
   if (interrupted()) throw Interrupted{};
   if (state_->options.only_verify) {
     for (Trial& trial : trials) state_->store(std::move(trial.record));
   } else {
-    state_->measure(std::move(trials));
+    state_->measure(std::move(trials), share * state_->budget_left());
   }
   if (interrupted()) throw Interrupted{};
 }
@@ -103,8 +105,21 @@ void Experiment::compare(const std::vector<Duel>& duels) {
   if (!state_->options.only_verify) state_->compare(duels);
 }
 
+void Experiment::compare(const std::vector<Duel>& duels, double share) {
+  if (!state_->options.only_verify) state_->compare_each(duels, share * state_->budget_left());
+}
+
+bool Experiment::wants(const std::string& hypothesis) const {
+  if (state_->options.only_verify || state_->replays_measurement()) return false;
+  return !state_->replays_finding() || state_->replayed.at("data").at("hypothesis").at("id") == hypothesis;
+}
+
 int Experiment::run() {
   for (const auto& cases : groups()) measure(verify(cases));
+  return compare_and_conclude();
+}
+
+int Experiment::compare_and_conclude() {
   compare(in_turn(state_->claims, duels(state_->claims, results())));
   return conclude(attn::conclude(state_->claims, results(), comparisons()));
 }

@@ -125,11 +125,20 @@ class Experiment {
   std::vector<Trial> verify(const std::vector<Case>& cases);
   /// Times the verified cases in turn, checks them again and records them.
   void measure(std::vector<Trial> trials);
+  /// The same with at most this share of the budget that is left.
+  void measure(std::vector<Trial> trials, double share);
   /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
   void compare(const std::vector<Duel>& duels);
+  /// The same for what an experiment's body asks step by step, with at most this share of the budget that is left; also
+  /// in a replay, where compare() measures what the finding compared and nothing else.
+  void compare(const std::vector<Duel>& duels, double share);
+  /// Whether a conclusion about this hypothesis is wanted: in a replay of a finding only about its own.
+  bool wants(const std::string& hypothesis) const;
   /// All of an experiment that needs no more than its spec: measures the groups, compares what the claims want
   /// compared, and concludes. Returns the exit status.
   int run();
+  /// The last two steps of run(), for a body with other steps before.
+  int compare_and_conclude();
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 

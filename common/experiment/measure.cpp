@@ -134,7 +134,15 @@ int Experiment::State::launches_per_sample(const Trial& trial) {
   return trial.host || trial.launch_s > 2e-3 ? 1 : attn::launches_per_sample(*device, *trial.problem);
 }
 
-void Experiment::State::measure(std::vector<Trial> trials) {
+void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
+  // What the host does is timed apart: its scope is another.
+  const auto of_host = std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
+  if (of_host != trials.begin() && of_host != trials.end()) {
+    std::vector<Trial> host(std::make_move_iterator(of_host), std::make_move_iterator(trials.end()));
+    trials.erase(of_host, trials.end());
+    measure(std::move(trials), most_s / 2);
+    return measure(std::move(host), most_s / 2);
+  }
   std::erase_if(trials, [&](Trial& trial) {
     const bool too_long = !trial.host && trial.launch_s > max_launch_s;
     if (!too_long && sweep_budget() > 0) return false;
@@ -161,7 +169,7 @@ void Experiment::State::measure(std::vector<Trial> trials) {
   if (some_memory_bound) copy.emplace(*device, *pipelines, *cold);
 
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
-  const double share = sweep_budget() * static_cast<double>(trials.size()) / left;
+  const double share = std::min(most_s, sweep_budget() * static_cast<double>(trials.size()) / left);
   const double for_phases = phased ? phase_share * share : 0;
   const double for_cold = cold ? cold_share * share : 0;
 

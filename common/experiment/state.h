@@ -90,7 +90,8 @@ struct Experiment::State {
   void guarded(Measurement& record, const std::function<void()>& step);
 
   // measure.cpp
-  void measure(std::vector<Trial> trials);
+  /// With at most so many seconds.
+  void measure(std::vector<Trial> trials, double most_s);
   double budget_left() const { return options.budget() - measured_s; }
   /// What the sweep may still take; the rest is for comparisons.
   double sweep_budget() const;
@@ -106,6 +107,8 @@ struct Experiment::State {
 
   // compare.cpp
   void compare(const std::vector<Duel>& duels);
+  /// With at most so many seconds for all of them.
+  void compare_each(const std::vector<Duel>& duels, double budget_s);
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
   /// The pair that the finding under replay compared, if it did.

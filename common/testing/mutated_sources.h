@@ -21,7 +21,7 @@ class MutatedSources {
     namespace fs = std::filesystem;
     const fs::path original = source_root(), copy = root_.path();
     for (const fs::path folder : {"common/kernel", "common/attention/kernels", "proto2_stitching/kernels",
-                                  "proto3_paged/kernels", "proto7_variants/kernels"}) {
+                                  "proto3_paged/kernels", "proto6_linear/kernels", "proto7_variants/kernels"}) {
       fs::create_directories(copy / folder);
       fs::copy(original / folder, copy / folder, fs::copy_options::recursive);
     }

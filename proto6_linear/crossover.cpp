@@ -1,0 +1,166 @@
+#include "proto6_linear/crossover.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "proto6_linear/problem.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t last_on_cpu = 8192, last_on_cuda = 65536;
+// Of what is left of the budget, for the two cases of a probe, and for their comparison.
+constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
+
+bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }
+
+std::string setting_of(const Case& config) { return config.key_without({"q_len", "chunk"}); }
+
+/// Both cases of a search, whose lengths are still to be set.
+struct Pair {
+  Case softmax, linear;
+};
+
+/// Of each group that has softmax attention: one pair for each gate, feature map and so on, of the first form in the
+/// group that the device takes.
+std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const DeviceInfo& device) {
+  std::vector<Pair> pairs;
+  std::set<std::string> known;
+  for (const std::vector<Case>& group : groups) {
+    const auto softmax = std::ranges::find_if(group, [](const Case& config) { return config.text("variant") == "softmax"; });
+    if (softmax == group.end()) continue;
+    for (const Case& linear : group) {
+      if (linear.text("variant") != "fused" && linear.text("variant") != "phases") continue;
+      if (skip_reason(linear_case_plan(linear, {device}), device)) continue;
+      const std::string key = linear.key_without({"q_len", "chunk", "variant", "scan", "segments"});
+      if (known.insert(key).second) pairs.push_back({*softmax, linear});
+    }
+  }
+  return pairs;
+}
+
+/// Those that have no record in this run, nor in the one that it goes on with.
+std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
+  std::vector<Case> missing;
+  for (const Case& config : cases) {
+    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end()) missing.push_back(config);
+  }
+  return missing;
+}
+
+/// The ratio of a length; nothing where a case cannot run, or the budget is spent.
+std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
+  for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
+  const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});
+  if (!missing.empty()) lab.measure(lab.verify(missing), share_of_cases);
+  const size_t before = lab.comparisons().size();
+  lab.compare({{crossover_hypothesis, pair.softmax, pair.linear}}, share_of_comparison);
+  if (lab.comparisons().size() == before) return std::nullopt;
+  return lab.comparisons().back().ratio;
+}
+
+}  // namespace
+
+std::optional<int64_t> Bracket::faster_side() const {
+  for (const auto& [tokens, ratio] : ratios_) {
+    if (ratio.value < 1) return tokens;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> Bracket::slower_side() const {
+  const std::optional<int64_t> faster = faster_side();
+  std::optional<int64_t> slower;
+  for (const auto& [tokens, ratio] : ratios_) {
+    if (!faster || tokens < *faster) slower = tokens;
+  }
+  return slower;
+}
+
+bool Bracket::begins_faster() const { return faster_side() == first; }
+bool Bracket::never_faster() const { return !faster_side() && ratios_.contains(last_); }
+
+std::optional<int64_t> Bracket::next() const {
+  if (ratios_.empty()) return first;
+  const std::optional<int64_t> faster = faster_side(), slower = slower_side();
+  if (!faster) return *slower < last_ ? std::optional(std::min(2 * *slower, last_)) : std::nullopt;
+  if (!slower || *faster - *slower <= std::max(grain, *slower / 8)) return std::nullopt;
+  if (may_be_equal(ratios_.at(*faster)) && may_be_equal(ratios_.at(*slower))) return std::nullopt;
+  return (*slower + *faster) / 2 / grain * grain;
+}
+
+Estimate Bracket::tokens() const {
+  const std::optional<int64_t> faster = faster_side(), slower = slower_side();
+  const auto only = [](int64_t tokens) {
+    const auto value = static_cast<double>(tokens);
+    return Estimate{value, value, value};
+  };
+  if (!faster) return only(*slower);
+  if (!slower) return only(*faster);
+  const double above = std::log(ratios_.at(*slower).value), below = std::log(ratios_.at(*faster).value);
+  const auto low = static_cast<double>(*slower), high = static_cast<double>(*faster);
+  Estimate found{low * std::pow(high / low, above > below ? above / (above - below) : 0.5), first, 0};
+  for (const auto& [tokens, ratio] : ratios_) {
+    if (tokens < *faster && ratio.ci_lo > 1) found.ci_lo = static_cast<double>(tokens);
+    if (tokens > *slower && ratio.ci_hi < 1 && found.ci_hi == 0) found.ci_hi = static_cast<double>(tokens);
+  }
+  if (found.ci_hi == 0) found.ci_hi = static_cast<double>(last_);
+  return found;
+}
+
+int64_t Bracket::nearest() const {
+  const std::optional<int64_t> faster = faster_side();
+  return faster ? *faster : *slower_side();
+}
+
+std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons) {
+  std::vector<std::vector<const Comparison*>> searches;
+  std::vector<std::string> settings;
+  for (const Comparison& comparison : comparisons) {
+    if (comparison.hypothesis != crossover_hypothesis) continue;
+    const std::string setting = setting_of(comparison.contender);
+    const auto place = static_cast<size_t>(std::ranges::find(settings, setting) - settings.begin());
+    if (place == settings.size()) {
+      settings.push_back(setting);
+      searches.emplace_back();
+    }
+    searches[place].push_back(&comparison);
+  }
+  return searches;
+}
+
+Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
+  int64_t longest = Bracket::first;
+  for (const Comparison* comparison : comparisons) {
+    longest = std::max(longest, comparison->contender.integer("q_len"));
+  }
+  Bracket bracket(longest);
+  for (const Comparison* comparison : comparisons) {
+    bracket.add(comparison->contender.integer("q_len"), comparison->ratio);
+  }
+  return bracket;
+}
+
+int run_with_crossovers(Experiment& lab) {
+  if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
+    const DeviceInfo& device = lab.device().info();
+    const int64_t last = device.is_cuda() ? last_on_cuda : last_on_cpu;
+    for (const Pair& pair : pairs_of(lab.groups(), device)) {
+      Bracket bracket(last);
+      while (const std::optional<int64_t> tokens = bracket.next()) {
+        const std::optional<Estimate> ratio = probe(lab, pair, *tokens);
+        if (!ratio) break;
+        bracket.add(*tokens, *ratio);
+      }
+    }
+  }
+  for (const std::vector<Case>& cases : lab.groups()) {
+    if (const std::vector<Case> missing = unmeasured(lab, cases); !missing.empty()) lab.measure(lab.verify(missing));
+  }
+  return lab.compare_and_conclude();
+}
+
+}  // namespace attn

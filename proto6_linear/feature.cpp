@@ -1,0 +1,34 @@
+#include "proto6_linear/feature.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "common/base/error.h"
+
+namespace attn {
+
+std::map<std::string, std::string> Feature::includes() const {
+  if (text.empty()) return {};
+  return {{"proto6_linear/kernels/feature.h", text}};
+}
+
+Feature named_feature(const std::string& name) {
+  if (name == "identity") return {};
+  if (name == "elu1" || name == "relu") {
+    return {.name = name, .text = fmt::format("#include \"proto6_linear/kernels/features/{}.h\"\n", name)};
+  }
+  throw BadInput(fmt::format("feature '{}' is none of identity, elu1, relu, and no file's", name));
+}
+
+FeatureFunction double_precision(const std::string& name) {
+  return [name](std::span<double> values) {
+    if (name == "elu1") {
+      for (double& x : values) x = x > 0 ? x + 1 : std::exp(x);
+    } else if (name == "relu") {
+      for (double& x : values) x = x > 0 ? x : 0;
+    }
+  };
+}
+
+}  // namespace attn

@@ -1,0 +1,17 @@
+// elu(x) + 1 (Katharopoulos et al. 2020): positive, so that a normalised sum has a divisor above 0.
+#pragma once
+
+#ifndef __CUDACC__
+namespace feature_math {
+#include "common/kernel/math.h"
+}
+using feature_math::expf;
+#endif
+
+#define FEATURE_IS_IDENTITY 0
+
+// expf of 0 where it is not wanted: then both sides are computed, without a branch for each element.
+static inline float feature(float x, const void* /*data*/) {
+  const float power = expf(x > 0 ? 0 : x);
+  return x > 0 ? x + 1 : power;
+}

@@ -1,0 +1,25 @@
+// proto6_linear: what does linear attention cost, in which form, and from which length on is it faster than softmax
+// attention?
+//
+// Each case is checked against the recurrence in double. Hypotheses: findings.cpp.
+#include "common/experiment/experiment.h"
+#include "proto6_linear/crossover.h"
+#include "proto6_linear/findings.h"
+#include "proto6_linear/problem.h"
+#include "proto6_linear/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {.name = "proto6_linear",
+                               .summary = "Linear attention, its forms, and where it overtakes softmax attention.",
+                               .axes = linear_axes(),
+                               .compared_axes = linear_compared_axes(),
+                               .default_tile = false,
+                               .claims = linear_claims,
+                               .sweep = linear_sweep,
+                               .complete = complete_linear,
+                               .plan = linear_case_plan,
+                               .make = linear_problems(),
+                               .make_host = host_scan_problems()};
+  return run_experiment(argc, argv, spec, run_with_crossovers);
+}

@@ -1,0 +1,457 @@
+#include "proto6_linear/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "common/attention/inputs.h"
+#include "common/attention/launch.h"
+#include "common/attention/problem.h"
+#include "common/base/error.h"
+#include "common/base/stopwatch.h"
+
+namespace attn {
+namespace {
+
+constexpr uint64_t drawn_by = 1;  // lengths belong to the case: other seeds draw other numbers into them
+constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // rows and tokens of softmax_distance()
+
+template <typename T>
+Buffer uploaded(Device& device, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  Buffer buffer(device, values.size() * sizeof(T));
+  buffer.upload(values.data(), buffer.bytes());
+  return buffer;
+}
+Buffer uploaded(Device& device, const Tensor& tensor) { return uploaded(device, tensor.data); }
+
+template <typename T>
+std::vector<T> downloaded(const Buffer& buffer) {
+  std::vector<T> values(buffer.bytes() / sizeof(T));
+  if (!values.empty()) buffer.download(values.data(), buffer.bytes());
+  return values;
+}
+
+float* floats_of(const Buffer& buffer) { return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) : nullptr; }
+
+int64_t rows_of_tensor(const LinearConfig& config) { return config.ragged ? config.all_rows : config.tokens; }
+int64_t batches(const LinearConfig& config) { return config.ragged ? 1 : config.sequences; }
+
+Strides gate_strides(const LinearConfig& config) {
+  const int64_t width = config.gate == GATE_CHANNEL ? config.head_dim : 1, rows = rows_of_tensor(config);
+  return {config.heads * rows * width, rows * width, width};
+}
+
+/// Logarithms of decays. By head as RetNet has them, from 1 - 2^-5 to 1 - 2^-12; else of a sigmoid of random numbers,
+/// whose channels remember 16 times as long (GLA).
+std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
+  const LinearConfig& linear = config.linear;
+  if (linear.gate == GATE_NONE) return {};
+  const double factor = config.decay == "weak" ? 1e-6 : config.decay == "strong" ? 300 : 1;
+  std::vector<float> gate;
+  if (linear.gate == GATE_HEAD) {
+    for (int64_t h = 0; h < linear.heads; ++h) {
+      const double exponent = 5 + 7.0 * static_cast<double>(h) / static_cast<double>(std::max<int64_t>(linear.heads - 1, 1));
+      gate.push_back(static_cast<float>(factor * std::log1p(-std::exp2(-exponent))));
+    }
+    return gate;
+  }
+  const int64_t width = linear.gate == GATE_CHANNEL ? linear.head_dim : 1;
+  const Tensor drawn = random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, DType::f32,
+                                     Layout::bhsd, seed, 3);
+  gate.resize(static_cast<size_t>(drawn.count()));
+  const double shift = linear.gate == GATE_CHANNEL ? 0 : 3, share = linear.gate == GATE_CHANNEL ? 1.0 / 16 : 1;
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const double x = drawn.load(static_cast<int64_t>(i)) + shift;
+    gate[i] = static_cast<float>(-factor * share * std::log1p(std::exp(-x)));
+  }
+  return gate;
+}
+
+/// Softmax attention of the same tensors.
+AttentionShape attention_shape(const LinearConfig& linear) {
+  return {.batch = linear.sequences,
+          .q_heads = linear.heads,
+          .kv_heads = linear.heads,
+          .q_len = linear.tokens,
+          .kv_len = linear.tokens,
+          .head_dim = linear.head_dim,
+          .causal = linear.causal};
+}
+
+FlashConfig fastest_flash(FlashConfig config, const DeviceInfo& device) {
+  const FlashBackend& backend = FlashBackend::of(device);
+  const std::vector<std::string> variants = backend.variants();
+  for (const char* variant : {"wgmma", "mma_sync", "tuned"}) {
+    if (std::ranges::find(variants, variant) == variants.end()) continue;
+    FlashConfig tried = config;
+    tried.variant = variant;
+    backend.choose_tile(tried, device);
+    if (!skip_reason(attention_plan(tried, device), device)) return tried;
+  }
+  config.variant = "naive";
+  return config;
+}
+
+double median_of(std::vector<double> values) { return values.empty() ? 0 : median(std::move(values)); }
+
+}  // namespace
+
+LinearCase LinearCase::from(const Case& config) {
+  LinearCase one;
+  LinearConfig& linear = one.linear;
+  one.softmax = config.text("variant") == "softmax";
+  linear.variant = config.text("variant");
+  linear.scan = config.text("scan");
+  linear.sequences = config.integer("batch");
+  linear.heads = config.integer("heads");
+  linear.tokens = config.integer("q_len");
+  linear.head_dim = config.integer("head_dim");
+  linear.value_dim = config.integer("value_dim");
+  linear.dtype = parse_dtype(config.text("dtype"));
+  linear.out_dtype = parse_dtype(config.text("out_dtype"));
+  linear.chunk = config.integer("chunk");
+  linear.causal = config.integer("causal") != 0;
+  linear.gate = parse_gate(config.text("gate"));
+  linear.normalised = config.integer("normalised") != 0;
+  linear.feature = named_feature(config.text("feature"));
+  linear.segments = config.integer("segments");
+  linear.ragged = config.text("lengths") == "ragged";
+  one.layout = parse_layout(config.text("layout"));
+  one.with_state = config.integer("state") != 0;
+  const std::vector<int64_t> lengths = one.sequence_lengths();
+  linear.all_rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return one;
+}
+
+std::vector<int64_t> LinearCase::sequence_lengths() const {
+  std::vector<int64_t> lengths(static_cast<size_t>(linear.sequences), linear.tokens);
+  if (!linear.ragged) return lengths;
+  std::mt19937_64 random(drawn_by);
+  for (size_t s = 1; s < lengths.size(); ++s) {
+    lengths[s] = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(linear.tokens));
+  }
+  if (lengths.size() > 1) lengths[lengths.size() / 2] = 0;
+  return lengths;
+}
+
+FlashConfig LinearCase::flash(const DeviceInfo& device) const {
+  FlashConfig flash;
+  flash.shape = attention_shape(linear);
+  flash.dtype = linear.dtype;
+  flash.out_dtype = linear.out_dtype;
+  flash.layout = layout;
+  return fastest_flash(flash, device);
+}
+
+bool LinearCase::same_inputs(const LinearCase& other) const {
+  const LinearConfig &a = linear, &b = other.linear;
+  return a.sequences == b.sequences && a.heads == b.heads && a.tokens == b.tokens && a.head_dim == b.head_dim &&
+         a.value_dim == b.value_dim && a.dtype == b.dtype && a.out_dtype == b.out_dtype && a.causal == b.causal &&
+         a.gate == b.gate && a.normalised == b.normalised && a.feature.name == b.feature.name &&
+         a.feature.text == b.feature.text && a.ragged == b.ragged && layout == other.layout &&
+         with_state == other.with_state && decay == other.decay;
+}
+
+Plan linear_case_plan(const Case& config, const Setting& setting) {
+  const LinearCase one = LinearCase::from(config);
+  if (one.softmax) {
+    if (one.linear.value_dim != one.linear.head_dim || one.linear.ragged) {
+      return {.unable = "variant softmax: it goes with value_dim as head_dim and equal lengths"};
+    }
+    return attention_plan(one.flash(setting.device), setting.device);
+  }
+  if (one.linear.normalised && one.linear.feature.name == "identity") {
+    return {.unable = "normalised 1: with feature identity the divisor has either sign, and may be nearly 0"};
+  }
+  return linear_plan(one.linear, setting.device, one.with_state);
+}
+
+LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
+  const LinearConfig& linear = config.linear;
+  const auto random = [&](int64_t width, uint64_t stream) {
+    return random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, linear.dtype, config.layout, seed,
+                         stream);
+  };
+  LinearInputs inputs{.q = random(linear.head_dim, 0),
+                      .k = random(linear.head_dim, 1),
+                      .v = random(linear.value_dim, 2),
+                      .gate = random_gate(config, seed)};
+  if (config.with_state) {
+    constexpr double size = 4;
+    const auto state = [&](int64_t rows, int64_t width, uint64_t stream, bool positive) {
+      const Tensor drawn = random_tensor(linear.sequences, linear.heads, rows, width, DType::f32, Layout::bhsd, seed, stream);
+      std::vector<float> values(static_cast<size_t>(drawn.count()));
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double x = drawn.load(static_cast<int64_t>(i));
+        values[i] = static_cast<float>(size * (positive ? std::abs(x) : x));
+      }
+      return values;
+    };
+    inputs.initial_state = state(linear.head_dim, linear.value_dim, 4, false);
+    if (linear.normalised) inputs.initial_key_sum = state(1, linear.head_dim, 5, true);
+  }
+  if (linear.ragged) {
+    inputs.starts.push_back(0);
+    for (const int64_t length : config.sequence_lengths())
+      inputs.starts.push_back(inputs.starts.back() + static_cast<int>(length));
+  }
+  return inputs;
+}
+
+SharedInputs::SharedInputs(Device& device, const LinearCase& config_, uint64_t seed_)
+    : SharedInputs(device, config_, seed_, random_inputs(config_, seed_)) {}
+
+SharedInputs::SharedInputs(Device& device, const LinearCase& config_, uint64_t seed_, LinearInputs inputs_)
+    : config(config_), seed(seed_), inputs(std::move(inputs_)) {
+  q = uploaded(device, inputs.q);
+  k = uploaded(device, inputs.k);
+  v = uploaded(device, inputs.v);
+  gate = uploaded(device, inputs.gate);
+  initial_state = uploaded(device, inputs.initial_state);
+  initial_key_sum = uploaded(device, inputs.initial_key_sum);
+  starts = uploaded(device, inputs.starts);
+}
+
+const LinearReference& SharedInputs::reference() {
+  if (!reference_) {
+    reference_ = reference_linear(config.linear, inputs, double_precision(config.linear.feature.name),
+                                  affordable_rows(config.linear), seed);
+  }
+  return *reference_;
+}
+
+std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
+  const LinearConfig& linear = config.linear;
+  if (linear.value_dim != linear.head_dim || linear.ragged || linear.tokens > longest_compared) return {};
+  if (distance_) return *distance_;
+  const LinearReference& own = reference();
+  const auto dim = static_cast<size_t>(linear.value_dim);
+  // The later half of the rows, where there is something to choose from.
+  std::vector<RowIndex> rows;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < own.rows.size(); ++i) {
+    if (own.rows[i].row >= linear.tokens / 2) places.push_back(i);
+  }
+  const size_t step = std::max<size_t>(places.size() / static_cast<size_t>(most_compared), 1);
+  for (size_t i = 0; i * step < places.size(); ++i) places[i] = places[i * step];
+  places.resize((places.size() + step - 1) / step);
+  for (const size_t i : places) rows.push_back({own.rows[i].sequence, own.rows[i].head, own.rows[i].row});
+  const ReferenceRows softmax = reference_attention(attention_shape(linear), inputs.q, inputs.k, inputs.v, rows);
+  SoftmaxDistance distance;
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    double product = 0, own_size = 0, other_size = 0;
+    for (size_t e = 0; e < dim; ++e) {
+      const double a = own.o[places[i] * dim + e], b = softmax.o[i * dim + e];
+      product += a * b;
+      own_size += a * a;
+      other_size += b * b;
+      difference += (a - b) * (a - b);
+    }
+    size += other_size;
+    if (own_size > 0 && other_size > 0) {
+      distance.cosine += product / std::sqrt(own_size * other_size) / static_cast<double>(places.size());
+    }
+  }
+  distance.relative = size > 0 ? std::sqrt(difference / size) : 0;
+  distance_ = distance;
+  return *distance_;
+}
+
+LinearOutputs::LinearOutputs(Device& device, std::shared_ptr<SharedInputs> shared, const LinearCase& config)
+    : inputs(std::move(shared)), config_(config) {
+  const LinearConfig& linear = config.linear;
+  const int64_t rows = batches(linear) * linear.heads * rows_of_tensor(linear);
+  o_ = Buffer(device, static_cast<size_t>(rows * linear.value_dim) * size_bytes(linear.out_dtype));
+  if (!config.with_state) return;
+  const auto states = static_cast<size_t>(linear.sequences * linear.heads) * sizeof(float);
+  final_state_ = Buffer(device, states * static_cast<size_t>(linear.state_elements()));
+  if (linear.normalised) final_key_sum_ = Buffer(device, states * static_cast<size_t>(linear.head_dim));
+}
+
+LinearTensors LinearOutputs::tensors() const {
+  return {.q = inputs->q.data(),
+          .k = inputs->k.data(),
+          .v = inputs->v.data(),
+          .o = o_.data(),
+          .q_strides = inputs->inputs.q.strides(),
+          .k_strides = inputs->inputs.k.strides(),
+          .v_strides = inputs->inputs.v.strides(),
+          .o_strides = inputs->inputs.v.strides(),
+          .gate = floats_of(inputs->gate),
+          .gate_strides = gate_strides(config_.linear),
+          .initial_state = floats_of(inputs->initial_state),
+          .initial_key_sum = floats_of(inputs->initial_key_sum),
+          .final_state = floats_of(final_state_),
+          .final_key_sum = floats_of(final_key_sum_),
+          .starts = inputs->starts.bytes() > 0 ? static_cast<const int*>(inputs->starts.data()) : nullptr};
+}
+
+void LinearOutputs::poison() {
+  for (Buffer* buffer : {&o_, &final_state_, &final_key_sum_}) {
+    if (buffer->bytes() > 0) buffer->poison();
+  }
+}
+
+Tensor LinearOutputs::o() const {
+  const LinearConfig& linear = config_.linear;
+  Tensor o = Tensor::zeros(batches(linear), linear.heads, rows_of_tensor(linear), linear.value_dim, linear.out_dtype,
+                           config_.layout);
+  o_.download(o.data.data(), o.bytes());
+  return o;
+}
+
+std::vector<float> LinearOutputs::final_state() const { return downloaded<float>(final_state_); }
+std::vector<float> LinearOutputs::final_key_sum() const { return downloaded<float>(final_key_sum_); }
+
+std::vector<std::byte> LinearOutputs::bytes() const {
+  std::vector<std::byte> all;
+  for (const Buffer* buffer : {&o_, &final_state_, &final_key_sum_}) {
+    const std::vector<std::byte> own = downloaded<std::byte>(*buffer);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+Check LinearOutputs::check() {
+  const LinearConfig& linear = config_.linear;
+  const LinearReference& want = inputs->reference();
+  const Tensor all = o();
+  std::vector<double> got;
+  got.reserve(want.o.size());
+  const auto width = static_cast<size_t>(linear.value_dim);
+  std::vector<double> row(width);
+  for (const LinearRow& of : want.rows) {
+    const int64_t first = linear.ragged ? inputs->inputs.starts[static_cast<size_t>(of.sequence)] : 0;
+    all.load(all.offset(linear.ragged ? 0 : of.sequence, of.head, first + of.row, 0), row);
+    got.insert(got.end(), row.begin(), row.end());
+  }
+  Check check = compare(got, want.o, want.o_allowed, [&](size_t i) {
+    const LinearRow& of = want.rows[i / width];
+    return fmt::format("o of sequence {}, head {}, token {}, column {}", of.sequence, of.head, of.row, i % width);
+  });
+  check.rows_checked = static_cast<int64_t>(want.rows.size());
+  const auto compare_state = [&](const Buffer& buffer, const std::vector<double>& wanted,
+                                 const std::vector<double>& allowed, const char* what, int64_t size) {
+    if (buffer.bytes() == 0) return;
+    const std::vector<float> values = downloaded<float>(buffer);
+    check.merge(compare(std::vector<double>(values.begin(), values.end()), wanted, allowed, [&](size_t i) {
+      const auto n = static_cast<int64_t>(i);
+      return fmt::format("{} of sequence {}, head {}, element {}", what, n / size / linear.heads,
+                         n / size % linear.heads, n % size);
+    }));
+  };
+  compare_state(final_state_, want.state, want.state_allowed, "final state", linear.state_elements());
+  compare_state(final_key_sum_, want.key_sum, want.key_sum_allowed, "final key sum", linear.head_dim);
+  for (const Buffer* buffer : {&inputs->q, &inputs->k, &inputs->v, &inputs->gate, &inputs->initial_state,
+                               &inputs->initial_key_sum, &inputs->starts, &o_, &final_state_, &final_key_sum_}) {
+    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
+  }
+  return check;
+}
+
+LinearProblem::LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
+                             const LinearCase& config)
+    : config_(config), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear) {}
+
+Check LinearProblem::check() {
+  Check check = outputs_.check();
+  if (!launch_.guards_intact()) check.fail("a guard band of what lies between phases was overwritten");
+  return check;
+}
+
+Json LinearProblem::values() const {
+  Json values = {{"recurrence_flops", recurrence_flops(config_.linear)},
+                 {"between_bytes", static_cast<int64_t>(launch_.bytes())}};
+  if (const auto distance = outputs_.inputs->softmax_distance()) {
+    values["softmax_cosine"] = distance->cosine;
+    values["softmax_distance"] = distance->relative;
+  }
+  return values;
+}
+
+HostScanProblem::HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
+                                 const LinearCase& config)
+    : device_(device), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear) {}
+
+double HostScanProblem::sample() {
+  outputs_.poison();
+  const LinearTensors tensors = outputs_.tensors();
+  const auto timed = [&](const auto& encode) {
+    CommandEncoder encoder;
+    encoder.timestamp();
+    encode(encoder);
+    encoder.timestamp();
+    return device_.submit(encoder).at(0);
+  };
+  const Stopwatch stopwatch;
+  double device_s = timed([&](CommandEncoder& encoder) { launch_.encode_before(encoder, tensors); });
+  const LinearLaunch::HostScan scan = launch_.scan_on_host(tensors, outputs_.inputs->inputs.starts);
+  device_s += timed([&](CommandEncoder& encoder) { launch_.encode_behind(encoder, tensors); });
+  const double all = stopwatch.seconds();
+  device_s_.push_back(device_s);
+  down_s_.push_back(scan.down_s);
+  sum_s_.push_back(scan.sum_s);
+  up_s_.push_back(scan.up_s);
+  return all;
+}
+
+Check HostScanProblem::check() {
+  Check check = outputs_.check();
+  if (!launch_.guards_intact()) check.fail("a guard band of what lies between phases was overwritten");
+  return check;
+}
+
+Json HostScanProblem::values() const {
+  return {{"kernels_s", median_of(device_s_)},
+          {"down_s", median_of(down_s_)},
+          {"scan_s", median_of(sum_s_)},
+          {"up_s", median_of(up_s_)},
+          {"between_bytes", static_cast<int64_t>(launch_.bytes())}};
+}
+
+namespace {
+
+/// The inputs of the last case, if another needs the same.
+std::shared_ptr<SharedInputs> shared_inputs(std::weak_ptr<SharedInputs>& last, Experiment& lab, const LinearCase& one) {
+  std::shared_ptr<SharedInputs> inputs = last.lock();
+  if (!inputs || !one.same_inputs(inputs->config)) {
+    inputs = std::make_shared<SharedInputs>(lab.device(), one, lab.seed());
+    last = inputs;
+  }
+  return inputs;
+}
+
+}  // namespace
+
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> linear_problems() {
+  // Only the problems keep the inputs alive: when the last of a shape goes, so do they.
+  return [last = std::weak_ptr<SharedInputs>(), last_flash = std::weak_ptr<FlashInputs>()](
+             Experiment& lab, const Case& config, const Plan&) mutable -> std::unique_ptr<Problem> {
+    const LinearCase one = LinearCase::from(config);
+    if (one.softmax) {
+      const FlashConfig flash = one.flash(lab.device().info());
+      std::shared_ptr<FlashInputs> inputs = last_flash.lock();
+      if (!inputs || !flash.same_tensors(inputs->config())) {
+        inputs = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "");
+        last_flash = inputs;
+      }
+      return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, flash);
+    }
+    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), shared_inputs(last, lab, one), one);
+  };
+}
+
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> host_scan_problems() {
+  return [last = std::weak_ptr<SharedInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
+    const LinearCase one = LinearCase::from(config);
+    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), shared_inputs(last, lab, one), one);
+  };
+}
+
+}  // namespace attn

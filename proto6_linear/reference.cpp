@@ -1,0 +1,304 @@
+#include "proto6_linear/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "common/base/parallel.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t window = 256;      // tokens: the most that a chunk has
+constexpr int64_t block_rows = 256;  // that are loaded at once
+constexpr double affordable = 1e9;   // multiplications
+
+typedef double Doubles __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
+Doubles& doubles(double* at) { return *reinterpret_cast<Doubles*>(at); }
+Floats& floats(float* at) { return *reinterpret_cast<Floats*>(at); }
+
+/// The rows of one sequence and head, as doubles.
+class Rows {
+ public:
+  Rows(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature, std::mutex& mutex,
+       int64_t sequence, int64_t head)
+      : config_(config), inputs_(inputs), feature_(feature), mutex_(mutex), head_(head) {
+    batch_ = config.ragged ? 0 : sequence;
+    first_ = config.ragged ? inputs.starts[static_cast<size_t>(sequence)] : 0;
+    count_ = config.ragged ? inputs.starts[static_cast<size_t>(sequence) + 1] - first_ : config.tokens;
+  }
+  int64_t count() const { return count_; }
+
+  /// f(q), f(k) or v of `rows` rows.
+  std::vector<double> load(const Tensor& tensor, int64_t first, int64_t rows) const {
+    std::vector<double> values(static_cast<size_t>(rows * tensor.dim));
+    for (int64_t i = 0; i < rows; ++i) {
+      tensor.load(tensor.offset(batch_, head_, first_ + first + i, 0),
+                  std::span(values).subspan(static_cast<size_t>(i * tensor.dim), static_cast<size_t>(tensor.dim)));
+    }
+    if (&tensor != &inputs_.v && feature_) {
+      const std::lock_guard lock(mutex_);
+      feature_(values);
+    }
+    return values;
+  }
+
+  /// Decays of the rows of S that a token finds.
+  void decays(int64_t row, std::vector<double>& to) const {
+    const int64_t dims = config_.head_dim, all = inputs_.k.seq;
+    const int64_t token = (batch_ * config_.heads + head_) * all + first_ + row;
+    for (int64_t d = 0; d < dims; ++d) {
+      const int64_t at = config_.gate == GATE_HEAD ? head_ : config_.gate == GATE_TOKEN ? token : token * dims + d;
+      to[static_cast<size_t>(d)] = d > 0 && config_.gate != GATE_CHANNEL
+                                       ? to[0]
+                                       : std::exp(static_cast<double>(inputs_.gate[static_cast<size_t>(at)]));
+    }
+  }
+
+ private:
+  const LinearConfig& config_;
+  const LinearInputs& inputs_;
+  const FeatureFunction& feature_;
+  std::mutex& mutex_;
+  int64_t batch_ = 0, head_, first_ = 0, count_ = 0;
+};
+
+/// Sums over tokens, and over the squares of their terms.
+struct RunningSums {
+  explicit RunningSums(const LinearConfig& config)
+      : dims(static_cast<size_t>(config.head_dim)),
+        values(static_cast<size_t>(config.value_dim)),
+        s(dims * values),
+        z(dims),
+        z_squares(dims),
+        s_squares(dims * values) {}
+
+  void add(const double* k, const double* v, const std::vector<double>* decays) {
+    value_squares.resize(values);
+    for (size_t e = 0; e < values; ++e) value_squares[e] = static_cast<float>(v[e] * v[e]);
+    double largest = 0;
+    for (size_t d = 0; d < dims; ++d) {
+      const double decay = decays ? (*decays)[d] : 1;
+      const auto decay_square = static_cast<float>(decay * decay), k_square = static_cast<float>(k[d] * k[d]);
+      double* const row = &s[d * values];
+      float* const squares = &s_squares[d * values];
+      for (size_t e = 0; e < values; e += 4) {
+        doubles(row + e) = doubles(row + e) * decay + k[d] * doubles(const_cast<double*>(v) + e);
+      }
+      for (size_t e = 0; e < values; e += 8) {
+        floats(squares + e) = floats(squares + e) * decay_square + k_square * floats(&value_squares[e]);
+      }
+      z[d] = z[d] * decay + k[d];
+      z_squares[d] = z_squares[d] * decay * decay + k[d] * k[d];
+      largest = std::max(largest, decay);
+    }
+    length = length * largest + 1;
+  }
+
+  size_t dims, values;
+  std::vector<double> s, z, z_squares;
+  std::vector<float> s_squares;
+  std::vector<float> value_squares;
+  double length = 0;  // tokens that the sums have, those that have decayed counting less
+};
+
+// How a kernel errs. u is 2^-24, half a unit in the last place of f32; `unit` is the same of the inputs' type: 2^-11 of
+// f16, 2^-8 of bf16, and 0 of f32, whose products are taken as exact as f32. The oracle reads the rounded inputs.
+//
+// An output is a sum over the tokens j that it sees and the rows d of S of the terms t_dj = scale q_d k_jd v_j, decayed.
+// A kernel never has these one by one. It adds some up in other orders, and rounds four kinds of partial sums:
+//
+//   the state S        to multiply it by q: an error of one unit of each q_d S_d
+//   f(q), and what a gate makes of it: the same
+//   scores             of tokens of the same chunk, at most 256: one unit of each score times v
+//   f(k) or v          times its decay: one unit of each term
+//
+// Errors of different numbers are independent, so they add up as squares, to the roots over_rows (of the sum of
+// (q_d S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). A rounding's standard
+// deviation is 0.4 units; the largest of a million is five of these, 2 units. O itself is rounded to its type, by one
+// unit at most, of which two are allowed.
+//
+// Sums are taken in f32. n tokens that are added up with errors of u of the sum each, rounded to nearest, err by about
+// sqrt(n) u (Higham and Mary 2019), of which two are allowed; where decays shorten what the sum remembers, n is what it
+// remembers. Tensor cores round sums towards zero, all the same way, by u on average: (head_dim + 256) / 16 steps within
+// a chunk, and n / 16 where the state itself is their accumulator; three times as many, of 8, for products of tf32,
+// which never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All this is relative to the
+// sizes of partial sums, which are as large as the roots above and the result.
+//
+// A chunk's decay is an exponential of a sum of logarithms, wrong by 2^-20 and by 88 * 8 u at most, where the sum is so
+// large that all has decayed; or a product of up to 256 decays: 4e-5 for all.
+//
+// NORMALISED, numerator and divisor err so, each by its own sums, and the quotient by both.
+//
+// Why a missing chunk shows: m of n tokens, all alike, move o by sqrt(m / n) of its size times about a normal number. In
+// f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size: a chunk of 16 among a million tokens is 16 times that. In bf16 it
+// is 0.03 of the size: a chunk of 64 shows in every row within 60000 tokens behind it.
+struct Errors {
+  double unit, out_unit, f32, decay;
+
+  Errors(const LinearConfig& config, double length) {
+    constexpr double u = 0x1p-24;
+    const auto of = [](DType type) { return type == DType::f32 ? 0 : type == DType::f16 ? 0x1p-11 : 0x1p-8; };
+    const auto dims = static_cast<double>(config.head_dim);
+    const bool exact = config.dtype == DType::f32;
+    const double steps = (exact ? 3 * 2 : 1) * (dims + window) / 16 + (exact ? 0 : length / 16);
+    unit = of(config.dtype);
+    out_unit = std::max(of(config.out_dtype), u);
+    f32 = u * (16 + 2 * std::sqrt(dims) + 2 * std::sqrt(length) + steps);
+    decay = config.gate == GATE_NONE ? 0 : 4e-5;
+  }
+
+  double of_sum(double value, double over_rows, double over_keys, double over_terms) const {
+    const double size = std::abs(value) + over_rows + over_keys + over_terms;
+    return 2 * unit * (2 * over_rows + over_keys + over_terms) + (f32 + decay) * size;
+  }
+};
+
+void answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& rows, const RunningSums& state, int64_t row,
+            double* o, double* allowed) {
+  const size_t dims = state.dims, values = state.values;
+  const std::vector<double> q = rows.load(inputs.q, row, 1);
+  std::vector<double> sum(values), over_rows(values), over_keys(values), over_terms(values);
+  double divisor = 0, divisor_rows = 0, divisor_keys = 0, divisor_terms = 0;
+  for (size_t d = 0; d < dims; ++d) {
+    for (size_t e = 0; e < values; ++e) {
+      const double part = q[d] * state.s[d * values + e];
+      sum[e] += part;
+      over_rows[e] += part * part;
+      over_terms[e] += q[d] * q[d] * static_cast<double>(state.s_squares[d * values + e]);
+    }
+    divisor += q[d] * state.z[d];
+    divisor_rows += q[d] * state.z[d] * q[d] * state.z[d];
+    divisor_terms += q[d] * q[d] * state.z_squares[d];
+  }
+  if (config.causal) {
+    const int64_t first = std::max<int64_t>(0, row + 1 - window);
+    const std::vector<double> k = rows.load(inputs.k, first, row + 1 - first);
+    const std::vector<double> v = rows.load(inputs.v, first, row + 1 - first);
+    std::vector<double> since(dims, 1), decays(dims, 1);
+    for (int64_t j = row; j >= first; --j) {
+      const auto at = static_cast<size_t>(j - first);
+      double score = 0;
+      for (size_t d = 0; d < dims; ++d) score += q[d] * since[d] * k[at * dims + d];
+      for (size_t e = 0; e < values; ++e) over_keys[e] += score * score * v[at * values + e] * v[at * values + e];
+      divisor_keys += score * score;
+      if (config.gate == GATE_NONE) continue;
+      rows.decays(j, decays);
+      for (size_t d = 0; d < dims; ++d) since[d] *= decays[d];
+    }
+  }
+  const Errors errors(config, state.length);
+  const double least = config.out_dtype == DType::f16 ? 0x1p-24 : 1e-30;
+  const double divisor_error =
+      errors.of_sum(divisor, std::sqrt(divisor_rows), std::sqrt(divisor_keys), std::sqrt(divisor_terms));
+  for (size_t e = 0; e < values; ++e) {
+    double error = errors.of_sum(sum[e], std::sqrt(over_rows[e]), std::sqrt(over_keys[e]), std::sqrt(over_terms[e]));
+    if (config.normalised) {
+      o[e] = divisor == 0 ? 0 : sum[e] / divisor;
+      error = divisor == 0 ? 0 : (error + std::abs(o[e]) * divisor_error) / std::abs(divisor);
+    } else {
+      o[e] = config.effective_scale() * sum[e];
+      error *= std::abs(config.effective_scale());
+    }
+    allowed[e] = error + 2 * errors.out_unit * std::abs(o[e]) + least;
+  }
+}
+
+}  // namespace
+
+int64_t affordable_rows(const LinearConfig& config) {
+  const auto row = static_cast<double>(3 * config.state_elements() + 2 * window * (config.head_dim + config.value_dim));
+  return std::max<int64_t>(static_cast<int64_t>(affordable / row), 64);
+}
+
+LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
+                                 int64_t most_rows, uint64_t seed) {
+  LinearReference reference;
+  const int64_t tasks = config.sequences * config.heads, dims = config.head_dim, values = config.value_dim;
+  std::mutex mutex;
+  std::vector<int64_t> first_row;  // of each task's, among those answered
+  std::vector<std::vector<int64_t>> wanted;
+  std::mt19937_64 random(seed);
+  for (int64_t task = 0; task < tasks; ++task) {
+    const int64_t count = Rows(config, inputs, feature, mutex, task / config.heads, task % config.heads).count();
+    const int64_t own = config.all_rows * config.heads <= most_rows ? count : std::min(count, most_rows / tasks);
+    std::set<int64_t> chosen;
+    if (count > 0) chosen = {0, count - 1};
+    if (own == count) {
+      for (int64_t row = 0; row < count; ++row) chosen.insert(row);
+    }
+    while (static_cast<int64_t>(chosen.size()) < own) {
+      chosen.insert(static_cast<int64_t>(random() % static_cast<uint64_t>(count)));
+    }
+    first_row.push_back(static_cast<int64_t>(reference.rows.size()));
+    for (const int64_t row : chosen) reference.rows.push_back({task / config.heads, task % config.heads, row});
+    wanted.emplace_back(chosen.begin(), chosen.end());
+  }
+  reference.o.resize(reference.rows.size() * static_cast<size_t>(values));
+  reference.o_allowed.resize(reference.o.size());
+  const auto resize = [&](std::vector<double>& of, int64_t width) { of.resize(static_cast<size_t>(tasks * width)); };
+  for (auto* of : {&reference.state, &reference.state_allowed}) resize(*of, dims * values);
+  for (auto* of : {&reference.key_sum, &reference.key_sum_allowed}) resize(*of, dims);
+
+  parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const Rows rows(config, inputs, feature, mutex, task / config.heads, task % config.heads);
+      RunningSums state(config);
+      for (int64_t i = 0; !inputs.initial_state.empty() && i < dims * values; ++i) {
+        const double value = static_cast<double>(inputs.initial_state[static_cast<size_t>(task * dims * values + i)]);
+        state.s[static_cast<size_t>(i)] = value;
+        state.s_squares[static_cast<size_t>(i)] = static_cast<float>(value * value);
+      }
+      for (int64_t i = 0; !inputs.initial_key_sum.empty() && i < dims; ++i) {
+        const double value = static_cast<double>(inputs.initial_key_sum[static_cast<size_t>(task * dims + i)]);
+        state.z[static_cast<size_t>(i)] = value;
+        state.z_squares[static_cast<size_t>(i)] = value * value;
+      }
+      const std::vector<int64_t>& own = wanted[static_cast<size_t>(task)];
+      const auto answer_next = [&](size_t number) {
+        const size_t at = (static_cast<size_t>(first_row[static_cast<size_t>(task)]) + number) *
+                          static_cast<size_t>(values);
+        answer(config, inputs, rows, state, own[number], &reference.o[at], &reference.o_allowed[at]);
+      };
+      std::vector<double> decays(static_cast<size_t>(dims), 1);
+      size_t next = 0;
+      for (int64_t first = 0; first < rows.count(); first += block_rows) {
+        const int64_t count = std::min(block_rows, rows.count() - first);
+        const std::vector<double> k = rows.load(inputs.k, first, count), v = rows.load(inputs.v, first, count);
+        for (int64_t i = 0; i < count; ++i) {
+          if (config.gate == GATE_TOKEN || config.gate == GATE_CHANNEL || (config.gate == GATE_HEAD && first + i == 0)) {
+            rows.decays(first + i, decays);
+          }
+          state.add(&k[static_cast<size_t>(i * dims)], &v[static_cast<size_t>(i * values)],
+                    config.gate == GATE_NONE ? nullptr : &decays);
+          if (config.causal && next < own.size() && own[next] == first + i) answer_next(next++);
+        }
+      }
+      for (; next < own.size(); ++next) answer_next(next);
+
+      const Errors errors(config, state.length);
+      const auto final = [&](size_t at, double value, double squares, std::vector<double>& want,
+                             std::vector<double>& allowed) {
+        const double over_terms = std::sqrt(squares);
+        want[at] = value;
+        allowed[at] = errors.of_sum(value, 0, 0, over_terms) + 1e-30;
+      };
+      for (int64_t i = 0; i < dims * values; ++i) {
+        const auto n = static_cast<size_t>(i);
+        final(static_cast<size_t>(task * dims * values + i), state.s[n], static_cast<double>(state.s_squares[n]),
+              reference.state, reference.state_allowed);
+      }
+      for (int64_t i = 0; i < dims; ++i) {
+        const auto n = static_cast<size_t>(i);
+        final(static_cast<size_t>(task * dims + i), state.z[n], state.z_squares[n], reference.key_sum,
+              reference.key_sum_allowed);
+      }
+    }
+  });
+  return reference;
+}
+
+}  // namespace attn

@@ -1,0 +1,176 @@
+#include "proto6_linear/sweep.h"
+
+#include <algorithm>
+
+#include "common/attention/axes.h"
+
+namespace attn {
+namespace {
+
+const std::vector<std::string> dtypes = {"f32", "f16", "bf16"};
+
+}  // namespace
+
+std::vector<AxisInfo> linear_axes() {
+  return {
+      {"variant",
+       "phases: a launch for states, a scan, a launch for outputs; fused: one pass; recurrent: token by token, for decode; "
+       "softmax: the project's fastest attention kernel, for comparison",
+       {"phases", "fused", "recurrent", "softmax"},
+       0,
+       0,
+       1},
+      {"scan",
+       "how phases turns what chunks add into the state before each: copied to the host and back; in passes; in one pass "
+       "that looks back",
+       {"host", "passes", "lookback", "none"},
+       0,
+       0,
+       1},
+      {"dtype", "of Q, K and V", dtypes, 0, 0, 1},
+      {"out_dtype", "of O; as dtype where not named", dtypes, 0, 0, 1},
+      {"head_dim", "columns of Q and K", {}, 8, 256, 8},
+      {"value_dim", "columns of V and O; as head_dim where not named", {}, 8, 256, 8},
+      {"chunk", "tokens of a chunk; 0: the variant has none", {}, 0, 256, 16},
+      {"batch", "sequences", {}, 1, 65535, 1},
+      {"heads", "of Q, K, V and O", {}, 1, 65535, 1},
+      {"q_len", "tokens of the longest sequence", {}, 1, longest_sequence, 1},
+      {"causal", "1: a token sees those up to its own; 0: it sees all", {}, 0, 1, 1},
+      {"gate", "what has a decay of its own", {"none", "head", "token", "channel"}, 0, 0, 1},
+      {"normalised", "1: divided by the sum of the keys' products", {}, 0, 1, 1},
+      {"feature", "of each element of Q and K", {"identity", "elu1", "relu"}, 0, 0, 1},
+      {"layout", "order of Q, K, V and O", {"bhsd", "bshd"}, 0, 0, 1},
+      {"lengths",
+       "equal: each sequence has q_len tokens; ragged: the first has, one of several has none, others are between",
+       {"equal", "ragged"},
+       0,
+       0,
+       1},
+      {"state", "1: from an initial state to a final state", {}, 0, 1, 1},
+      {"segments", "of fused, parts of a sequence that run at once; 0: by rule", {}, 0, 4096, 1},
+  };
+}
+
+std::vector<std::string> linear_compared_axes() {
+  return {"variant", "scan", "chunk", "gate", "normalised", "feature", "state", "segments"};
+}
+
+Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
+  const bool full = profile == "full", cuda = device.is_cuda();
+  Sweep sweep;
+  // `own` axes stand in the place of the shape's.
+  const auto add = [&](Block own) {
+    for (Axis& axis : Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}),
+                            integers("q_len", {4096}), integers("head_dim", {64}),
+                            texts("dtype", {cuda ? "bf16" : "f32"})}) {
+      if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
+    }
+    sweep.blocks.push_back(std::move(own));
+  };
+  const Axis fused = texts("variant", {"fused"}), phases = texts("variant", {"phases"});
+  const Axis lookback = texts("scan", {"lookback"}), all_scans = texts("scan", {"host", "passes", "lookback"});
+  const Axis both = texts("variant", {"phases", "fused"}), wide = integers("head_dim", {128});
+  const Axis one_batch = integers("batch", {1});
+  // From which length on: the searches begin with these cases.
+  const Axis beside = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
+  for (const int64_t head_dim : {64, 128}) {
+    add({beside, lookback, one_batch, start, integers("head_dim", {head_dim}), integers("causal", {1, 0})});
+  }
+  add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
+  add({beside, lookback, one_batch, start, texts("dtype", {cuda ? "f16" : "bf16"})});
+  // Forms and scans.
+  add({both, all_scans, integers("head_dim", {64, 128})});
+  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
+  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {16384})});
+  add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
+  const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
+  for (const int64_t head_dim : {64, 128}) {
+    add({phases, lookback, integers("head_dim", {head_dim}), chunks});
+    if (!cuda) add({fused, integers("head_dim", {head_dim}), integers("chunk", {16, 32, 64})});
+  }
+  // Lengths, gates, maps.
+  add({fused, one_batch, integers("q_len", {256, 1024, 4096, 16384})});
+  add({both, lookback, texts("gate", {"none", "head", "token", "channel"})});
+  add({fused, texts("feature", {"identity", "elu1"})});
+  add({fused, texts("feature", {"elu1"}), integers("normalised", {0, 1})});
+  add({both, lookback, integers("causal", {0})});
+  const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
+  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  if (cuda) {
+    // The rows of fla's records, without a gate and with one by head.
+    const Axis gates = texts("gate", {"none", "head"});
+    const auto row = [&](int64_t head_dim, int64_t heads, int64_t batch, int64_t tokens) {
+      add({fused, integers("head_dim", {head_dim}), integers("heads", {heads}), integers("batch", {batch}),
+           integers("q_len", {tokens}), gates});
+    };
+    row(64, 32, 4, 4096);
+    row(64, 32, 1, 65536);
+    row(64, 32, 16, 1024);
+    row(64, 1, 1, 1024);
+    row(128, 16, 4, 4096);
+    row(128, 16, 1, 65536);
+    row(128, 32, 1, 8192);
+    row(256, 8, 4, 4096);
+  }
+  if (!full) return sweep;
+  for (const int64_t head_dim : {64, 128, 256}) {
+    const Axis dims = integers("head_dim", {head_dim});
+    add({beside, lookback, one_batch, start, dims, integers("causal", {1, 0}), integers("heads", {1, cuda ? 16 : 4})});
+    add({beside, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
+    add({beside, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
+    add({both, lookback, dims, texts("dtype", {"f32", "f16", "bf16"})});
+    add({both, lookback, dims, texts("gate", {"none", "head", "token", "channel"})});
+    add({phases, texts("scan", {"passes", "lookback"}), dims, chunks});
+    add({decode, dims, integers("q_len", {1, 2, 4, 8, 16}), integers("batch", {1, 16, 64})});
+  }
+  add({both, lookback, wide, integers("value_dim", {64, 256})});
+  add({both, lookback, texts("layout", {"bhsd", "bshd"})});
+  add({both, lookback, integers("batch", {8}), integers("q_len", {2048}), texts("lengths", {"equal", "ragged"})});
+  add({both, lookback, integers("state", {0, 1})});
+  add({both, all_scans, one_batch, integers("heads", {1, 4}),
+       integers("q_len", {1024, 4096, 16384, 65536, 262144, 1048576})});
+  add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}), integers("segments", {0, 1, 2, 4, 8, 32})});
+  return sweep;
+}
+
+void complete_linear(Case& config, const DeviceInfo& device) {
+  const auto otherwise = [&](const char* axis, AxisValue value) {
+    if (!config.has(axis)) config.set(axis, std::move(value));
+  };
+  otherwise("variant", std::string("fused"));
+  const std::string variant = config.text("variant");
+  otherwise("scan", std::string("lookback"));
+  if (variant == "phases" && config.text("scan") == "none") config.set("scan", std::string("lookback"));
+  if (variant != "phases") config.set("scan", std::string("none"));
+  otherwise("dtype", std::string(device.is_cuda() ? "bf16" : "f32"));
+  otherwise("out_dtype", config.text("dtype"));
+  otherwise("head_dim", int64_t{64});
+  otherwise("value_dim", config.integer("head_dim"));
+  otherwise("batch", int64_t{1});
+  otherwise("heads", int64_t{8});
+  otherwise("q_len", int64_t{4096});
+  otherwise("causal", int64_t{1});
+  otherwise("gate", std::string("none"));
+  otherwise("normalised", int64_t{0});
+  otherwise("feature", std::string(config.integer("normalised") != 0 ? "elu1" : "identity"));
+  otherwise("layout", std::string("bhsd"));
+  otherwise("lengths", std::string("equal"));
+  otherwise("state", int64_t{variant == "recurrent"});
+  otherwise("segments", int64_t{0});
+  const bool chunked = variant == "phases" || variant == "fused";
+  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has a
+  // state to write and read for each chunk.
+  const int64_t chunk = device.is_cuda() ? 64 : variant == "fused" ? 16 : 128;
+  if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
+  if (!chunked) config.set("chunk", int64_t{0});
+  if (variant != "fused") config.set("segments", int64_t{0});
+  if (variant != "softmax") return;
+  for (const auto& [axis, value] : {std::pair<const char*, AxisValue>{"gate", std::string("none")},
+                                    {"normalised", int64_t{0}},
+                                    {"feature", std::string("identity")},
+                                    {"state", int64_t{0}}}) {
+    config.set(axis, value);
+  }
+}
+
+}  // namespace attn

@@ -1,0 +1,102 @@
+// The program as a user meets it: a short run, its records, a search, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "common/testing/program.h"
+
+namespace attn {
+namespace {
+
+using test::Outcome;
+
+class LinearCliTest : public test::ProgramTest {
+ protected:
+  LinearCliTest() : ProgramTest("proto6_linear") {}
+};
+
+constexpr const char* small_shape =
+    "--device cpu:threads=2 --budget 1 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
+    "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";
+
+TEST_F(LinearCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
+  const Outcome outcome = run_line(std::string(small_shape) +
+                                   "--axis q_len=70 --axis variant=phases,fused,recurrent --axis "
+                                   "scan=host,passes,lookback --axis gate=token --axis lengths=ragged");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::set<std::string> hosts, phases;
+  size_t cases = 0;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok") << record;
+    if (record["case"]["scan"] == "host") {
+      for (const char* part : {"kernels_s", "down_s", "scan_s", "up_s"}) EXPECT_GT(record["values"][part], 0) << part;
+    }
+    ++cases;
+  }
+  EXPECT_EQ(cases, 5u);
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+}
+
+// The search goes by doubling from 16 tokens on; each probe leaves the records of both kernels, and a resumed run does
+// not measure them again.
+TEST_F(LinearCliTest, FindsTheCrossover) {
+  const std::string line = std::string(small_shape) +
+                           "--axis q_len=64 --axis variant=softmax,fused --axis scan=none --axis gate=none --axis "
+                           "lengths=equal";
+  const Outcome outcome = run_line(line);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::set<int> lengths;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_EQ(record["status"], "ok") << record;
+    lengths.insert(record["case"]["q_len"].get<int>());
+  }
+  EXPECT_TRUE(lengths.contains(16));
+  EXPECT_TRUE(lengths.contains(64));
+  std::set<std::string> judged;
+  for (const auto& finding : records("findings.jsonl")) {
+    const auto& data = finding["data"];
+    judged.insert(data["hypothesis"]["id"]);
+    if (data["hypothesis"]["id"] != "crossover_256") continue;
+    EXPECT_NE(finding["content"].get<std::string>().find("flash_forward["), std::string::npos) << finding["content"];
+    EXPECT_NE(finding["content"].get<std::string>().find("cosine"), std::string::npos) << finding["content"];
+  }
+  EXPECT_TRUE(judged.contains("crossover_256")) << outcome.out << outcome.err;
+  EXPECT_TRUE(judged.contains("crossover_4096"));
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+
+  const size_t before = records("measurements.jsonl").size();
+  const Outcome again = run_line(line + " --resume");
+  ASSERT_EQ(again.status, 0) << again.err;
+  std::set<std::string> cases;
+  for (const auto& record : records("measurements.jsonl")) {
+    EXPECT_TRUE(cases.insert(record["case"].dump()).second) << "measured twice: " << record["case"];
+  }
+  EXPECT_GE(records("measurements.jsonl").size(), before);
+}
+
+TEST_F(LinearCliTest, SaysInOneLineWhatIsWrong) {
+  for (const auto& [arguments, words] :
+       {std::pair{"--axis gate=row", "gate"}, {"--axis chunk=24", "chunk"}, {"--axis head_dim=100", "head_dim"},
+        {"--axis feature=gelu", "feature"}, {"--axis variant=naive", "variant"}}) {
+    const Outcome outcome = run_line(std::string(arguments) + " --dry-run");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+TEST_F(LinearCliTest, SaysWhyACaseDoesNotRun) {
+  const Outcome outcome = run_line(
+      "--device cpu:threads=1 --dry-run --axis variant=fused,recurrent,softmax --axis causal=0 --axis gate=none,token "
+      "--axis q_len=64 --axis normalised=1 --axis feature=identity,elu1 --axis value_dim=32 --axis head_dim=64");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* reason : {"a decay goes with causal 1", "recurrent: it goes with causal 1", "has either sign",
+                             "it goes with value_dim as head_dim"}) {
+    EXPECT_NE(outcome.out.find(reason), std::string::npos) << reason;
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,251 @@
+// Results in, duels and conclusions out: pure functions, on made-up results. And the search for the crossover.
+#include "proto6_linear/findings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/experiment/experiment.h"
+#include "common/records/finding.h"
+#include "common/testing/devices.h"
+#include "proto6_linear/crossover.h"
+#include "proto6_linear/problem.h"
+#include "proto6_linear/sweep.h"
+
+namespace attn {
+namespace {
+
+/// Linear attention takes a nanosecond for each token and head, softmax attention one for each 500 pairs of them; phases
+/// two and a half times as long as one pass, a gate a fifth more, by channel twice as long; chunks of 32 are the best.
+double linear_seconds(const Case& config) {
+  const double tokens = static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
+  const std::string variant = config.text("variant");
+  if (variant == "softmax") return 1e-9 * tokens * static_cast<double>(config.integer("q_len")) / 500;
+  if (variant == "recurrent") return 1e-8 * tokens;
+  const std::string gate = config.text("gate");
+  return 1e-9 * tokens * (variant == "phases" ? 2.5 : 1) * (gate == "none" ? 1 : gate == "channel" ? 2 : 1.2) *
+         (config.integer("chunk") == 32 ? 1 : 1.1) * (config.text("scan") == "lookback" ? 0.9 : 1) *
+         (config.text("scan") == "host" ? 10 : 1) * (config.integer("normalised") != 0 ? 1.05 : 1) *
+         (config.text("feature") == "elu1" ? 1.3 : 1);
+}
+
+Measurement made_up(const Case& config, const DeviceInfo& device, size_t number) {
+  Measurement result;
+  result.id = fmt::format("{:016x}", number);
+  result.config = config;
+  result.check = Check{};
+  result.check->max_abs = 1e-7 * std::sqrt(static_cast<double>(config.integer("q_len")));
+  const Plan plan = linear_case_plan(config, {device});
+  result.work = plan.work;
+  result.values = {{"between_bytes", 1000}, {"recurrence_flops", 0.9 * plan.work.flops},
+                   {"softmax_cosine", 0.2},  {"softmax_distance", 3.0}};
+  if (plan.host) result.values = {{"kernels_s", 1e-6}, {"down_s", 2e-6}, {"scan_s", 2e-6}, {"up_s", 2e-6}};
+  const bool memory = plan.work.bound == Bound::memory;
+  if (memory) result.copy_pct = Estimate{90, 89, 91};
+  if (!memory) result.matrix_pct = Estimate{80, 79, 81};
+  const double seconds = linear_seconds(config);
+  const auto timing = [&](Scope scope) { return Timing{scope, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"}; };
+  if (!plan.host) result.time.push_back(timing(memory ? Scope::device_cold : Scope::device_hot));
+  result.time.push_back(timing(Scope::host));
+  if (plan.launches.size() > 1 && !plan.host) {
+    for (const Launch& launch : plan.launches) result.phases.push_back({.name = launch.phase, .pipeline = nullptr});
+  }
+  return result;
+}
+
+std::vector<Measurement> linear_results(const DeviceInfo& device) {
+  std::vector<Measurement> results;
+  const auto complete = [&](Case& config) { complete_linear(config, device); };
+  for (const Case& config : expand(linear_sweep("full", device), linear_axes(), complete)) {
+    const Plan plan = linear_case_plan(config, {device});
+    if (!skip_reason(plan, device)) results.push_back(made_up(config, device, results.size()));
+  }
+  return results;
+}
+
+std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector<Measurement>& results) {
+  std::vector<Comparison> comparisons;
+  const auto compare = [&](const Duel& duel) {
+    const double ratio = linear_seconds(duel.contender) / linear_seconds(duel.baseline);
+    const auto timing = [&](const Case& config) {
+      const double seconds = linear_seconds(config);
+      return Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
+    };
+    comparisons.push_back({.hypothesis = duel.hypothesis,
+                           .baseline = duel.baseline,
+                           .contender = duel.contender,
+                           .ratio = {ratio, 0.999 * ratio, 1.001 * ratio},
+                           .aa = {1, 0.999, 1.001},
+                           .cv = 0.01,
+                           .time = {timing(duel.baseline), timing(duel.contender)}});
+    return comparisons.back().ratio;
+  };
+  for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);
+  // One search: the two take the same time at 500 tokens by linear_seconds(), and at 550 with chunks of 16 or 64.
+  Case softmax, linear;
+  for (auto [config, variant] : {std::pair{&softmax, "softmax"}, {&linear, "fused"}}) {
+    config->set("variant", std::string(variant));
+    complete_linear(*config, device);
+  }
+  Bracket bracket(8192);
+  while (const auto tokens = bracket.next()) {
+    for (Case* config : {&softmax, &linear}) {
+      config->set("q_len", *tokens);
+      results.push_back(made_up(*config, device, results.size()));
+    }
+    bracket.add(*tokens, compare({crossover_hypothesis, softmax, linear}));
+  }
+  return comparisons;
+}
+
+TEST(LinearFindings, PairsDifferInTheClaimsAxesAlone) {
+  const std::map<std::string, std::set<std::string>> axes = {{"fused", {"variant", "scan", "chunk"}},
+                                                             {"scan_form", {"scan"}},
+                                                             {"chunk_64", {"chunk"}},
+                                                             {"chunk_128", {"chunk"}},
+                                                             {"gate_head", {"gate", "chunk"}},
+                                                             {"gate_token", {"gate", "chunk"}},
+                                                             {"gate_channel", {"gate", "chunk"}},
+                                                             {"normalised", {"normalised", "chunk"}},
+                                                             {"feature", {"feature", "chunk"}}};
+  for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
+    std::map<std::string, int> of;
+    for (const Duel& duel : duels(linear_claims(device), linear_results(device))) {
+      const std::set<std::string>& free = axes.at(duel.hypothesis);
+      EXPECT_EQ(duel.baseline.key_without(free), duel.contender.key_without(free)) << duel.hypothesis;
+      EXPECT_NE(duel.baseline, duel.contender) << duel.hypothesis;
+      ++of[duel.hypothesis];
+    }
+    for (const auto& [id, axis] : axes) EXPECT_GT(of[id], 0) << id << " on " << device.backend;
+  }
+}
+
+TEST(LinearFindings, VerdictsFollowFromTheFigures) {
+  const std::set<std::string> refuted = {"chunk_128", "flat", "gate_head", "gate_token", "gate_channel", "feature",
+                                         "crossover_256", "crossover_4096", "equivalence"};
+  const DeviceInfo device = test::avx2();
+  std::vector<Measurement> results = linear_results(device);
+  const std::vector<Claim> claims = linear_claims(device);
+  const std::vector<Comparison> comparisons = linear_comparisons(device, results);
+  std::map<std::string, int> of;
+  for (const Conclusion& conclusion : conclude(claims, results, comparisons)) {
+    const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
+                                    return c.hypothesis.id == conclusion.hypothesis;
+                                  })->hypothesis;
+    const State state = judge(hypothesis, conclusion).state;
+    EXPECT_EQ(state, refuted.contains(hypothesis.id) ? State::refuted : State::supported)
+        << hypothesis.id << " of " << conclusion.subject << ": " << conclusion.estimate.value;
+    const Json finding =
+        make_finding("proto6_linear", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
+    for (const char* text : {"title", "content"}) {
+      EXPECT_EQ(finding.at(text).get<std::string>().find('{'), std::string::npos) << finding.at(text);
+    }
+    ++of[hypothesis.id];
+  }
+  const std::set<std::string> of_memory = {"floor"};  // where products limit, nothing says how far memory is
+  for (const Claim& claim : claims) {
+    EXPECT_EQ(of[claim.hypothesis.id] == 0, of_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
+  }
+}
+
+TEST(LinearFindings, TheFloorIsJudgedWhereMemoryLimits) {
+  const DeviceInfo device = test::hopper();
+  const std::vector<Measurement> results = linear_results(device);
+  int floors = 0;
+  for (const Conclusion& conclusion : conclude(linear_claims(device), results, {})) {
+    if (conclusion.hypothesis != "floor") continue;
+    EXPECT_NEAR(conclusion.estimate.value, 100.0 / 90, 1e-9);
+    ++floors;
+  }
+  EXPECT_GT(floors, 5);
+}
+
+Bracket searched(int64_t last, const std::function<Estimate(int64_t)>& ratio, int* probes = nullptr) {
+  Bracket bracket(last);
+  int count = 0;
+  while (const auto tokens = bracket.next()) {
+    EXPECT_LT(++count, 40) << "the search does not end";
+    if (count >= 40) break;
+    EXPECT_GE(*tokens, Bracket::first);
+    EXPECT_LE(*tokens, last);
+    bracket.add(*tokens, ratio(*tokens));
+  }
+  if (probes) *probes = count;
+  return bracket;
+}
+Estimate exactly(double value) { return {value, 0.999 * value, 1.001 * value}; }
+
+TEST(CrossoverTest, FindsTheLength) {
+  for (const double even : {20.0, 100.0, 777.0, 5000.0}) {
+    int probes = 0;
+    const Bracket bracket =
+        searched(8192, [&](int64_t tokens) { return exactly(even / static_cast<double>(tokens)); }, &probes);
+    const Estimate found = bracket.tokens();
+    EXPECT_NEAR(found.value, even, 0.02 * even);
+    EXPECT_LE(found.ci_lo, even);
+    EXPECT_GE(found.ci_hi, even);
+    EXPECT_LE(found.ci_hi - found.ci_lo, std::max(8.0, even / 4));
+    EXPECT_LE(probes, 16);
+    EXPECT_GE(bracket.nearest(), even);
+  }
+}
+
+TEST(CrossoverTest, EndsOfTheRange) {
+  const Bracket always = searched(8192, [](int64_t) { return exactly(0.5); });
+  EXPECT_TRUE(always.begins_faster());
+  EXPECT_EQ(always.tokens().ci_hi, Bracket::first);
+  const Bracket never = searched(1000, [](int64_t) { return exactly(1.5); });
+  EXPECT_TRUE(never.never_faster());
+  EXPECT_EQ(never.tokens().value, 1000);
+}
+
+// Where noise hides which is faster, the search stops, and the interval says so.
+TEST(CrossoverTest, NoiseWidensTheInterval) {
+  int probes = 0;
+  const Bracket bracket = searched(
+      8192,
+      [](int64_t tokens) {
+        const double ratio = std::pow(300 / static_cast<double>(tokens), 0.2);
+        return Estimate{ratio, 0.8 * ratio, 1.2 * ratio};
+      },
+      &probes);
+  const Estimate found = bracket.tokens();
+  EXPECT_LE(found.ci_lo, 128);
+  EXPECT_GE(found.ci_hi, 512);
+  EXPECT_LE(probes, 7);
+}
+
+TEST(CrossoverTest, SearchesAreToldApartByWhatIsCompared) {
+  const DeviceInfo device = test::avx2();
+  std::vector<Comparison> comparisons;
+  for (const char* gate : {"none", "token"}) {
+    for (const int64_t tokens : {16, 32}) {
+      Comparison one;
+      one.hypothesis = crossover_hypothesis;
+      one.contender.set("variant", std::string("fused"));
+      one.contender.set("gate", std::string(gate));
+      complete_linear(one.contender, device);
+      one.contender.set("q_len", tokens);
+      one.ratio = exactly(tokens == 16 ? 2 : 0.5);
+      comparisons.push_back(one);
+    }
+  }
+  comparisons.push_back(comparisons.front());
+  comparisons.back().hypothesis = "fused";
+  const auto searches = crossover_searches(comparisons);
+  ASSERT_EQ(searches.size(), 2u);
+  for (const auto& search : searches) {
+    ASSERT_EQ(search.size(), 2u);
+    EXPECT_NEAR(bracket_of(search).tokens().value, std::sqrt(16.0 * 32), 0.01);
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,111 @@
+// Small cases of the experiment, and runs of one with its check. On the device under test.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/testing/tested_device.h"
+#include "proto6_linear/problem.h"
+
+namespace attn {
+
+/// Two ragged sequences and an empty one, of several chunks with a rest; odd widths.
+inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
+  LinearCase config;
+  LinearConfig& linear = config.linear;
+  linear.variant = variant;
+  linear.scan = variant == "phases" ? scan : "none";
+  linear.sequences = 3;
+  linear.heads = 2;
+  linear.tokens = 150;
+  linear.ragged = true;
+  linear.head_dim = 24;
+  linear.value_dim = 40;
+  linear.chunk = variant == "recurrent" ? 0 : 32;
+  config.with_state = true;
+  config.layout = Layout::bshd;
+  return config;
+}
+
+/// As it is when a case says it: all rows are counted, and a sum of both signs is no divisor.
+inline LinearCase completed(LinearCase config) {
+  LinearConfig& linear = config.linear;
+  linear.all_rows = 0;
+  for (const int64_t length : config.sequence_lengths()) linear.all_rows += length;
+  if (linear.normalised && linear.feature.name == "identity") linear.feature = named_feature("elu1");
+  return config;
+}
+
+struct LinearRun {
+  Check check;
+  Tensor o;
+  std::vector<float> state, key_sum;
+};
+
+inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<SharedInputs>& inputs,
+                            PipelineCache& cache = test::pipelines(), int launches = 2) {
+  Device& on = test::device();
+  LinearRun run;
+  const auto keep = [&](const LinearOutputs& outputs, const Check& check) {
+    run = {check, outputs.o(), outputs.final_state(), outputs.final_key_sum()};
+  };
+  if (config.linear.scan == "host") {
+    HostScanProblem problem(on, cache, inputs, config);
+    problem.sample();
+    keep(problem.outputs(), problem.check());
+    return run;
+  }
+  LinearProblem problem(on, cache, inputs, config);
+  for (int launch = 0; launch < launches; ++launch) {  // the second one finds what the first one left
+    problem.poison();
+    CommandEncoder encoder;
+    problem.encode(encoder);
+    on.submit(encoder);
+    keep(problem.outputs(), problem.check());
+    if (!run.check.ok) break;
+  }
+  return run;
+}
+inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = test::pipelines()) {
+  const LinearCase whole = completed(config);
+  return run_linear(whole, std::make_shared<SharedInputs>(test::device(), whole, 7), cache);
+}
+
+/// What is wrong with a case; empty where nothing is.
+inline std::string difference(const LinearCase& config) {
+  const Check check = run_linear(config).check;
+  return check.ok ? "" : check.worst;
+}
+
+inline std::string words(const LinearCase& config) {
+  const LinearConfig& linear = config.linear;
+  return linear.variant + " " + linear.scan + " gate " + std::to_string(linear.gate) + " D " +
+         std::to_string(linear.head_dim) + " " + std::to_string(linear.value_dim) + " chunk " +
+         std::to_string(linear.chunk) + " tokens " + std::to_string(linear.tokens) +
+         (linear.normalised ? " normalised" : "") + (linear.causal ? "" : " full") + " " + linear.feature.name + " " +
+         std::string(name(linear.dtype));
+}
+
+/// The forms that go with the case: the scans of phases, fused, recurrent.
+inline std::vector<LinearCase> forms(const LinearCase& config) {
+  std::vector<LinearCase> all;
+  for (const auto& [variant, scan] : {std::pair{"phases", "passes"},
+                                      {"phases", "lookback"},
+                                      {"phases", "host"},
+                                      {"fused", "none"},
+                                      {"recurrent", "none"}}) {
+    LinearCase one = config;
+    one.linear.variant = variant;
+    one.linear.scan = scan;
+    const bool recurrent = one.linear.variant == "recurrent";
+    if (recurrent) one.linear.chunk = 0;
+    if (!linear_plan(completed(one).linear, test::device().info(), true).unable.empty()) continue;
+    all.push_back(one);
+  }
+  return all;
+}
+
+}  // namespace attn

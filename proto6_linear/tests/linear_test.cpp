@@ -1,0 +1,362 @@
+// The forms of linear attention against the oracle, on the device under test.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "common/testing/mutated_sources.h"
+#include "proto6_linear/tests/linear_run.h"
+
+namespace attn {
+namespace {
+
+using test::on_cuda;
+using LinearTest = test::OnDevice<testing::Test>;
+
+constexpr Gate all_gates[] = {GATE_NONE, GATE_HEAD, GATE_TOKEN, GATE_CHANNEL};
+
+TEST_F(LinearTest, EveryFormHasEveryGate) {
+  for (const Gate gate : all_gates) {
+    for (const bool normalised : {false, true}) {
+      if (gate == GATE_HEAD && normalised) continue;  // like GATE_TOKEN
+      LinearCase config = small_case();
+      config.linear.gate = gate;
+      config.linear.normalised = normalised;
+      for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
+    }
+  }
+}
+
+TEST_F(LinearTest, NotCausal) {
+  for (const bool normalised : {false, true}) {
+    LinearCase config = small_case();
+    config.linear.causal = false;
+    config.linear.normalised = normalised;
+    for (LinearCase form : forms(config)) {
+      EXPECT_EQ(difference(form), "") << words(form);
+      form.linear.span_chunks = 2;
+      EXPECT_EQ(difference(form), "") << words(form) << ", spans of two";
+    }
+  }
+}
+
+TEST_F(LinearTest, WidthsAndChunks) {
+  for (const auto& [dims, values, chunk] : {std::tuple{8, 8, 16},
+                                            {16, 64, 48},
+                                            {64, 16, 64},
+                                            {128, 96, 32},
+                                            {256, 24, 256},
+                                            {40, 256, 80}}) {
+    LinearCase config = small_case();
+    config.linear.head_dim = dims;
+    config.linear.value_dim = values;
+    config.linear.chunk = chunk;
+    config.linear.gate = dims == 40 || dims == 256 ? GATE_CHANNEL : GATE_TOKEN;
+    for (const LinearCase& form : forms(config)) {
+      if (form.linear.scan == "host") continue;
+      EXPECT_EQ(difference(form), "") << words(form);
+    }
+  }
+}
+
+TEST_F(LinearTest, ElementTypes) {
+  using enum DType;
+  for (const auto& [dtype, out_dtype, feature] : {std::tuple{f32, f32, "elu1"},
+                                                  {f32, f32, "relu"},
+                                                  {f16, f16, "elu1"},
+                                                  {f16, f16, "identity"},
+                                                  {bf16, bf16, "relu"},
+                                                  {bf16, f32, "identity"}}) {
+    LinearCase config = small_case();
+    config.linear.head_dim = config.linear.value_dim = 64;
+    config.linear.dtype = dtype;
+    config.linear.out_dtype = out_dtype;
+    config.linear.feature = named_feature(feature);
+    config.layout = Layout::bhsd;
+    for (const LinearCase& form : forms(config)) {
+      if (form.linear.scan == "host" || form.linear.scan == "lookback") continue;
+      EXPECT_EQ(difference(form), "") << words(form);
+    }
+  }
+}
+
+TEST_F(LinearTest, Lengths) {
+  for (const int tokens : {1, 2, 15, 31, 32, 33, 64, 65, 300}) {
+    for (const bool ragged : {false, true}) {
+      LinearCase config = small_case();
+      config.linear.tokens = tokens;
+      config.linear.ragged = ragged;
+      for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
+    }
+  }
+}
+
+// An empty sequence hands its initial state on; without initial states all begin at zero, and nobody wants the last.
+TEST_F(LinearTest, StatesMayBeAbsent) {
+  LinearCase config = small_case();
+  config.with_state = false;
+  config.linear.normalised = true;
+  for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
+}
+
+// Decays from nearly 1, over as many tokens as a chunk has, to those that leave nothing: no product overflows, and none
+// is a NaN.
+TEST_F(LinearTest, DecaysNearZeroAndOne) {
+  for (const char* decay : {"weak", "strong"}) {
+    for (const Gate gate : {GATE_HEAD, GATE_TOKEN, GATE_CHANNEL}) {
+      LinearCase config = small_case();
+      config.decay = decay;
+      config.linear.gate = gate;
+      config.linear.chunk = 128;
+      config.linear.tokens = 300;
+      for (const LinearCase& form : forms(config)) {
+        EXPECT_EQ(difference(form), "") << words(form) << " " << decay;
+      }
+    }
+  }
+}
+
+/// Some rows of a tensor.
+Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
+  Tensor part = Tensor::zeros(tensor.batch, tensor.heads, count, tensor.dim, tensor.dtype, tensor.layout);
+  std::vector<double> row(static_cast<size_t>(tensor.dim));
+  for (int64_t b = 0; b < tensor.batch; ++b) {
+    for (int64_t h = 0; h < tensor.heads; ++h) {
+      for (int64_t s = 0; s < count; ++s) {
+        tensor.load(tensor.offset(b, h, first + s, 0), row);
+        part.store(part.offset(b, h, s, 0), row);
+      }
+    }
+  }
+  return part;
+}
+
+// A sequence in three parts, each from the state that the one before has left, against the oracle of the whole.
+TEST_F(LinearTest, PartsAreChainedByStates) {
+  for (const Gate gate : all_gates) {
+    LinearCase config = small_case();
+    config.linear.ragged = false;
+    config.linear.gate = gate;
+    config.linear.normalised = true;
+    for (const LinearCase& form : forms(completed(config))) {
+      const LinearCase whole_case = completed(form);
+      const auto whole = std::make_shared<SharedInputs>(test::device(), whole_case, 7);
+      const LinearReference& want = whole->reference();
+      LinearInputs next = whole->inputs;
+      std::vector<double> o(want.o.size());
+      LinearRun run;
+      for (int64_t first = 0; const int64_t count : {70, 1, 79}) {
+        LinearCase part = whole_case;
+        part.linear.tokens = count;
+        part = completed(part);
+        next.q = rows_of(whole->inputs.q, first, count);
+        next.k = rows_of(whole->inputs.k, first, count);
+        next.v = rows_of(whole->inputs.v, first, count);
+        if (gate == GATE_TOKEN || gate == GATE_CHANNEL) {
+          const auto width = static_cast<size_t>(form.linear.key_width());
+          next.gate.clear();
+          for (size_t head = 0; head < 6; ++head) {
+            const auto begin = whole->inputs.gate.begin() +
+                               static_cast<int64_t>((head * 150 + static_cast<size_t>(first)) * width);
+            next.gate.insert(next.gate.end(), begin, begin + count * static_cast<int64_t>(width));
+          }
+        }
+        run = run_linear(part, std::make_shared<SharedInputs>(test::device(), part, 7, next));
+        ASSERT_TRUE(run.check.ok) << words(part) << ": " << run.check.worst;
+        next.initial_state = run.state;
+        next.initial_key_sum = run.key_sum;
+        for (size_t i = 0; i < want.rows.size(); ++i) {
+          const LinearRow& row = want.rows[i];
+          for (int64_t e = 0; row.row >= first && row.row < first + count && e < 40; ++e) {
+            o[i * 40 + static_cast<size_t>(e)] = run.o.at(row.sequence, row.head, row.row - first, e);
+          }
+        }
+        first += count;
+      }
+      const auto place = [](size_t i) { return std::to_string(i); };
+      const Check outputs = compare(o, want.o, want.o_allowed, place);
+      EXPECT_TRUE(outputs.ok) << words(form) << ": o " << outputs.worst;
+      const Check state = compare(std::vector<double>(run.state.begin(), run.state.end()), want.state,
+                                  want.state_allowed, place);
+      EXPECT_TRUE(state.ok) << words(form) << ": state " << state.worst;
+    }
+  }
+}
+
+TEST_F(LinearTest, ScanFormsAgree) {
+  LinearCase config = small_case();
+  config.linear.gate = GATE_TOKEN;
+  config.linear.tokens = 700;
+  config.linear.chunk = 16;
+  config = completed(config);
+  const auto inputs = std::make_shared<SharedInputs>(test::device(), config, 7);
+  const LinearRun first = run_linear(config, inputs);
+  ASSERT_TRUE(first.check.ok) << first.check.worst;
+  for (const auto& [scan, span_chunks] : {std::pair{"host", 0}, {"passes", 1}, {"passes", 5}, {"lookback", 1}, {"lookback", 3}}) {
+    config.linear.scan = scan;
+    config.linear.span_chunks = span_chunks;
+    const LinearRun run = run_linear(config, inputs);
+    EXPECT_TRUE(run.check.ok) << scan << " " << span_chunks << ": " << run.check.worst;
+    double largest = 0, apart = 0;
+    for (size_t i = 0; i < run.state.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(first.state[i])));
+      apart = std::max(apart, std::abs(static_cast<double>(run.state[i]) - static_cast<double>(first.state[i])));
+    }
+    EXPECT_LE(apart, 1e-5 * largest) << scan << " " << span_chunks;
+  }
+}
+
+// Every second threadgroup is held up before it says what it has: those behind it look farther back, or wait.
+TEST_F(LinearTest, LookBackOverSlowPredecessors) {
+  for (const Gate gate : {GATE_NONE, GATE_TOKEN, GATE_CHANNEL}) {
+    for (const int64_t delay : {100000, 1000000}) {
+      LinearCase config = small_case("phases", "lookback");
+      config.linear.normalised = true;
+      config.linear.gate = gate;
+      config.linear.tokens = 200;
+      config.linear.chunk = 16;
+      config.linear.span_chunks = 2;
+      config.linear.delay = delay;
+      EXPECT_EQ(difference(config), "") << words(config) << " delay " << delay;
+      config.linear.variant = "fused";
+      config.linear.scan = "none";
+      config.linear.segments = 6;
+      if (!linear_plan(completed(config).linear, test::device().info(), true).unable.empty()) continue;
+      EXPECT_EQ(difference(config), "") << words(config) << " delay " << delay;
+    }
+  }
+}
+
+TEST_F(LinearTest, SegmentsOfTheFusedForm) {
+  for (const int64_t segments : {1, 2, 3, 7, 100}) {
+    LinearCase config = small_case("fused");
+    config.linear.gate = GATE_TOKEN;
+    config.linear.segments = segments;
+    EXPECT_EQ(difference(config), "") << segments;
+  }
+}
+
+// Errors in f32 grow with N, and stay below the tolerance, which grows with sqrt(N). The records have them too.
+TEST_F(LinearTest, ErrorsGrowSlowly) {
+  for (const auto& [variant, scan] : {std::pair{"fused", "none"}, {"phases", "lookback"}}) {
+    for (const int64_t tokens : {1000, 5000, 25000}) {
+      LinearCase config = small_case(variant, scan);
+      config.linear.ragged = false;
+      config.linear.sequences = config.linear.heads = 1;
+      config.linear.tokens = tokens;
+      config.linear.head_dim = config.linear.value_dim = 16;
+      config.with_state = false;
+      if (forms(config).empty()) continue;
+      const Check check = run_linear(config).check;
+      EXPECT_TRUE(check.ok) << words(config) << ": " << check.worst;
+      EXPECT_LT(check.max_used, 0.8) << words(config);
+      RecordProperty(std::string(variant) + "_" + std::to_string(tokens), std::to_string(check.max_used));
+    }
+  }
+}
+
+struct Mutation {
+  const char *what, *file, *from, *to;
+};
+// What can be wrong with the kernels of phases and of the fused form; each must show.
+std::vector<Mutation> mutations() {
+  if (on_cuda) return {};
+  return {
+      {"state read one chunk late", "chunk_o.cpu.cpp", "CAUSAL ? number :", "CAUSAL && place.chunk > 0 ? number - 1 :"},
+      {"decay applied twice", "scan.cpu.cpp", "before[e] = was * factor + there[e];",
+       "before[e] = was * factor * factor + there[e];"},
+      {"scan without decay", "scan.cpu.cpp", "before[e] = was * factor + there[e];", "before[e] = was + there[e];"},
+      {"a chunk's decay is that of its first token", "chunk_h.cpu.cpp", "= steps.logs[d];", "= steps.logs[d] / 32;"},
+      {"no mask in the diagonal chunk", "step_outputs.h", "store(own, place <= i ? load<Floats>(own) * since[n] : Floats{});",
+       "store(own, load<Floats>(own));"},
+      {"a token does not see itself", "step_outputs.h", "since[n] = place == i ? Floats{} + 1 :",
+       "since[n] = place == i ? Floats{} :"},
+      {"a chunk is left out", "chunk_h.cpu.cpp", "{ steps.add(first, rows); }",
+       "{ if (place.chunk != 1) steps.add(first, rows); }"},
+      {"its own decay on a key", "steps.h", "        all *= decays[i];\n", "        all *= decays[i > 0 ? i - 1 : 0];\n"},
+      {"final state before the last chunk", "scan.cpu.cpp", "    rows.pass_chunks<CAUSAL>(span);\n    if (p.spans == 1) rows.end();",
+       "    if (p.spans == 1) rows.end();\n    rows.pass_chunks<CAUSAL>(span);"},
+      {"rows of the next sequence", "chunk_o.cpu.cpp", "const int end = place.first + place.rows;",
+       "const int end = place.first + place.rows + (place.rows < CHUNK && place.first > 64);"},
+  };
+}
+
+TEST_F(LinearTest, MutationsAreCaught) {
+  for (const Mutation& mutation : mutations()) {
+    LinearCase config = small_case();
+    config.linear.gate = GATE_TOKEN;
+    const test::MutatedSources mutated(std::string("proto6_linear/kernels/") + mutation.file, mutation.from, mutation.to);
+    PipelineCache cache(test::device(), "");
+    EXPECT_FALSE(run_linear(config, cache).check.ok) << mutation.what;
+  }
+}
+
+struct FusedMutation {
+  Gate gate;
+  const char *what, *file, *from, *to;
+};
+TEST_F(LinearTest, MutationsOfLookBackAreCaught) {
+  if (on_cuda) GTEST_SKIP() << "the mutations are of the cpu's kernels";
+  const FusedMutation all[] = {
+      {GATE_NONE, "only the span before is taken", "look_back.h", "for (int before = span - 1; before >= 0; --before)",
+       "for (int before = span - 1; before >= 0 && before == span - 1; --before)"},
+      {GATE_TOKEN, "decays between are left out", "look_back.h", "logs[r] += p.span_decays[row(before) + r]",
+       "logs[r] += 0 * p.span_decays[row(before) + r]"},
+      {GATE_NONE, "the initial state is left out", "look_back.h", "if (p.initial_state) take", "if (p.initial_state && false) take"},
+      {GATE_CHANNEL, "a channel's key decays before its own token", "step_outputs.h", "lane_numbers() < i - j", "lane_numbers() <= i - j"},
+      {GATE_CHANNEL, "queries do not decay", "step_outputs.h", "store(query + d, load<Floats>(query + d) * all)",
+       "store(query + d, load<Floats>(query + d))"},
+  };
+  for (const FusedMutation& mutation : all) {
+    LinearCase config = small_case("fused");
+    config.linear.gate = mutation.gate;
+    config.linear.segments = 5;
+    config.linear.chunk = 16;
+    config.linear.delay = 100000;
+    const test::MutatedSources mutated(std::string("proto6_linear/kernels/") + mutation.file, mutation.from, mutation.to);
+    PipelineCache cache(test::device(), "");
+    EXPECT_FALSE(run_linear(config, cache).check.ok) << mutation.what;
+  }
+}
+
+TEST_F(LinearTest, RefusesWhatItCannotDo) {
+  LinearConfig config = completed(small_case()).linear;
+  config.causal = false;
+  config.gate = GATE_TOKEN;
+  EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput);
+  config.gate = GATE_NONE;
+  config.variant = "recurrent";
+  config.scan = "none";
+  EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput);
+  config.variant = "phases";
+  config.scan = "host";
+  const LinearLaunch launch(test::device(), test::pipelines(), config);
+  CommandEncoder encoder;
+  EXPECT_THROW(launch.encode(encoder, {}), std::logic_error);
+  EXPECT_THROW(parse_gate("row"), BadInput);
+  EXPECT_THROW(named_feature("gelu"), BadInput);
+}
+
+TEST(LinearPlaceTest, ChunksOfRaggedSequences) {
+  const int starts[] = {0, 5, 5, 37, 100};
+  LinearParams p{};
+  p.starts = starts;
+  p.sequences = 4;
+  p.tokens = 63;
+  constexpr int chunk = 16;
+  std::vector<int> covered(100);
+  for (int number = 0; number < 100 / chunk + 4; ++number) {
+    const ChunkPlace place = place_of_chunk(p, number, chunk);
+    EXPECT_EQ(place.batch, 0);
+    for (int row = 0; row < place.rows; ++row) ++covered[static_cast<size_t>(place.first + row)];
+    if (place.rows == 0) continue;
+    EXPECT_EQ(place.first_chunk + place.chunk, number);
+    EXPECT_EQ(place.first, starts[place.sequence] + place.chunk * chunk);
+  }
+  EXPECT_EQ(covered, std::vector<int>(100, 1));
+}
+
+}  // namespace
+}  // namespace attn
