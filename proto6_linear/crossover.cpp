@@ -26,15 +26,16 @@ struct Pair {
 
 /// Of each group that has softmax attention: one pair for each gate, feature map and so on, of the first form in the
 /// group that the device takes.
-std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const DeviceInfo& device) {
+std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const Setting& setting) {
   std::vector<Pair> pairs;
   std::set<std::string> known;
   for (const std::vector<Case>& group : groups) {
-    const auto softmax = std::ranges::find_if(group, [](const Case& config) { return config.text("variant") == "softmax"; });
+    const auto softmax =
+        std::ranges::find_if(group, [](const Case& config) { return config.text("variant") == "softmax"; });
     if (softmax == group.end()) continue;
     for (const Case& linear : group) {
       if (linear.text("variant") != "fused" && linear.text("variant") != "phases") continue;
-      if (skip_reason(linear_case_plan(linear, {device}), device)) continue;
+      if (skip_reason(linear_case_plan(linear, setting), setting.device)) continue;
       const std::string key = linear.key_without({"q_len", "chunk", "variant", "scan", "segments"});
       if (known.insert(key).second) pairs.push_back({*softmax, linear});
     }
@@ -46,7 +47,8 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const D
 std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
   std::vector<Case> missing;
   for (const Case& config : cases) {
-    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end()) missing.push_back(config);
+    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end())
+      missing.push_back(config);
   }
   return missing;
 }
@@ -146,9 +148,8 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
 
 int run_with_crossovers(Experiment& lab) {
   if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
-    const DeviceInfo& device = lab.device().info();
-    const int64_t last = device.is_cuda() ? last_on_cuda : last_on_cpu;
-    for (const Pair& pair : pairs_of(lab.groups(), device)) {
+    const int64_t last = lab.device().info().is_cuda() ? last_on_cuda : last_on_cpu;
+    for (const Pair& pair : pairs_of(lab.groups(), {lab.device().info(), lab.files()})) {
       Bracket bracket(last);
       while (const std::optional<int64_t> tokens = bracket.next()) {
         const std::optional<Estimate> ratio = probe(lab, pair, *tokens);

@@ -1,5 +1,5 @@
-// From which length on linear attention is faster than softmax attention: by powers of two, then by bisection. Each probe
-// is a comparison A B A' of the two on the same inputs.
+// From which length on linear attention is faster than softmax attention: by powers of two, then by bisection. Each
+// probe is a comparison A B A' of the two on the same inputs.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ namespace attn {
 /// The id of the claim for which probes are compared.
 inline constexpr const char* crossover_hypothesis = "crossover_256";
 
-/// The search along lengths. It asks for a length at a time, and is told the time of linear attention over that of softmax
-/// attention there.
+/// The search along lengths. It asks for a length at a time, and is told the time of linear attention over that of
+/// softmax attention there.
 class Bracket {
  public:
-  static constexpr int64_t first = 16, grain = 8;  // the shortest length, and the least distance of two that are told apart
+  static constexpr int64_t first = 16,
+                           grain = 8;  // the shortest length, and the least distance of two that are told apart
 
   explicit Bracket(int64_t last) : last_(last) {}
   /// Nothing once both sides are as close as they can be told apart: by less than an eighth, by `grain`, or because
@@ -48,7 +49,8 @@ std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
 /// Searches for each linear case of the selection that stands beside softmax attention, and then does what
-/// Experiment::run() does with the cases that no search has measured. A search ends where the budget does; lengths that were measured before are not measured again.
+/// Experiment::run() does with the cases that no search has measured. A search ends where the budget does; lengths that
+/// were measured before are not measured again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

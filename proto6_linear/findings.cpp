@@ -38,25 +38,28 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) 
 /// A result of `phases` whose scan is on the device.
 bool scans_on_device(const Measurement& result) { return is(result, "phases") && !has(result, "scan", "host"); }
 
-const std::string shape =
+const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// A pair that is compared in turn.
+/// A pair that is compared in turn, of long sequences: short ones are for the search.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {
-  return {.hypothesis = hypothesis,
-          .takes = std::move(takes),
-          .varies = varies,
-          .pick = std::move(pick),
-          .subject = [varies](const Evidence& evidence) { return evidence.results.back()->config.key_without(varies); },
-          .title = what + " takes {compare.ratio:.3f} of the time of " + against + " (" + shape + ")",
-          .content = what +
-                     " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time "
-                     "of " +
-                     against + ", at " + shape + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
-          .advice = advice};
+  constexpr int64_t shortest = 1024;
+  return {
+      .hypothesis = hypothesis,
+      .takes = [takes = std::move(takes)](
+                   const Measurement& result) { return result.config.integer("q_len") >= shortest && takes(result); },
+      .varies = varies,
+      .pick = std::move(pick),
+      .subject = [varies](const Evidence& evidence) { return evidence.results.back()->config.key_without(varies); },
+      .title = what + " takes {compare.ratio:.3f} of the time of " + against + " (" + shape_words + ")",
+      .content = what +
+                 " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time "
+                 "of " +
+                 against + ", at " + shape_words + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
+      .advice = advice};
 }
 
 /// A figure of single results, or of several that were not measured in turn.
@@ -93,9 +96,7 @@ Claim fused() {
        "phases writes and reads a state for each chunk, one pass does not"},
       [](const Measurement& result) { return is_plain(result) && (is(result, "fused") || scans_on_device(result)); },
       {"variant", "scan", "chunk"},
-      [](const Results& group) {
-        return pair(where(group, "variant", "phases"), where(group, "variant", "fused"));
-      },
+      [](const Results& group) { return pair(where(group, "variant", "phases"), where(group, "variant", "fused")); },
       "One pass with chunks of {values.contender.chunk}",
       "phases with scan={values.baseline.scan} and chunks of {values.baseline.chunk}",
       {"Take the fused form.", "Take phases where the fused form has too few sequences and heads to run at once."});
@@ -107,6 +108,17 @@ Claim scan_form() {
                   [](const Measurement& result) { return is_plain(result) && scans_on_device(result); }, {"scan"},
                   steps("scan", {{"passes", "lookback"}}), "A scan that looks back", "one in passes",
                   {"Scan in one pass that looks back.", "Scan in passes."});
+}
+
+Claim segments() {
+  return compared({"segments", "Where one sequence and head would leave the device idle, cutting it takes at most 0.8.",
+                   "time with segments by the rule / with one segment", "<=", 0.8, expectation},
+                  [](const Measurement& result) {
+                    return is_plain(result, {"segments"}) && is(result, "fused") &&
+                           result.config.integer("heads") * result.config.integer("batch") == 1;
+                  },
+                  {"segments"}, steps("segments", {{"1", "0"}}), "One pass with segments by the rule", "one segment",
+                  {"Let the rule cut sequences.", "Take one segment for each sequence."});
 }
 
 /// The published chunk against the fastest other one.
@@ -151,15 +163,17 @@ Claim host_scan_share() {
       [](const Evidence& evidence) -> Estimate {
         const Measurement& result = *evidence.results.front();
         const Json& parts = result.values;
-        const double host = parts.at("down_s").get<double>() + parts.at("scan_s").get<double>() +
-                            parts.at("up_s").get<double>();
+        const double host =
+            parts.at("down_s").get<double>() + parts.at("scan_s").get<double>() + parts.at("up_s").get<double>();
         const double share = host / (host + parts.at("kernels_s").get<double>());
         return {share, share, share};
       },
-      "The host's scan with its copies is {values.share_pct:.0f} % of the time at {values.q_len} tokens, {values.heads} "
+      "The host's scan with its copies is {values.share_pct:.0f} % of the time at {values.q_len} tokens, "
+      "{values.heads} "
       "heads",
       "With the scan on the host, {values.batch} x {values.q_len} tokens with {values.heads} heads of head_dim "
-      "{values.head_dim} take {values.wall_us:.0f} us by the wall clock: kernels {values.kernels_us:.0f}, copies to the "
+      "{values.head_dim} take {values.wall_us:.0f} us by the wall clock: kernels {values.kernels_us:.0f}, copies to "
+      "the "
       "host {values.down_us:.0f}, the scan {values.scan_us:.0f}, copies back {values.up_us:.0f}.",
       {"Scan on the device.", "The host's scan is not what takes the time."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
@@ -193,10 +207,11 @@ Claim device_scan() {
                      &device = *evidence.results.back()->timing(Scope::host);
         return {device.median_s / host.median_s, device.ci_lo_s / host.ci_hi_s, device.ci_hi_s / host.ci_lo_s};
       },
-      "With the scan on the device phases takes {estimate.value:.3f} of the wall time with the host's (" + shape + ")",
+      "With the scan on the device phases takes {estimate.value:.3f} of the wall time with the host's (" + shape_words +
+          ")",
       "By the wall clock phases takes {values.device_us:.0f} us with scan={values.contender.scan} and "
       "{values.host_us:.0f} us with the scan on the host, at " +
-          shape + ", chunks of {values.contender.chunk}.",
+          shape_words + ", chunks of {values.contender.chunk}.",
       {"Scan on the device.", "Scan where it is simplest."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["host_us"] = 1e6 * host_s(*evidence.results.front());
@@ -214,14 +229,16 @@ Claim floor_of_bytes() {
       [](const Measurement& result) {
         return result.copy_pct && result.copy_pct->ci_lo > 0 && !is(result, "recurrent") && !is(result, "softmax");
       },
-      {"variant", "scan", "chunk", "segments"}, [](const Results& group) -> std::vector<Results> { return {{fastest(group)}}; },
+      {"variant", "scan", "chunk", "segments"},
+      [](const Results& group) -> std::vector<Results> { return {{fastest(group)}}; },
       [](const Evidence& evidence) -> Estimate {
         const Estimate& pct = *evidence.results.front()->copy_pct;
         return {100 / pct.value, 100 / pct.ci_hi, 100 / pct.ci_lo};
       },
       "{values.variant} takes {estimate.value:.2f} of the time of its bytes ({values.batch} x {values.q_len} tokens, "
       "{values.heads} heads, head_dim {values.head_dim}, gate {values.gate})",
-      "The fastest form, {values.variant} with chunks of {values.chunk}, moves {values.mb:.1f} MB in {values.us:.1f} us "
+      "The fastest form, {values.variant} with chunks of {values.chunk}, moves {values.mb:.1f} MB in {values.us:.1f} "
+      "us "
       "with cold caches: {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of what a "
       "copy of as many bytes takes in the same rounds.",
       {"What is left is the rate of memory.", "Look for what beside memory takes the time."});
@@ -235,22 +252,28 @@ Claim floor_of_bytes() {
 /// On a device whose products are what limits.
 Claim rate(int64_t head_dim, double pct) {
   Claim claim = figured(
-      {fmt::format("rate_{}", head_dim), fmt::format("At head_dim {} the fused form in f32 reaches {:.0f} % of the rate of "
-                                                     "multiply-adds.", head_dim, pct),
+      {fmt::format("rate_{}", head_dim),
+       fmt::format("At head_dim {} the fused form in f32 reaches {:.0f} % of the rate of "
+                   "multiply-adds.",
+                   head_dim, pct),
        "per cent of the rate in the same rounds", ">=", pct, "the goal of this project"},
       [head_dim](const Measurement& result) {
         return is_plain(result) && is(result, "fused") && has(result, "dtype", "f32") && result.matrix_pct &&
                !result.copy_pct && result.config.integer("head_dim") == head_dim;
       },
-      {"chunk", "q_len"}, [](const Results& group) -> std::vector<Results> {
-        const Measurement* best = *std::ranges::max_element(group, {}, [](const auto* one) { return one->matrix_pct->value; });
+      {"chunk", "q_len"},
+      [](const Results& group) -> std::vector<Results> {
+        const Measurement* best =
+            *std::ranges::max_element(group, {}, [](const auto* one) { return one->matrix_pct->value; });
         return {{best}};
       },
       [](const Evidence& evidence) { return *evidence.results.front()->matrix_pct; },
       "The fused form reaches {estimate.value:.1f} % of the rate of multiply-adds at head_dim {values.head_dim}",
-      "With chunks of {values.chunk} on {values.q_len} tokens the fused form reaches {estimate.value:.1f} % (95 % interval "
+      "With chunks of {values.chunk} on {values.q_len} tokens the fused form reaches {estimate.value:.1f} % (95 % "
+      "interval "
       "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of multiply-adds in the same rounds, counting the "
-      "recurrence and the unmasked products within chunks; by the recurrence alone it is {values.recurrence_pct:.1f} %.",
+      "recurrence and the unmasked products within chunks; by the recurrence alone it is {values.recurrence_pct:.1f} "
+      "%.",
       {"The kernel is near what the device has.", "The kernel leaves products unused."});
   adds(claim, "recurrence_pct", [](const Evidence& evidence) -> Json {
     const Measurement& result = *evidence.results.front();
@@ -261,8 +284,8 @@ Claim rate(int64_t head_dim, double pct) {
 
 Claim scaling() {
   Claim claim = figured(
-      {"scaling", "Time grows no faster than the number of tokens.", "exponent of time over tokens, from 1024 on", "<=", 1.1,
-       "the recurrence takes as long for each token"},
+      {"scaling", "Time grows no faster than the number of tokens.", "exponent of time over tokens, from 1024 on",
+       "<=", 1.1, "the recurrence takes as long for each token"},
       [](const Measurement& result) {
         return is_plain(result) && is(result, "fused") && result.config.integer("q_len") >= 1024;
       },
@@ -273,25 +296,28 @@ Claim scaling() {
       "{estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}), by the fastest chunk of each "
       "length.",
       {"Expect a token's cost to stay the same.", "Expect long sequences to cost more for each token."});
-  adds(claim, "from", [](const Evidence& evidence) -> Json { return evidence.results.front()->config.integer("q_len"); });
+  adds(claim, "from",
+       [](const Evidence& evidence) -> Json { return evidence.results.front()->config.integer("q_len"); });
   return claim;
 }
 
 Claim published_flat() {
-  Claim claim = figured(
-      {"flat", "From 256 to 1024 tokens the kernels of phases take nearly the same time.",
-       "exponent of time over tokens", "<=", 0.2,
-       "published study, claim 16: about 35 us at any length, 15 for chunk_h and 20 for chunk_o, of one head"},
-      [](const Measurement& result) {
-        const int64_t tokens = result.config.integer("q_len");
-        return is_plain(result) && scans_on_device(result) && tokens >= 256 && tokens <= 1024;
-      },
-      {"q_len", "chunk", "scan"}, fastest_at_each("q_len", 3), exponent_over("q_len"),
-      "From 256 to 1024 tokens the time of phases grows with their {estimate.value:.2f}th power",
-      "With {values.contender.heads} heads of head_dim {values.contender.head_dim} the time of phases grows with the power "
-      "{estimate.value:.3f} of the tokens (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) from 256 to 1024. At "
-      "1024 tokens: {values.phases}.",
-      {"Below 1024 tokens launches are what takes the time.", "Each token takes its time, also below 1024."});
+  Claim claim =
+      figured({"flat", "From 256 to 1024 tokens the kernels of phases take nearly the same time.",
+               "exponent of time over tokens", "<=", 0.2,
+               "published study, claim 16: about 35 us at any length, 15 for chunk_h and 20 for chunk_o, of one head"},
+              [](const Measurement& result) {
+                const int64_t tokens = result.config.integer("q_len");
+                return is_plain(result) && scans_on_device(result) && tokens >= 256 && tokens <= 1024;
+              },
+              {"q_len", "chunk", "scan"}, fastest_at_each("q_len", 3), exponent_over("q_len"),
+              "From 256 to 1024 tokens the time of phases grows with their {estimate.value:.2f}th power",
+              "With {values.contender.heads} heads of head_dim {values.contender.head_dim} the time of phases grows "
+              "with the power "
+              "{estimate.value:.3f} of the tokens (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) from "
+              "256 to 1024. At "
+              "1024 tokens: {values.phases}.",
+              {"Below 1024 tokens launches are what takes the time.", "Each token takes its time, also below 1024."});
   adds(claim, "phases", [](const Evidence& evidence) -> Json {
     std::string text;
     for (const Phase& phase : evidence.results.back()->phases) {
@@ -311,7 +337,11 @@ Claim memory() {
       [](const Measurement& result) {
         return is_plain(result) && scans_on_device(result) && result.values.contains("between_bytes");
       },
-      {"scan"}, [](const Results& group) -> std::vector<Results> { return {{group.front()}}; },
+      {"scan", "chunk", "q_len", "batch", "heads"},
+      [](const Results& group) -> std::vector<Results> {
+        const Results usual = where(group, "chunk", "64");
+        return {{largest(usual.empty() ? group : usual, "q_len")}};
+      },
       [](const Evidence& evidence) -> Estimate {
         const Measurement& result = *evidence.results.front();
         const double share = result.values.at("between_bytes").get<double>() / result.work->bytes;
@@ -319,7 +349,8 @@ Claim memory() {
       },
       "Phases keeps {estimate.value:.2f} times the bytes of its tensors between launches (chunks of {values.chunk}, "
       "head_dim {values.head_dim}, {values.dtype})",
-      "With chunks of {values.chunk} at head_dim {values.head_dim} the states between launches take {values.mb:.1f} MB, "
+      "With chunks of {values.chunk} at head_dim {values.head_dim} the states between launches take {values.mb:.1f} "
+      "MB, "
       "{estimate.value:.2f} times the bytes of Q, K, V and O in {values.dtype}. The fused form keeps none.",
       {"Memory does not speak against phases.", "Take longer chunks, or the fused form, where memory is short."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
@@ -337,25 +368,26 @@ Claim gate_cost(const std::string& gate, double most) {
                   [](const Measurement& result) {
                     return is_plain(result, {"gate"}) && (is(result, "fused") || scans_on_device(result));
                   },
-                  {"gate", "chunk"}, steps("gate", {{"none", gate}}), "{values.contender.variant} with a gate by " + gate,
-                  "no gate",
+                  {"gate", "chunk"}, steps("gate", {{"none", gate}}),
+                  "{values.contender.variant} with a gate by " + gate, "no gate",
                   {"Take the gate without thought of its time.", "Weigh the gate against its time."});
 }
 
 Claim normalised() {
-  return compared({"normalised", "Dividing by the sum of keys costs at most 15 %.", "time normalised / time without", "<=",
-                   1.15, expectation},
+  return compared({"normalised", "Dividing by the sum of keys costs at most 15 %.", "time normalised / time without",
+                   "<=", 1.15, expectation},
                   [](const Measurement& result) {
                     return is_plain(result, {"normalised", "feature"}) && has(result, "feature", "elu1") &&
                            (is(result, "fused") || scans_on_device(result));
                   },
                   {"normalised", "chunk"}, steps("normalised", {{"0", "1"}}), "Normalised, {values.contender.variant}",
-                  "no divisor", {"Divide where the model wants it.", "Normalise the output otherwise where time matters."});
+                  "no divisor",
+                  {"Divide where the model wants it.", "Normalise the output otherwise where time matters."});
 }
 
 Claim feature_cost() {
-  return compared({"feature", "The map elu + 1 costs at most 15 %.", "time with elu + 1 / time of the identity", "<=", 1.15,
-                   expectation},
+  return compared({"feature", "The map elu + 1 costs at most 15 %.", "time with elu + 1 / time of the identity",
+                   "<=", 1.15, expectation},
                   [](const Measurement& result) {
                     return is_plain(result, {"feature"}) && (is(result, "fused") || scans_on_device(result));
                   },
@@ -368,18 +400,18 @@ Claim feature_cost() {
 
 Claim decode_rate() {
   return figured(
-      {"decode_rate", "A step of decoding runs at 80 % of the rate of memory.", "per cent of the copy rate, cold", ">=", 80,
-       "it reads and writes the states, and little else"},
+      {"decode_rate", "A step of decoding runs at 80 % of the rate of memory.", "per cent of the copy rate, cold",
+       ">=", 80, "it reads and writes the states, and little else"},
       [](const Measurement& result) {
-        return is_plain(result) && is(result, "recurrent") && result.copy_pct &&
-               result.config.integer("q_len") == 1;
+        return is_plain(result) && is(result, "recurrent") && result.copy_pct && result.config.integer("q_len") == 1;
       },
       {"batch", "heads"}, [](const Results& group) -> std::vector<Results> { return {{largest(group, "batch")}}; },
       [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
       "A step of decoding moves its states at {estimate.value:.0f} % of the copy rate ({values.batch} sequences, "
       "{values.heads} heads, head_dim {values.head_dim})",
       "One token of each of {values.batch} sequences with {values.heads} heads, head_dim {values.head_dim}, reads and "
-      "writes the states at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate "
+      "writes the states at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the "
+      "rate "
       "of a copy in the same rounds, cold.",
       {"Expect a step to take the time of its states.", "Look for what beside memory takes a step's time."});
 }
@@ -411,8 +443,10 @@ Claim decode_break_even() {
       },
       "A step of decoding takes as long as reading a cache of {estimate.value:.0f} tokens ({values.batch} sequences, "
       "{values.heads} heads, head_dim {values.head_dim}, {values.dtype})",
-      "A step takes {values.us:.1f} us. At the copy rate of the same rounds the keys and values of {estimate.value:.0f} "
-      "tokens (95 % interval {estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}) in {values.dtype} would be read in that time: "
+      "A step takes {values.us:.1f} us. At the copy rate of the same rounds the keys and values of "
+      "{estimate.value:.0f} "
+      "tokens (95 % interval {estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}) in {values.dtype} would be read in that "
+      "time: "
       "softmax attention over a longer cache takes longer, whatever its kernel.",
       {"Beyond this context a state is cheaper to decode from than a cache.",
        "Expect a cache to be cheaper to decode from up to this context."});
@@ -427,7 +461,8 @@ std::string softmax_words(const Evidence& evidence, int64_t tokens) {
   for (const Measurement* result : evidence.results) {
     if (!is(*result, "softmax") || result->config.integer("q_len") != tokens) continue;
     std::string name = result->pipeline.is_object() ? result->pipeline.value("key", "") : "";
-    std::string text = fmt::format("{} in {:.1f} us", name.empty() ? "softmax attention" : name, 1e6 * seconds(*result));
+    std::string text =
+        fmt::format("{} in {:.1f} us", name.empty() ? "softmax attention" : name, 1e6 * seconds(*result));
     if (result->matrix_pct) text += fmt::format(", {:.0f} % of the rate of products", result->matrix_pct->value);
     return text;
   }
@@ -441,12 +476,15 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
   claim.figure = [](const Evidence& evidence) { return bracket_of(evidence.comparisons).tokens(); };
   claim.subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({"q_len"}); };
   claim.title =
-      "Linear attention, {values.contender.variant} with gate {values.contender.gate}, is faster than softmax attention "
+      "Linear attention, {values.contender.variant} with gate {values.contender.gate}, is faster than softmax "
+      "attention "
       "from {values.where} tokens on (head_dim {values.contender.head_dim}, {values.contender.heads} heads, "
       "{values.contender.dtype}, {values.mask})";
   claim.content =
-      "Probes A B A' of both on the same inputs, by powers of two and then by bisection: {values.probes}. The two are even "
-      "at {values.where} tokens (from {estimate.ci_lo:.0f}, certainly slower, to {estimate.ci_hi:.0f}, certainly faster). "
+      "Probes A B A' of both on the same inputs, by powers of two and then by bisection: {values.probes}. The two are "
+      "even "
+      "at {values.where} tokens (from {estimate.ci_lo:.0f}, certainly slower, to {estimate.ci_hi:.0f}, certainly "
+      "faster). "
       "The softmax kernel at {values.nearest} tokens is {values.softmax}. {values.quality}";
   claim.advice = advice;
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
@@ -472,8 +510,9 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
     for (const Measurement* result : evidence.results) {
       if (!result->values.is_object() || !result->values.contains("softmax_cosine")) continue;
       if (result->config.integer("q_len") != bracket.nearest()) continue;
-      quality = fmt::format("The outputs are not those of softmax attention: the cosine between them is {:.2f} on average.",
-                            result->values.at("softmax_cosine").get<double>());
+      quality =
+          fmt::format("The outputs are not those of softmax attention: the cosine between them is {:.2f} on average.",
+                      result->values.at("softmax_cosine").get<double>());
     }
     conclusion.values["quality"] = quality;
     conclusion.aa_floor = 0;  // a length, no ratio of times
@@ -496,10 +535,13 @@ Claim equivalence() {
         const double cosine = evidence.results.front()->values.at("softmax_cosine").get<double>();
         return {cosine, cosine, cosine};
       },
-      "The outputs of linear attention have a mean cosine of {estimate.value:.2f} with those of softmax attention (gate "
+      "The outputs of linear attention have a mean cosine of {estimate.value:.2f} with those of softmax attention "
+      "(gate "
       "{values.gate}, feature {values.feature}, normalised {values.normalised})",
-      "On {values.q_len} tokens of random inputs with head_dim {values.head_dim}, both in double: the mean cosine between "
-      "the outputs of a row is {estimate.value:.3f}, and their difference has {values.distance:.2f} times the size of the "
+      "On {values.q_len} tokens of random inputs with head_dim {values.head_dim}, both in double: the mean cosine "
+      "between "
+      "the outputs of a row is {estimate.value:.3f}, and their difference has {values.distance:.2f} times the size of "
+      "the "
       "softmax output. Figures of speed compare two different functions.",
       {"The two may stand in for one another on such inputs.",
        "Train a model for linear attention; do not put it in the place of softmax attention."});
@@ -529,14 +571,15 @@ Claim error_growth() {
         return scaling_exponent(points);
       },
       "The largest error grows with the {estimate.value:.2f}th power of the tokens",
-      "From {values.from} to {values.contender.q_len} tokens the largest error of the fused form in f32 against the oracle "
+      "From {values.from} to {values.contender.q_len} tokens the largest error of the fused form in f32 against the "
+      "oracle "
       "grows with the power {estimate.value:.2f} of their number: {values.errors}.",
       {"Expect long sequences to be summed well in f32.", "Mind the errors of long sums."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     std::string errors;
     for (const Measurement* result : evidence.results) {
-      errors += fmt::format("{}{:.1e} at {} ({:.0f} % of the tolerance)", errors.empty() ? "" : ", ", result->check->max_abs,
-                            result->config.integer("q_len"), 100 * result->check->max_used);
+      errors += fmt::format("{}{:.1e} at {} ({:.0f} % of the tolerance)", errors.empty() ? "" : ", ",
+                            result->check->max_abs, result->config.integer("q_len"), 100 * result->check->max_used);
     }
     conclusion.values["errors"] = errors;
     conclusion.values["from"] = evidence.results.front()->config.integer("q_len");
@@ -550,10 +593,12 @@ Claim error_growth() {
 std::vector<Claim> linear_claims(const DeviceInfo& /*device*/) {
   const Advice early = {"Linear attention pays from short sequences on, where a model is trained for it.",
                         "Take softmax attention below this length."};
-  const Advice late = {"Take softmax attention below this length.",
-                       "Linear attention pays from shorter sequences on than expected, where a model is trained for it."};
+  const Advice late = {
+      "Take softmax attention below this length.",
+      "Linear attention pays from shorter sequences on than expected, where a model is trained for it."};
   return {fused(),
           scan_form(),
+          segments(),
           published_chunk(64, 32),
           published_chunk(128, 16),
           host_scan_share(),
@@ -571,10 +616,10 @@ std::vector<Claim> linear_claims(const DeviceInfo& /*device*/) {
           feature_cost(),
           decode_rate(),
           decode_break_even(),
-          crossover(crossover_hypothesis, "Linear attention is faster than softmax attention from 256 tokens on.", "<=", 256,
-                    "published study, claim 15: faster at every length tested, from 256 tokens on", early),
-          crossover("crossover_4096", "Linear attention is faster than softmax attention only from 4096 tokens on.", ">=",
-                    4096, "published study, claim 15: 4096 to 8192 was expected", late),
+          crossover(crossover_hypothesis, "Linear attention is faster than softmax attention from 256 tokens on.",
+                    "<=", 256, "published study, claim 15: faster at every length tested, from 256 tokens on", early),
+          crossover("crossover_4096", "Linear attention is faster than softmax attention only from 4096 tokens on.",
+                    ">=", 4096, "published study, claim 15: 4096 to 8192 was expected", late),
           equivalence(),
           error_growth()};
 }

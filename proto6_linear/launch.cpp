@@ -103,7 +103,7 @@ Launch cuda_fused(const LinearConfig& config, const DeviceInfo& device) {
   launch.source.entry = "fused";
   for (const auto& [name, value] : plan.constants) launch.source.constants[name] = value;
   launch.source.includes = config.feature.includes();
-  launch.source.guarded = config.feature.guarded;
+  launch.source.guarded = config.feature.guarded();
   launch.grid = {static_cast<uint32_t>(plan.grid), 1, 1};
   launch.threads = static_cast<uint32_t>(plan.threads);
   launch.threadgroup_bytes = static_cast<size_t>(plan.threadgroup_bytes);
@@ -131,7 +131,7 @@ Launch launch_of(const LinearConfig& config, const DeviceInfo& device, const std
 void add_inputs(Launch& launch, const LinearConfig& config) {
   launch.source.constants["IN_TYPE"] = element_type(config.dtype);
   launch.source.includes = config.feature.includes();
-  launch.source.guarded = config.feature.guarded;
+  launch.source.guarded = config.feature.guarded();
 }
 
 std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo& device) {
@@ -203,7 +203,8 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
     launch.source.constants["DELAY"] = config.delay;
     add_cpu_constants(launch, config, device);
   } else if (device.is_cuda()) {
-    const CudaRecurrentLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim), config.gate);
+    const CudaRecurrentLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim),
+                                     config.gate);
     launch.grid.x *= static_cast<uint32_t>(layout.slices);
     launch.threads = CudaRecurrentLayout::threads;
     launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
@@ -222,6 +223,15 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
 }
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
+  constexpr int64_t most = 256;
+  for (const auto& [name, width] : {std::pair{"head_dim", config.head_dim}, {"value_dim", config.value_dim}}) {
+    if (width < 8 || width % 8 != 0 || width > most) {
+      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most);
+    }
+  }
+  if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most)) {
+    return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most);
+  }
   if (!config.causal && config.gate != GATE_NONE) return "gate: a decay goes with causal 1";
   if (!config.causal && config.variant == "recurrent") return "variant recurrent: it goes with causal 1";
   if (!config.causal && config.variant == "fused" && config.segments > 1) {
@@ -274,7 +284,8 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);
   }
-  const auto in = static_cast<double>(size_bytes(config.dtype)), out = static_cast<double>(size_bytes(config.out_dtype));
+  const auto in = static_cast<double>(size_bytes(config.dtype)),
+             out = static_cast<double>(size_bytes(config.out_dtype));
   const double gate = config.gate == GATE_TOKEN ? 4 : config.gate == GATE_CHANNEL ? 4 * dims : 0;
   plan.work.bytes = rows * ((2 * dims + values) * in + values * out + gate);
   if (with_state) {
@@ -380,7 +391,8 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
 void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const {
   const SpanParams params = parameters(tensors);
   for (const Buffer* zeroed : {&flags_, &tickets_}) {
-    if (!device_->info().is_cuda() && first == 0 && zeroed->bytes() > 0) encoder.fill(zeroed->data(), 0, zeroed->bytes());
+    if (!device_->info().is_cuda() && first == 0 && zeroed->bytes() > 0)
+      encoder.fill(zeroed->data(), 0, zeroed->bytes());
   }
   for (size_t i = first; i < end; ++i) {
     const Launch& launch = launches_[i];
@@ -435,7 +447,8 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   ChunkParams params{};  // for rows_of_sequence() on the host
   params.starts = starts.empty() ? nullptr : starts.data();
   params.tokens = static_cast<int>(config_.tokens);
-  // Turns what chunks add, [.., width] a row of `rows`, into what stands before each; `current` holds what stands behind.
+  // Turns what chunks add, [.., width] a row of `rows`, into what stands before each; `current` holds what stands
+  // behind.
   const auto scan_row = [&](float* first, int64_t step, float* current, int64_t width, const float* decays,
                             int64_t decay_step, int64_t chunks) {
     for (int64_t c = 0; c < chunks; ++c) {
@@ -452,8 +465,7 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   parallel_for(config_.sequences * heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sequence = i / heads, head = i % heads;
-      const SequenceRows rows =
-          rows_of_sequence(params, static_cast<int>(sequence), static_cast<int>(config_.chunk));
+      const SequenceRows rows = rows_of_sequence(params, static_cast<int>(sequence), static_cast<int>(config_.chunk));
       const int64_t first = rows.first_chunk * heads + head;
       for (int64_t d = 0; d < dims; ++d) {
         const int64_t width = config_.key_width();

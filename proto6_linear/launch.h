@@ -59,8 +59,8 @@ struct LinearTensors {
   const float* gate = nullptr;
   Strides gate_strides{};
   const float *initial_state = nullptr, *initial_key_sum = nullptr;  // [sequences, heads, head_dim, value_dim], and
-  float *final_state = nullptr, *final_key_sum = nullptr;            // [sequences, heads, head_dim]; null: zeros, unwanted
-  const int* starts = nullptr;                                       // [sequences + 1], where ragged
+  float *final_state = nullptr, *final_key_sum = nullptr;  // [sequences, heads, head_dim]; null: zeros, unwanted
+  const int* starts = nullptr;                             // [sequences + 1], where ragged
   const void* feature_data = nullptr;
 };
 

@@ -20,6 +20,13 @@ int main(int argc, char** argv) {
                                .complete = complete_linear,
                                .plan = linear_case_plan,
                                .make = linear_problems(),
-                               .make_host = host_scan_problems()};
-  return run_experiment(argc, argv, spec, run_with_crossovers);
+                               .make_host = host_scan_problems(),
+                               .file_options = {feature_file()},
+                               .file_sweep = feature_sweep};
+  return run_experiment(argc, argv, spec, [](Experiment& lab) {
+    if (const std::string file = lab.file(feature_option); !file.empty()) {
+      require_compiles(lab.device(), read_function(FunctionKind::feature, file));
+    }
+    return run_with_crossovers(lab);
+  });
 }

@@ -55,14 +55,15 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   std::vector<float> gate;
   if (linear.gate == GATE_HEAD) {
     for (int64_t h = 0; h < linear.heads; ++h) {
-      const double exponent = 5 + 7.0 * static_cast<double>(h) / static_cast<double>(std::max<int64_t>(linear.heads - 1, 1));
+      const double exponent =
+          5 + 7.0 * static_cast<double>(h) / static_cast<double>(std::max<int64_t>(linear.heads - 1, 1));
       gate.push_back(static_cast<float>(factor * std::log1p(-std::exp2(-exponent))));
     }
     return gate;
   }
   const int64_t width = linear.gate == GATE_CHANNEL ? linear.head_dim : 1;
-  const Tensor drawn = random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, DType::f32,
-                                     Layout::bhsd, seed, 3);
+  const Tensor drawn =
+      random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, DType::f32, Layout::bhsd, seed, 3);
   gate.resize(static_cast<size_t>(drawn.count()));
   const double shift = linear.gate == GATE_CHANNEL ? 0 : 3, share = linear.gate == GATE_CHANNEL ? 1.0 / 16 : 1;
   for (size_t i = 0; i < gate.size(); ++i) {
@@ -101,7 +102,7 @@ double median_of(std::vector<double> values) { return values.empty() ? 0 : media
 
 }  // namespace
 
-LinearCase LinearCase::from(const Case& config) {
+LinearCase LinearCase::from(const Case& config, const Files& files) {
   LinearCase one;
   LinearConfig& linear = one.linear;
   one.softmax = config.text("variant") == "softmax";
@@ -118,7 +119,11 @@ LinearCase LinearCase::from(const Case& config) {
   linear.causal = config.integer("causal") != 0;
   linear.gate = parse_gate(config.text("gate"));
   linear.normalised = config.integer("normalised") != 0;
-  linear.feature = named_feature(config.text("feature"));
+  const std::string& feature = config.text("feature");
+  linear.feature = feature.starts_with("file-")
+                       ? user_feature(function_of_case(FunctionKind::feature, "feature", feature, feature_option,
+                                                       file_of(files, feature_option)))
+                       : named_feature(feature);
   linear.segments = config.integer("segments");
   linear.ragged = config.text("lengths") == "ragged";
   one.layout = parse_layout(config.text("layout"));
@@ -158,7 +163,7 @@ bool LinearCase::same_inputs(const LinearCase& other) const {
 }
 
 Plan linear_case_plan(const Case& config, const Setting& setting) {
-  const LinearCase one = LinearCase::from(config);
+  const LinearCase one = LinearCase::from(config, setting.files);
   if (one.softmax) {
     if (one.linear.value_dim != one.linear.head_dim || one.linear.ragged) {
       return {.unable = "variant softmax: it goes with value_dim as head_dim and equal lengths"};
@@ -174,8 +179,8 @@ Plan linear_case_plan(const Case& config, const Setting& setting) {
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   const auto random = [&](int64_t width, uint64_t stream) {
-    return random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, linear.dtype, config.layout, seed,
-                         stream);
+    return random_tensor(batches(linear), linear.heads, rows_of_tensor(linear), width, linear.dtype, config.layout,
+                         seed, stream);
   };
   LinearInputs inputs{.q = random(linear.head_dim, 0),
                       .k = random(linear.head_dim, 1),
@@ -184,7 +189,8 @@ LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
   if (config.with_state) {
     constexpr double size = 4;
     const auto state = [&](int64_t rows, int64_t width, uint64_t stream, bool positive) {
-      const Tensor drawn = random_tensor(linear.sequences, linear.heads, rows, width, DType::f32, Layout::bhsd, seed, stream);
+      const Tensor drawn =
+          random_tensor(linear.sequences, linear.heads, rows, width, DType::f32, Layout::bhsd, seed, stream);
       std::vector<float> values(static_cast<size_t>(drawn.count()));
       for (size_t i = 0; i < values.size(); ++i) {
         const double x = drawn.load(static_cast<int64_t>(i));
@@ -203,11 +209,15 @@ LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
   return inputs;
 }
 
-SharedInputs::SharedInputs(Device& device, const LinearCase& config_, uint64_t seed_)
-    : SharedInputs(device, config_, seed_, random_inputs(config_, seed_)) {}
+SharedInputs::SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config_, uint64_t seed_)
+    : SharedInputs(device, pipelines, config_, seed_, random_inputs(config_, seed_)) {}
 
-SharedInputs::SharedInputs(Device& device, const LinearCase& config_, uint64_t seed_, LinearInputs inputs_)
-    : config(config_), seed(seed_), inputs(std::move(inputs_)) {
+SharedInputs::SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config_, uint64_t seed_,
+                           LinearInputs inputs_)
+    : config(config_),
+      seed(seed_),
+      inputs(std::move(inputs_)),
+      feature_(double_precision(config_.linear.feature, device, pipelines)) {
   q = uploaded(device, inputs.q);
   k = uploaded(device, inputs.k);
   v = uploaded(device, inputs.v);
@@ -219,8 +229,7 @@ SharedInputs::SharedInputs(Device& device, const LinearCase& config_, uint64_t s
 
 const LinearReference& SharedInputs::reference() {
   if (!reference_) {
-    reference_ = reference_linear(config.linear, inputs, double_precision(config.linear.feature.name),
-                                  affordable_rows(config.linear), seed);
+    reference_ = reference_linear(config.linear, inputs, feature_, affordable_rows(config.linear), seed);
   }
   return *reference_;
 }
@@ -421,7 +430,7 @@ namespace {
 std::shared_ptr<SharedInputs> shared_inputs(std::weak_ptr<SharedInputs>& last, Experiment& lab, const LinearCase& one) {
   std::shared_ptr<SharedInputs> inputs = last.lock();
   if (!inputs || !one.same_inputs(inputs->config)) {
-    inputs = std::make_shared<SharedInputs>(lab.device(), one, lab.seed());
+    inputs = std::make_shared<SharedInputs>(lab.device(), lab.pipelines(), one, lab.seed());
     last = inputs;
   }
   return inputs;
@@ -433,7 +442,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> l
   // Only the problems keep the inputs alive: when the last of a shape goes, so do they.
   return [last = std::weak_ptr<SharedInputs>(), last_flash = std::weak_ptr<FlashInputs>()](
              Experiment& lab, const Case& config, const Plan&) mutable -> std::unique_ptr<Problem> {
-    const LinearCase one = LinearCase::from(config);
+    const LinearCase one = LinearCase::from(config, lab.files());
     if (one.softmax) {
       const FlashConfig flash = one.flash(lab.device().info());
       std::shared_ptr<FlashInputs> inputs = last_flash.lock();
@@ -449,7 +458,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> l
 
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> host_scan_problems() {
   return [last = std::weak_ptr<SharedInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const LinearCase one = LinearCase::from(config);
+    const LinearCase one = LinearCase::from(config, lab.files());
     return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), shared_inputs(last, lab, one), one);
   };
 }

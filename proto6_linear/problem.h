@@ -27,7 +27,7 @@ struct LinearCase {
   std::string decay = "usual";
 
   /// Throws BadInput for a case that makes no sense on any device.
-  static LinearCase from(const Case& config);
+  static LinearCase from(const Case& config, const Files& files = {});
   /// Tokens of each sequence; the same in every run. Ragged: the first has all, one of several none.
   std::vector<int64_t> sequence_lengths() const;
   /// Softmax attention of the same inputs: the fastest kernel with its default tile. Causal or full as the case.
@@ -48,9 +48,9 @@ struct SoftmaxDistance {
 
 /// Inputs of one shape on the device, with the oracle's answer: what the cases of one comparison share.
 struct SharedInputs {
-  SharedInputs(Device& device, const LinearCase& config, uint64_t seed);
+  SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// `inputs` in the place of random ones.
-  SharedInputs(Device& device, const LinearCase& config, uint64_t seed, LinearInputs inputs);
+  SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
   const LinearReference& reference();
   /// Nothing where the shape has no softmax attention (values of another width than keys, ragged).
   std::optional<SoftmaxDistance> softmax_distance();
@@ -61,6 +61,7 @@ struct SharedInputs {
   Buffer q, k, v, gate, initial_state, initial_key_sum, starts;
 
  private:
+  FeatureFunction feature_;
   std::optional<LinearReference> reference_;
   std::optional<std::optional<SoftmaxDistance>> distance_;
 };

@@ -108,8 +108,8 @@ struct RunningSums {
 // How a kernel errs. u is 2^-24, half a unit in the last place of f32; `unit` is the same of the inputs' type: 2^-11 of
 // f16, 2^-8 of bf16, and 0 of f32, whose products are taken as exact as f32. The oracle reads the rounded inputs.
 //
-// An output is a sum over the tokens j that it sees and the rows d of S of the terms t_dj = scale q_d k_jd v_j, decayed.
-// A kernel never has these one by one. It adds some up in other orders, and rounds four kinds of partial sums:
+// An output is a sum over the tokens j that it sees and the rows d of S of the terms t_dj = scale q_d k_jd v_j,
+// decayed. A kernel never has these one by one. It adds some up in other orders, and rounds four kinds of partial sums:
 //
 //   the state S        to multiply it by q: an error of one unit of each q_d S_d
 //   f(q), and what a gate makes of it: the same
@@ -117,25 +117,25 @@ struct RunningSums {
 //   f(k) or v          times its decay: one unit of each term
 //
 // Errors of different numbers are independent, so they add up as squares, to the roots over_rows (of the sum of
-// (q_d S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). A rounding's standard
-// deviation is 0.4 units; the largest of a million is five of these, 2 units. O itself is rounded to its type, by one
-// unit at most, of which two are allowed.
+// (q_d S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). A rounding's
+// standard deviation is 0.4 units; the largest of a million is five of these, 2 units. O itself is rounded to its type,
+// by one unit at most, of which two are allowed.
 //
 // Sums are taken in f32. n tokens that are added up with errors of u of the sum each, rounded to nearest, err by about
 // sqrt(n) u (Higham and Mary 2019), of which two are allowed; where decays shorten what the sum remembers, n is what it
-// remembers. Tensor cores round sums towards zero, all the same way, by u on average: (head_dim + 256) / 16 steps within
-// a chunk, and n / 16 where the state itself is their accumulator; three times as many, of 8, for products of tf32,
-// which never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All this is relative to the
-// sizes of partial sums, which are as large as the roots above and the result.
+// remembers. Tensor cores round sums towards zero, all the same way, by u on average: (head_dim + 256) / 16 steps
+// within a chunk, and n / 16 where the state itself is their accumulator; three times as many, of 8, for products of
+// tf32, which never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All this is relative to
+// the sizes of partial sums, which are as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, wrong by 2^-20 and by 88 * 8 u at most, where the sum is so
 // large that all has decayed; or a product of up to 256 decays: 4e-5 for all.
 //
 // NORMALISED, numerator and divisor err so, each by its own sums, and the quotient by both.
 //
-// Why a missing chunk shows: m of n tokens, all alike, move o by sqrt(m / n) of its size times about a normal number. In
-// f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size: a chunk of 16 among a million tokens is 16 times that. In bf16 it
-// is 0.03 of the size: a chunk of 64 shows in every row within 60000 tokens behind it.
+// Why a missing chunk shows: m of n tokens, all alike, move o by sqrt(m / n) of its size times about a normal number.
+// In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size: a chunk of 16 among a million tokens is 16 times that. In
+// bf16 it is 0.03 of the size: a chunk of 64 shows in every row within 60000 tokens behind it.
 struct Errors {
   double unit, out_unit, f32, decay;
 
@@ -157,8 +157,8 @@ struct Errors {
   }
 };
 
-void answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& rows, const RunningSums& state, int64_t row,
-            double* o, double* allowed) {
+void answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& rows, const RunningSums& state,
+            int64_t row, double* o, double* allowed) {
   const size_t dims = state.dims, values = state.values;
   const std::vector<double> q = rows.load(inputs.q, row, 1);
   std::vector<double> sum(values), over_rows(values), over_keys(values), over_terms(values);
@@ -259,8 +259,8 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
       }
       const std::vector<int64_t>& own = wanted[static_cast<size_t>(task)];
       const auto answer_next = [&](size_t number) {
-        const size_t at = (static_cast<size_t>(first_row[static_cast<size_t>(task)]) + number) *
-                          static_cast<size_t>(values);
+        const size_t at =
+            (static_cast<size_t>(first_row[static_cast<size_t>(task)]) + number) * static_cast<size_t>(values);
         answer(config, inputs, rows, state, own[number], &reference.o[at], &reference.o_allowed[at]);
       };
       std::vector<double> decays(static_cast<size_t>(dims), 1);
@@ -269,7 +269,8 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
         const int64_t count = std::min(block_rows, rows.count() - first);
         const std::vector<double> k = rows.load(inputs.k, first, count), v = rows.load(inputs.v, first, count);
         for (int64_t i = 0; i < count; ++i) {
-          if (config.gate == GATE_TOKEN || config.gate == GATE_CHANNEL || (config.gate == GATE_HEAD && first + i == 0)) {
+          if (config.gate == GATE_TOKEN || config.gate == GATE_CHANNEL ||
+              (config.gate == GATE_HEAD && first + i == 0)) {
             rows.decays(first + i, decays);
           }
           state.add(&k[static_cast<size_t>(i * dims)], &v[static_cast<size_t>(i * values)],

@@ -1,5 +1,5 @@
-// The oracle: the recurrence of kernels/linear.h in double precision, token by token, on host threads. It shares no code
-// with any kernel.
+// The oracle: the recurrence of kernels/linear.h in double precision, token by token, on host threads. It shares no
+// code with any kernel.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct LinearRow {
 /// Answers, and how far a kernel's may be from them (the derivation is in the definition).
 struct LinearReference {
   std::vector<LinearRow> rows;
-  std::vector<double> o, o_allowed;                                        // rows x value_dim
-  std::vector<double> state, state_allowed, key_sum, key_sum_allowed;      // the final ones, as LinearTensors has them
+  std::vector<double> o, o_allowed;                                    // rows x value_dim
+  std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // the final ones, as LinearTensors has them
 };
 
 /// All rows go through the recurrence; `most_rows` of them, drawn with `seed`, are answered, among them the first and

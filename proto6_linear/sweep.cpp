@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/axes.h"
+#include "proto6_linear/feature.h"
 
 namespace attn {
 namespace {
@@ -14,14 +15,16 @@ const std::vector<std::string> dtypes = {"f32", "f16", "bf16"};
 std::vector<AxisInfo> linear_axes() {
   return {
       {"variant",
-       "phases: a launch for states, a scan, a launch for outputs; fused: one pass; recurrent: token by token, for decode; "
+       "phases: a launch for states, a scan, a launch for outputs; fused: one pass; recurrent: token by token, for "
+       "decode; "
        "softmax: the project's fastest attention kernel, for comparison",
        {"phases", "fused", "recurrent", "softmax"},
        0,
        0,
        1},
       {"scan",
-       "how phases turns what chunks add into the state before each: copied to the host and back; in passes; in one pass "
+       "how phases turns what chunks add into the state before each: copied to the host and back; in passes; in one "
+       "pass "
        "that looks back",
        {"host", "passes", "lookback", "none"},
        0,
@@ -60,9 +63,9 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {
-    for (Axis& axis : Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}),
-                            integers("q_len", {4096}), integers("head_dim", {64}),
-                            texts("dtype", {cuda ? "bf16" : "f32"})}) {
+    for (Axis& axis :
+         Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}),
+               integers("head_dim", {64}), texts("dtype", {cuda ? "bf16" : "f32"})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -73,29 +76,28 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis one_batch = integers("batch", {1});
   // From which length on: the searches begin with these cases.
   const Axis beside = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
-  for (const int64_t head_dim : {64, 128}) {
-    add({beside, lookback, one_batch, start, integers("head_dim", {head_dim}), integers("causal", {1, 0})});
-  }
+  add({beside, lookback, one_batch, start, integers("causal", {1, 0})});
+  add({beside, lookback, one_batch, start, wide});
   add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
   add({beside, lookback, one_batch, start, texts("dtype", {cuda ? "f16" : "bf16"})});
-  // Forms and scans.
-  add({both, all_scans, integers("head_dim", {64, 128})});
+  // The host's scan, of one head as in the published study; decode; lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
-  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {16384})});
+  const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
+  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  add({fused, one_batch, integers("q_len", {1024, 4096, 16384})});
   add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
-  const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
-  for (const int64_t head_dim : {64, 128}) {
-    add({phases, lookback, integers("head_dim", {head_dim}), chunks});
-    if (!cuda) add({fused, integers("head_dim", {head_dim}), integers("chunk", {16, 32, 64})});
-  }
-  // Lengths, gates, maps.
-  add({fused, one_batch, integers("q_len", {256, 1024, 4096, 16384})});
+  // Forms and scans, gates, maps, chunks.
+  add({both, all_scans, integers("head_dim", {64, 128})});
   add({both, lookback, texts("gate", {"none", "head", "token", "channel"})});
   add({fused, texts("feature", {"identity", "elu1"})});
   add({fused, texts("feature", {"elu1"}), integers("normalised", {0, 1})});
   add({both, lookback, integers("causal", {0})});
-  const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
-  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
+  for (const int64_t head_dim : {64, 128}) {
+    const Axis dims = integers("head_dim", {head_dim});
+    add({phases, lookback, dims, head_dim == 64 || cuda ? chunks : integers("chunk", {16, 64, 128})});
+    if (!cuda) add({fused, dims, integers("chunk", {16, 32, 64})});
+  }
   if (cuda) {
     // The rows of fla's records, without a gate and with one by head.
     const Axis gates = texts("gate", {"none", "head"});
@@ -129,8 +131,24 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({both, lookback, integers("state", {0, 1})});
   add({both, all_scans, one_batch, integers("heads", {1, 4}),
        integers("q_len", {1024, 4096, 16384, 65536, 262144, 1048576})});
-  add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}), integers("segments", {0, 1, 2, 4, 8, 32})});
+  add({fused, one_batch, integers("heads", {1, 2, 4}), integers("q_len", {65536}),
+       integers("segments", {0, 1, 2, 4, 8, 32})});
   return sweep;
+}
+
+FileOption feature_file() {
+  return {.name = feature_option,
+          .help = "a feature map of your own, of each element of Q and K: float feature(float x)",
+          .axes = [](const std::string& path) -> std::vector<Axis> {
+            return {texts("feature", {read_function(FunctionKind::feature, path).axis_value()})};
+          }};
+}
+
+Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
+  const bool cuda = device.is_cuda();
+  return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {cuda ? 4 : 1}),
+            integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
+            integers("normalised", {0, 1})}}};
 }
 
 void complete_linear(Case& config, const DeviceInfo& device) {
@@ -158,8 +176,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   otherwise("state", int64_t{variant == "recurrent"});
   otherwise("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has a
-  // state to write and read for each chunk.
+  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has
+  // a state to write and read for each chunk.
   const int64_t chunk = device.is_cuda() ? 64 : variant == "fused" ? 16 : 128;
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/attention/function_text.h"
+#include "common/attention/kernels/feature_oracle.h"
 #include "common/attention/kernels/mask_oracle.h"
 #include "common/attention/kernels/score_oracle.h"
 #include "common/base/error.h"
@@ -30,11 +31,16 @@ constexpr size_t most_bytes = size_t{1} << 20;  // of a file
 constexpr size_t most_message_bytes = 400;      // of what a compiler says, in a message of ours
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;  // of MaskOracle::visible_pairs
 
-std::string kind_name(FunctionKind kind) { return kind == FunctionKind::mask ? "mask function" : "score function"; }
+std::string kind_name(FunctionKind kind) {
+  return kind == FunctionKind::mask      ? "mask function"
+         : kind == FunctionKind::feature ? "feature map"
+                                         : "score function";
+}
 
 std::string wanted(FunctionKind kind) {
-  return kind == FunctionKind::mask ? "bool visible(int q, int k, const MaskContext& context)"
-                                    : "float score(float s, int q, int k, const ScoreContext& context)";
+  return kind == FunctionKind::mask      ? "bool visible(int q, int k, const MaskContext& context)"
+         : kind == FunctionKind::feature ? "float feature(float x)"
+                                         : "float score(float s, int q, int k, const ScoreContext& context)";
 }
 
 std::string shortened(std::string line) {
@@ -131,7 +137,9 @@ KeyRange bound_of(int q, const Context& context) {
 
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double) {
   const std::string dialect = device.is_cuda() ? "cuda.cu" : "cpu.cpp";
-  const std::string kind = function.kind == FunctionKind::mask ? "mask" : "score";
+  const std::string kind = function.kind == FunctionKind::mask      ? "mask"
+                           : function.kind == FunctionKind::feature ? "feature"
+                                                                    : "score";
   KernelSource source{.path = fmt::format("common/attention/kernels/{}_oracle.{}", kind, dialect),
                       .entry = kind + "_oracle"};
   source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
@@ -154,7 +162,10 @@ std::string UserFunction::header(bool in_double) const {
         "#pragma clang diagnostic error \"-Wreturn-type\"\n#pragma clang diagnostic error \"-Wuninitialized\"\n"
         "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n";
     if (kind == FunctionKind::mask) quiet += "using MaskContext = ScoreContext;\n";
-    behind += fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
+    if (kind != FunctionKind::feature) {
+      behind +=
+          fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
+    }
   }
   return fmt::format("#include \"common/kernel/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}", in_double ? "math_double" : "math",
                      work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet, shown, text, behind);
@@ -229,6 +240,22 @@ ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const U
     encoder.dispatch(*rows->pipeline.kernel, {groups}, oracle_threads, 0, params);
     rows->on.submit(encoder);
     rows->scores.download(scores.data(), scores.size_bytes());
+  };
+}
+
+std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
+                                                        const UserFunction& function) {
+  const Pipeline& pipeline = pipelines.get(function_oracle(device.info(), function, true));
+  return [&device, &pipeline](std::span<double> values) {
+    if (values.empty()) return;
+    Buffer buffer(device, values.size_bytes());
+    buffer.upload(values.data(), values.size_bytes());
+    const FeatureOracleParams params{static_cast<double*>(buffer.data()), static_cast<int>(values.size())};
+    CommandEncoder encoder;
+    const auto groups = static_cast<uint32_t>((values.size() + oracle_threads - 1) / oracle_threads);
+    encoder.dispatch(*pipeline.kernel, {device.info().is_cuda() ? groups : 1}, oracle_threads, 0, params);
+    device.submit(encoder);
+    buffer.download(values.data(), values.size_bytes());
   };
 }
 

@@ -1,10 +1,12 @@
-// Score and mask functions that somebody else wrote: their text for kernels, what is refused before anything runs, and
-// the oracle's evaluation of them on the device. docs/score_functions.md says what a text may use.
+// Score functions, mask functions and feature maps that somebody else wrote: their text for kernels, what is refused
+// before anything runs, and the oracle's evaluation of them on the device. docs/score_functions.md says what a text may
+// use.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -14,7 +16,8 @@
 
 namespace attn {
 
-enum class FunctionKind { score, mask };
+/// A feature map is linear attention's: float feature(float x), of each element of Q and K.
+enum class FunctionKind { score, mask, feature };
 
 /// Text and name of a function.
 struct UserFunction {
@@ -49,6 +52,11 @@ KernelSource function_oracle(const DeviceInfo& device, const UserFunction& funct
 /// A score function for the oracle: the device applies it in double precision. It holds on to `device` and `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
+
+/// A feature map for the oracle: applies it to numbers in place, on the device, in double precision. From one thread at
+/// a time. It holds on to `device` and `pipelines`.
+std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
+                                                        const UserFunction& function);
 
 /// A mask function for the oracle. The device evaluates it in float, as kernels do: a pair is seen or it is not. It
 /// holds on to `device` and `pipelines`.

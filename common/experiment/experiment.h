@@ -71,8 +71,8 @@ struct ExperimentSpec {
   /// The compared axes are tile and variant, and `complete` knows the best: it alone runs where the command line leaves
   /// one shape and names no tile. False: all of them run.
   bool default_tile = true;
-  /// Naming one of these axes narrows the sweep to its blocks that name no other of them: who asks for one modifier does
-  /// not get them all.
+  /// Naming one of these axes narrows the sweep to its blocks that name no other of them: who asks for one modifier
+  /// does not get them all.
   std::set<std::string> narrowing_axes = {};
   /// What the experiment claims, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};

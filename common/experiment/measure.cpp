@@ -136,7 +136,8 @@ int Experiment::State::launches_per_sample(const Trial& trial) {
 
 void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   // What the host does is timed apart: its scope is another.
-  const auto of_host = std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
+  const auto of_host =
+      std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
   if (of_host != trials.begin() && of_host != trials.end()) {
     std::vector<Trial> host(std::make_move_iterator(of_host), std::make_move_iterator(trials.end()));
     trials.erase(of_host, trials.end());

@@ -11,7 +11,8 @@ extern "C" void chunk_h(const ChunkParams* params, const Threadgroup* group) {
   steps.clear();
   for_steps(place.first, place.first + place.rows, [&](int first, int rows) INLINE_LAMBDA { steps.add(first, rows); });
   const long long index = state_index(number, params->heads, head);
-  steps.write(params->states + index * HEAD_DIM * VALUE_DIM, NORMALISED ? params->key_sums + index * HEAD_DIM : nullptr);
+  steps.write(params->states + index * HEAD_DIM * VALUE_DIM,
+              NORMALISED ? params->key_sums + index * HEAD_DIM : nullptr);
   constexpr int width = GATE == GATE_CHANNEL ? HEAD_DIM : 1;
   for (int d = 0; GATE != GATE_NONE && d < width; ++d) params->decays[index * width + d] = steps.logs[d];
 }

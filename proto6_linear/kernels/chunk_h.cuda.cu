@@ -26,6 +26,8 @@ constexpr int ROW_TILES = layout.row_tiles, COLUMN_UNITS = layout.column_units;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int K_UNITS = layout.k_columns / UNIT, V_UNITS = layout.stage_v_columns / UNIT;
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
+// Threadgroups that registers are to leave room for.
+constexpr int THREADGROUPS = HEAD_DIM > 128 ? 1 : GATE == GATE_CHANNEL || NORMALISED ? 3 : 4;
 constexpr bool WEIGHED = GATE == GATE_HEAD || GATE == GATE_TOKEN;
 
 struct ChunkH {
@@ -184,7 +186,7 @@ struct ChunkH {
           const int column = first_unit * 16 + group * 8 + 2 * quarter;
           if (column >= VALUE_DIM) continue;
           const float* const pair = s[tile][group] + 2 * r;
-          *reinterpret_cast<float2*>(target + column) = make_float2(pair[0], pair[1]);
+          __stcg(reinterpret_cast<float2*>(target + column), make_float2(pair[0], pair[1]));
         }
         if constexpr (NORMALISED) {
           if (first_pass && column_warp == 0 && quarter == 0) p.key_sums[state * HEAD_DIM + row] = z[tile][2 * r];
@@ -249,6 +251,7 @@ struct ChunkH {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(phases_threads) chunk_h(const __grid_constant__ ChunkParams p) {
+extern "C" __global__ void __launch_bounds__(phases_threads, THREADGROUPS)
+    chunk_h(const __grid_constant__ ChunkParams p) {
   ChunkH(p).run();
 }

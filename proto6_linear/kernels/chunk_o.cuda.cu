@@ -497,7 +497,9 @@ struct ChunkO {
         const float* const pair = o[tile] + 2 * r;
         const int column = first_column + tile * 8 + 2 * quarter;
         float* const target = static_cast<float*>(p.o) + base + column;
-        if (there && column < VALUE_DIM) *reinterpret_cast<float2*>(target) = make_float2(pair[0] * by, pair[1] * by);
+        if (there && column < VALUE_DIM) {
+          __stcg(reinterpret_cast<float2*>(target), make_float2(pair[0] * by, pair[1] * by));
+        }
       }
     } else {
       UNROLL for (int tile = 0; tile < VALUE_TILES; tile += 4) {

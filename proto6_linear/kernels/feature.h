@@ -1,6 +1,6 @@
 // Feature map hook: the function that is applied to each element of q and k, as float. This file is the identity; a
-// caller puts another text in its place (KernelSource::includes["proto6_linear/kernels/feature.h"]), one of features/ or
-// a user's. A kernel includes it within no namespace, behind the header of its dialect.
+// caller puts another text in its place (KernelSource::includes["proto6_linear/kernels/feature.h"]), one of features/
+// or a user's. A kernel includes it within no namespace, behind the header of its dialect.
 #pragma once
 
 /// False in every other text.

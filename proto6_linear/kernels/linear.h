@@ -6,9 +6,9 @@
 //   S_t = decay_t S_{t-1} + f(k_t) v_t^T        z_t = decay_t z_{t-1} + f(k_t)
 //   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), 0 where that is 0 / 0
 //
-// (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al. 2024.)
-// Without CAUSAL every o_t reads the state behind the last token, and there is no gate. A token's decay is at most 1 and
-// stands as its natural logarithm; it applies to what the token finds, not to the token itself.
+// (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al.
+// 2024.) Without CAUSAL every o_t reads the state behind the last token, and there is no gate. A token's decay is at
+// most 1 and stands as its natural logarithm; it applies to what the token finds, not to the token itself.
 //
 // Function constants of all kernels: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of q, k, v), OUT_TYPE (of
 // o), as far as they read them, and CHUNK where they work in chunks. An unused constant does not compile.
@@ -36,8 +36,8 @@ struct LinearParams {
   /// [sequences, heads, HEAD_DIM, VALUE_DIM], and of z [sequences, heads, HEAD_DIM]. Null: zeros, or nobody wants it.
   const float *initial_state, *initial_key_sum;
   float *final_state, *final_key_sum;
-  /// Of sequences of unlike lengths, which lie one after the other in batch 0: the first row of each, and behind them the
-  /// number of rows, [sequences + 1]. Null: sequence s is batch s, and has `tokens` rows.
+  /// Of sequences of unlike lengths, which lie one after the other in batch 0: the first row of each, and behind them
+  /// the number of rows, [sequences + 1]. Null: sequence s is batch s, and has `tokens` rows.
   const int* starts;
   int sequences, heads;
   int tokens;  // of the longest sequence
@@ -62,20 +62,21 @@ struct ChunkParams : LinearParams {
   int chunks;       // numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
   float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
   float* key_sums;  // [chunks, heads, HEAD_DIM] where NORMALISED, of z as `states` of S
-  float* decays;    // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
+  float*
+      decays;  // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
 };
 
-/// Of the cpu's scans, and of its fused form: a sequence's chunks in spans of span_chunks, `spans` for the longest. Span i
-/// of sequence s has number s * spans + i, and nothing to do where the sequence is shorter (but for span 0 of an empty
-/// sequence, whose final state is the initial one).
+/// Of the cpu's scans, and of its fused form: a sequence's chunks in spans of span_chunks, `spans` for the longest.
+/// Span i of sequence s has number s * spans + i, and nothing to do where the sequence is shorter (but for span 0 of an
+/// empty sequence, whose final state is the initial one).
 ///
 /// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): threadgroup z does SCAN_ROWS rows of S and z,
 /// which do not depend on other rows. What looks back takes its span from a ticket, so that all spans before it have
 /// begun; DELAY is 0, or in tests the turns that every second span waits before it says what it has.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// Of spans, as states and key_sums are of chunks: what the span adds; of `scan` with PASS_STARTS then the state before
-  /// it. span_decays: logarithms, by any gate [span numbers, heads, HEAD_DIM]. Null with one span.
+  /// Of spans, as states and key_sums are of chunks: what the span adds; of `scan` with PASS_STARTS then the state
+  /// before it. span_decays: logarithms, by any gate [span numbers, heads, HEAD_DIM]. Null with one span.
   float *span_states, *span_key_sums, *span_decays;
   /// Of what looks back: the state behind each span; a SpanFlag for each [span number, heads, slice of rows]; tickets
   /// [slices, heads]. Flags and tickets are 0 when the launch begins.
@@ -124,7 +125,8 @@ EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LinearParams& p, int numbe
   }
   const SequenceRows rows = rows_of_sequence(p, sequence, chunk);
   const int i = number - rows.first_chunk, left = rows.rows - i * chunk;
-  return {sequence, i, rows.first_chunk, rows.batch, rows.first + i * chunk, left < 0 ? 0 : left < chunk ? left : chunk};
+  return {
+      sequence, i, rows.first_chunk, rows.batch, rows.first + i * chunk, left < 0 ? 0 : left < chunk ? left : chunk};
 }
 
 /// Index of a chunk's or span's state of a head, in states, times HEAD_DIM in key_sums.

@@ -60,7 +60,9 @@ struct ChunkHLayout {
         slice_sums(0),
         sum(0),
         bytes(0) {
-    if (column_units > 16 / row_tiles) column_units = 16 / row_tiles;
+    // 64 registers of sums leave room for four threadgroups; wide heads would pass over their tokens too often.
+    const int most = head_dim > 128 ? 16 : 8;
+    if (column_units > most / row_tiles) column_units = most / row_tiles;
     pass_columns = 16 * column_units * column_warps;
     passes = (v_columns + pass_columns - 1) / pass_columns;
     stages = blocks;

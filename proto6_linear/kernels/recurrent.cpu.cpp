@@ -25,6 +25,10 @@ constexpr int vectors_of(int most) {
 constexpr int VECTORS = vectors_of(VECTOR_REGISTERS / 4), BLOCK = VECTORS * lanes;
 constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // 2 KiB: what the hardware does not see coming in time
 
+[[maybe_unused]] INLINE void map(float* row, const void* data) {
+  VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);
+}
+
 /// Where the rows of a state come from and go to, either of which may be nowhere, and what all tokens have.
 struct State {
   const float* from;
@@ -95,7 +99,8 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
   const long long index = (static_cast<long long>(sequence) * p.heads + head) * HEAD_DIM;
   float* const memory = reinterpret_cast<float*>(group->memory);
   float *const o = memory + layout.o, *const q = memory + layout.q, *const k = memory + layout.k;
-  float *const v = memory + layout.v, *const decays = memory + layout.decays, *const divisors = memory + layout.divisors;
+  float *const v = memory + layout.v, *const decays = memory + layout.decays,
+               *const divisors = memory + layout.divisors;
   float *const state = memory + layout.state, *const sums = memory + layout.key_sum;
 
   const auto offset = [&](const TensorStrides& strides, int row) INLINE_LAMBDA {
@@ -117,8 +122,8 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
       }
       divisors[t] = 0;
       if constexpr (!FEATURE_IS_IDENTITY) {
-        VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) q[t * HEAD_DIM + d] = feature(q[t * HEAD_DIM + d], p.feature_data);
-        VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) k[t * HEAD_DIM + d] = feature(k[t * HEAD_DIM + d], p.feature_data);
+        map(q + t * HEAD_DIM, p.feature_data);
+        map(k + t * HEAD_DIM, p.feature_data);
       }
       if constexpr (GATE == GATE_CHANNEL) {
         const float* const logs = p.gate + offset(p.gate_strides, begin + t);

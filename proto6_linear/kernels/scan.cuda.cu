@@ -84,8 +84,8 @@ struct Item {
     if (of_sum) {
       sums[at(number)] = value.x[0];
     } else {
-      *reinterpret_cast<float4*>(states + at(number) * VALUE_DIM + column) =
-          make_float4(value.x[0], value.x[1], value.x[2], value.x[3]);
+      __stcg(reinterpret_cast<float4*>(states + at(number) * VALUE_DIM + column),
+             make_float4(value.x[0], value.x[1], value.x[2], value.x[3]));
     }
   }
 

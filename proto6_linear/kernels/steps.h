@@ -6,9 +6,9 @@
 //   outputs O[i]     = q_i S + A[i] V    broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
 //   update  S[d]     = S[d] decay + K^T V  broadcast k, rows of V
 //
-// Decays are multiplied up token by token, each at most 1: no quotient of decays is ever taken, so nothing overflows, and
-// what underflows has decayed. A head's or token's gate multiplies rows and scores; a channel's multiplies each key in
-// its own lane on the way to every later query of the step (STEP is short then).
+// Decays are multiplied up token by token, each at most 1: no quotient of decays is ever taken, so nothing overflows,
+// and what underflows has decayed. A head's or token's gate multiplies rows and scores; a channel's multiplies each key
+// in its own lane on the way to every later query of the step (STEP is short then).
 #pragma once
 
 #include "common/kernel/cpu.h"
@@ -32,14 +32,17 @@ using Floats = Vector<float, VECTOR_WIDTH>;
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
 /// c[r][v] = c[r][v] * factors[r] + sum over i < depth of a[r * a_row + i * a_step] * b[i][v], or the sum alone where
-/// `factors` is null.
+/// `factors` is null. Without a gate all factors are 1.
 template <int ROWS, int VECTORS>
 NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, const float* a, long a_row, long a_step,
                                 const float* b, long b_step, int depth) {
   Floats acc[ROWS][VECTORS] = {};
   if (factors) {
     UNROLL for (int r = 0; r < ROWS; ++r) {
-      UNROLL for (int v = 0; v < VECTORS; ++v) acc[r][v] = load<Floats>(c + r * c_step + v * VECTOR_WIDTH) * factors[r];
+      UNROLL for (int v = 0; v < VECTORS; ++v) {
+        acc[r][v] = load<Floats>(c + r * c_step + v * VECTOR_WIDTH);
+        if (GATE != GATE_NONE) acc[r][v] *= factors[r];
+      }
     }
   }
   // One pointer serves three rows, which are reached by multiples of a_row.
@@ -61,8 +64,8 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
   }
 }
 
-/// Asks for the rows that the next step reads and writes, a few at a time beside each register tile: what a step reads is
-/// too much to wait for at once, and too short for the hardware to foresee.
+/// Asks for the rows that the next step reads and writes, a few at a time beside each register tile: what a step reads
+/// is too much to wait for at once, and too short for the hardware to foresee.
 struct Ahead {
   static constexpr int line = 64, most = 4;
 
@@ -121,13 +124,14 @@ struct Product {
   template <int VECTORS>
   INLINE void tile(int row, int column, int rows_of_tile, int depth_of_tile) const {
     ahead.ask(AHEAD_ROWS);
-    (rows_of_tile == TILE_ROWS ? multiply_add_tile<TILE_ROWS, VECTORS> : multiply_add_tile<TAIL_ROWS, VECTORS>)(
-        c + row * c_step + column, c_step, factors ? factors + row : nullptr, a + row * a_row, a_row, a_step,
-        b + column, b_step, depth_of_tile);
+    (rows_of_tile == TILE_ROWS
+         ? multiply_add_tile<TILE_ROWS, VECTORS>
+         : multiply_add_tile<TAIL_ROWS, VECTORS>)(c + row * c_step + column, c_step, factors ? factors + row : nullptr,
+                                                  a + row * a_row, a_row, a_step, b + column, b_step, depth_of_tile);
   }
 
-  /// TILE_ROWS if that ends with the last row or leaves enough for a tail tile, else a tail tile, which may reach beyond
-  /// the last row.
+  /// TILE_ROWS if that ends with the last row or leaves enough for a tail tile, else a tail tile, which may reach
+  /// beyond the last row.
   static INLINE int rows_of_tile(int left) {
     return left == TILE_ROWS || left >= TILE_ROWS + TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
   }
@@ -192,9 +196,8 @@ struct Steps {
     decays = memory + layout.decays;
     prefix = memory + layout.prefix;
     logs = memory + layout.logs;
-    const auto base = [&](const TensorStrides& strides) INLINE_LAMBDA {
-      return batch * strides.batch + head * strides.head;
-    };
+    const auto base = [&](const TensorStrides& strides)
+                          INLINE_LAMBDA { return batch * strides.batch + head * strides.head; };
     q_row = base(p.q_strides);
     k_row = base(p.k_strides);
     v_row = base(p.v_strides);
@@ -247,7 +250,8 @@ struct Steps {
 
   INLINE void map(float* row, float factor) const {
     if constexpr (!FEATURE_IS_IDENTITY) {
-      VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], p.feature_data);
+      const void* const data = p.feature_data;
+      VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);
     }
     if (factor == 1) return;
     for (int d = 0; d < DIMS; d += VECTOR_WIDTH) store(row + d, load<Floats>(row + d) * factor);

@@ -77,9 +77,11 @@ TEST_F(LinearCliTest, FindsTheCrossover) {
 }
 
 TEST_F(LinearCliTest, SaysInOneLineWhatIsWrong) {
-  for (const auto& [arguments, words] :
-       {std::pair{"--axis gate=row", "gate"}, {"--axis chunk=24", "chunk"}, {"--axis head_dim=100", "head_dim"},
-        {"--axis feature=gelu", "feature"}, {"--axis variant=naive", "variant"}}) {
+  for (const auto& [arguments, words] : {std::pair{"--axis gate=row", "gate"},
+                                         {"--axis chunk=24", "chunk"},
+                                         {"--axis head_dim=100", "head_dim"},
+                                         {"--axis feature=gelu", "feature"},
+                                         {"--axis variant=naive", "variant"}}) {
     const Outcome outcome = run_line(std::string(arguments) + " --dry-run");
     EXPECT_EQ(outcome.status, 2) << arguments;
     EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;

@@ -1,5 +1,5 @@
-// The kernels for a Hopper GPU, compiled without one, with the constants that the host gives them. The kernels' heads say what
-// compiles without spills.
+// The kernels for a Hopper GPU, compiled without one, with the constants that the host gives them. The kernels' heads
+// say what compiles without spills.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
 #include "proto6_linear/launch.h"
+#include "proto6_linear/tests/linear_mutations.h"
 
 namespace attn {
 namespace {
@@ -23,8 +25,8 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
     bool normalised, causal;
     const char* feature;
   };
-  for (const Shape& shape : {Shape{bf16, 16, 16, GATE_NONE, false, true, "relu"},
-                             Shape{f32, 24, 40, GATE_CHANNEL, true, true, "elu1"}}) {
+  for (const Shape& shape :
+       {Shape{bf16, 16, 16, GATE_NONE, false, true, "relu"}, Shape{f32, 24, 40, GATE_CHANNEL, true, true, "elu1"}}) {
     for (const auto& [variant, scan] :
          {std::pair{"phases", "passes"}, {"phases", "lookback"}, {"fused", "none"}, {"recurrent", "none"}}) {
       LinearConfig config;
@@ -48,6 +50,13 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
         EXPECT_NO_THROW(compiler_->compile(launch.source, {})) << launch.source.key();
       }
     }
+  }
+}
+
+// On a GPU the tests run them; here they only have to be what a kernel's text has.
+TEST(LinearMutationTest, AreOfTheTexts) {
+  for (const test::LinearMutation& mutation : test::linear_mutations(true)) {
+    EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
   }
 }
 

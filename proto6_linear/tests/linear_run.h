@@ -12,22 +12,33 @@
 
 namespace attn {
 
+/// The case in another form. The fused kernel of a GPU takes 16 bits, and chunks of 64.
+inline LinearCase in_form(LinearCase config, const std::string& variant, const std::string& scan = "none") {
+  LinearConfig& linear = config.linear;
+  linear.variant = variant;
+  linear.scan = scan;
+  if (variant == "recurrent") linear.chunk = 0;
+  if (variant != "fused" || !test::on_cuda) return config;
+  linear.chunk = 64;
+  if (linear.dtype == DType::f32) linear.dtype = DType::bf16;
+  linear.out_dtype = linear.dtype;
+  return config;
+}
+
 /// Two ragged sequences and an empty one, of several chunks with a rest; odd widths.
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
   LinearCase config;
   LinearConfig& linear = config.linear;
-  linear.variant = variant;
-  linear.scan = variant == "phases" ? scan : "none";
   linear.sequences = 3;
   linear.heads = 2;
   linear.tokens = 150;
   linear.ragged = true;
   linear.head_dim = 24;
   linear.value_dim = 40;
-  linear.chunk = variant == "recurrent" ? 0 : 32;
+  linear.chunk = 32;
   config.with_state = true;
   config.layout = Layout::bshd;
-  return config;
+  return in_form(config, variant, variant == "phases" ? scan : "none");
 }
 
 /// As it is when a case says it: all rows are counted, and a sum of both signs is no divisor.
@@ -71,7 +82,7 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
 }
 inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);
-  return run_linear(whole, std::make_shared<SharedInputs>(test::device(), whole, 7), cache);
+  return run_linear(whole, std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7), cache);
 }
 
 /// What is wrong with a case; empty where nothing is.
@@ -97,11 +108,7 @@ inline std::vector<LinearCase> forms(const LinearCase& config) {
                                       {"phases", "host"},
                                       {"fused", "none"},
                                       {"recurrent", "none"}}) {
-    LinearCase one = config;
-    one.linear.variant = variant;
-    one.linear.scan = scan;
-    const bool recurrent = one.linear.variant == "recurrent";
-    if (recurrent) one.linear.chunk = 0;
+    const LinearCase one = in_form(config, variant, scan);
     if (!linear_plan(completed(one).linear, test::device().info(), true).unable.empty()) continue;
     all.push_back(one);
   }

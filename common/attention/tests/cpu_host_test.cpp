@@ -162,9 +162,13 @@ TEST_P(Hosts, CompileEveryKernel) {
       {.name = "mask.cpp",
        .text = "bool visible(int q, int k) { return q > k; }",
        .kind = FunctionKind::mask,
+       .guarded = true},
+      {.name = "feature.cpp",
+       .text = "float feature(float x) { return x > 0 ? x : 0; }",
+       .kind = FunctionKind::feature,
        .guarded = true}};
   for (const UserFunction& function : functions) {
-    const KernelSource source = function_oracle(info_, function, function.kind == FunctionKind::score);
+    const KernelSource source = function_oracle(info_, function, function.kind != FunctionKind::mask);
     kernels.insert(source.path);
     EXPECT_NO_THROW(compiler->compile(source)) << function.name;
   }

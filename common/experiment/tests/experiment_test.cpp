@@ -425,6 +425,61 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   EXPECT_EQ(measurement(10, 16)["status"], "wrong");
 }
 
+// Cases that are compared may be of both kinds: launches, and work of the host.
+TEST_F(ExperimentTest, CasesOfTheHostBesideLaunches) {
+  const auto plan = spec_.plan;
+  spec_.plan = [plan](const Case& config, const Setting& setting) {
+    Plan found = plan(config, setting);
+    found.host = tile_is(config, 32);
+    return found;
+  };
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32,64"}, [](Experiment& lab) {
+    EXPECT_EQ(lab.groups().size(), 1u);
+    for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+    return lab.conclude({});
+  });
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const auto& [tile, scope] : {std::pair{16, "device_hot"}, {32, "host"}, {64, "device_hot"}}) {
+    const Json record = measurement(8, tile);
+    EXPECT_EQ(record["status"], "ok") << record;
+    EXPECT_EQ(record["time"][0]["scope"], scope) << tile;
+  }
+}
+
+// What a body asks for on its way: each with a share of the budget, and in a replay too.
+TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
+  size_t steps_taken = 0;
+  const auto body = [&](Experiment& lab) {
+    if (lab.wants("tile32")) {
+      std::vector<Case> pair = lab.groups().front();
+      for (const int64_t n : {8, 16}) {
+        for (Case& config : pair) config.set("n", n), config.set("m", n);
+        lab.measure(lab.verify(pair), 0.1);
+        const size_t before = lab.comparisons().size();
+        lab.compare({{"tile32", pair.at(0), pair.at(1)}}, 0.1);
+        steps_taken += lab.comparisons().size() - before;
+      }
+    }
+    return lab.conclude(conclude(spec_.claims({}), lab.results(), lab.comparisons()));
+  };
+  Outcome outcome = run({"--axis", "n=64", "--axis", "tile=16,32"}, body);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(steps_taken, 2u);
+  ASSERT_EQ(findings().size(), 2u);
+  EXPECT_EQ(measurements().size(), 4u) << "the body leaves the selection to itself";
+
+  steps_taken = 0;
+  outcome = run({"--replay", findings()[1]["id"].get<std::string>()}, body);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(steps_taken, 2u);
+  EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
+
+  steps_taken = 0;
+  run({"--axis", "n=32", "--axis", "tile=16,32", "--only", "verify"}, body);
+  EXPECT_EQ(steps_taken, 0u) << "nothing is measured";
+}
+
 TEST_F(ExperimentTest, EveryStatusIsRecorded) {
   world.on_make = [](const Case& config) {
     const int64_t n = config.integer("n");

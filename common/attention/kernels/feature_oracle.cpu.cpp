@@ -1,0 +1,15 @@
+// The feature map on numbers, for the oracle. Its text comes with `double` for `float` (math_double.h).
+//
+// Grid: one threadgroup.
+#include "common/attention/kernels/feature_oracle.h"
+
+#include "common/kernel/cpu.h"
+
+namespace {
+#include "common/attention/kernels/user_feature.h"
+}
+#undef float
+
+extern "C" void feature_oracle(const FeatureOracleParams* params, const Threadgroup*) {
+  for (int i = 0; i < params->count; ++i) params->values[i] = feature(params->values[i]);
+}

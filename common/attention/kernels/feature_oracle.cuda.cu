@@ -1,0 +1,17 @@
+// The feature map on numbers, for the oracle. Its text comes with `double` for `float` (math_double.h).
+//
+// Grid: as many threads as numbers, or more.
+//
+// Checked: feature_oracle[] without spills
+#include "common/attention/kernels/feature_oracle.h"
+#include "common/kernel/cuda.h"
+
+namespace {
+#include "common/attention/kernels/user_feature.h"
+}
+#undef float
+
+extern "C" __global__ void feature_oracle(const __grid_constant__ FeatureOracleParams p) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < p.count) p.values[i] = feature(p.values[i]);
+}
