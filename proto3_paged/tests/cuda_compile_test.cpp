@@ -3,6 +3,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
@@ -32,8 +33,14 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
 TEST_F(PagedCudaCompileTest, Modifiers) {
   using enum DType;
   const Modifiers all{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100};
-  for (const Modifiers& modifiers : {Modifiers{.alibi = true}, Modifiers{.window_left = 100}, all}) {
-    for (const auto& [dtype, cache_dtype] : {std::pair{f32, f32}, {f16, f16}, {bf16, bf16}, {bf16, int8}}) {
+  struct Combination {
+    Modifiers modifiers;
+    std::vector<std::pair<DType, DType>> dtypes;  // of Q and of the cache
+  };
+  for (const auto& [modifiers, dtypes] : {Combination{{.alibi = true}, {{bf16, bf16}}},
+                                          {{.window_left = 100}, {{bf16, bf16}, {bf16, int8}}},
+                                          {all, {{f32, f32}, {f16, f16}, {bf16, bf16}, {bf16, int8}}}}) {
+    for (const auto& [dtype, cache_dtype] : dtypes) {
       for (const int64_t q_len : {1, 4}) {
         const PagedConfig config{.decode = compiled_config(dtype, cache_dtype, q_len), .modifiers = modifiers};
         const AttentionHooks hooks = paged_hooks(config).value();
