@@ -426,21 +426,28 @@ Json HostScanProblem::values() const {
 
 namespace {
 
-/// The inputs of the last case, if another needs the same.
-std::shared_ptr<SharedInputs> shared_inputs(std::weak_ptr<SharedInputs>& last, Experiment& lab, const LinearCase& one) {
-  std::shared_ptr<SharedInputs> inputs = last.lock();
-  if (!inputs || !one.same_inputs(inputs->config)) {
-    inputs = std::make_shared<SharedInputs>(lab.device(), lab.pipelines(), one, lab.seed());
-    last = inputs;
+/// The inputs that problems still have, for others that need the same. Only the problems keep them alive: when the last
+/// of a shape goes, so do they.
+class KnownInputs {
+ public:
+  std::shared_ptr<SharedInputs> of(Experiment& lab, const LinearCase& one) {
+    std::erase_if(known_, [](const std::weak_ptr<SharedInputs>& inputs) { return inputs.expired(); });
+    for (const std::weak_ptr<SharedInputs>& inputs : known_) {
+      if (auto found = inputs.lock(); found && one.same_inputs(found->config)) return found;
+    }
+    auto made = std::make_shared<SharedInputs>(lab.device(), lab.pipelines(), one, lab.seed());
+    known_.push_back(made);
+    return made;
   }
-  return inputs;
-}
+
+ private:
+  std::vector<std::weak_ptr<SharedInputs>> known_;
+};
 
 }  // namespace
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> linear_problems() {
-  // Only the problems keep the inputs alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<SharedInputs>(), last_flash = std::weak_ptr<FlashInputs>()](
+  return [known = KnownInputs(), last_flash = std::weak_ptr<FlashInputs>()](
              Experiment& lab, const Case& config, const Plan&) mutable -> std::unique_ptr<Problem> {
     const LinearCase one = LinearCase::from(config, lab.files());
     if (one.softmax) {
@@ -452,14 +459,14 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> l
       }
       return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, flash);
     }
-    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), shared_inputs(last, lab, one), one);
+    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one);
   };
 }
 
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> host_scan_problems() {
-  return [last = std::weak_ptr<SharedInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
+  return [known = KnownInputs()](Experiment& lab, const Case& config, const Plan&) mutable {
     const LinearCase one = LinearCase::from(config, lab.files());
-    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), shared_inputs(last, lab, one), one);
+    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one);
   };
 }
 
