@@ -27,7 +27,8 @@ int64_t tiles_of(const DecodeConfig& config, const DeviceInfo& device) {
 }
 
 /// What the cuda kernel takes of a multiprocessor: the most buffers of keys, up to four, that leave room for two
-/// threadgroups; else that leave room for one.
+/// threadgroups; else that leave room for one. A block of 8-bit keys takes longer to compute than to copy: there three
+/// threadgroups hide each other's latency, where registers allow it.
 struct CudaShare {
   int64_t stages, bytes, threadgroups;
 };
@@ -41,7 +42,9 @@ CudaShare cuda_share(const DecodeConfig& config, const DeviceInfo& device) {
                               static_cast<int>(size_bytes(config.cache_dtype)));
     return {stages, layout.bytes, std::clamp<int64_t>(memory / (layout.bytes + reserved), 1, most_threadgroups)};
   };
-  for (const int64_t threadgroups : {2, 1}) {
+  const bool room_for_three =
+      has_scales(config.cache_dtype) && tile_rows(config, device) == 8 && config.shape.head_dim <= 128;
+  for (int64_t threadgroups = room_for_three ? 3 : 2; threadgroups >= 1; --threadgroups) {
     for (int64_t stages = 4; stages >= 2; --stages) {
       if (stages == 2 && threadgroups == 1) break;
       if (const CudaShare share = with(stages); memory / (share.bytes + reserved) >= threadgroups) return share;

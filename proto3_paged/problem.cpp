@@ -424,22 +424,42 @@ double PagedInputs::cache_error(const AttentionHooks* hooks) {
   return std::sqrt(error / size);
 }
 
+std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig& config_) {
+  const bool shared = config_.append == "none";
+  const std::string layout =
+      fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
+  if (shared) {
+    if (const auto found = caches_.find(layout); found != caches_.end()) return found->second;
+  }
+  auto made = std::make_shared<PagedCache>();
+  made->pages = page_table(config_);
+  made->k = scattered(device, config_, made->pages, k);
+  made->v = scattered(device, config_, made->pages, v);
+  made->table = uploaded(device, made->pages.pages);
+  if (has_scales(config_.decode.cache_dtype)) {
+    made->k_scales = scattered_scales(device, config_, made->pages, k_scales);
+    made->v_scales = scattered_scales(device, config_, made->pages, v_scales);
+  }
+  if (shared) caches_[layout] = made;
+  return made;
+}
+
+size_t PagedInputs::bytes() const {
+  size_t sum = 0;
+  for (const Tensor* tensor : {&q, &k, &v, &drawn_k_, &drawn_v_}) sum += tensor->bytes();
+  for (const auto& [layout, cache] : caches_) sum += cache->bytes();
+  return sum;
+}
+
 PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs,
                            const PagedConfig& config, std::optional<AttentionHooks> hooks)
     : device_(&device),
       inputs_(std::move(inputs)),
       config_(config),
-      pages_(page_table(config)),
+      cache_(inputs_->cache(device, config_)),
       hooks_(std::move(hooks)) {
   const auto rows =
       static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads * config.decode.shape.q_len);
-  k_ = scattered(device, config_, pages_, inputs_->k);
-  v_ = scattered(device, config_, pages_, inputs_->v);
-  table_ = uploaded(device, pages_.pages);
-  if (has_scales(config_.decode.cache_dtype)) {
-    k_scales_ = scattered_scales(device, config_, pages_, inputs_->k_scales);
-    v_scales_ = scattered_scales(device, config_, pages_, inputs_->v_scales);
-  }
   o_ = Buffer(device, rows * static_cast<size_t>(config.decode.shape.head_dim) * size_bytes(config.decode.out_dtype));
   lse_ = Buffer(device, rows * sizeof(float));
   if (hooks_) hook_buffer_ = uploaded(device, hooks_->data);
@@ -448,14 +468,14 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
               .lse = static_cast<float*>(lse_.data()),
               .q_strides = inputs_->q.strides(),
               .o_strides = inputs_->q.strides(),
-              .k = k_.data(),
-              .v = v_.data(),
+              .k = cache_->k.data(),
+              .v = cache_->v.data(),
               .k_strides = cache_strides(config_),
               .v_strides = cache_strides(config_),
-              .table = static_cast<const int*>(table_.data()),
-              .max_pages = pages_.max_pages,
-              .k_scales = static_cast<const float*>(k_scales_.data()),
-              .v_scales = static_cast<const float*>(v_scales_.data()),
+              .table = static_cast<const int*>(cache_->table.data()),
+              .max_pages = cache_->pages.max_pages,
+              .k_scales = static_cast<const float*>(cache_->k_scales.data()),
+              .v_scales = static_cast<const float*>(cache_->v_scales.data()),
               .lengths = static_cast<const int*>(inputs_->lengths_buffer.data()),
               .hook_data = hooks_ ? hook_buffer_.data() : nullptr,
               .new_k = inputs_->new_k_buffer.data(),
@@ -471,7 +491,7 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
     for (const int64_t length : inputs_->lengths) own.push_back(static_cast<int>(length - prefix));
     own_lengths_ = uploaded(device, own);
   } else if (config_.prefill) {
-    prefill_.emplace(device, pipelines, config_.decode, pages_.pool, hooks_ ? &*hooks_ : nullptr);
+    prefill_.emplace(device, pipelines, config_.decode, cache_->pages.pool, hooks_ ? &*hooks_ : nullptr);
   } else {
     launch_.emplace(device, pipelines, config_.decode, hooks_ ? &*hooks_ : nullptr);
   }
@@ -513,7 +533,7 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
     for (int64_t i = 0; i < shape.q_len; ++i) {
       const int64_t key = inputs_->lengths[static_cast<size_t>(b)] - shape.q_len + i;
       if (key < 0) continue;
-      const int64_t page = pages_.pages[static_cast<size_t>(b * pages_.max_pages + key / tokens)];
+      const int64_t page = cache_->pages.pages[static_cast<size_t>(b * cache_->pages.max_pages + key / tokens)];
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         visit(b, h, i, (page * strides.batch + h * strides.head + key % tokens * strides.row) * element);
       }
@@ -538,12 +558,12 @@ void PagedProblem::check_new_rows(Check& check) const {
     std::vector<double> want(inputs_->turned_k.begin() + at,
                              inputs_->turned_k.begin() + at + static_cast<int64_t>(dim));
     for (size_t d = 0; d < dim; ++d) allowed[d] = rounding * std::abs(want[d]) + floor;
-    device_->download(row.data.data(), static_cast<const char*>(k_.data()) + offset, row.bytes());
+    device_->download(row.data.data(), static_cast<const char*>(cache_->k.data()) + offset, row.bytes());
     row.load(0, got);
     check.merge(compare(got, want, allowed, name("k")));
     inputs_->new_v.load(at, want);
     std::ranges::fill(allowed, 0);
-    device_->download(row.data.data(), static_cast<const char*>(v_.data()) + offset, row.bytes());
+    device_->download(row.data.data(), static_cast<const char*>(cache_->v.data()) + offset, row.bytes());
     row.load(0, got);
     check.merge(compare(got, want, allowed, name("v")));
   });
@@ -569,7 +589,7 @@ void PagedProblem::poison() {
   const std::vector<std::byte> nan(
       static_cast<size_t>(config_.decode.shape.head_dim) * size_bytes(config_.decode.cache_dtype), std::byte{0xff});
   for_new_rows([&](int64_t, int64_t, int64_t, int64_t offset) {
-    for (Buffer* cache : {&k_, &v_})
+    for (Buffer* cache : {&cache_->k, &cache_->v})
       device_->upload(static_cast<char*>(cache->data()) + offset, nan.data(), nan.size());
   });
 }
@@ -582,9 +602,10 @@ std::vector<std::byte> PagedProblem::output() const {
 }
 
 std::vector<std::byte> PagedProblem::cache() const {
-  std::vector<std::byte> all(k_.bytes() + v_.bytes());
-  k_.download(all.data(), k_.bytes());
-  v_.download(all.data() + k_.bytes(), v_.bytes());
+  const Buffer &k = cache_->k, &v = cache_->v;
+  std::vector<std::byte> all(k.bytes() + v.bytes());
+  k.download(all.data(), k.bytes());
+  v.download(all.data() + k.bytes(), v.bytes());
   return all;
 }
 
@@ -628,24 +649,32 @@ Check PagedProblem::check() {
   check_new_rows(check);
   if (!(cascade_ ? cascade_->at_rest() : prefill_ ? prefill_->at_rest() : launch_->at_rest()))
     check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
-  for (const Buffer* buffer :
-       {&inputs_->q_buffer, &inputs_->lengths_buffer, &k_, &v_, &k_scales_, &v_scales_, &table_, &o_, &lse_}) {
+  for (const Buffer* buffer : {&inputs_->q_buffer, &inputs_->lengths_buffer, &cache_->k, &cache_->v, &cache_->k_scales,
+                               &cache_->v_scales, &cache_->table, &o_, &lse_}) {
     if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
   }
   return check;
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> paged_problems() {
-  // Only the problems keep the inputs alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<PagedInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const PagedConfig paged = PagedConfig::from(config);
-    std::shared_ptr<PagedInputs> inputs = last.lock();
-    if (!inputs || !paged.same_inputs(inputs->config)) {
-      inputs = std::make_shared<PagedInputs>(lab.device(), paged, lab.seed());
-      last = inputs;
-    }
-    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), inputs, paged, paged_hooks(paged));
-  };
+  constexpr size_t most_bytes = size_t{4} << 30;
+  return
+      [kept = std::vector<std::shared_ptr<PagedInputs>>()](Experiment& lab, const Case& config, const Plan&) mutable {
+        const PagedConfig paged = PagedConfig::from(config);
+        const auto found =
+            std::ranges::find_if(kept, [&](const auto& inputs) { return paged.same_inputs(inputs->config); });
+        if (found == kept.end()) {
+          kept.insert(kept.begin(), std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()));
+        } else {
+          std::rotate(kept.begin(), found, found + 1);
+        }
+        size_t bytes = 0;
+        for (size_t i = 0; i < kept.size(); ++i) {
+          bytes += kept[i]->bytes();
+          if (i > 0 && bytes > most_bytes) kept.resize(i);
+        }
+        return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), kept.front(), paged, paged_hooks(paged));
+      };
 }
 
 }  // namespace attn

@@ -73,9 +73,21 @@ std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 /// The work of a decoding window is that of the keys that some query sees.
 Plan paged_plan(const Case& config, const Setting& setting);
 
-/// Queries, keys and values of one shape, with the oracle's answer: what the cases of one comparison share.
+/// K and V of PagedInputs on the device, as a case wants them laid out; scales are empty but for a cache of 8 bits.
+struct PagedCache {
+  PageTable pages;
+  Buffer k, v, k_scales, v_scales, table;
+
+  size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
+};
+
+/// Queries, keys and values of one shape, with the oracle's answer: what cases of one shape share.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
+  /// Cases that only read their cache share those of one layout; one that appends has a cache of its own.
+  std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
+  /// Of tensors and shared caches, on host and device.
+  size_t bytes() const;
   /// The oracle's answer for each sequence, computed once for each name of hooks.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
   /// Of a cache of 8 bits: the root of the mean square by which the oracle's O errs where it reads the cache instead of
@@ -98,6 +110,7 @@ struct PagedInputs {
 
   Tensor drawn_k_, drawn_v_;  // of a cache of 8 bits, in f32
   std::map<std::string, std::vector<ReferenceRows>> references_;
+  std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // by layout
 };
 
 class PagedProblem : public Problem {
@@ -126,9 +139,9 @@ class PagedProblem : public Problem {
   Device* device_;
   std::shared_ptr<PagedInputs> inputs_;
   PagedConfig config_;
-  PageTable pages_;
+  std::shared_ptr<PagedCache> cache_;
   std::optional<AttentionHooks> hooks_;
-  Buffer k_, v_, k_scales_, v_scales_, table_, o_, lse_, hook_buffer_;
+  Buffer o_, lse_, hook_buffer_;
   Buffer turned_q_, turned_k_;  // of a chain
   std::optional<RopeLaunch> rope_;
   std::optional<AppendLaunch> append_;
@@ -139,7 +152,8 @@ class PagedProblem : public Problem {
   DecodeTensors tensors_;
 };
 
-/// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer.
+/// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer. Inputs of the last
+/// shapes, up to 4 GiB, are kept for the comparisons to come.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> paged_problems();
 
 }  // namespace attn

@@ -22,7 +22,7 @@ import peers_gpu as peers
 
 torch = peers.torch
 PAGE_SIZE = 16
-ROUNDS, LAUNCHES = 5, 15  # rounds of each row, and a peer's launches in a round
+ROUNDS, LAUNCHES = 3, 15  # rounds of each row, and a peer's launches in a round
 BEGIN, END = "<!-- peers-paged:begin -->\n", "<!-- peers-paged:end -->\n"
 # Sequences, tokens of each, query heads, key/value heads, head_dim.
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
@@ -36,8 +36,8 @@ def command(program, device, row, seconds, folder):
     """Of one run of ours, which measures all its kinds of cache."""
     axes = dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row), q_len=1, causal=1, dtype="bf16",
                 cache_dtype="bf16", page_size=f"0,{PAGE_SIZE}", append="none,fused", page_order="identity",
-                cache_layout="nhd", workers=0, reduce="last", lengths="equal", block_c=64, task="decode",
-                cascade=0, alibi=0, soft_cap=0, sinks=0, window_left=-1)
+                shared_pct=25, cache_layout="nhd", workers=0, reduce="last", lengths="equal", block_c=64,
+                task="decode", cascade=0, alibi=0, soft_cap=0, sinks=0, window_left=-1)
     return [str(program), "--device", device, "--json", "--quiet", "--budget", str(6 * seconds),
             "--measurements", str(folder / "measurements.jsonl"), "--out", str(folder / "findings.jsonl"),
             *(word for name, value in axes.items() for word in ("--axis", f"{name}={value}"))]
@@ -64,18 +64,23 @@ def cold_seconds(lines):
     return found, right
 
 
-def ours(*arguments):
-    run = subprocess.run(command(*arguments), stdout=subprocess.PIPE, text=True)
+def lines_of(command):
+    """What a run of ours prints."""
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if run.returncode not in (0, 1):
-        sys.exit(f"peers_paged: proto3_paged ended with status {run.returncode}")
-    return cold_seconds(run.stdout.splitlines())
+        sys.exit(f"{pathlib.Path(command[0]).name} ended with status {run.returncode}")
+    return run.stdout.splitlines()
+
+
+def ours(*arguments):
+    return cold_seconds(lines_of(command(*arguments)))
 
 
 class FlashAttention3(peers.Peer):
     """q is [batch, 1, heads, head_dim], caches are [batch or pages, tokens, heads, head_dim]."""
 
-    def __init__(self, function, q, k, v, **options):
-        self.run = lambda: first_of(function(q, k, v, causal=True, **options))
+    def __init__(self, function, q, k_cache, v_cache, **options):
+        self.run = lambda: first_of(function(q, k_cache, v_cache, causal=True, **options))
 
 
 class FlashInfer(peers.Peer):
@@ -142,9 +147,10 @@ def makers(fa3, row):
     return found
 
 
-def captured(fa3, flush, row):
+def captured(makers, flush, script="peers_paged"):
+    """The sides that can be made and captured, by name."""
     sides = {}
-    for name, make in makers(fa3, row).items():
+    for name, make in makers.items():
         try:
             side = make()
             side.capture(flush)
@@ -152,7 +158,7 @@ def captured(fa3, flush, row):
             sides[name] = side
         except Exception as error:  # not there, does not build, or does not take the row
             why = [*str(error).splitlines(), type(error).__name__][0]
-            print(f"peers_paged: {name} is left out: {why}", file=sys.stderr, flush=True)
+            print(f"{script}: {name} is left out: {why}", file=sys.stderr, flush=True)
     return sides
 
 
@@ -167,7 +173,7 @@ def figures(rounds):
 
 
 def measure(options, fa3, flush, row, folder):
-    sides = captured(fa3, flush, row)
+    sides = captured(makers(fa3, row), flush)
     answers = [side.output() for name, side in sides.items() if SIDES[name] != "append"]
     agree, rounds = all(peers.all_agree([answer], answers[0]) for answer in answers), []
     for turn in range(ROUNDS):

@@ -78,6 +78,13 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
     return None
 
 
+def scopes_of(record):
+    """Scopes in the order in which they tell a case's time: of what memory limits, with cold caches first."""
+    hot, cold = "device_hot", "device_cold"
+    memory = (record["work"] or {}).get("bound") == "memory"
+    return (cold, hot, "host") if memory else (hot, cold, "host")
+
+
 def rate(record):
     """TFLOPS with its interval by device time: (value, lo, hi); None where there is none."""
     time, work = time_of(record, ("device_hot", "device_cold")), record["work"]

@@ -127,13 +127,13 @@ struct Experiment::State {
   int exit_status() const;
 
   Experiment& lab;
-  const ExperimentSpec spec;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<PipelineCache> pipelines;
+  const ExperimentSpec spec;  // goes before the device: its `make` may keep buffers
   Options options;
   Progress progress;
   Json replayed;  // the record that --replay names, else null
   Json run;       // what a finding says of this run
-  std::unique_ptr<Device> device;
-  std::unique_ptr<PipelineCache> pipelines;
   std::vector<Claim> claims;
   std::vector<Hypothesis> hypotheses;  // of the claims
   std::optional<CacheFlush> flush;

@@ -5,12 +5,13 @@
 // copies of 16 bytes, which find the page of each row themselves; copies for the next tile are under way before the
 // present one ends. At a tile's end the teams' sums are added up (flash decoding: Dao et al. 2023).
 //
-// Caches of 8 bits are converted to the type of Q on their way to the tensor cores, exactly. The scale of a key's page
+// Caches of 8 bits are converted to f16 on their way to the tensor cores, exactly, which takes fewer instructions than
+// to bf16. Q of bf16 then becomes f16 too, each row divided by a power of 2, so that it fits. The scale of a key's page
 // multiplies its scores, that of V its weights.
 //
-// With APPENDS new keys and values come from their own tensors to the same buffers, where the team turns the keys, as all
-// threads turn the tile's queries. Of a sequence's tiles the first one's workers write them to the cache; no one reads
-// them there before the launch ends.
+// With APPENDS new keys and values come from their own tensors to the same buffers, where the team turns the keys, as
+// all threads turn the tile's queries. Of a sequence's tiles the first one's workers write them to the cache; no one
+// reads them there before the launch ends.
 //
 // Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
 //
@@ -18,11 +19,12 @@
 // BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (that of Q, or E4M3 or
 // INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
 // for), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED
-// (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`: a threadgroup
-// for each tile of the line, and layout.join_bytes.
+// (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's threadgroup
+// memory. The second launch, `decode_join`: a threadgroup for each tile of the line, and layout.join_bytes.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=3] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=1,ROTARY_DIM=0,ROWS=16,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=0,CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=0,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=32,STAGES=2,THREADGROUPS=2] without spills
 // Checked: decode_join[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -44,6 +46,8 @@ constexpr int Q_BYTES = IN_TYPE == F32 ? 4 : 2, KV_BYTES = bytes_of_type(CACHE_T
 constexpr DecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C, STAGES, Q_BYTES, KV_BYTES);
 constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int STEPS = DIM * KV_BYTES / 32;
+constexpr int OPERAND_TYPE = KV_BYTES == 1 ? F16 : IN_TYPE;  // of the products
+constexpr bool SCALES_Q = KV_BYTES == 1 && IN_TYPE == BF16;
 constexpr bool FOLD = SCORE_IS_IDENTITY;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTARY_DIM <= HEAD_DIM));
@@ -274,6 +278,7 @@ struct Worker {
   float shift[HALVES], sum[HALVES];
   Row rows[HALVES];
   int begin[HALVES], end[HALVES];  // keys that the rows see
+  float q_scale[SCALES_Q ? HALVES : 1];
 
   DEVICE explicit Worker(const Params& params) : p(params) {}
 
@@ -408,8 +413,8 @@ struct Worker {
   }
 
   static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
-  // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the number
-  // of a row. A thread asks for the angles of four pairs before it uses the first.
+  // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the
+  // number of a row. A thread asks for the angles of four pairs before it uses the first.
   template <typename RowAt, typename PositionAt>
   DEVICE void turn_rows(int count, int thread, int threads, RowAt row_at, PositionAt position_at) const {
     constexpr int at_once = 4;
@@ -462,10 +467,9 @@ struct Worker {
     const int thread = threadIdx.x % TEAM_THREADS;
     const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // on its way while keys turn
     if constexpr (ROTARY_DIM > 0) {
-      turn_rows(
-          (end - first) * PAIRS, thread, TEAM_THREADS,
-          [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
-          [&](int row) { return first + row; });
+      turn_rows((end - first) * PAIRS, thread, TEAM_THREADS,
+                [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
+                [&](int row) { return first + row; });
       sync_team();
     }
     if (here.tile != 0) return;
@@ -474,11 +478,11 @@ struct Worker {
       const long long page = unit == thread ? first_page : page_of(here, key);
       UNROLL for (int v = 0; v < 2; ++v) {
         const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
-        char* const to =
-            static_cast<char*>(v ? p.cache.v : p.cache.k) +
-            (page * strides.batch + here.kv_head * strides.head + slot_of(key) * strides.row) * KV_BYTES + column * 16;
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(
-            team_rows(number, v) + (key - first_key) * layout.row_bytes + column * 16);
+        char* const to = static_cast<char*>(v ? p.cache.v : p.cache.k) +
+                         (page * strides.batch + here.kv_head * strides.head + slot_of(key) * strides.row) * KV_BYTES +
+                         column * 16;
+        *reinterpret_cast<uint4*>(to) =
+            *reinterpret_cast<const uint4*>(team_rows(number, v) + (key - first_key) * layout.row_bytes + column * 16);
       }
     }
   }
@@ -498,11 +502,38 @@ struct Worker {
             q + (first_row + lane / 4) * layout.q_row_bytes + ((2 * step + half) * 16 + 4 * quarter) * 2;
         const uint2 first = *reinterpret_cast<const uint2*>(at);
         const uint2 second = *reinterpret_cast<const uint2*>(at + (HALVES - 1) * 8 * layout.q_row_bytes);
-        a[half][0] = __byte_perm(first.x, first.y, 0x5410);
-        a[half][1] = __byte_perm(second.x, second.y, 0x5410);
-        a[half][2] = __byte_perm(first.x, first.y, 0x7632);
-        a[half][3] = __byte_perm(second.x, second.y, 0x7632);
+        a[half][0] = first.x;
+        a[half][1] = second.x;
+        a[half][2] = first.y;
+        a[half][3] = second.y;
       }
+    }
+  }
+
+  // Behind the columns of a row of Q.
+  DEVICE static float* scale_of_row(unsigned char* q, int row) {
+    return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
+  }
+  // The tile's queries, bf16, in their slot: to f16, divided by the power of 2 below the largest element of their row.
+  // All threads.
+  DEVICE void scale_queries(unsigned char* q) const {
+    constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
+    for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
+      auto* const pairs = reinterpret_cast<unsigned*>(q + row * layout.q_row_bytes);
+      unsigned mine[turns], largest = 0;
+      UNROLL for (int i = 0; i < turns; ++i) {
+        const int word = lane + i * WARP;
+        mine[i] = word < words ? pairs[word] : 0;
+        largest = max(largest, max(mine[i] & 0x7fff, mine[i] >> 16 & 0x7fff));
+      }
+      const unsigned exponent = min(max(__reduce_max_sync(~0u, largest) >> 7, 1u), 253u);
+      const float down = __uint_as_float((254 - exponent) << 23);
+      UNROLL for (int i = 0; i < turns; ++i) {
+        const int word = lane + i * WARP;
+        const float low = __uint_as_float(mine[i] << 16), high = __uint_as_float(mine[i] & 0xffff0000u);
+        if (word < words) pairs[word] = pack<F16>(low * down, high * down);
+      }
+      if (lane == 0) *scale_of_row(q, row) = __uint_as_float(exponent << 23);
     }
   }
 
@@ -521,8 +552,7 @@ struct Worker {
           if constexpr (KV_BYTES == 1) {
             UNROLL for (int half = 0; half < 2; ++half) {
               const unsigned four = words[2 * n + half];
-              multiply_add<IN_TYPE>(d, a[half], even_of_four<CACHE_TYPE, IN_TYPE>(four),
-                                    odd_of_four<CACHE_TYPE, IN_TYPE>(four));
+              multiply_add<F16>(d, a[half], pair_of_four<CACHE_TYPE, 0, 1>(four), pair_of_four<CACHE_TYPE, 2, 3>(four));
             }
           } else {
             multiply_add_exactly<IN_TYPE>(d, a[0], words[2 * n], words[2 * n + 1]);
@@ -548,8 +578,9 @@ struct Worker {
     } else {
       UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
         const float(&w)[4] = s[keys / 8], (&next)[4] = s[keys / 8 + 1];
-        const unsigned a[4] = {pack<IN_TYPE>(w[0], w[1]), HALVES == 1 ? 0 : pack<IN_TYPE>(w[2], w[3]),
-                               pack<IN_TYPE>(next[0], next[1]), HALVES == 1 ? 0 : pack<IN_TYPE>(next[2], next[3])};
+        const unsigned a[4] = {pack<OPERAND_TYPE>(w[0], w[1]), HALVES == 1 ? 0 : pack<OPERAND_TYPE>(w[2], w[3]),
+                               pack<OPERAND_TYPE>(next[0], next[1]),
+                               HALVES == 1 ? 0 : pack<OPERAND_TYPE>(next[2], next[3])};
         const unsigned row = v + (keys + lane % 16) * layout.row_bytes + lane / 16 * 16;
         UNROLL for (int step = 0; step < STEPS; ++step) {
           unsigned words[4];
@@ -557,10 +588,10 @@ struct Worker {
           UNROLL for (int n = 0; n < 2; ++n) {
             const unsigned low = words[2 * n], high = words[2 * n + 1];
             if constexpr (KV_BYTES == 1) {
-              multiply_add<IN_TYPE>(o[4 * step + 2 * n], a, even_of_four<CACHE_TYPE, IN_TYPE>(low),
-                                    even_of_four<CACHE_TYPE, IN_TYPE>(high));
-              multiply_add<IN_TYPE>(o[4 * step + 2 * n + 1], a, odd_of_four<CACHE_TYPE, IN_TYPE>(low),
-                                    odd_of_four<CACHE_TYPE, IN_TYPE>(high));
+              multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 0, 2>(low),
+                                pair_of_four<CACHE_TYPE, 0, 2>(high));
+              multiply_add<F16>(o[4 * step + 2 * n + 1], a, pair_of_four<CACHE_TYPE, 1, 3>(low),
+                                pair_of_four<CACHE_TYPE, 1, 3>(high));
             } else {
               multiply_add<IN_TYPE>(o[2 * step + n], a, low, high);
             }
@@ -576,6 +607,11 @@ struct Worker {
 
   // ---- softmax
 
+  // The scale of V of one of the thread's two keys in a group of eight.
+  DEVICE float v_scale(int number, int group, int second) const {
+    return scales(number, true)[group * 8 + 2 * quarter + second];
+  }
+
   // Scores in base 2, with hook and mask.
   DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
@@ -584,6 +620,7 @@ struct Worker {
       const int column = i / 4 * 8 + 2 * quarter + i % 2, key = first_key + column;
       float& value = s[i / 4][i % 4];
       if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
+      if constexpr (SCALES_Q) value *= q_scale[r];
       if constexpr (FOLD) {
         value *= scale_log2;
       } else {
@@ -596,14 +633,19 @@ struct Worker {
   }
 
   // Scores to weights exp2(s - shift), and their sum. The shift follows the maximum only when that has grown by more
-  // than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack.
+  // than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack. Of a cache
+  // of 8 bits it is the maximum of what weights are with V's scale, so that they fit f16.
   DEVICE void softmax(int number) {
-    constexpr float slack = 8;
+    constexpr float slack = 8, smallest_scale = 1e-30f;
     float largest[HALVES];
     bool grew = false;
     UNROLL for (int r = 0; r < HALVES; ++r) {
       largest[r] = masked_score;
-      UNROLL for (int i = 0; i < TEAM_KEYS / 4; ++i) largest[r] = fmaxf(largest[r], s[i / 2][2 * r + i % 2]);
+      UNROLL for (int i = 0; i < TEAM_KEYS / 4; ++i) {
+        float value = s[i / 2][2 * r + i % 2];
+        if constexpr (KV_BYTES == 1) value += __log2f(fmaxf(v_scale(number, i / 2, i % 2), smallest_scale));
+        largest[r] = fmaxf(largest[r], value);
+      }
       grew |= largest[r] > shift[r] + slack;
     }
     if (__any_sync(~0u, grew)) {
@@ -621,13 +663,13 @@ struct Worker {
       float& value = s[i / 4][i % 4];
       value = exp2_approx(value - shift[r]);
       sum[r] += value;
-      if constexpr (KV_BYTES == 1) value *= scales(number, true)[i / 4 * 8 + 2 * quarter + i % 2];
+      if constexpr (KV_BYTES == 1) value *= v_scale(number, i / 4, i % 2);
     }
   }
 
   // ---- a tile
 
-  DEVICE void begin_tile(const Place& here, const unsigned char* q) {
+  DEVICE void begin_tile(const Place& here, unsigned char* q) {
     if constexpr (HOLD_Q) {
       UNROLL for (int step = 0; step < STEPS; ++step) load_queries(queries[step], q, step);
     }
@@ -635,6 +677,7 @@ struct Worker {
       shift[r] = no_shift;
       sum[r] = 0;
       rows[r] = row_of(p, here, first_row + lane / 4 + 8 * r);
+      if constexpr (SCALES_Q) q_scale[r] = *scale_of_row(q, first_row + lane / 4 + 8 * r);
       const KeyRange seen = visible_keys(rows[r].query, line.context_of(here.batch, rows[r].head, here.keys));
       begin[r] = seen.begin;
       end[r] = min(seen.end, here.keys);
@@ -748,6 +791,10 @@ struct Worker {
         from_first_block = here.block == 0;
         if constexpr (APPENDS && ROTARY_DIM > 0) {
           turn_queries(here, q_slot(q_of));
+          __syncthreads();
+        }
+        if constexpr (SCALES_Q) {
+          scale_queries(q_slot(q_of));
           __syncthreads();
         }
         begin_tile(here, q_slot(q_of));

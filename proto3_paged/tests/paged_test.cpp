@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -228,48 +229,102 @@ TEST_F(PagedTest, PagesOf8BitsAreExactlyTheSameInAnyOrder) {
   }
 }
 
+Tensor single_rows(int64_t count, int64_t head_dim, DType dtype) {
+  return Tensor::zeros(count, 1, 1, head_dim, dtype, Layout::bhsd);
+}
+
+/// What one query makes of as many keys as k has rows, each on a page of its own with scales of its own.
+Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const Tensor& v,
+                  const std::vector<float>& k_scales, const std::vector<float>& v_scales) {
+  config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = k.batch, .head_dim = q.dim};
+  config.cache_dtype = k.dtype;
+  config.out_dtype = DType::f32;
+  config.page_size = 1;
+  const auto on_device = [](const auto& data) {
+    Buffer buffer(device(), std::span(data).size_bytes());
+    buffer.upload(data.data(), buffer.bytes());
+    return buffer;
+  };
+  std::vector<int> pages(static_cast<size_t>(k.batch));
+  std::iota(pages.begin(), pages.end(), 0);
+  Tensor o = single_rows(1, q.dim, DType::f32);
+  const Buffer queries = on_device(q.data), keys = on_device(k.data), values = on_device(v.data),
+               out(device(), o.bytes()), k_scale = on_device(k_scales), v_scale = on_device(v_scales),
+               table = on_device(pages), lengths = on_device(std::vector<int>{static_cast<int>(k.batch)});
+  const DecodeLaunch launch(device(), pipelines(), config);
+  CommandEncoder encoder;
+  launch.encode(encoder, {.q = queries.data(),
+                          .o = out.data(),
+                          .q_strides = q.strides(),
+                          .o_strides = o.strides(),
+                          .k = keys.data(),
+                          .v = values.data(),
+                          .k_strides = k.strides(),
+                          .v_strides = v.strides(),
+                          .table = static_cast<const int*>(table.data()),
+                          .max_pages = k.batch,
+                          .k_scales = static_cast<const float*>(k_scale.data()),
+                          .v_scales = static_cast<const float*>(v_scale.data()),
+                          .lengths = static_cast<const int*>(lengths.data())});
+  device().submit(encoder);
+  out.download(o.data.data(), o.bytes());
+  return o;
+}
+
 // One key, whose V has every code: O is V.
 TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
-    DecodeConfig config = paged_config().decode;
-    config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 1, .head_dim = 256};
-    config.cache_dtype = cache_dtype;
-    config.out_dtype = DType::f32;
-    config.page_size = 0;
-    const auto row = [](DType dtype) { return Tensor::zeros(1, 1, 1, 256, dtype, Layout::bhsd); };
-    Tensor q = row(config.dtype), k = row(cache_dtype), v = row(cache_dtype), o = row(DType::f32);
+    const DecodeConfig config = paged_config().decode;
+    const Tensor q = single_rows(1, 256, config.dtype), k = single_rows(1, 256, cache_dtype);
+    Tensor v = k;
     for (int code = 0; code < 256; ++code) {
       const bool is_nan = cache_dtype == DType::e4m3 && (code & 0x7f) == 0x7f;
       v.data[static_cast<size_t>(code)] = is_nan ? std::byte{0} : static_cast<std::byte>(code);
     }
-    const auto on_device = [](const void* data, size_t bytes) {
-      Buffer buffer(device(), bytes);
-      buffer.upload(data, bytes);
-      return buffer;
-    };
-    const float scales[] = {1, 0.25f};  // of K, of V
-    const int length = 1;
-    const Buffer queries = on_device(q.data.data(), q.bytes()), keys = on_device(k.data.data(), k.bytes()),
-                 values = on_device(v.data.data(), v.bytes()), out(device(), o.bytes()),
-                 k_scale = on_device(&scales[0], sizeof(float)), v_scale = on_device(&scales[1], sizeof(float)),
-                 lengths = on_device(&length, sizeof(length));
-    const DecodeLaunch launch(device(), pipelines(), config);
-    CommandEncoder encoder;
-    launch.encode(encoder, {.q = queries.data(),
-                            .o = out.data(),
-                            .q_strides = q.strides(),
-                            .o_strides = o.strides(),
-                            .k = keys.data(),
-                            .v = values.data(),
-                            .k_strides = k.strides(),
-                            .v_strides = v.strides(),
-                            .k_scales = static_cast<const float*>(k_scale.data()),
-                            .v_scales = static_cast<const float*>(v_scale.data()),
-                            .lengths = static_cast<const int*>(lengths.data())});
-    device().submit(encoder);
-    out.download(o.data.data(), o.bytes());
+    const Tensor o = decode_one(config, q, k, v, {1}, {0.25f});
+    // What a GPU's powers of 2 err by is far less than the distance of two codes.
     for (int64_t code = 0; code < 256; ++code) {
-      EXPECT_EQ(o.load(code), v.load(code) / 4) << name(cache_dtype) << ", code " << code;
+      const double want = v.load(code) / 4;
+      EXPECT_NEAR(o.load(code), want, 0x1p-22 * std::abs(want)) << name(cache_dtype) << ", code " << code;
+    }
+  }
+}
+
+// On a GPU products are of f16, into which neither such a Q nor weights with such a scale would fit.
+TEST_F(PagedTest, ScalesOf8BitsMayHaveAnyMagnitude) {
+  constexpr int64_t head_dim = 64, keys = 3;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const int exponent = dtype == DType::bf16 ? 100 : 12;
+    for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+      DecodeConfig config = paged_config().decode;
+      config.dtype = dtype;
+      Tensor q = single_rows(1, head_dim, dtype), k = single_rows(keys, head_dim, cache_dtype), v = k;
+      const std::vector<float> k_scales(keys, std::ldexp(1.0f, -exponent));
+      for (int64_t i = 0; i < head_dim; ++i) {
+        q.store(i, std::ldexp(static_cast<double>(i % 5) - 2, exponent));
+        for (int64_t key = 0; key < keys; ++key) {
+          k.store(key * head_dim + i, static_cast<double>((i + key) % 3) - 1);
+          v.store(key * head_dim + i, static_cast<double>((i + 2 * key) % 7) + 1);
+        }
+      }
+      for (const float first : {0x1p30f, 0x1p-30f}) {
+        const std::vector<float> v_scales = {first, 0x1p-30f, 0x1p-30f};
+        const Tensor o = decode_one(config, q, k, v, k_scales, v_scales);
+        std::vector<double> weights;
+        for (int64_t key = 0; key < keys; ++key) {
+          double score = 0;
+          for (int64_t i = 0; i < head_dim; ++i) score += q.load(i) * k.load(key * head_dim + i) * k_scales[0];
+          weights.push_back(std::exp(score / 8));
+        }
+        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+        for (int64_t i = 0; i < head_dim; ++i) {
+          double expected = 0;
+          for (size_t key = 0; key < weights.size(); ++key) {
+            expected += weights[key] / sum * v.load(static_cast<int64_t>(key) * head_dim + i) * v_scales[key];
+          }
+          EXPECT_NEAR(o.load(i) / expected, 1, 0x1p-7) << name(dtype) << ", " << name(cache_dtype) << ", column " << i;
+        }
+      }
     }
   }
 }
@@ -611,14 +666,26 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
 }
 
 TEST_F(PagedTest, BrokenScalesAreCaught) {
-  if (on_cuda) GTEST_SKIP() << "texts are those of the cpu's kernel";
-  const char* const kernel = "proto3_paged/kernels/decode.cpu.cpp";
+  const char* const kernel = on_cuda ? "proto3_paged/kernels/decode.cuda.cu" : "proto3_paged/kernels/decode.cpu.cpp";
   const char* const loads = "common/kernel/bytes_cpu.h";
   const char* const place = "static_cast<long long>(at.batch) * p.kv_heads + kv_head;";
   struct Mutation {
     const char *what, *file, *from, *to;
   };
-  const std::vector<Mutation> mutations = {
+  const std::vector<Mutation> on_gpu = {
+      {"scale of the neighbouring page", kernel, "(page) * p.kv_heads + ahead.kv_head;",
+       "(page > 0 ? page - 1 : 1) * p.kv_heads + ahead.kv_head;"},
+      {"scale of the neighbouring head", kernel, "(page) * p.kv_heads + ahead.kv_head;",
+       "(page) * p.kv_heads + 1 - ahead.kv_head;"},
+      {"K's scale used for V", kernel, "p.cache.v_scales + at", "p.cache.k_scales + at"},
+      {"V's scale used for K", kernel, "p.cache.k_scales + at", "p.cache.v_scales + at"},
+      {"scores without their scale", kernel, "value *= scales(number, false)[column];", "value *= 1;"},
+      {"weights without their scale", kernel, "value *= v_scale(number, i / 4, i % 2);", "value *= 1;"},
+      {"scores of Q without its power of 2", kernel, "value *= q_scale[r];", "value *= 1;"},
+      {"neighbours of V exchanged", kernel,
+       "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 0, 2>(low)",
+       "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 1, 3>(low)"}};
+  const std::vector<Mutation> on_cpu = {
       {"scale of the neighbouring page", kernel, place,
        "(at.batch > 0 ? at.batch - 1LL : 1LL) * p.kv_heads + kv_head;"},
       {"scale of the neighbouring head", kernel, place, "at.batch * static_cast<long long>(p.kv_heads) + 1 - kv_head;"},
@@ -632,13 +699,14 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     PagedConfig config = paged_config();
     config.decode.cache_dtype = cache_dtype;
-    for (const Mutation& mutation : mutations) {
+    for (const Mutation& mutation : on_cuda ? on_gpu : on_cpu) {
       const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
       PipelineCache cache(device(), "");
       EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << name(cache_dtype) << ": " << mutation.what;
     }
   }
   PagedConfig config = paged_config();
+  if (on_cuda) return;
   config.decode.cache_dtype = DType::e4m3;
   const test::MutatedSources mutated(loads, "0xbfff", "0xffff");
   PipelineCache cache(device(), "");
