@@ -232,18 +232,25 @@ TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   }
 }
 
-// The user's functions behind every modifier, and behind all of them at once.
+// The user's functions alone, behind all modifiers at once, and behind every one of them.
 TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
-  std::vector<Modifiers> all(2);
-  for (const Switch& one : switches()) one.turn_on(all.front());
-  for (const Switch& one : switches()) one.turn_on(all.emplace_back());
-  for (const Modifiers& modifiers : all) {
+  const auto expect_right = [&](const Modifiers& modifiers, const UserFunctions& functions) {
+    const Check check = check_of(config_, modifiers, pipelines(), functions);
+    EXPECT_TRUE(check.ok) << ModifiedAttention(modifiers, config_).hooks().name << ": " << check.worst;
+  };
+  const UserFunctions both{user_score(), user_mask(true)}, unbounded_mask{{}, user_mask(false)};
+  Modifiers all;
+  for (const Switch& one : switches()) one.turn_on(all);
+  for (const Modifiers& modifiers : {Modifiers{}, all}) {
     for (const UserFunctions& functions :
-         {UserFunctions{user_score(), {}}, UserFunctions{{}, user_mask(false)}, UserFunctions{{}, user_mask(true)},
-          UserFunctions{user_score(), user_mask(true)}}) {
-      const Check check = check_of(config_, modifiers, pipelines(), functions);
-      EXPECT_TRUE(check.ok) << ModifiedAttention(modifiers, config_).hooks().name << ": " << check.worst;
+         {UserFunctions{user_score(), {}}, unbounded_mask, UserFunctions{{}, user_mask(true)}, both}) {
+      expect_right(modifiers, functions);
     }
+  }
+  for (const Switch& one : switches()) {
+    Modifiers modifiers;
+    one.turn_on(modifiers);
+    for (const UserFunctions& functions : {both, unbounded_mask}) expect_right(modifiers, functions);
   }
 }
 
