@@ -92,6 +92,7 @@ Buffer scattered_scales(Device& device, const PagedConfig& config, const PageTab
 /// One sequence of a tensor, its first `rows` rows.
 Tensor sequence_of(const Tensor& tensor, int64_t batch, int64_t rows) {
   Tensor one = Tensor::zeros(1, tensor.heads, rows, tensor.dim, tensor.dtype, Layout::bhsd);
+  if (rows == 0) return one;
   const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
   for (int64_t h = 0; h < tensor.heads; ++h) {
     std::memcpy(one.data.data() + one.offset(0, h, 0, 0) * element,
