@@ -13,9 +13,7 @@ says why. --page writes the table into docs/peers.md; --from needs neither PyTor
 
 import importlib
 import json
-import pathlib
 import sys
-import tempfile
 
 import peers_gpu as peers
 import peers_paged as paged
@@ -127,24 +125,13 @@ def table(rows, about):
 
 
 def main():
-    options = peers.arguments(__doc__.split("\n")[0], 1, library=peers.ROOT / "build/gpu/bin/proto6_linear",
-                              option="--program")
-    if options.source:
-        result = json.loads(options.source.read_text())
-    elif torch is None or not torch.cuda.is_available():
-        sys.exit("peers_linear: needs PyTorch and a GPU")
-    else:
-        result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
-                            "fla": paged.version("fla-core")}, "rows": []}
-        peers.timed_event()
-        flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
-        with tempfile.TemporaryDirectory() as folder:
-            for gate in GATES:
-                for row in ROWS:
-                    result["rows"].append(measure(options, flush, row, gate, pathlib.Path(folder)))
-                    print(json.dumps(result["rows"][-1]), flush=True)
-                    torch.cuda.empty_cache()
-    return peers.finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
+    def rows(options, flush, folder):
+        for gate in GATES:
+            for row in ROWS:
+                yield measure(options, flush, row, gate, folder)
+
+    return paged.run("peers_linear", __doc__.split("\n")[0], "proto6_linear", lambda: {"fla": paged.version("fla-core")},
+                     rows, table, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -215,26 +215,37 @@ def version(package):
         return f"no {package}"
 
 
-def main():
-    options = peers.arguments(__doc__.split("\n")[0], 1, library=peers.ROOT / "build/gpu/bin/proto3_paged",
-                              option="--program")
+def run(script, description, program, about, rows, table, begin, end):
+    """main() of a script whose side of ours is a program. about() says what takes part; rows(options, flush, folder)
+    yields a row after the other."""
+    options = peers.arguments(description, 1, library=peers.ROOT / "build/gpu/bin" / program, option="--program")
     if options.source:
         result = json.loads(options.source.read_text())
     elif torch is None or not torch.cuda.is_available():
-        sys.exit("peers_paged: needs PyTorch and a GPU")
+        sys.exit(f"{script}: needs PyTorch and a GPU")
     else:
-        fa3, fa3_name = cache_function()
-        result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
-                            "fa3": fa3_name or "no FlashAttention-3", "flashinfer": version("flashinfer-python")},
+        result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0], **about()},
                   "rows": []}
         peers.timed_event()
         flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
         with tempfile.TemporaryDirectory() as folder:
-            for row in ROWS:
-                result["rows"].append(measure(options, fa3, flush, row, pathlib.Path(folder)))
-                print(json.dumps(result["rows"][-1]), flush=True)
+            for row in rows(options, flush, pathlib.Path(folder)):
+                result["rows"].append(row)
+                print(json.dumps(row), flush=True)
                 torch.cuda.empty_cache()
-    return peers.finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
+    return peers.finish(options, result, table(result["rows"], result["about"]), begin, end)
+
+
+def main():
+    def about():
+        return {"fa3": cache_function()[1] or "no FlashAttention-3", "flashinfer": version("flashinfer-python")}
+
+    def rows(options, flush, folder):
+        fa3, _ = cache_function()
+        for row in ROWS:
+            yield measure(options, fa3, flush, row, folder)
+
+    return run("peers_paged", __doc__.split("\n")[0], "proto3_paged", about, rows, table, BEGIN, END)
 
 
 if __name__ == "__main__":
