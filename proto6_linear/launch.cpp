@@ -10,7 +10,6 @@
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 #include "common/base/stopwatch.h"
-#include "proto6_linear/fused_hopper.h"
 #include "proto6_linear/kernels/phases_layout.h"
 #include "proto6_linear/kernels/recurrent_layout.h"
 #include "proto6_linear/kernels/steps_layout.h"
@@ -307,9 +306,9 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
     kernels_.push_back(pipelines.get(launch.source).kernel.get());
   }
   if (config.variant == "fused" && info.is_cuda()) {
-    const FusedPlan plan = fused_plan(fused_shape(config), info.units);
-    workspace_ = Buffer(device, plan.workspace_bytes);
-    const std::vector<std::byte> zeros(plan.zero_bytes);
+    fused_ = fused_plan(fused_shape(config), info.units);
+    workspace_ = Buffer(device, fused_->workspace_bytes);
+    const std::vector<std::byte> zeros(fused_->zero_bytes);
     workspace_.upload(zeros.data(), zeros.size());
     return;
   }
@@ -404,9 +403,8 @@ void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensor
       add(static_cast<const LinearParams&>(params));
     } else if (launch.source.entry.starts_with("chunk_")) {
       add(static_cast<const ChunkParams&>(params));
-    } else if (workspace_.bytes() > 0) {
-      const FusedShape shape = fused_shape(config_);
-      add(fused_params(shape, fused_plan(shape, device_->info().units), params, workspace_.data()));
+    } else if (fused_) {
+      add(fused_params(fused_shape(config_), *fused_, params, workspace_.data()));
     } else {
       add(params);
     }

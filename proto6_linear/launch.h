@@ -12,6 +12,7 @@
 #include "common/device/pipeline_cache.h"
 #include "common/experiment/plan.h"
 #include "proto6_linear/feature.h"
+#include "proto6_linear/fused_hopper.h"
 #include "proto6_linear/kernels/linear.h"
 
 namespace attn {
@@ -109,7 +110,8 @@ class LinearLaunch {
   int64_t span_chunks_ = 1, spans_ = 1;
   Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, behind_states_, behind_key_sums_;
   Buffer flags_, tickets_;
-  Buffer workspace_;  // of the fused form on a GPU
+  std::optional<FusedPlan> fused_;  // of the fused form on a GPU
+  Buffer workspace_;                // as it says
   std::vector<float> host_states_, host_key_sums_, host_decays_;
 };
 
