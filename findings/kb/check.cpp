@@ -206,7 +206,8 @@ void check_measurement(const Fields& record) {
     rate.number("gbps", 0);
     rate.number("pct_matrix_ceiling", 0, infinity, true);
     rate.number("pct_copy_ceiling", 0, infinity, true);
-    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi", "pct_copy_ci_lo", "pct_copy_ci_hi"}) {
+    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi", "pct_copy_ci_lo", "pct_copy_ci_hi",
+                            "pct_read_ceiling", "pct_read_ci_lo", "pct_read_ci_hi"}) {
       if (rate.has(key)) rate.number(key, 0, infinity, true);
     }
     for (const char* key : {"gbps_ci_lo", "gbps_ci_hi"}) {
