@@ -11,7 +11,7 @@
 
 #include "common/attention/tolerance.h"
 #include "common/base/parallel.h"
-#include "proto3_paged/quantise.h"
+#include "common/paged/quantise.h"
 
 namespace attn {
 namespace {

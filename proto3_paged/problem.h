@@ -11,9 +11,9 @@
 
 #include "common/attention/modifiers.h"
 #include "common/experiment/experiment.h"
-#include "proto3_paged/cascade.h"
-#include "proto3_paged/decode.h"
-#include "proto3_paged/prefill.h"
+#include "common/paged/cascade.h"
+#include "common/paged/decode.h"
+#include "common/paged/prefill.h"
 
 namespace attn {
 

@@ -12,7 +12,7 @@
 
 #include "common/attention/backend.h"
 #include "common/experiment/experiment.h"
-#include "proto6_linear/launch.h"
+#include "common/linear/launch.h"
 #include "proto6_linear/reference.h"
 
 namespace attn {

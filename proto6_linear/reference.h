@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/data/tensor.h"
-#include "proto6_linear/launch.h"
+#include "common/linear/launch.h"
 
 namespace attn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/axes.h"
-#include "proto6_linear/feature.h"
+#include "common/linear/feature.h"
 
 namespace attn {
 namespace {

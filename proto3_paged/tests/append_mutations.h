@@ -14,7 +14,7 @@ struct AppendMutation {
 
 inline std::vector<AppendMutation> append_mutations(bool cuda) {
   const std::string dialect = cuda ? ".cuda.cu" : ".cpu.cpp";
-  const std::string fused = "proto3_paged/kernels/decode" + dialect, chain = "proto3_paged/kernels/append" + dialect;
+  const std::string fused = "common/paged/kernels/decode" + dialect, chain = "common/paged/kernels/append" + dialect;
   std::vector<AppendMutation> mutations = {
       {"chain", chain, "the next slot", "slot = key % ", "slot = (key + 1) % "},
       {"chain", chain, "keys in the place of values", "copy(p.v, p.v_strides, p.cache.v",

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/paged/cascade.h"
+#include "common/paged/tests/compiled_config.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
-#include "proto3_paged/cascade.h"
 #include "proto3_paged/problem.h"
 #include "proto3_paged/tests/append_mutations.h"
-#include "proto3_paged/tests/compiled_config.h"
 
 namespace attn {
 namespace {

@@ -490,7 +490,7 @@ TEST_F(PagedTest, CascadesOfEveryTypeAndDimensionAgreeWithTheOracle) {
 }
 
 TEST_F(PagedTest, BrokenCascadesAreCaught) {
-  const std::string file = std::string("proto3_paged/kernels/merge") + (on_cuda ? ".cuda.cu" : ".cpu.cpp");
+  const std::string file = std::string("common/paged/kernels/merge") + (on_cuda ? ".cuda.cu" : ".cpu.cpp");
   using Texts = std::vector<std::pair<const char*, const char*>>;
   const Texts of_cuda = {{"a.x * of_prefix + b.x * of_own", "a.x * of_prefix + b.x"},
                          {"of_prefix = exp2_approx(prefix_lse - larger)", "of_prefix = 1"},
@@ -659,14 +659,14 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
   config.decode.shape.q_len = 2;
   config.decode.workers = 7;
   for (const Mutation& mutation : mutations) {
-    const test::MutatedSources mutated("proto3_paged/kernels/decode.cpu.cpp", mutation.from, mutation.to);
+    const test::MutatedSources mutated("common/paged/kernels/decode.cpu.cpp", mutation.from, mutation.to);
     PipelineCache cache(device(), "");
     EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.what;
   }
 }
 
 TEST_F(PagedTest, BrokenScalesAreCaught) {
-  const char* const kernel = on_cuda ? "proto3_paged/kernels/decode.cuda.cu" : "proto3_paged/kernels/decode.cpu.cpp";
+  const char* const kernel = on_cuda ? "common/paged/kernels/decode.cuda.cu" : "common/paged/kernels/decode.cpu.cpp";
   const char* const loads = "common/kernel/bytes_cpu.h";
   const char* const place = "static_cast<long long>(at.batch) * p.kv_heads + kv_head;";
   struct Mutation {

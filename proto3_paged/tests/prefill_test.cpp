@@ -212,9 +212,9 @@ struct PrefillMutation {
   const char *what, *file, *from, *to;
 };
 std::vector<PrefillMutation> prefill_mutations(bool cuda) {
-  const char *const pages = "proto3_paged/kernels/prefill/pages.h", *const keys = "proto3_paged/kernels/prefill/keys.h",
-                    *const before = "proto3_paged/kernels/prefill/before.h",
-                    *const rotate = "proto3_paged/kernels/prefill/rotate.h",
+  const char *const pages = "common/paged/kernels/prefill/pages.h", *const keys = "common/paged/kernels/prefill/keys.h",
+                    *const before = "common/paged/kernels/prefill/before.h",
+                    *const rotate = "common/paged/kernels/prefill/rotate.h",
                     *const wgmma = "common/attention/kernels/wgmma.cuda.cu";
   std::vector<PrefillMutation> mutations = {
       {"page of the first key", pages, "data.table[row + key / static_cast<int>(PAGE_SIZE)]", "data.table[row]"},

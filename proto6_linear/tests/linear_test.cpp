@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/linear/tests/linear_mutations.h"
 #include "common/testing/mutated_sources.h"
-#include "proto6_linear/tests/linear_mutations.h"
 #include "proto6_linear/tests/linear_run.h"
 
 namespace attn {

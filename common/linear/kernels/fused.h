@@ -1,0 +1,55 @@
+// What host and kernel of Hopper's fused form share. No other headers than the kernels' own.
+#pragma once
+
+#include "common/kernel/tensor_map.h"
+#include "common/linear/kernels/linear.h"
+
+/// Tokens of a chunk, value columns of a threadgroup, and rows of a box of outputs.
+constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
+
+/// Maps in [column][row][head][batch][1]; boxes of 64 columns by 64 rows, of o by fused_output_rows. Columns beyond the
+/// width are read as zero.
+///
+/// A task is one segment of a sequence and head, for a slice of 64 value columns. Number `task` is of segment
+/// task / slots; task % slots is (sequence * heads + head) * slices + slice.
+struct FusedParams {
+  TensorMap q, k, v, o;
+  LinearParams linear;
+  int value_dim;
+  int slices;          // of 64 value columns
+  int slots, tasks;    // sequences * heads * slices; slots * segments of the longest sequence
+  int segment_chunks;  // of a segment
+  int reach;           // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
+  unsigned* counters;  // tasks taken, threadgroups done, launches: 0 before the first launch, and the kernel's own
+  unsigned* flags;     // [segments, slots]; 0 before the first launch
+  float* totals;       // [segments, slots]: log2 of a segment's decay
+  /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the one with all before it.
+  float* states;
+};
+
+/// Of one slice's state, whole panels of 64 rows, with the key sum once for each four threads.
+constexpr long long fused_state_floats(long long head_dim, bool normalised) {
+  return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
+}
+
+/// Threadgroup memory, in bytes: stages of Q and K [panels of 64 columns] and V of 64 rows by 128 bytes; the state in
+/// 16 bits [panels], the outputs, where gated V with its decays, and where normalised the key sum and the tokens'
+/// decays, each in eight columns; then barriers, and where gated the sums of gates of each warp.
+struct FusedLayout {
+  static constexpr long long panel_bytes = 64 * 128;
+
+  long long panels, k, v, stage_bytes, state, out, values, key_sum, weights, barriers, bytes;
+
+  constexpr FusedLayout(long long head_dim, long long stages, bool gated, bool normalised)
+      : panels((head_dim + 63) / 64),
+        k(panels * panel_bytes),
+        v(2 * panels * panel_bytes),
+        stage_bytes((2 * panels + 1) * panel_bytes),
+        state(stages * stage_bytes),
+        out(state + panels * panel_bytes),
+        values(out + panel_bytes),
+        key_sum(values + (gated ? panel_bytes : 0)),
+        weights(key_sum + (normalised ? panels * 1024 : 0)),
+        barriers(weights + (normalised ? 1024 : 0)),
+        bytes(barriers + 1024 + (gated ? 8 * fused_chunk * 4 : 0)) {}
+};

@@ -1,0 +1,86 @@
+// Decoupled look-back on the cpu (Merrill and Garland 2016): the state before a span from what the spans before it have
+// said, without waiting for all of them in turn.
+#pragma once
+
+#include "common/kernel/cpu.h"
+#include "common/linear/kernels/linear.h"
+
+namespace look_back_math {
+#include "common/kernel/math.h"
+}
+
+INLINE float decay_of(float log) { return GATE == GATE_NONE ? 1 : look_back_math::expf(log); }
+
+/// Rows of a head's state, `step` floats apart, and of its key sum.
+struct StateRows {
+  float *state, *key_sum;
+  long step;
+};
+
+/// A span of a sequence, as a threadgroup sees it that does ROWS rows from first_row on.
+template <int ROWS>
+struct Span {
+  const SpanParams& p;
+  int sequence, span, head, first_row, slice, slices;
+
+  INLINE long long number(int of) const {
+    return state_index(static_cast<long long>(sequence) * p.spans + of, p.heads, head);
+  }
+  INLINE long long row(int of) const { return number(of) * HEAD_DIM + first_row; }
+  INLINE unsigned* flag(int of) const { return p.flags + number(of) * slices + slice; }
+
+  INLINE void say(SpanFlag what) const {
+    if (DELAY > 0 && span % 2 == 1) {
+      for (volatile long long i = 0; i < DELAY; i = i + 1) {
+      }
+    }
+    __atomic_store_n(flag(span), static_cast<unsigned>(what), __ATOMIC_RELEASE);
+  }
+
+  INLINE void copy(const StateRows& own, float* states, float* sums) const {
+    for (int r = 0; r < ROWS; ++r) {
+      float* const to = states + (row(span) + r) * VALUE_DIM;
+      VECTORIZE for (int e = 0; e < VALUE_DIM; ++e) to[e] = own.state[r * own.step + e];
+      if (NORMALISED) sums[row(span) + r] = own.key_sum[r];
+    }
+  }
+  /// What the span adds, and how much it decays, [ROWS] logarithms.
+  INLINE void say_adds(const StateRows& own, const float* logs) const {
+    copy(own, p.span_states, p.span_key_sums);
+    for (int r = 0; GATE != GATE_NONE && r < ROWS; ++r) p.span_decays[row(span) + r] = logs[r];
+    say(SPAN_ADDS);
+  }
+  /// The state behind the span.
+  INLINE void say_behind(const StateRows& own) const {
+    copy(own, p.behind_states, p.behind_key_sums);
+    say(SPAN_BEHIND);
+  }
+
+  /// own becomes the state before the span. `logs` [ROWS] is scratch.
+  INLINE void look_back(const StateRows& own, float* logs) const {
+    for (int r = 0; r < ROWS; ++r) {
+      VECTORIZE for (int e = 0; e < VALUE_DIM; ++e) own.state[r * own.step + e] = 0;
+      if (NORMALISED) own.key_sum[r] = 0;
+      logs[r] = 0;
+    }
+    const auto take = [&](const float* states, const float* sums, long long from) INLINE_LAMBDA {
+      for (int r = 0; r < ROWS; ++r) {
+        const float factor = decay_of(logs[r]);
+        VECTORIZE for (int e = 0; e < VALUE_DIM; ++e) {
+          own.state[r * own.step + e] += factor * states[(from + r) * VALUE_DIM + e];
+        }
+        if (NORMALISED && sums) own.key_sum[r] += factor * sums[from + r];
+      }
+    };
+    for (int before = span - 1; before >= 0; --before) {
+      unsigned said = SPAN_SILENT;
+      while ((said = __atomic_load_n(flag(before), __ATOMIC_ACQUIRE)) == SPAN_SILENT) {
+      }
+      if (said == SPAN_BEHIND) return take(p.behind_states, p.behind_key_sums, row(before));
+      take(p.span_states, p.span_key_sums, row(before));
+      for (int r = 0; GATE != GATE_NONE && r < ROWS; ++r) logs[r] += p.span_decays[row(before) + r];
+    }
+    const long long first = state_index(sequence, p.heads, head) * HEAD_DIM + first_row;
+    if (p.initial_state) take(p.initial_state, p.initial_key_sum, first);
+  }
+};

@@ -1,0 +1,196 @@
+// Threadgroup memory of the cuda kernels of `phases` and `recurrent`, as host and kernel see it. No other headers than
+// the kernels' own.
+#pragma once
+
+#include "common/attention/kernels/round_up.h"
+#include "common/linear/kernels/linear.h"
+
+/// Of chunk_h and chunk_o.
+constexpr int phases_threads = 128;
+/// What a threadgroup may have on a Hopper; two of them fit a multiprocessor with less than half.
+constexpr long long phases_most_bytes = 232448;
+
+/// Eight rows this far apart share no bank: an odd number of 16 bytes.
+constexpr long long odd_row_bytes(long long columns, int element_bytes) {
+  return (columns * element_bytes / 16 | 1) * 16;
+}
+/// The largest of 64, 32 and 16 that divides `chunk`, at most `most`.
+constexpr int block_of_chunk(int chunk, int most) {
+  int block = most;
+  while (block > 16 && chunk % block != 0) block /= 2;
+  return block;
+}
+
+/// chunk_h: blocks of `block` tokens, a stage each. A thread holds tiles of 16 rows of the state, `row_tiles`, times
+/// `column_units` of 16 columns; where the state has more columns, they take several passes.
+struct ChunkHLayout {
+  int k_columns, v_columns;  // rounded up to tiles
+  int row_warps, column_warps, row_tiles, column_units;
+  int pass_columns, passes;
+  int block, blocks, stages;
+  bool resident;  // the whole chunk lies in the stages, and is read once
+  int stage_v_columns;
+  long long k_row_bytes, v_row_bytes, v, gates, stage_bytes;
+  long long weights;          // floats [chunk]: what a token is multiplied by
+  long long slice_sums, sum;  // by channel: floats [block / 16, head_dim], [head_dim]
+  long long bytes;
+
+  constexpr ChunkHLayout(int head_dim, int value_dim, int chunk, int element_bytes, int gate)
+      : k_columns(static_cast<int>(round_up(head_dim, 16))),
+        v_columns(static_cast<int>(round_up(value_dim, 16))),
+        row_warps(k_columns <= 16   ? 1
+                  : k_columns <= 32 ? 2
+                                    : 4),
+        column_warps(4 / row_warps),
+        row_tiles((k_columns / 16 + row_warps - 1) / row_warps),
+        column_units((v_columns / 16 + column_warps - 1) / column_warps),
+        pass_columns(0),
+        passes(0),
+        block(block_of_chunk(chunk, element_bytes == 4 ? 32 : 64)),
+        blocks(chunk / block),
+        stages(0),
+        resident(true),
+        stage_v_columns(v_columns),
+        k_row_bytes(0),
+        v_row_bytes(0),
+        v(0),
+        gates(0),
+        stage_bytes(0),
+        weights(0),
+        slice_sums(0),
+        sum(0),
+        bytes(0) {
+    // 64 registers of sums leave room for four threadgroups; wide heads would pass over their tokens too often.
+    const int most = head_dim > 128 ? 16 : 8;
+    if (column_units > most / row_tiles) column_units = most / row_tiles;
+    pass_columns = 16 * column_units * column_warps;
+    passes = (v_columns + pass_columns - 1) / pass_columns;
+    stages = blocks;
+    place(head_dim, chunk, element_bytes, gate);
+    if (bytes > phases_most_bytes / 2 - 1024 && blocks > 1) {
+      resident = false;
+      stages = 2;
+      stage_v_columns = pass_columns < v_columns ? pass_columns : v_columns;
+      place(head_dim, chunk, element_bytes, gate);
+    }
+  }
+
+ private:
+  constexpr void place(int head_dim, int chunk, int element_bytes, int gate) {
+    // f32 is read by words, four rows at once: these lie eight banks apart.
+    k_row_bytes = element_bytes == 4 ? k_columns * 4 + 32 : odd_row_bytes(k_columns, 2);
+    v_row_bytes = element_bytes == 4 ? stage_v_columns * 4 + 32 : odd_row_bytes(stage_v_columns, 2);
+    v = block * k_row_bytes;
+    gates = v + block * v_row_bytes;
+    stage_bytes = gates + (gate == GATE_CHANNEL ? block * head_dim * 4 : 0);
+    weights = stages * stage_bytes;
+    slice_sums = weights + chunk * 4;
+    sum = slice_sums + (gate == GATE_CHANNEL ? block / 16 * head_dim * 4 : 0);
+    bytes = sum + (gate == GATE_CHANNEL ? head_dim * 4 : 0);
+  }
+};
+
+/// chunk_o: 64 rows of Q at a time, 16 a warp; blocks of `block` keys, and of `state_rows` rows of the state, through a
+/// ring of stages.
+struct ChunkOLayout {
+  int rows;
+  int k_columns, v_columns;  // rounded up to what a product takes
+  int pass_columns, passes;  // of V that registers take at once: f32 needs more of them for its products
+  int block, state_rows, stages;
+  long long k_row_bytes, v_row_bytes, state_row_bytes, decay_row_bytes;
+  long long v, gates, stage_bytes;
+  long long q;
+  long long decays;      // by channel: floats [rows, head_dim], of each row since the first
+  long long key_sum;     // NORMALISED: floats [head_dim]
+  long long prefixes;    // by head or token: float pairs [chunk], their sums the decay since the chunk's first token
+  long long slice_sums;  // by channel: floats [block / 16, head_dim], twice, and [head_dim]
+  long long bytes;
+
+  constexpr ChunkOLayout(int head_dim, int value_dim, int chunk, int element_bytes, int gate)
+      : rows(chunk < 64 ? chunk : 64),
+        k_columns(static_cast<int>(round_up(head_dim, 32 / element_bytes))),
+        v_columns(static_cast<int>(round_up(value_dim, 32 / element_bytes))),
+        pass_columns(element_bytes == 4 && v_columns > 128 ? 128 : v_columns),
+        passes((v_columns + pass_columns - 1) / pass_columns),
+        block(chunk < 32   ? 16
+              : chunk < 64 ? 32
+                           : 64),
+        state_rows(static_cast<int>(round_up(head_dim, 16))),
+        stages(3),
+        k_row_bytes(odd_row_bytes(k_columns, element_bytes)),
+        v_row_bytes(odd_row_bytes(pass_columns, element_bytes)),
+        // Two of these rows lie 8 or 24 banks apart.
+        state_row_bytes(pass_columns * 4 + 16),
+        decay_row_bytes(head_dim * 4 + 16),
+        v(0),
+        gates(0),
+        stage_bytes(0),
+        q(0),
+        decays(0),
+        key_sum(0),
+        prefixes(0),
+        slice_sums(0),
+        bytes(0) {
+    constexpr long long stage = 20480;
+    const long long key_bytes = k_row_bytes + v_row_bytes + (gate == GATE_CHANNEL ? head_dim * 4 : 0);
+    while (block > 16 && block * key_bytes > stage) block /= 2;
+    while (state_rows > 16 && state_rows * state_row_bytes > stage) {
+      state_rows = static_cast<int>(round_up(state_rows / 2, 16));
+    }
+    v = block * k_row_bytes;
+    gates = v + block * v_row_bytes;
+    stage_bytes = block * key_bytes;
+    if (stage_bytes < state_rows * state_row_bytes) stage_bytes = state_rows * state_row_bytes;
+    const int jobs = (chunk + block - 1) / block + (head_dim + state_rows - 1) / state_rows;
+    if (stages > jobs) stages = jobs;
+    place(head_dim, chunk, gate);
+    while (stages > 1 && bytes > phases_most_bytes) {
+      --stages;
+      place(head_dim, chunk, gate);
+    }
+  }
+
+ private:
+  constexpr void place(int head_dim, int chunk, int gate) {
+    q = stages * stage_bytes;
+    decays = q + rows * k_row_bytes;
+    key_sum = decays + (gate == GATE_CHANNEL ? rows * decay_row_bytes : 0);
+    prefixes = key_sum + head_dim * 4;
+    slice_sums = prefixes + (gate == GATE_HEAD || gate == GATE_TOKEN ? chunk * 8 : 0);
+    bytes = slice_sums + (gate == GATE_CHANNEL ? (block / 16 * 2 + 1) * head_dim * 4 : 0);
+  }
+};
+
+/// The scans: SCAN_ROWS, a divisor of head_dim, so that a thread has four elements of S, or one of z, for all chunks.
+constexpr int cuda_scan_rows(int head_dim, int value_dim) {
+  int rows = head_dim;
+  while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;
+  return rows;
+}
+constexpr int cuda_scan_threads(int rows, int value_dim, bool normalised) {
+  return static_cast<int>(round_up(rows * value_dim / 4 + (normalised ? rows : 0), 32));
+}
+/// Chunks of a span that scan_lookback holds in registers, and reads once.
+constexpr int held_chunks = 8;
+
+/// recurrent: a threadgroup has `columns` columns of a state, a thread four of them and of every 16th row.
+struct CudaRecurrentLayout {
+  static constexpr int threads = 128, columns = 32, token_block = 8;
+
+  int slices;  // of a state
+  int rows;    // of a thread
+  // Floats: of each token q, k, decays [16 rows], v [columns], and what each warp adds to o [columns] and to its
+  // divisor.
+  long long q, k, decays, v, parts, sums, bytes;
+
+  constexpr CudaRecurrentLayout(int head_dim, int value_dim, int gate)
+      : slices((value_dim + columns - 1) / columns),
+        rows((head_dim + 15) / 16),
+        q(0),
+        k(token_block * rows * 16 * 4),
+        decays(2 * k),
+        v(decays + (gate == GATE_CHANNEL ? k : token_block * 4)),
+        parts(v + token_block * columns * 4),
+        sums(parts + threads / 32 * token_block * columns * 4),
+        bytes(sums + threads / 32 * token_block * 4) {}
+};

@@ -1,0 +1,153 @@
+// The cuda dialect, sm_80 and later: what the kernels of `phases` have in common. Function constants that it reads:
+// CHUNK, IN_TYPE, and GATE for scalar_decays.
+#pragma once
+
+#include "common/kernel/ampere.h"
+#include "common/kernel/base2.h"
+#include "common/linear/kernels/feature.h"
+#include "common/linear/kernels/phases_layout.h"
+
+namespace {
+
+constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
+constexpr int UNIT = 16 / ELEMENT_BYTES;  // elements of a copy
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+/// Where the element (row, 0) of a head lies in a tensor; `row` counts from the chunk's first.
+DEVICE long long row_at(const TensorStrides& strides, const ChunkPlace& place, int head, int row) {
+  return place.batch * strides.batch + head * strides.head + (place.first + static_cast<long long>(row)) * strides.row;
+}
+DEVICE const char* row_from(const void* tensor, const TensorStrides& strides, const ChunkPlace& place, int head,
+                            int row) {
+  return static_cast<const char*>(tensor) + row_at(strides, place, head, row) * ELEMENT_BYTES;
+}
+
+// ---- tiles in threadgroup memory, by all threads
+
+/// threadIdx.x, read anew, so that places that follow from it do not stay in registers from one copy to the next.
+DEVICE int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+/// ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; zeros from row `rows` and from unit `units` on.
+template <int ROWS, int UNITS, int ROW_BYTES>
+DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, int rows, int units) {
+  const int thread = thread_anew();
+  unsigned to = shared_address(tile);
+  if constexpr (phases_threads % UNITS == 0) {
+    constexpr int AT_ONCE = phases_threads / UNITS;  // rows
+    const int begin = thread / UNITS, unit = thread % UNITS;
+    to += begin * ROW_BYTES + unit * 16;
+    from += begin * stride + unit * 16;
+#pragma unroll 4
+    for (int row = begin; row < ROWS; row += AT_ONCE) {
+      copy_16(to, from, row < rows && unit < units);
+      to += AT_ONCE * ROW_BYTES;
+      from += AT_ONCE * stride;
+    }
+  } else {
+#pragma unroll 2
+    for (int i = thread; i < ROWS * UNITS; i += phases_threads) {
+      const int row = i / UNITS, unit = i % UNITS;
+      copy_16(to + row * ROW_BYTES + unit * 16, from + row * stride + unit * 16, row < rows && unit < units);
+    }
+  }
+}
+
+/// f(x) * weight(row) in place of the first UNITS times 16 bytes of each row, rounded to IN_TYPE; 0 from row `rows` on.
+template <int ROWS, int UNITS, int ROW_BYTES, typename Weight>
+DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, Weight weight) {
+#pragma unroll 2
+  for (int i = threadIdx.x; i < ROWS * UNITS; i += phases_threads) {
+    const int row = i / UNITS;
+    auto* const unit = reinterpret_cast<uint4*>(tile + row * ROW_BYTES + i % UNITS * 16);
+    uint4 words = *unit;
+    const float by = weight(row);
+    UNROLL for (int j = 0; j < UNIT; ++j) {
+      float x = feature(load_float<IN_TYPE>(&words, j), feature_data) * by;
+      if (row >= rows) x = 0;
+      store_float<IN_TYPE>(&words, j, x);
+    }
+    *unit = words;
+  }
+}
+
+/// Two elements next to each other.
+DEVICE float2 load_pair(const unsigned char* at) {
+  if constexpr (IN_TYPE == F32) {
+    return *reinterpret_cast<const float2*>(at);
+  } else {
+    const unsigned word = *reinterpret_cast<const unsigned*>(at);
+    return {load_float<IN_TYPE>(&word, 0), load_float<IN_TYPE>(&word, 1)};
+  }
+}
+DEVICE void store_pair(unsigned char* at, float2 pair) {
+  if constexpr (IN_TYPE == F32) {
+    *reinterpret_cast<float2*>(at) = pair;
+  } else {
+    *reinterpret_cast<unsigned*>(at) = pack<IN_TYPE>(pair.x, pair.y);
+  }
+}
+
+// ---- decays, as logarithms in base 2
+
+/// One token's. 2^-144 is below the smallest float: what has decayed that much is gone, and sums stay finite.
+DEVICE float decay_log2(float gate) { return fmaxf(gate * log2_e, -144.0f); }
+DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
+
+DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+
+/// GATE_HEAD and GATE_TOKEN, by one warp: `take(t, sum)` for the chunk's tokens, with the sum of the decays of 0 to t,
+/// or with BACKWARDS of those behind t. In double, so that differences of the sums are right. Behind the last token
+/// there is no decay. Returns the sum of all.
+template <bool BACKWARDS, typename Take>
+DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
+  const int lane = threadIdx.x % WARP;
+  const long long first = GATE == GATE_HEAD ? head : row_at(p.gate_strides, place, head, 0);
+  const long long stride = GATE == GATE_HEAD ? 0 : p.gate_strides.row;
+  double before = 0;
+  UNROLL for (int begin = 0; begin < CHUNK; begin += WARP) {
+    const int at = begin + lane, t = BACKWARDS ? static_cast<int>(CHUNK) - 1 - at : at;
+    const double own = t >= 0 && t < place.rows ? decay_log2(p.gate[first + t * stride]) : 0.0f;
+    double sum = own;
+    UNROLL for (int step = 1; step < WARP; step *= 2) {
+      const double other = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (t >= 0 && t < CHUNK) take(t, before + sum - (BACKWARDS ? own : 0));
+    before += __shfl_sync(~0u, sum, WARP - 1);
+  }
+  return before;
+}
+
+/// Sixteen rows of gates [rows, HEAD_DIM] at a pair of columns: their sum.
+template <int COLUMNS>
+DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
+  float2 sum{};
+  UNROLL for (int i = 0; i < 16; ++i) {
+    sum = sum + decay_log2(*reinterpret_cast<const float2*>(gates + (slice * 16 + i) * COLUMNS + 2 * pair));
+  }
+  return sum;
+}
+
+/// Sixteen rows of K at a pair of columns, in place: each decayed by the gates of the rows behind it, and by `after`;
+/// with MAPS after the feature map, and 0 from row `rows` on. Returns what all of the rows' gates add to `after`.
+template <int COLUMNS, int ROW_BYTES, bool MAPS>
+DEVICE float2 decay_slice(unsigned char* k, const float* gates, int slice, int pair, float2 after, int rows,
+                          const void* feature_data) {
+  UNROLL for (int i = 15; i >= 0; --i) {
+    const int row = slice * 16 + i;
+    unsigned char* const at = k + row * ROW_BYTES + pair * 2 * ELEMENT_BYTES;
+    float2 x = load_pair(at);
+    if (MAPS) x = {feature(x.x, feature_data), feature(x.y, feature_data)};
+    if (MAPS && row >= rows) x = {0, 0};
+    store_pair(at, {x.x * exp2_approx(after.x), x.y * exp2_approx(after.y)});
+    after = after + decay_log2(*reinterpret_cast<const float2*>(gates + row * COLUMNS + 2 * pair));
+  }
+  return after;
+}
+
+}  // namespace

@@ -1,0 +1,353 @@
+// Scans of what chunks add into the state before each: linear.h has the contract. A threadgroup does SCAN_ROWS rows of
+// a head's state over a span of chunks, a thread four columns of one row, or one row of z. All rows are read and
+// written once, as they lie in memory; a thread asks for the next chunks before it works on those it has.
+//
+// Two scans:
+//   scan           in passes: PASS. With one span the state goes over all chunks of its sequence at once; several spans
+//                  fill the device where there are few heads, and read what chunks add twice
+//   scan_lookback  (where DELAY stands in for PASS) in one, by decoupled look-back (Merrill and Garland 2016). A span
+//                  first says what it adds, then sums up what the spans before it have said, back to the nearest that
+//                  knows the state behind it. Decays combine as (d1, S1), (d2, S2) -> (d1 + d2, exp(d2) S1 + S2). Spans
+//                  of at most held_chunks are read once; of longer ones, the rest is read again.
+// Threadgroups of look-back take their work by a ticket, spans in order, so that all they wait for has begun. Flags
+// count launches, so none has to be cleared between them. DELAY: nanoseconds that every second span waits before it
+// says something.
+//
+// Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
+// PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);
+// cuda_scan_threads(). SpanParams::flags and tickets (three words) are 0 before the first launch.
+//
+// Checked: scan[CAUSAL=1,CHUNK=64,GATE=0,HEAD_DIM=64,NORMALISED=0,PASS=3,SCAN_ROWS=8,VALUE_DIM=64] without spills
+// Checked: scan[CAUSAL=1,CHUNK=64,GATE=3,HEAD_DIM=128,NORMALISED=1,PASS=1,SCAN_ROWS=4,VALUE_DIM=128] without spills
+// Checked: scan[CAUSAL=0,CHUNK=64,GATE=0,HEAD_DIM=72,NORMALISED=1,PASS=2,SCAN_ROWS=6,VALUE_DIM=80] without spills
+// Checked: scan_lookback[CAUSAL=1,CHUNK=64,DELAY=0,GATE=0,HEAD_DIM=64,NORMALISED=0,SCAN_ROWS=8,VALUE_DIM=64] without spills
+// Checked: scan_lookback[CAUSAL=1,CHUNK=64,DELAY=1000,GATE=3,HEAD_DIM=256,NORMALISED=1,SCAN_ROWS=2,VALUE_DIM=256] without spills
+#ifdef DELAY_VALUE
+#define LOOKS_BACK 1
+#else
+#define LOOKS_BACK 0
+#endif
+#include "common/kernel/base2.h"
+#include "common/kernel/cuda.h"
+#include "common/linear/kernels/phases_layout.h"
+
+namespace {
+
+constexpr int THREADS = cuda_scan_threads(SCAN_ROWS, VALUE_DIM, NORMALISED);
+constexpr int COLUMNS = VALUE_DIM / 4;  // of four floats
+constexpr int OF_STATE = SCAN_ROWS * COLUMNS, ITEMS = OF_STATE + (NORMALISED ? int{SCAN_ROWS} : 0);
+constexpr int AT_ONCE = held_chunks;  // chunks that a thread asks for
+static_assert(HEAD_DIM % SCAN_ROWS == 0);
+
+/// What a thread has of a state, or of what a chunk or span adds to it.
+struct Value {
+  float x[4];
+
+  /// this * decay + added.
+  DEVICE void go_over(float decay, const Value& added) {
+    UNROLL for (int i = 0; i < 4; ++i) x[i] = x[i] * decay + added.x[i];
+  }
+};
+
+/// The place of a thread: a row and four columns of S, or a row of z; none where `there` is false.
+struct Item {
+  const SpanParams& p;
+  const int sequence, head, row;  // the row of the head's state
+  const int column;
+  const bool there, of_sum;
+  const SequenceRows rows;
+
+  DEVICE Item(const SpanParams& params, int of_sequence, int of_head, int slice)
+      : p(params),
+        sequence(of_sequence),
+        head(of_head),
+        row(slice * SCAN_ROWS + (thread() < OF_STATE ? thread() / COLUMNS : thread() - OF_STATE)),
+        column(thread() % COLUMNS * 4),
+        there(thread() < ITEMS),
+        of_sum(NORMALISED && thread() >= OF_STATE),
+        rows(rows_of_sequence(params, of_sequence, CHUNK)) {}
+
+  DEVICE static int thread() { return threadIdx.x; }
+
+  /// Of a tensor [numbers, heads, HEAD_DIM], where the row stands.
+  DEVICE long long at(long long number) const { return state_index(number, p.heads, head) * HEAD_DIM + row; }
+
+  // Past the first cache: other threadgroups may have written it in this launch.
+  DEVICE Value load(const float* states, const float* sums, long long number) const {
+    if (!there) return {};
+    if (of_sum) return {__ldcg(sums + at(number)), 0, 0, 0};
+    const float4 words = __ldcg(reinterpret_cast<const float4*>(states + at(number) * VALUE_DIM + column));
+    return {words.x, words.y, words.z, words.w};
+  }
+  DEVICE void store(float* states, float* sums, long long number, const Value& value) const {
+    if (!there) return;
+    if (of_sum) {
+      sums[at(number)] = value.x[0];
+    } else {
+      __stcg(reinterpret_cast<float4*>(states + at(number) * VALUE_DIM + column),
+             make_float4(value.x[0], value.x[1], value.x[2], value.x[3]));
+    }
+  }
+
+  // ---- chunks and spans
+
+  DEVICE long long span_number(int span) const { return static_cast<long long>(sequence) * p.spans + span; }
+  DEVICE int first_of(int span) const { return span * p.span_chunks; }
+  DEVICE int end_of(int span) const { return min(first_of(span) + p.span_chunks, rows.chunks); }
+  DEVICE bool has(int span) const { return span == 0 || (span < p.spans && first_of(span) < rows.chunks); }
+
+  DEVICE Value load_chunk(int chunk) const {
+    return load(p.states, p.key_sums, static_cast<long long>(rows.first_chunk) + chunk);
+  }
+  /// The logarithm of a chunk's decay of this row.
+  DEVICE float chunk_decay(int chunk) const {
+    if (GATE == GATE_NONE || !there) return 0;
+    const long long number = static_cast<long long>(rows.first_chunk) + chunk;
+    return GATE == GATE_CHANNEL ? p.decays[at(number)] : p.decays[state_index(number, p.heads, head)];
+  }
+  DEVICE Value load_span(int span) const { return load(p.span_states, p.span_key_sums, span_number(span)); }
+  DEVICE float span_decay(int span) const {
+    if (GATE == GATE_NONE || !there) return 0;
+    return __ldcg(p.span_decays + at(span_number(span)));
+  }
+  DEVICE void store_span(int span, const Value& added, float decay) const {
+    store(p.span_states, p.span_key_sums, span_number(span), added);
+    if (GATE != GATE_NONE && there && !of_sum && column == 0) p.span_decays[at(span_number(span))] = decay;
+  }
+
+  DEVICE Value initial() const {
+    const bool given = of_sum ? p.initial_key_sum != nullptr : p.initial_state != nullptr;
+    return given ? load(p.initial_state, p.initial_key_sum, sequence) : Value{};
+  }
+  DEVICE void finish(const Value& state) const {
+    const bool wanted = of_sum ? p.final_key_sum != nullptr : p.final_state != nullptr;
+    if (wanted) store(p.final_state, p.final_key_sum, sequence, state);
+    if (!CAUSAL && rows.chunks > 0) store(p.states, p.key_sums, rows.first_chunk, state);
+  }
+};
+
+DEVICE float decay_of(float log) { return GATE == GATE_NONE ? 1.0f : exp2_approx(log * log2_e); }
+
+/// Some chunks or spans that have been asked for.
+struct Batch {
+  Value added[AT_ONCE];
+  float decays[AT_ONCE];  // logarithms
+
+  /// Those from `first` to before `end`; nothing is added where there is none.
+  template <bool SPANS>
+  DEVICE static Batch of(const Item& item, int first, int end) {
+    Batch batch{};
+    UNROLL for (int i = 0; i < AT_ONCE; ++i) {
+      if (first + i >= end) continue;
+      batch.added[i] = SPANS ? item.load_span(first + i) : item.load_chunk(first + i);
+      batch.decays[i] = SPANS ? item.span_decay(first + i) : item.chunk_decay(first + i);
+    }
+    return batch;
+  }
+
+  /// The state goes over them; with STARTS the state before each takes its place.
+  template <bool SPANS, bool STARTS>
+  DEVICE void go_over(const Item& item, int first, int end, Value& state, float& decay) const {
+    UNROLL for (int i = 0; i < AT_ONCE; ++i) {
+      if (STARTS && first + i < end) {
+        if (SPANS) {
+          item.store(item.p.span_states, item.p.span_key_sums, item.span_number(first + i), state);
+        } else {
+          item.store(item.p.states, item.p.key_sums, static_cast<long long>(item.rows.first_chunk) + first + i, state);
+        }
+      }
+      state.go_over(decay_of(decays[i]), added[i]);
+      decay += decays[i];
+    }
+  }
+};
+
+/// The state goes over chunks or spans from `first` to before `end`; `decay` becomes the logarithm of theirs.
+template <bool SPANS, bool STARTS>
+DEVICE void go_over_all(const Item& item, int first, int end, Value& state, float& decay) {
+  Batch now = Batch::of<SPANS>(item, first, end);
+#pragma unroll 1
+  for (; first < end; first += AT_ONCE) {
+    const Batch next = Batch::of<SPANS>(item, first + AT_ONCE, end);
+    now.go_over<SPANS, STARTS>(item, first, end, state, decay);
+    now = next;
+  }
+}
+
+}  // namespace
+
+#if LOOKS_BACK
+
+namespace {
+
+/// What threadgroups tell each other: in `tickets` the next one, how many are done, and how many launches were before.
+/// A flag is 4 launches + SpanFlag; older ones say nothing.
+struct Board {
+  const SpanParams& p;
+  const unsigned all = gridDim.x * gridDim.y * gridDim.z;
+  unsigned ticket, launches;
+
+  DEVICE explicit Board(const SpanParams& params) : p(params) {
+    __shared__ unsigned got[2];
+    if (threadIdx.x == 0) {
+      got[0] = atomicAdd(p.tickets, 1u);
+      got[1] = *static_cast<volatile unsigned*>(p.tickets + 2);
+    }
+    __syncthreads();
+    ticket = got[0];
+    launches = got[1];
+  }
+
+  // Flags of the spans of one slice lie one after the other.
+  DEVICE unsigned* flag(const Item& item, int slice, int span) const {
+    const long long chain = (static_cast<long long>(item.sequence) * gridDim.y + item.head) * gridDim.z + slice;
+    return p.flags + chain * p.spans + span;
+  }
+
+  /// By all threads, behind what they have stored.
+  DEVICE void say(const Item& item, int slice, int span, SpanFlag what) const {
+    if (DELAY > 0 && span % 2 == 1) __nanosleep(DELAY);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag(item, slice, span)),
+                   "r"(4 * launches + static_cast<unsigned>(what))
+                   : "memory");
+    }
+  }
+
+  /// What a span has said.
+  DEVICE SpanFlag hear(const Item& item, int slice, int span) const {
+    unsigned flag_of_span;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(flag_of_span) : "l"(flag(item, slice, span)) : "memory");
+    const int said = static_cast<int>(flag_of_span - 4 * launches);
+    return said > 0 ? static_cast<SpanFlag>(said) : SPAN_SILENT;
+  }
+
+  /// The last threadgroup makes the board ready for the next launch.
+  DEVICE void leave() const {
+    if (threadIdx.x != 0) return;
+    if (atomicAdd(p.tickets + 1, 1u) != all - 1) return;
+    p.tickets[0] = 0;
+    p.tickets[1] = 0;
+    p.tickets[2] = launches + 1;
+  }
+};
+
+/// The state before a span, from what spans before it say, 32 at a time.
+DEVICE Value look_back(const Board& board, const Item& item, int slice, int span) {
+  __shared__ int
+      heard[2];  // spans that have said what they add, next to this one; whether the one before them knows more
+  Value state{};
+  float decay = 0;  // of the spans that are summed up
+  for (int end = span; end > 0;) {
+    if (threadIdx.x < WARP) {
+      const int lane = threadIdx.x, other = end - 1 - lane;
+      int adding = 0;
+      bool knows = false;
+      do {  // until the next one before has said something
+        const SpanFlag said = other >= 0 ? board.hear(item, slice, other) : SPAN_SILENT;
+        const unsigned behind = __ballot_sync(~0u, said == SPAN_BEHIND),
+                       silent = __ballot_sync(~0u, said == SPAN_SILENT);
+        const int first_behind = behind == 0 ? WARP : __ffs(behind) - 1;
+        const int first_silent = silent == 0 ? WARP : __ffs(silent) - 1;
+        knows = first_behind < first_silent;
+        adding = min(first_behind, first_silent);
+      } while (adding == 0 && !knows);
+      if (lane == 0) {
+        heard[0] = adding;
+        heard[1] = knows;
+      }
+    }
+    __syncthreads();
+    const int adding = heard[0];
+    const bool knows = heard[1] != 0;
+#pragma unroll 4
+    for (int i = 1; i <= adding; ++i) {
+      const Value added = item.load_span(end - i);
+      const float its = item.span_decay(end - i), factor = decay_of(decay);
+      UNROLL for (int j = 0; j < 4; ++j) state.x[j] += factor * added.x[j];
+      decay += its;
+    }
+    end -= adding;
+    if (knows) {
+      const Value before = item.load(item.p.behind_states, item.p.behind_key_sums, item.span_number(end - 1));
+      const float factor = decay_of(decay);
+      UNROLL for (int j = 0; j < 4; ++j) state.x[j] += factor * before.x[j];
+      return state;
+    }
+    __syncthreads();
+  }
+  const Value initial = item.initial();
+  const float factor = decay_of(decay);
+  UNROLL for (int j = 0; j < 4; ++j) state.x[j] += factor * initial.x[j];
+  return state;
+}
+
+DEVICE void run_span(const Board* board, const Item& item, int slice, int span) {
+  if (!item.has(span)) return;
+  const int first = item.first_of(span), end = item.end_of(span), held_end = min(first + held_chunks, end);
+  const bool last = !item.has(span + 1);
+  const Batch held = Batch::of<false>(item, first, end);
+  if (span > 0 && !last) {
+    Value added{};
+    float decay = 0;
+    held.go_over<false, false>(item, first, held_end, added, decay);
+    go_over_all<false, false>(item, held_end, end, added, decay);
+    item.store_span(span, added, decay);
+    board->say(item, slice, span, SPAN_ADDS);
+  }
+  Value state = span > 0 ? look_back(*board, item, slice, span) : item.initial();
+  float decay = 0;
+  held.go_over<false, CAUSAL>(item, first, held_end, state, decay);
+  go_over_all<false, CAUSAL>(item, held_end, end, state, decay);
+  if (last) {
+    item.finish(state);
+  } else {
+    item.store(item.p.behind_states, item.p.behind_key_sums, item.span_number(span), state);
+    board->say(item, slice, span, SPAN_BEHIND);
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __grid_constant__ SpanParams p) {
+  if (p.spans == 1) {
+    run_span(nullptr, Item(p, blockIdx.x, blockIdx.y, blockIdx.z), blockIdx.z, 0);
+    return;
+  }
+  const Board board(p);
+  // Spans in order; of each, the sequences, heads and slices.
+  const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
+  const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
+  run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);
+  board.leave();
+}
+
+#else
+
+extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant__ SpanParams p) {
+  const int sequence = PASS == PASS_STARTS ? blockIdx.x : blockIdx.x / p.spans, span = blockIdx.x - sequence * p.spans;
+  const Item item(p, sequence, blockIdx.y, blockIdx.z);
+  float decay = 0;
+  if constexpr (PASS == PASS_STARTS) {
+    Value state = item.initial();
+    const int spans = max((item.rows.chunks + p.span_chunks - 1) / p.span_chunks, 1);
+    go_over_all<true, CAUSAL>(item, 0, spans, state, decay);
+    item.finish(state);
+  } else {
+    if (!item.has(span)) return;
+    const int first = item.first_of(span), end = item.end_of(span);
+    if constexpr (PASS == PASS_TOTALS) {
+      Value added{};
+      go_over_all<false, false>(item, first, end, added, decay);
+      item.store_span(span, added, decay);
+    } else {
+      Value state = p.spans > 1 ? item.load_span(span) : item.initial();
+      go_over_all<false, CAUSAL>(item, first, end, state, decay);
+      if (p.spans == 1) item.finish(state);
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,508 @@
+#include "common/linear/launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "common/base/error.h"
+#include "common/base/parallel.h"
+#include "common/base/stopwatch.h"
+#include "common/linear/kernels/phases_layout.h"
+#include "common/linear/kernels/recurrent_layout.h"
+#include "common/linear/kernels/steps_layout.h"
+
+namespace attn {
+namespace {
+
+int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
+
+// ---- cpu
+
+/// Tokens that the cpu's kernels take at once: gates by channel multiply each pair's decay out, which costs as much as
+/// a step is long.
+int64_t cpu_step(const LinearConfig& config) {
+  const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
+  return std::min(config.chunk, most);
+}
+
+/// The register tile: rows by vectors of columns, which leave a quarter of the registers to operands.
+struct RegisterTile {
+  int64_t rows, vectors;
+};
+RegisterTile register_tile(const DeviceInfo& device) {
+  return device.vector_registers >= 32 ? RegisterTile{6, 4} : RegisterTile{6, 2};
+}
+
+void add_cpu_constants(Launch& launch, const LinearConfig& config, const DeviceInfo& device) {
+  const RegisterTile tile = register_tile(device);
+  FunctionConstants& constants = launch.source.constants;
+  constants["STEP"] = cpu_step(config);
+  constants["VECTOR_WIDTH"] = device.simd_width;
+  constants["TILE_ROWS"] = tile.rows;
+  constants["TILE_VECTORS"] = tile.vectors;
+  const StepsLayout layout(config.head_dim, config.value_dim, cpu_step(config), device.simd_width,
+                           config.gate == GATE_CHANNEL);
+  launch.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
+}
+
+// ---- scans
+
+/// Rows of the state that a threadgroup of a scan does: few enough that all of them fill the device, and a divisor.
+int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) {
+  if (device.is_cuda()) return cuda_scan_rows(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim));
+  const int64_t wanted = 2 * device.units;
+  int64_t rows = config.head_dim;
+  while (rows % 2 == 0 && rows > 8 && config.sequences * config.heads * (config.head_dim / rows) < wanted) rows /= 2;
+  return rows;
+}
+
+/// Chunks of a span: of look-back a few, so that spans follow one another closely; of passes all, unless a device would
+/// idle.
+int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
+  constexpr int64_t looking_back = held_chunks, fewest = 16;
+  if (config.span_chunks > 0) return config.span_chunks;
+  const int64_t chunks = std::max<int64_t>(config.chunks(), 1);
+  if (config.scan == "lookback") return std::min(chunks, looking_back);
+  const int64_t groups = config.sequences * config.heads * (config.head_dim / scan_rows(config, device));
+  const int64_t wanted = device.is_cuda() ? 8 * device.units : 2 * device.units;
+  return std::clamp(divided_up(chunks * groups, wanted), std::min(chunks, fewest), chunks);
+}
+int64_t spans_of(const LinearConfig& config, const DeviceInfo& device) {
+  return std::max<int64_t>(divided_up(config.chunks(), span_chunks(config, device)), 1);
+}
+
+// ---- the fused form on a GPU
+
+FusedShape fused_shape(const LinearConfig& config) {
+  return {.sequences = config.sequences,
+          .heads = config.heads,
+          .tokens = config.tokens,
+          .all_rows = config.all_rows,
+          .ragged = config.ragged,
+          .head_dim = config.head_dim,
+          .value_dim = config.value_dim,
+          .dtype = config.dtype,
+          .out_dtype = config.out_dtype,
+          .causal = config.causal,
+          .normalised = config.normalised,
+          .identity = config.feature.text.empty(),
+          .gate = config.gate,
+          .segments = config.segments};
+}
+
+Launch cuda_fused(const LinearConfig& config, const DeviceInfo& device) {
+  const FusedPlan plan = fused_plan(fused_shape(config), device.units);
+  Launch launch;
+  launch.source.path = "common/linear/kernels/fused.cuda.cu";
+  launch.source.entry = "fused";
+  for (const auto& [name, value] : plan.constants) launch.source.constants[name] = value;
+  launch.source.includes = config.feature.includes();
+  launch.source.guarded = config.feature.guarded();
+  launch.grid = {static_cast<uint32_t>(plan.grid), 1, 1};
+  launch.threads = static_cast<uint32_t>(plan.threads);
+  launch.threadgroup_bytes = static_cast<size_t>(plan.threadgroup_bytes);
+  launch.phase = "fused";
+  return launch;
+}
+
+// ---- launches
+
+Launch launch_of(const LinearConfig& config, const DeviceInfo& device, const std::string& file,
+                 const std::string& entry, const std::string& phase) {
+  Launch launch;
+  launch.source.path = fmt::format("common/linear/kernels/{}.{}", file, device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.entry = entry;
+  launch.source.constants = {{"HEAD_DIM", config.head_dim},
+                             {"VALUE_DIM", config.value_dim},
+                             {"GATE", config.gate},
+                             {"NORMALISED", config.normalised}};
+  launch.phase = phase;
+  launch.threads = device.is_cuda() ? phases_threads : 1;
+  return launch;
+}
+
+/// With q, k and v come the feature map and their type.
+void add_inputs(Launch& launch, const LinearConfig& config) {
+  launch.source.constants["IN_TYPE"] = element_type(config.dtype);
+  launch.source.includes = config.feature.includes();
+  launch.source.guarded = config.feature.guarded();
+}
+
+std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo& device) {
+  std::vector<Launch> launches;
+  const Grid chunks = {grid_size(config.chunk_numbers()), grid_size(config.heads), 1};
+  Launch& chunk_h = launches.emplace_back(launch_of(config, device, "chunk_h", "chunk_h", "chunk_h"));
+  add_inputs(chunk_h, config);
+  chunk_h.source.constants["CHUNK"] = config.chunk;
+  chunk_h.grid = chunks;
+  const int dims = static_cast<int>(config.head_dim), values = static_cast<int>(config.value_dim);
+  const int chunk = static_cast<int>(config.chunk), element = static_cast<int>(size_bytes(config.dtype));
+  if (device.is_cuda()) {
+    chunk_h.threadgroup_bytes = static_cast<size_t>(ChunkHLayout(dims, values, chunk, element, config.gate).bytes);
+  } else {
+    add_cpu_constants(chunk_h, config, device);
+  }
+
+  const int64_t spans = spans_of(config, device), rows = scan_rows(config, device);
+  const auto add_scan = [&](const std::string& entry, const std::string& phase, int pass, int64_t spans_at_once) {
+    Launch& scan = launches.emplace_back(launch_of(config, device, "scan", entry, phase));
+    scan.source.constants["CAUSAL"] = config.causal;
+    scan.source.constants["CHUNK"] = config.chunk;
+    scan.source.constants["SCAN_ROWS"] = rows;
+    if (pass != 0) scan.source.constants["PASS"] = pass;
+    if (pass == 0) scan.source.constants["DELAY"] = config.delay;
+    scan.grid = {grid_size(config.sequences * spans_at_once), grid_size(config.heads),
+                 grid_size(config.head_dim / rows)};
+    if (device.is_cuda()) {
+      scan.threads = static_cast<uint32_t>(cuda_scan_threads(static_cast<int>(rows), values, config.normalised));
+    } else {
+      scan.threadgroup_bytes = floats(rows * (config.value_dim + 2));
+    }
+  };
+  if (config.scan == "lookback") {
+    add_scan("scan_lookback", "scan", 0, spans);
+  } else if (config.scan == "passes") {
+    if (spans > 1) {
+      add_scan("scan", "scan_totals", PASS_TOTALS, spans);
+      add_scan("scan", "scan_starts", PASS_STARTS, 1);
+    }
+    if (spans == 1 || config.causal) add_scan("scan", spans > 1 ? "scan_states" : "scan", PASS_STATES, spans);
+  }
+
+  Launch& chunk_o = launches.emplace_back(launch_of(config, device, "chunk_o", "chunk_o", "chunk_o"));
+  add_inputs(chunk_o, config);
+  chunk_o.source.constants["CHUNK"] = config.chunk;
+  chunk_o.source.constants["CAUSAL"] = config.causal;
+  chunk_o.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
+  chunk_o.grid = chunks;
+  if (device.is_cuda()) {
+    chunk_o.threadgroup_bytes = static_cast<size_t>(ChunkOLayout(dims, values, chunk, element, config.gate).bytes);
+  } else {
+    add_cpu_constants(chunk_o, config, device);
+  }
+  return launches;
+}
+
+std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& device) {
+  if (config.variant == "phases") return phase_launches(config, device);
+  if (config.variant == "fused" && device.is_cuda()) return {cuda_fused(config, device)};
+  Launch launch = launch_of(config, device, config.variant, config.variant, config.variant);
+  add_inputs(launch, config);
+  launch.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
+  launch.grid = {grid_size(config.sequences), grid_size(config.heads), 1};
+  if (config.variant == "fused") {
+    launch.grid.x = grid_size(config.sequences * linear_segments(config, device));
+    launch.source.constants["CAUSAL"] = config.causal;
+    launch.source.constants["CHUNK"] = config.chunk;
+    launch.source.constants["DELAY"] = config.delay;
+    add_cpu_constants(launch, config, device);
+  } else if (device.is_cuda()) {
+    const CudaRecurrentLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim),
+                                     config.gate);
+    launch.grid.x *= static_cast<uint32_t>(layout.slices);
+    launch.threads = CudaRecurrentLayout::threads;
+    launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+  } else {
+    constexpr int64_t most_tokens = 16;  // for which a state is read once
+    const int64_t tokens = std::min(config.tokens, most_tokens);
+    launch.source.constants["VECTOR_WIDTH"] = device.simd_width;
+    launch.source.constants["VECTOR_REGISTERS"] = device.vector_registers;
+    launch.source.constants["TOKENS"] = tokens;
+    // Initial and final states together are past the caches.
+    launch.source.constants["STREAM"] =
+        floats(2 * config.sequences * config.heads * config.state_elements()) > device.last_level_cache_bytes;
+    launch.threadgroup_bytes = floats(RecurrentLayout(config.head_dim, config.value_dim, tokens).floats);
+  }
+  return {launch};
+}
+
+std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
+  constexpr int64_t most = 256;
+  for (const auto& [name, width] : {std::pair{"head_dim", config.head_dim}, {"value_dim", config.value_dim}}) {
+    if (width < 8 || width % 8 != 0 || width > most) {
+      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most);
+    }
+  }
+  if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most)) {
+    return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most);
+  }
+  if (!config.causal && config.gate != GATE_NONE) return "gate: a decay goes with causal 1";
+  if (!config.causal && config.variant == "recurrent") return "variant recurrent: it goes with causal 1";
+  if (!config.causal && config.variant == "fused" && config.segments > 1) {
+    return fmt::format("segments {}: with causal 0 a sequence is not cut", config.segments);
+  }
+  if (!device.is_cuda() || config.variant != "fused") return {};
+  if (config.chunk != fused_chunk) {
+    return fmt::format("chunk {}: the fused kernel on this device has chunks of {}", config.chunk, fused_chunk);
+  }
+  return fused_unable(fused_shape(config)).value_or("");
+}
+
+}  // namespace
+
+Gate parse_gate(std::string_view text) {
+  constexpr std::string_view names[] = {"none", "head", "token", "channel"};
+  const auto found = std::ranges::find(names, text);
+  if (found == std::end(names)) throw BadInput(fmt::format("gate '{}' is none of none, head, token, channel", text));
+  return static_cast<Gate>(found - std::begin(names));
+}
+
+double LinearConfig::effective_scale() const {
+  if (scale != 0) return scale;
+  return normalised ? 1 : 1 / std::sqrt(static_cast<double>(head_dim));
+}
+
+int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device) {
+  constexpr int64_t fewest_chunks = 8;  // of a segment
+  if (!config.causal) return 1;
+  if (config.segments > 0) return std::min(config.segments, std::max<int64_t>(config.chunks(), 1));
+  const int64_t wanted = divided_up(device.units, config.sequences * config.heads);
+  return std::clamp<int64_t>(config.chunks() / fewest_chunks, 1, wanted);
+}
+
+double recurrence_flops(const LinearConfig& config) {
+  return 4.0 * static_cast<double>(config.all_rows * config.heads * config.head_dim * config.value_dim);
+}
+
+Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state) {
+  Plan plan;
+  if (plan.unable = why_unable(config, device); !plan.unable.empty()) return plan;
+  plan.launches = launches_of(config, device);
+  plan.host = config.variant == "phases" && config.scan == "host";
+  const auto rows = static_cast<double>(config.all_rows * config.heads);
+  const auto dims = static_cast<double>(config.head_dim), values = static_cast<double>(config.value_dim);
+  plan.work.flops = recurrence_flops(config);
+  if (config.causal && config.chunk > 0) {
+    // Pairs of a full chunk that are not masked, for each of its tokens.
+    const int64_t at_once = device.is_cuda() ? config.chunk : cpu_step(config);
+    const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
+    plan.work.flops += rows * pairs * 2 * (dims + values);
+  }
+  const auto in = static_cast<double>(size_bytes(config.dtype)),
+             out = static_cast<double>(size_bytes(config.out_dtype));
+  const double gate = config.gate == GATE_TOKEN ? 4 : config.gate == GATE_CHANNEL ? 4 * dims : 0;
+  plan.work.bytes = rows * ((2 * dims + values) * in + values * out + gate);
+  if (with_state) {
+    const double width = values + (config.normalised ? 1 : 0);
+    plan.work.bytes += 2 * 4 * static_cast<double>(config.sequences * config.heads) * dims * width;
+  }
+  plan.work.bound = device.is_cuda() || config.variant == "recurrent" ? Bound::memory : Bound::matrix;
+  plan.work.dtype = config.dtype;
+  return plan;
+}
+
+LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config)
+    : device_(&device), config_(config) {
+  const DeviceInfo& info = device.info();
+  if (const std::string why = why_unable(config, info); !why.empty()) throw BadInput(why);
+  launches_ = launches_of(config, info);
+  for (const Launch& launch : launches_) {
+    if (const auto lacks = info.lacks_threadgroup_memory(launch.threadgroup_bytes)) throw BadInput(*lacks);
+    kernels_.push_back(pipelines.get(launch.source).kernel.get());
+  }
+  if (config.variant == "fused" && info.is_cuda()) {
+    fused_ = fused_plan(fused_shape(config), info.units);
+    workspace_ = Buffer(device, fused_->workspace_bytes);
+    const std::vector<std::byte> zeros(fused_->zero_bytes);
+    workspace_.upload(zeros.data(), zeros.size());
+    return;
+  }
+  const int64_t state = config.state_elements();
+  int64_t groups = 1;  // that look back, of a span
+  if (config.variant == "phases") {
+    const int64_t numbers = config.chunk_numbers() * config.heads;
+    span_chunks_ = attn::span_chunks(config, info);
+    spans_ = spans_of(config, info);
+    groups = config.head_dim / scan_rows(config, info);
+    states_ = Buffer(device, floats(numbers * state));
+    if (config.normalised) key_sums_ = Buffer(device, floats(numbers * config.head_dim));
+    if (config.gate != GATE_NONE) decays_ = Buffer(device, floats(numbers * config.key_width()));
+  } else if (config.variant == "fused") {
+    const int64_t segments = linear_segments(config, info);
+    span_chunks_ = std::max<int64_t>(divided_up(config.chunks(), segments), 1);
+    spans_ = segments;
+  }
+  if (spans_ == 1 || config.scan == "host") return;
+  const int64_t spans = config.sequences * spans_ * config.heads;
+  span_states_ = Buffer(device, floats(spans * state));
+  if (config.normalised) span_key_sums_ = Buffer(device, floats(spans * config.head_dim));
+  if (config.gate != GATE_NONE) span_decays_ = Buffer(device, floats(spans * config.head_dim));
+  if (config.scan == "passes") return;
+  behind_states_ = Buffer(device, floats(spans * state));
+  if (config.normalised) behind_key_sums_ = Buffer(device, floats(spans * config.head_dim));
+  flags_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(spans * groups));
+  constexpr int64_t least_tickets = 3;  // words that scan_lookback has on a GPU
+  tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(std::max(config.heads * groups, least_tickets)));
+  // On a GPU flags and tickets are the kernels' own from here on.
+  for (Buffer* zeroed : {&flags_, &tickets_}) {
+    const std::vector<std::byte> zeros(zeroed->bytes());
+    zeroed->upload(zeros.data(), zeros.size());
+  }
+}
+
+SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
+  const auto strides = [](const Strides& of) -> TensorStrides { return {of.batch, of.head, of.row}; };
+  const auto pointer = [](const Buffer& buffer) {
+    return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) : nullptr;
+  };
+  SpanParams p{};
+  p.q = tensors.q;
+  p.k = tensors.k;
+  p.v = tensors.v;
+  p.o = tensors.o;
+  p.q_strides = strides(tensors.q_strides);
+  p.k_strides = strides(tensors.k_strides);
+  p.v_strides = strides(tensors.v_strides);
+  p.o_strides = strides(tensors.o_strides);
+  p.gate = tensors.gate;
+  p.gate_strides = strides(tensors.gate_strides);
+  p.initial_state = tensors.initial_state;
+  p.initial_key_sum = tensors.initial_key_sum;
+  p.final_state = tensors.final_state;
+  p.final_key_sum = tensors.final_key_sum;
+  p.starts = tensors.starts;
+  p.sequences = static_cast<int>(config_.sequences);
+  p.heads = static_cast<int>(config_.heads);
+  p.tokens = static_cast<int>(config_.tokens);
+  p.scale = static_cast<float>(config_.effective_scale());
+  p.feature_data = tensors.feature_data;
+  p.chunks = config_.variant == "phases" ? static_cast<int>(config_.chunk_numbers()) : 0;
+  p.states = pointer(states_);
+  p.key_sums = pointer(key_sums_);
+  p.decays = pointer(decays_);
+  p.span_chunks = static_cast<int>(span_chunks_);
+  p.spans = static_cast<int>(spans_);
+  p.span_states = pointer(span_states_);
+  p.span_key_sums = pointer(span_key_sums_);
+  p.span_decays = pointer(span_decays_);
+  p.behind_states = pointer(behind_states_);
+  p.behind_key_sums = pointer(behind_key_sums_);
+  p.flags = reinterpret_cast<unsigned*>(pointer(flags_));
+  p.tickets = reinterpret_cast<unsigned*>(pointer(tickets_));
+  return p;
+}
+
+void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const {
+  const SpanParams params = parameters(tensors);
+  for (const Buffer* zeroed : {&flags_, &tickets_}) {
+    if (!device_->info().is_cuda() && first == 0 && zeroed->bytes() > 0)
+      encoder.fill(zeroed->data(), 0, zeroed->bytes());
+  }
+  for (size_t i = first; i < end; ++i) {
+    const Launch& launch = launches_[i];
+    if (launch.grid.count() == 0) continue;
+    const auto add = [&](const auto& own) {
+      encoder.dispatch(*kernels_[i], launch.grid, launch.threads, launch.threadgroup_bytes, own);
+    };
+    if (launch.source.entry == "recurrent") {
+      add(static_cast<const LinearParams&>(params));
+    } else if (launch.source.entry.starts_with("chunk_")) {
+      add(static_cast<const ChunkParams&>(params));
+    } else if (fused_) {
+      add(fused_params(fused_shape(config_), *fused_, params, workspace_.data()));
+    } else {
+      add(params);
+    }
+  }
+}
+
+void LinearLaunch::encode(CommandEncoder& encoder, const LinearTensors& tensors) const {
+  if (config_.scan == "host") throw std::logic_error("a scan on the host is no launch");
+  dispatch(encoder, tensors, 0, launches_.size());
+}
+void LinearLaunch::encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const {
+  dispatch(encoder, tensors, 0, 1);
+}
+void LinearLaunch::encode_behind(CommandEncoder& encoder, const LinearTensors& tensors) const {
+  dispatch(encoder, tensors, 1, launches_.size());
+}
+
+LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, const std::vector<int>& starts) {
+  HostScan seconds;
+  Stopwatch stopwatch;
+  const auto fetch = [](std::vector<float>& to, const Buffer& from) {
+    to.resize(from.bytes() / sizeof(float));
+    if (from.bytes() > 0) from.download(to.data(), from.bytes());
+  };
+  fetch(host_states_, states_);
+  fetch(host_key_sums_, key_sums_);
+  fetch(host_decays_, decays_);
+  const int64_t dims = config_.head_dim, values = config_.value_dim, heads = config_.heads, state = dims * values;
+  const auto all = [&](const float* from, int64_t width) {
+    std::vector<float> copy(static_cast<size_t>(config_.sequences * heads * width));
+    if (from) device_->download(copy.data(), from, copy.size() * sizeof(float));
+    return copy;
+  };
+  std::vector<float> before = all(tensors.initial_state, state), sums;
+  if (config_.normalised) sums = all(tensors.initial_key_sum, dims);
+  seconds.down_s = stopwatch.lap();
+
+  ChunkParams params{};  // for rows_of_sequence() on the host
+  params.starts = starts.empty() ? nullptr : starts.data();
+  params.tokens = static_cast<int>(config_.tokens);
+  // Turns what chunks add, [.., width] a row of `rows`, into what stands before each; `current` holds what stands
+  // behind.
+  const auto scan_row = [&](float* first, int64_t step, float* current, int64_t width, const float* decays,
+                            int64_t decay_step, int64_t chunks) {
+    for (int64_t c = 0; c < chunks; ++c) {
+      const float decay = decays ? std::exp(decays[c * decay_step]) : 1;
+      float* const added = first + c * step;
+      for (int64_t e = 0; e < width; ++e) {
+        const float was = current[e];
+        current[e] = was * decay + added[e];
+        added[e] = was;
+      }
+    }
+    if (!config_.causal && chunks > 0) std::copy_n(current, width, first);
+  };
+  parallel_for(config_.sequences * heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sequence = i / heads, head = i % heads;
+      const SequenceRows rows = rows_of_sequence(params, static_cast<int>(sequence), static_cast<int>(config_.chunk));
+      const int64_t first = rows.first_chunk * heads + head;
+      for (int64_t d = 0; d < dims; ++d) {
+        const int64_t width = config_.key_width();
+        const float* const decays =
+            config_.gate == GATE_NONE ? nullptr : &host_decays_[static_cast<size_t>(first * width + d % width)];
+        if (rows.chunks == 0) continue;
+        scan_row(&host_states_[static_cast<size_t>(first * state + d * values)], heads * state,
+                 &before[static_cast<size_t>(i * state + d * values)], values, decays, heads * width, rows.chunks);
+        if (!config_.normalised) continue;
+        scan_row(&host_key_sums_[static_cast<size_t>(first * dims + d)], heads * dims,
+                 &sums[static_cast<size_t>(i * dims + d)], 1, decays, heads * width, rows.chunks);
+      }
+    }
+  });
+  seconds.sum_s = stopwatch.lap();
+
+  states_.upload(host_states_.data(), states_.bytes());
+  if (config_.normalised) key_sums_.upload(host_key_sums_.data(), key_sums_.bytes());
+  if (tensors.final_state) device_->upload(tensors.final_state, before.data(), before.size() * sizeof(float));
+  if (tensors.final_key_sum) device_->upload(tensors.final_key_sum, sums.data(), sums.size() * sizeof(float));
+  seconds.up_s = stopwatch.lap();
+  return seconds;
+}
+
+size_t LinearLaunch::bytes() const {
+  size_t sum = 0;
+  for (const Buffer* buffer : {&states_, &key_sums_, &decays_, &span_states_, &span_key_sums_, &span_decays_,
+                               &behind_states_, &behind_key_sums_, &flags_, &tickets_, &workspace_}) {
+    sum += buffer->bytes();
+  }
+  return sum;
+}
+
+bool LinearLaunch::guards_intact() const {
+  for (const Buffer* buffer : {&states_, &key_sums_, &decays_, &span_states_, &span_key_sums_, &span_decays_,
+                               &behind_states_, &behind_key_sums_, &flags_, &tickets_, &workspace_}) {
+    if (!buffer->guards_intact()) return false;
+  }
+  return true;
+}
+
+}  // namespace attn

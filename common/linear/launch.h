@@ -1,0 +1,118 @@
+// Linear attention as launches: a configuration, its plan, and what encodes it on anybody's tensors.
+// kernels/linear.h has the mathematics.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/data/tensor.h"
+#include "common/device/pipeline_cache.h"
+#include "common/experiment/plan.h"
+#include "common/linear/feature.h"
+#include "common/linear/fused_hopper.h"
+#include "common/linear/kernels/linear.h"
+
+namespace attn {
+
+/// "none", "head", "token" or "channel"; throws BadInput.
+Gate parse_gate(std::string_view text);
+
+struct LinearConfig {
+  std::string variant = "fused";  // "phases", "fused" or "recurrent"
+  std::string scan = "none";      // of phases: "host", "passes" or "lookback"; else "none"
+  int64_t sequences = 1, heads = 1;
+  int64_t tokens = 1;    // of the longest sequence
+  int64_t all_rows = 1;  // tokens of all sequences together
+  bool ragged = false;   // sequences lie one after the other in batch 0 (LinearTensors::starts)
+  int64_t head_dim = 64, value_dim = 64;
+  DType dtype = DType::f32, out_dtype = DType::f32;  // of Q, K and V, and of O
+  int64_t chunk = 64;                                // tokens; of recurrent 0
+  bool causal = true;
+  Gate gate = GATE_NONE;
+  bool normalised = false;
+  double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 where normalised
+  Feature feature;
+  int64_t segments = 0;     // of fused, parts of a sequence that run at once; 0: linear_segments()
+  int64_t span_chunks = 0;  // of scans on the device; 0: by rule
+  int64_t delay = 0;        // of tests: what holds up every second threadgroup that looks back
+
+  double effective_scale() const;
+  int64_t chunks() const { return (tokens + chunk - 1) / chunk; }  // of the longest sequence
+  /// Numbers that chunks may have (place_of_chunk).
+  int64_t chunk_numbers() const { return ragged ? all_rows / chunk + sequences : sequences * chunks(); }
+  int64_t state_elements() const { return head_dim * value_dim; }
+  int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // of a decay
+};
+
+/// Segments of each sequence by rule: one where sequences and heads alone fill the device.
+int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
+
+/// What a launch reads and writes, on its device; strides are in elements. On a GPU addresses and strides are multiples
+/// of 16 bytes.
+struct LinearTensors {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim], of v value_dim
+  void* o = nullptr;                                    // [batch, heads, tokens, value_dim]
+  Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
+  /// Logarithms of decays, none above 0: by gate [heads], [batch, heads, tokens] or [batch, heads, tokens, head_dim].
+  const float* gate = nullptr;
+  Strides gate_strides{};
+  const float *initial_state = nullptr, *initial_key_sum = nullptr;  // [sequences, heads, head_dim, value_dim], and
+  float *final_state = nullptr, *final_key_sum = nullptr;  // [sequences, heads, head_dim]; null: zeros, unwanted
+  const int* starts = nullptr;                             // [sequences + 1], where ragged
+  const void* feature_data = nullptr;
+};
+
+/// The launches of a configuration, and the work of its tokens; or why the device does not take it. With scan host the
+/// case is about the host, and the launches are those before and behind it.
+///
+/// The work counts what the recurrence needs, 4 head_dim value_dim a token, and, where causal, the products inside
+/// chunks that are not masked. Bytes: Q, K, V and O once, the gate, and states that are read or written.
+Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
+
+/// Arithmetic of the recurrence alone, whatever the form: 4 head_dim value_dim for each token and head.
+double recurrence_flops(const LinearConfig& config);
+
+/// Kernels that are loaded for one configuration, with the memory for states between their phases. Two launches of one
+/// LinearLaunch must not run at the same time. It lives no longer than its device and pipelines.
+class LinearLaunch {
+ public:
+  /// Throws CompileError, OutOfMemory, and BadInput where the device does not take the configuration.
+  LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config);
+
+  /// All launches in turn. Throws std::logic_error with scan host.
+  void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
+
+  /// With scan host, the launches before and behind it, and what it does between them: it copies states to the host,
+  /// turns what chunks add into the state before each, and copies them back.
+  void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;
+  void encode_behind(CommandEncoder& encoder, const LinearTensors& tensors) const;
+  struct HostScan {
+    double down_s = 0, sum_s = 0, up_s = 0;
+  };
+  /// `starts` as the tensors have them, on the host; empty unless ragged.
+  HostScan scan_on_host(const LinearTensors& tensors, const std::vector<int>& starts);
+
+  /// Of what lies between phases.
+  size_t bytes() const;
+  bool guards_intact() const;
+
+ private:
+  SpanParams parameters(const LinearTensors& tensors) const;
+  void dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const;
+
+  Device* device_;
+  LinearConfig config_;
+  std::vector<Launch> launches_;
+  std::vector<const Kernel*> kernels_;
+  int64_t span_chunks_ = 1, spans_ = 1;
+  Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, behind_states_, behind_key_sums_;
+  Buffer flags_, tickets_;
+  std::optional<FusedPlan> fused_;  // of the fused form on a GPU
+  Buffer workspace_;                // as it says
+  std::vector<float> host_states_, host_key_sums_, host_decays_;
+};
+
+}  // namespace attn

@@ -1,0 +1,64 @@
+// The kernels for a Hopper GPU, compiled without one, with the constants that the host gives them. The kernels' heads
+// say what compiles without spills.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/linear/launch.h"
+#include "common/linear/tests/linear_mutations.h"
+#include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
+
+namespace attn {
+namespace {
+
+using LinearCudaCompileTest = test::CudaCompilerTest;
+
+TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
+  using enum DType;
+  struct Shape {
+    DType dtype;
+    int64_t head_dim, value_dim;
+    Gate gate;
+    bool normalised, causal;
+    const char* feature;
+  };
+  for (const Shape& shape :
+       {Shape{bf16, 16, 16, GATE_NONE, false, true, "relu"}, Shape{f32, 24, 40, GATE_CHANNEL, true, true, "elu1"}}) {
+    for (const auto& [variant, scan] :
+         {std::pair{"phases", "passes"}, {"phases", "lookback"}, {"fused", "none"}, {"recurrent", "none"}}) {
+      LinearConfig config;
+      config.variant = variant;
+      config.scan = scan;
+      config.sequences = config.heads = 2;
+      config.tokens = 5000;
+      config.all_rows = 10000;
+      config.dtype = config.out_dtype = shape.dtype;
+      config.head_dim = shape.head_dim;
+      config.value_dim = shape.value_dim;
+      config.gate = shape.gate;
+      config.normalised = shape.normalised;
+      config.causal = shape.causal;
+      config.feature = named_feature(shape.feature);
+      if (shape.dtype == f32 && config.scan == "passes") continue;  // the same constants
+      const Plan plan = linear_plan(config, test::hopper(), true);
+      if (!plan.unable.empty()) continue;
+      ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
+      for (const Launch& launch : plan.launches) {
+        EXPECT_NO_THROW(compiler_->compile(launch.source, {})) << launch.source.key();
+      }
+    }
+  }
+}
+
+// On a GPU the tests run them; here they only have to be what a kernel's text has.
+TEST(LinearMutationTest, AreOfTheTexts) {
+  for (const test::LinearMutation& mutation : test::linear_mutations(true)) {
+    EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
+  }
+}
+
+}  // namespace
+}  // namespace attn

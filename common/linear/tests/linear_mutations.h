@@ -1,0 +1,74 @@
+// What can be wrong with linear attention: changes to the kernels that a check must notice.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/linear/kernels/linear.h"
+
+namespace attn::test {
+
+struct LinearMutation {
+  const char* variant;
+  Gate gate;
+  std::string file;
+  const char *what, *from, *to;
+  bool looks_back = false;  // it takes several segments to show
+};
+
+inline std::vector<LinearMutation> linear_mutations(bool cuda) {
+  std::vector<LinearMutation> mutations;
+  const auto add = [&](const char* variant, Gate gate, const char* file, const char* what, const char* from,
+                       const char* to, bool looks_back = false) {
+    mutations.push_back({variant, gate, std::string("common/linear/kernels/") + file, what, from, to, looks_back});
+  };
+  const auto of_phases = [&](const char* file, const char* what, const char* from, const char* to) {
+    add("phases", GATE_TOKEN, file, what, from, to);
+  };
+  if (cuda) {
+    of_phases("chunk_o.cuda.cu", "state read one chunk late",
+              "CAUSAL ? static_cast<int>(blockIdx.x) :", "CAUSAL ? static_cast<int>(blockIdx.x) - (place.chunk > 0) :");
+    of_phases("scan.cuda.cu", "decay applied twice", "x[i] = x[i] * decay + added.x[i];",
+              "x[i] = x[i] * decay * decay + added.x[i];");
+    of_phases("scan.cuda.cu", "scan without decay", "x[i] = x[i] * decay + added.x[i];", "x[i] = x[i] + added.x[i];");
+    add("fused", GATE_TOKEN, "fused.cuda.cu", "no mask in the diagonal chunk",
+        "x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;", "x[i] = weight;");
+    add("fused", GATE_TOKEN, "fused.cuda.cu", "decay applied twice", "const float factor = exp2_approx(sum);",
+        "const float factor = exp2_approx(2 * sum);");
+    return mutations;
+  }
+  of_phases("chunk_o.cpu.cpp", "state read one chunk late",
+            "CAUSAL ? number :", "CAUSAL && place.chunk > 0 ? number - 1 :");
+  of_phases("scan.cpu.cpp", "decay applied twice", "before[e] = was * factor + there[e];",
+            "before[e] = was * factor * factor + there[e];");
+  of_phases("scan.cpu.cpp", "scan without decay", "before[e] = was * factor + there[e];",
+            "before[e] = was + there[e];");
+  of_phases("scan.cpu.cpp", "final state before the last chunk",
+            "    rows.pass_chunks<CAUSAL>(span);\n    if (p.spans == 1) rows.end();",
+            "    if (p.spans == 1) rows.end();\n    rows.pass_chunks<CAUSAL>(span);");
+  of_phases("chunk_h.cpu.cpp", "part of a chunk's decay", "= steps.logs[d];", "= steps.logs[d] / 32;");
+  of_phases("chunk_h.cpu.cpp", "a chunk is left out", "{ steps.add(first, rows); }",
+            "{ if (place.chunk != 1) steps.add(first, rows); }");
+  of_phases("chunk_o.cpu.cpp", "a row of the next sequence", "const int end = place.first + place.rows;",
+            "const int end = place.first + place.rows + (place.rows < CHUNK && place.first > 64);");
+  of_phases("step_outputs.h", "no mask in the diagonal chunk",
+            "store(own, place <= i ? load<Floats>(own) * since[n] : Floats{});", "store(own, load<Floats>(own));");
+  of_phases("step_outputs.h", "a token does not see itself",
+            "since[n] = place == i ? Floats{} + 1 :", "since[n] = place == i ? Floats{} :");
+  of_phases("steps.h", "the decay of another token", "        all *= decays[i];\n",
+            "        all *= decays[i > 0 ? i - 1 : 0];\n");
+  add("fused", GATE_CHANNEL, "step_outputs.h", "a channel's key decays before its own token", "lane_numbers() < i - j",
+      "lane_numbers() <= i - j");
+  add("fused", GATE_CHANNEL, "step_outputs.h", "queries do not decay",
+      "store(query + d, load<Floats>(query + d) * all)", "store(query + d, load<Floats>(query + d))");
+  add("fused", GATE_NONE, "look_back.h", "only the span before is taken",
+      "for (int before = span - 1; before >= 0; --before)",
+      "for (int before = span - 1; before >= 0 && before == span - 1; --before)", true);
+  add("fused", GATE_TOKEN, "look_back.h", "decays between are left out", "logs[r] += p.span_decays[row(before) + r]",
+      "logs[r] += 0 * p.span_decays[row(before) + r]", true);
+  add("fused", GATE_NONE, "look_back.h", "the initial state is left out", "if (p.initial_state) take",
+      "if (p.initial_state && false) take", true);
+  return mutations;
+}
+
+}  // namespace attn::test

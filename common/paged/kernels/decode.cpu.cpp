@@ -1,0 +1,531 @@
+// Paged attention for a few queries of each sequence, at the rate at which the cache is read.
+//
+// A block's keys are read once, for all rows of the tile: DOT_KEYS keys times DOT_ROWS rows are dot products along
+// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. While scores are computed
+// the block's values are asked for, and meanwhile the values are added up the next block's keys are.
+//
+// Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
+// IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
+// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
+// ROTARY_DIM / 2)); decode_join has the same.
+// Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join the tiles: batch * kv_heads * tiles of a group.
+//
+// A cache of 8 bits is converted on its way to registers. The scale of a key's page multiplies its scores, that of V its
+// weights.
+//
+// With APPENDS new keys are turned into threadgroup memory and read there, new values where they come from; those of a
+// sequence's first tile are also written to the cache.
+//
+// Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
+#include "common/paged/kernels/decode.h"
+
+#include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/softmax.h"
+#include "common/kernel/bytes_cpu.h"
+
+namespace {
+
+constexpr int gcd(int a, int b) { return b == 0 ? a : gcd(b, a % b); }
+constexpr int largest_divisor(int n, int most) {
+  int divisor = most;
+  while (n % divisor != 0) --divisor;
+  return divisor;
+}
+
+constexpr CpuDecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C);
+constexpr int LANES = gcd(HEAD_DIM, VECTOR_WIDTH);
+constexpr int VECTORS = HEAD_DIM / LANES;  // of a row
+constexpr int DOT_KEYS = 4, DOT_ROWS = VECTOR_REGISTERS >= 32 ? 4 : 2;
+constexpr int REST_ROWS = ROWS % DOT_ROWS;
+constexpr int LINE_BYTES = 64;
+constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
+constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
+constexpr bool SCALED = ELEMENT_BYTES == 1;
+using Params = DecodeParamsOf<APPENDS>::type;
+static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
+
+using Floats = Vector<float, LANES>;
+using Quad = Vector<float, 4>;
+using Scores = Vector<float, VECTOR_WIDTH>;
+using ScoreBits = Vector<int, VECTOR_WIDTH>;
+
+INLINE int min(int a, int b) { return a < b ? a : b; }
+INLINE int max(int a, int b) { return a > b ? a : b; }
+
+template <int N>
+INLINE Quad folded(Vector<float, N> v) {
+  if constexpr (N == 4) {
+    return v;
+  } else {
+    Vector<float, N / 2> low, high;
+    UNROLL for (int i = 0; i < N / 2; ++i) low[i] = v[i], high[i] = v[N / 2 + i];
+    return folded<N / 2>(low + high);
+  }
+}
+
+/// The sum of the lanes of each of four vectors.
+INLINE Quad lane_sums(const Floats (&v)[4]) {
+  const Quad a = folded<LANES>(v[0]), b = folded<LANES>(v[1]), c = folded<LANES>(v[2]), d = folded<LANES>(v[3]);
+  const Quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Quad cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
+template <int N>
+INLINE float largest_lane(Vector<float, N> v) {
+  float most = v[0];
+  UNROLL for (int i = 1; i < N; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+}
+
+/// The tiles of a sequence and their blocks: those that some of its queries may see, the same for all of its tiles.
+struct Sequence {
+  int batch, keys;
+  KeyRange seen;
+  int first_block, blocks;  // at least one, so that somebody writes the rows of a sequence without keys
+};
+
+/// A tile of a sequence, and its first block on the line.
+struct TilePlace {
+  Sequence sequence;
+  int kv_head, tile;
+  long long begin;
+
+  INLINE long long end() const { return begin + sequence.blocks; }
+};
+
+/// The line of blocks (decode.h).
+struct Line {
+  const DecodeParams& p;
+  const int rows = p.q_heads / p.kv_heads * p.q_len;
+  const int tiles = (rows + static_cast<int>(ROWS) - 1) / static_cast<int>(ROWS);
+
+  INLINE ScoreContext context_of(int batch, int head, int keys) const {
+    return {batch, head, p.q_heads, p.q_len, keys, p.score_data};
+  }
+  INLINE Sequence sequence_of(int batch) const {
+    const int keys = p.lengths[batch];
+    const ScoreContext context = context_of(batch, 0, keys);
+    const int end = max(min(visible_keys(p.q_len - 1, context).end, keys), 0);
+    const int begin = min(max(visible_keys(0, context).begin, 0), end);
+    const int first_block = begin / static_cast<int>(BLOCK_C);
+    const int blocks = max((end + static_cast<int>(BLOCK_C) - 1) / static_cast<int>(BLOCK_C) - first_block, 1);
+    return {batch, keys, {begin, end}, first_block, blocks};
+  }
+  INLINE long long blocks_of(const Sequence& sequence) const {
+    return static_cast<long long>(sequence.blocks) * p.kv_heads * tiles;
+  }
+  INLINE long long blocks() const {
+    long long all = 0;
+    for (int batch = 0; batch < p.batch; ++batch) all += blocks_of(sequence_of(batch));
+    return all;
+  }
+  /// The tile of a block of the line.
+  INLINE TilePlace at(long long block) const {
+    long long begin = 0;
+    int batch = 0;
+    Sequence sequence = sequence_of(batch);
+    for (; begin + blocks_of(sequence) <= block; sequence = sequence_of(++batch)) begin += blocks_of(sequence);
+    const auto number = static_cast<int>((block - begin) / sequence.blocks);
+    return {sequence, number / tiles, number % tiles, begin + static_cast<long long>(number) * sequence.blocks};
+  }
+  /// Tiles in their order, sequence by sequence.
+  INLINE TilePlace tile(int number) const {
+    const int of_sequence = p.kv_heads * tiles, rest = number % of_sequence;
+    long long begin = 0;
+    for (int batch = 0; batch < number / of_sequence; ++batch) begin += blocks_of(sequence_of(batch));
+    const Sequence sequence = sequence_of(number / of_sequence);
+    return {sequence, rest / tiles, rest % tiles, begin + static_cast<long long>(rest) * sequence.blocks};
+  }
+};
+
+/// Where the rows of a block's keys are in K and in V, their scales, and how many there are.
+struct Block {
+  int first_key = 0, keys = 0;
+  const char *k[BLOCK_C], *v[BLOCK_C];
+  float k_scales[SCALED ? BLOCK_C : 1], v_scales[SCALED ? BLOCK_C : 1];
+};
+
+INLINE void ask_for(const char* row) {
+  UNROLL for (int line = 0; line < ROW_BYTES; line += LINE_BYTES) __builtin_prefetch(row + line, 0, 2);
+}
+
+/// Which of a worker's two parts a tile's is: the second if the tile begins in its share.
+INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
+
+/// Pairs of `row`, floats, by the angles of one position, whose cosines and sines these are.
+INLINE void turn(float* row, const float* cosines, const float* sines) {
+  constexpr int half = ROTARY_DIM / 2;
+  VECTORIZE for (int i = 0; i < half; ++i) {
+    float &x = row[INTERLEAVED ? 2 * i : i], &y = row[INTERLEAVED ? 2 * i + 1 : half + i];
+    const float turned = x * cosines[i] - y * sines[i];
+    y = y * cosines[i] + x * sines[i];
+    x = turned;
+  }
+}
+
+struct Worker {
+  const Params& p;
+  const Line line{p};
+  float *q, *o, *scores, *maximum, *sum;  // of the tile
+  char* turned;                           // new keys, of the cache's type
+  Sequence sequence;
+  int kv_head, first_row, rows;  // rows of the tile, among those of its key/value head
+
+  INLINE Worker(const Params& params, const Threadgroup& group) : p(params) {
+    float* memory = reinterpret_cast<float*>(group.memory);
+    q = memory;
+    o = memory + layout.o;
+    scores = memory + layout.scores;
+    maximum = memory + layout.maximum;
+    sum = memory + layout.sum;
+    turned = reinterpret_cast<char*>(memory + layout.turned);
+  }
+
+  INLINE int head_of(int row) const { return kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len; }
+  INLINE int query_of(int row) const { return (first_row + row) % p.q_len; }
+  INLINE ScoreContext context(int row) const { return line.context_of(sequence.batch, head_of(row), sequence.keys); }
+
+  INLINE void enter(const TilePlace& place) {
+    sequence = place.sequence;
+    kv_head = place.kv_head;
+    first_row = place.tile * static_cast<int>(ROWS);
+    rows = min(line.rows - first_row, ROWS);
+  }
+
+  INLINE void clear(int row) {
+    for (int d = 0; d < HEAD_DIM; d += LANES) store(o + row * HEAD_DIM + d, Floats{});
+    maximum[row] = masked_score;
+    sum[row] = 0;
+  }
+
+  /// The tile's queries as floats; rows that it lacks are 0. Of its outputs there is nothing yet, but for the sinks in
+  /// the part that has the tile's first block.
+  INLINE void begin(bool has_sinks) {
+    for (int row = 0; row < ROWS; ++row) {
+      clear(row);
+      const bool exists = row < rows;
+      if (!SINK_IS_NONE && has_sinks && exists) {
+        maximum[row] = first_maximum(context(row));
+        sum[row] = 1;
+      }
+      const long long at = sequence.batch * p.q_strides.batch + head_of(row) * p.q_strides.head +
+                           query_of(row) * p.q_strides.row;
+      for (int d = 0; d < HEAD_DIM; d += LANES) {
+        const Floats values = exists ? load_floats<IN_TYPE, LANES>(p.q, at + d) : Floats{};
+        store(q + row * HEAD_DIM + d, values * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale));
+      }
+      if constexpr (APPENDS) {
+        if (const int position = first_new() + query_of(row); exists && position >= 0) {
+          turn_at(q + row * HEAD_DIM, position);
+        }
+      }
+    }
+  }
+
+  INLINE KeyPlace place_of(int key) const {
+    if constexpr (PAGE_SIZE == 0) {
+      return {sequence.batch, kv_head, key};
+    } else {
+      const int page = key / static_cast<int>(PAGE_SIZE), slot = key % static_cast<int>(PAGE_SIZE);
+      return {p.cache.table[static_cast<long long>(sequence.batch) * p.cache.max_pages + page], kv_head, slot};
+    }
+  }
+
+  /// The key of the first new token; negative where a sequence has fewer keys than new tokens.
+  INLINE int first_new() const { return sequence.keys - p.q_len; }
+  INLINE void turn_at(float* row, int position) const {
+    const long long at = static_cast<long long>(position) * (ROTARY_DIM / 2);
+    turn(row, tokens_of(p).cosines + at, tokens_of(p).sines + at);
+  }
+  INLINE const char* new_row(const void* rows, const TensorStrides& strides, int token) const {
+    return static_cast<const char*>(rows) +
+           (sequence.batch * strides.batch + kv_head * strides.head + token * strides.row) * ELEMENT_BYTES;
+  }
+
+  /// Turns the new keys among the blocks from `from` to before `to`; writes them and their values to the cache, if this
+  /// is the first tile.
+  INLINE void take_new(int from, int to) {
+    const KvCacheView& cache = p.cache;
+    const NewTokens& tokens = tokens_of(p);
+    const int first_key = (sequence.first_block + from) * static_cast<int>(BLOCK_C);
+    const int end = min((sequence.first_block + to) * static_cast<int>(BLOCK_C), sequence.keys);
+    for (int key = max(max(first_new(), 0), first_key); key < end; ++key) {
+      const int token = key - first_new();
+      const char* const k = new_row(tokens.k, tokens.k_strides, token);
+      char* const row = turned + token * ROW_BYTES;
+      float values[HEAD_DIM];
+      for (int d = 0; d < HEAD_DIM; d += LANES) store(values + d, load_floats<IN_TYPE, LANES>(k, d));
+      turn_at(values, key);
+      for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
+      if (first_row > 0) continue;
+      const KeyPlace to_place = place_of(key);
+      __builtin_memcpy(static_cast<char*>(cache.k) + index_of(cache.k_strides, to_place) * ELEMENT_BYTES, row,
+                       ROW_BYTES);
+      __builtin_memcpy(static_cast<char*>(cache.v) + index_of(cache.v_strides, to_place) * ELEMENT_BYTES,
+                       new_row(tokens.v, tokens.v_strides, token), ROW_BYTES);
+    }
+  }
+
+  /// Finds the keys of a block, of those that the sequence's queries see.
+  INLINE void find(Block& block, int number) const {
+    const int start = (sequence.first_block + number) * static_cast<int>(BLOCK_C);
+    block.first_key = max(start, sequence.seen.begin);
+    block.keys = max(min(start + static_cast<int>(BLOCK_C), sequence.seen.end) - block.first_key, 0);
+    const KvCacheView& cache = p.cache;
+    for (int i = 0; i < block.keys;) {
+      const int key = block.first_key + i;
+      const KeyPlace at = place_of(key);
+      int together = block.keys - i;  // keys that lie on one page
+      if constexpr (PAGE_SIZE > 0) together = min(together, static_cast<int>(PAGE_SIZE) - at.row);
+      const char* k = static_cast<const char*>(cache.k) + index_of(cache.k_strides, at) * ELEMENT_BYTES;
+      const char* v = static_cast<const char*>(cache.v) + index_of(cache.v_strides, at) * ELEMENT_BYTES;
+      float k_scale = 1, v_scale = 1;
+      if constexpr (SCALED) {
+        const long long scale = static_cast<long long>(at.batch) * p.kv_heads + kv_head;
+        k_scale = cache.k_scales[scale] / unit_of_type(CACHE_TYPE);
+        v_scale = cache.v_scales[scale] / unit_of_type(CACHE_TYPE);
+      }
+      for (; together > 0; --together, ++i) {
+        block.k[i] = k;
+        block.v[i] = v;
+        if constexpr (SCALED) block.k_scales[i] = k_scale, block.v_scales[i] = v_scale;
+        k += cache.k_strides.row * ELEMENT_BYTES;
+        v += cache.v_strides.row * ELEMENT_BYTES;
+      }
+    }
+    if constexpr (APPENDS) {
+      for (int i = max(first_new() - block.first_key, 0); i < block.keys; ++i) {
+        const int token = block.first_key + i - first_new();
+        block.k[i] = turned + token * ROW_BYTES;
+        block.v[i] = new_row(tokens_of(p).v, tokens_of(p).v_strides, token);
+      }
+    }
+    for (int i = block.keys; i % DOT_KEYS != 0; ++i) block.k[i] = block.k[block.keys - 1];
+  }
+
+  /// Scores of COUNT rows from `row` on and of four keys from `i` on.
+  template <int COUNT>
+  INLINE void multiply_keys(const Block& block, int row, int i) {
+    Floats acc[COUNT][DOT_KEYS] = {};
+    for (int d = 0; d < HEAD_DIM; d += LANES) {
+      Floats keys[DOT_KEYS];
+      UNROLL for (int key = 0; key < DOT_KEYS; ++key) keys[key] = load_elements<CACHE_TYPE, LANES>(block.k[i + key], d);
+      UNROLL for (int r = 0; r < COUNT; ++r) {
+        const Floats query = load<Floats>(q + (row + r) * HEAD_DIM + d);
+        UNROLL for (int key = 0; key < DOT_KEYS; ++key) acc[r][key] += query * keys[key];
+      }
+    }
+    UNROLL for (int r = 0; r < COUNT; ++r) {
+      store(scores + (row + r) * BLOCK_C + i, lane_sums(acc[r]));
+    }
+  }
+
+  INLINE void multiply_keys(const Block& block) {
+    for (int i = 0; i < block.keys; i += DOT_KEYS) {
+      for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) ask_for(block.v[key]);
+      int row = 0;
+      for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) multiply_keys<DOT_ROWS>(block, row, i);
+      if constexpr (REST_ROWS > 0) multiply_keys<REST_ROWS>(block, row, i);
+    }
+  }
+
+  /// Scores as the hooks have them, in base 2: masked from the last key of the block to a whole vector, and where the
+  /// row does not see the key.
+  INLINE void change_scores(const Block& block, int row, int whole) {
+    float* s = scores + row * BLOCK_C;
+    if constexpr (SCALED) {
+      for (int i = 0; i < whole; i += VECTOR_WIDTH) store(s + i, load<Scores>(s + i) * load<Scores>(block.k_scales + i));
+    }
+    if constexpr (!SCORE_IS_IDENTITY) {
+      const ScoreContext hooked = context(row);
+      const int query = query_of(row);
+      for (int i = 0; i < block.keys; ++i) {
+        const float changed = log2_e * score(s[i], query, block.first_key + i, hooked);
+        s[i] = changed > masked_score ? changed : masked_score;
+      }
+    }
+    const KeyRange seen = visible_keys(query_of(row), context(row));
+    for (int i = 0; i < min(seen.begin - block.first_key, block.keys); ++i) s[i] = masked_score;
+    for (int i = max(min(seen.end - block.first_key, block.keys), 0); i < whole; ++i) s[i] = masked_score;
+  }
+
+  /// Scores to weights; outputs and sum of the row shrink as its maximum grows.
+  INLINE void weigh(const Block& block) {
+    const int whole = (block.keys + VECTOR_WIDTH - 1) / VECTOR_WIDTH * VECTOR_WIDTH;
+    for (int row = 0; row < rows; ++row) {
+      change_scores(block, row, whole);
+      float* s = scores + row * BLOCK_C;
+      Scores most = Scores{} + maximum[row];
+      for (int i = 0; i < whole; i += VECTOR_WIDTH) {
+        const Scores some = load<Scores>(s + i);
+        most = some > most ? some : most;
+      }
+      const float larger = largest_lane<VECTOR_WIDTH>(most);
+      const float shift = larger > no_score ? larger : no_shift;
+      Scores weights = {};
+      for (int i = 0; i < whole; i += VECTOR_WIDTH) {
+        const Scores some = load<Scores>(s + i);
+        const Scores weight = some > no_score ? exp2(some - shift) : Scores{};
+        if constexpr (SCALED) {
+          store(s + i, weight * load<Scores>(block.v_scales + i));
+        } else {
+          store(s + i, weight);
+        }
+        weights += weight;
+      }
+      float total = 0;
+      UNROLL for (int i = 0; i < VECTOR_WIDTH; ++i) total += weights[i];
+      if (larger > maximum[row]) {
+        const float alpha = exp2(Quad{} + (maximum[row] - larger))[0];
+        for (int d = 0; d < HEAD_DIM; d += LANES) {
+          store(o + row * HEAD_DIM + d, load<Floats>(o + row * HEAD_DIM + d) * alpha);
+        }
+        sum[row] *= alpha;
+        maximum[row] = larger;
+      }
+      sum[row] += total;
+    }
+  }
+
+  /// Adds the block's values to COUNT rows of outputs from `row` on; asks for the keys of `next`, if that is not null.
+  template <int COUNT>
+  INLINE void add_values(const Block& block, int row, const Block* next) {
+    constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);
+    for (int d = 0; d < HEAD_DIM; d += WIDTH * LANES) {
+      Floats acc[COUNT][WIDTH];
+      UNROLL for (int r = 0; r < COUNT; ++r) {
+        UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] = load<Floats>(o + (row + r) * HEAD_DIM + d + w * LANES);
+      }
+      for (int i = 0; i < block.keys; ++i) {
+        if (d == 0 && next && i < next->keys) ask_for(next->k[i]);
+        Floats values[WIDTH];
+        UNROLL for (int w = 0; w < WIDTH; ++w) values[w] = load_elements<CACHE_TYPE, LANES>(block.v[i], d + w * LANES);
+        UNROLL for (int r = 0; r < COUNT; ++r) {
+          const float weight = scores[(row + r) * BLOCK_C + i];
+          UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] += weight * values[w];
+        }
+      }
+      UNROLL for (int r = 0; r < COUNT; ++r) {
+        UNROLL for (int w = 0; w < WIDTH; ++w) store(o + (row + r) * HEAD_DIM + d + w * LANES, acc[r][w]);
+      }
+    }
+  }
+
+  INLINE void add_values(const Block& block, const Block* next) {
+    int row = 0;
+    for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(block, row, row == 0 ? next : nullptr);
+    if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, row == 0 ? next : nullptr);
+  }
+
+  /// Blocks of the tile from `from` to before `to`.
+  INLINE void attend(int from, int to) {
+    begin(from == 0);
+    if constexpr (APPENDS) take_new(from, to);
+    Block blocks[2];
+    find(blocks[0], from);
+    for (int i = from; i < to; ++i) {
+      const Block& block = blocks[(i - from) % 2];
+      Block& next = blocks[(i - from + 1) % 2];
+      if (i + 1 < to) find(next, i + 1);
+      if (block.keys == 0) continue;
+      multiply_keys(block);
+      weigh(block);
+      add_values(block, i + 1 < to ? &next : nullptr);
+    }
+  }
+
+  /// Rows of the tile to memory.
+  INLINE void finish() const {
+    for (int row = 0; row < rows; ++row) {
+      const int head = head_of(row), query = query_of(row);
+      const bool seen = maximum[row] > no_score;
+      const long long at = sequence.batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
+      const float share = seen ? 1 / sum[row] : 0;
+      for (int d = 0; d < HEAD_DIM; d += LANES) {
+        store_floats<OUT_TYPE, LANES>(p.o, at + d, load<Floats>(o + row * HEAD_DIM + d) * share);
+      }
+      if (p.lse) {
+        p.lse[(static_cast<long long>(sequence.batch) * p.q_heads + head) * p.q_len + query] =
+            seen ? (maximum[row] + __builtin_log2f(sum[row])) * ln_2 : -__builtin_inff();
+      }
+    }
+  }
+
+  /// Rows of the tile as a part.
+  INLINE void leave(long long part) const {
+    float *part_o = p.part_o + part * ROWS * HEAD_DIM, *stats = p.part_stats + part * ROWS * 2;
+    for (int row = 0; row < rows; ++row) {
+      for (int d = 0; d < HEAD_DIM; d += LANES) {
+        store(part_o + row * HEAD_DIM + d, load<Floats>(o + row * HEAD_DIM + d));
+      }
+      stats[2 * row] = maximum[row];
+      stats[2 * row + 1] = sum[row];
+    }
+  }
+
+  /// The tile's parts, in the order of the line, so that the result does not depend on who joins them.
+  INLINE void join(int first_worker, int last_worker) {
+    for (int row = 0; row < rows; ++row) clear(row);
+    for (int worker = first_worker; worker <= last_worker; ++worker) {
+      const long long part = part_of(worker, worker == first_worker);
+      const float *part_o = p.part_o + part * ROWS * HEAD_DIM, *stats = p.part_stats + part * ROWS * 2;
+      for (int row = 0; row < rows; ++row) {
+        const float theirs = stats[2 * row], larger = theirs > maximum[row] ? theirs : maximum[row];
+        const Quad factors = exp2(Quad{maximum[row] - larger, theirs - larger});
+        for (int d = 0; d < HEAD_DIM; d += LANES) {
+          float* to = o + row * HEAD_DIM + d;
+          const Floats added = load<Floats>(part_o + row * HEAD_DIM + d) * factors[1];
+          store(to, load<Floats>(to) * factors[0] + added);
+        }
+        sum[row] = sum[row] * factors[0] + stats[2 * row + 1] * factors[1];
+        maximum[row] = larger;
+      }
+    }
+    finish();
+  }
+};
+
+}  // namespace
+
+extern "C" void decode(const Params* params, const Threadgroup* group) {
+  const Params& p = *params;
+  Worker worker(p, *group);
+  const Line& line = worker.line;
+  const int index = static_cast<int>(group->index[0]);
+  const long long blocks = line.blocks();
+  const long long from = first_block_of(index, p.workers, blocks), to = first_block_of(index + 1, p.workers, blocks);
+  for (long long block = from; block < to;) {
+    const TilePlace place = line.at(block);
+    const bool begins = block == place.begin, ends = place.end() <= to;
+    worker.enter(place);
+    worker.attend(static_cast<int>(block - place.begin), static_cast<int>((ends ? place.end() : to) - place.begin));
+    block = place.end();
+    if (begins && ends) {
+      worker.finish();
+      continue;
+    }
+    worker.leave(part_of(index, begins));
+    if constexpr (JOIN_LAST) {
+      const int first = worker_of(place.begin, p.workers, blocks), last = worker_of(place.end() - 1, p.workers, blocks);
+      const long long head = static_cast<long long>(place.sequence.batch) * p.kv_heads + place.kv_head;
+      unsigned* arrived = p.arrived + head * line.tiles + place.tile;
+      if (static_cast<int>(__atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL)) == last - first) {
+        worker.join(first, last);
+        __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+      }
+    }
+  }
+}
+
+extern "C" void decode_join(const Params* params, const Threadgroup* group) {
+  const Params& p = *params;
+  Worker worker(p, *group);
+  const TilePlace place = worker.line.tile(static_cast<int>(group->index[0]));
+  const long long blocks = worker.line.blocks();
+  const int first = worker_of(place.begin, p.workers, blocks), last = worker_of(place.end() - 1, p.workers, blocks);
+  if (first == last) return;
+  worker.enter(place);
+  worker.join(first, last);
+}

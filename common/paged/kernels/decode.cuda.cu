@@ -1,0 +1,840 @@
+// Attention of a few new queries over a cache, on tensor cores of sm_80 and later: decode.h has the contract.
+//
+// A block of keys falls to teams of warps: a team has all rows of the tile, and its own keys, which nobody else reads.
+// So within a tile it waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
+// copies of 16 bytes, which find the page of each row themselves; copies for the next tile are under way before the
+// present one ends. At a tile's end the teams' sums are added up (flash decoding: Dao et al. 2023).
+//
+// Caches of 8 bits are converted to f16 on their way to the tensor cores, exactly, which takes fewer instructions than
+// to bf16. Q of bf16 then becomes f16 too, each row divided by a power of 2, so that it fits. The scale of a key's page
+// multiplies its scores, that of V its weights.
+//
+// With APPENDS new keys and values come from their own tensors to the same buffers, where the team turns the keys, as
+// all threads turn the tile's queries. Of a sequence's tiles the first one's workers write them to the cache; no one
+// reads them there before the launch ends.
+//
+// Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
+//
+// Function constants: HEAD_DIM (multiple of 8, of 16 where the cache has 8 bits; at most 256), ROWS (8, 16, 32, 64),
+// BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (that of Q, or E4M3 or
+// INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
+// for), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED
+// (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's threadgroup
+// memory. The second launch, `decode_join`: a threadgroup for each tile of the line, and layout.join_bytes.
+//
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=3] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=1,ROTARY_DIM=0,ROWS=16,STAGES=3,THREADGROUPS=2] without spills
+// Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=0,CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=0,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=32,STAGES=2,THREADGROUPS=2] without spills
+// Checked: decode_join[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+#include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/score.h"
+#include "common/attention/kernels/sink.h"
+#include "common/kernel/ampere.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/bytes.h"
+#include "common/paged/kernels/decode.h"
+
+namespace {
+
+constexpr int THREADS = 128;
+constexpr int HALVES = ROWS == 8 ? 1 : 2;  // of a product's 16 rows that are rows of the tile
+constexpr int ROW_WARPS = (ROWS + 15) / 16, KEY_WARPS = THREADS / WARP / ROW_WARPS;
+constexpr int TEAM_THREADS = ROW_WARPS * WARP, TEAM_KEYS = BLOCK_C / KEY_WARPS;
+constexpr int Q_BYTES = IN_TYPE == F32 ? 4 : 2, KV_BYTES = bytes_of_type(CACHE_TYPE);
+constexpr DecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C, STAGES, Q_BYTES, KV_BYTES);
+constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
+constexpr int STEPS = DIM * KV_BYTES / 32;
+constexpr int OPERAND_TYPE = KV_BYTES == 1 ? F16 : IN_TYPE;  // of the products
+constexpr bool SCALES_Q = KV_BYTES == 1 && IN_TYPE == BF16;
+constexpr bool FOLD = SCORE_IS_IDENTITY;
+using Params = DecodeParamsOf<APPENDS>::type;
+static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTARY_DIM <= HEAD_DIM));
+static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+// ---- the line
+
+/// A block of the line. A sequence without visible keys has one block, of which nothing is seen: somebody has to write
+/// its zeros.
+struct Place {
+  int batch, kv_head, tile;
+  int block, blocks;  // of the tile, counted from the first that some row sees
+  int first_block;
+  int keys;         // of the sequence
+  long long index;  // on the line
+};
+
+struct Line {
+  const DecodeParams& p;
+  const int tiles = (p.q_heads / p.kv_heads * p.q_len + ROWS - 1) / ROWS;
+
+  DEVICE ScoreContext context_of(int batch, int head, int keys) const {
+    return {batch, head, p.q_heads, p.q_len, keys, p.score_data};
+  }
+
+  // Sets first_block, blocks and keys of a sequence.
+  DEVICE void measure(Place& place) const {
+    place.keys = p.lengths[place.batch];
+    const ScoreContext context = context_of(place.batch, 0, place.keys);
+    const int end = min(place.keys, visible_keys(p.q_len - 1, context).end);
+    place.first_block = KEYS_BEGIN_AT_ZERO ? 0 : max(0, min(visible_keys(0, context).begin, end)) / BLOCK_C;
+    place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
+  }
+
+  // What one lane knows of its sequence among 32.
+  struct Share {
+    Place place;
+    long long blocks;  // on the line
+    long long up_to;   // the sum of this and of the lanes before
+  };
+  DEVICE Share share_of(int first_batch) const {
+    Share share{};
+    const int lane = threadIdx.x % WARP;
+    share.place.batch = first_batch + lane;
+    if (share.place.batch < p.batch) {
+      measure(share.place);
+      share.blocks = static_cast<long long>(share.place.blocks) * p.kv_heads * tiles;
+    }
+    share.up_to = share.blocks;
+    UNROLL for (int step = 1; step < WARP; step *= 2) {
+      const long long other = __shfl_up_sync(~0u, share.up_to, step);
+      if (lane >= step) share.up_to += other;
+    }
+    return share;
+  }
+
+  // Its blocks; all warps do the same, as in what follows.
+  DEVICE long long length(const Share& first_share) const {
+    long long sum = __shfl_sync(~0u, first_share.up_to, WARP - 1);
+    for (int first = WARP; first < p.batch; first += WARP) {
+      sum += __shfl_sync(~0u, share_of(first).up_to, WARP - 1);
+    }
+    return sum;
+  }
+
+  // The place of a block; with `of_batch`, that of a sequence's first block.
+  DEVICE Place find(const Share& first_share, long long index, int of_batch = -1) const {
+    Share share = first_share;
+    long long before = 0;
+    for (int first = 0;; first += WARP) {
+      if (first > 0) share = share_of(first);
+      const bool here = of_batch >= 0 ? share.place.batch == of_batch : index < before + share.up_to;
+      const unsigned lanes = __ballot_sync(~0u, here);
+      if (lanes != 0) {
+        const int lane = __ffs(lanes) - 1;
+        const long long start = before + __shfl_sync(~0u, share.up_to - share.blocks, lane);
+        Place found{};
+        found.batch = first + lane;
+        found.blocks = __shfl_sync(~0u, share.place.blocks, lane);
+        found.first_block = __shfl_sync(~0u, share.place.first_block, lane);
+        found.keys = __shfl_sync(~0u, share.place.keys, lane);
+        found.index = of_batch >= 0 ? start : index;
+        const auto rest = static_cast<unsigned>(found.index - start);
+        found.block = rest % found.blocks;
+        found.tile = rest / found.blocks % tiles;
+        found.kv_head = rest / found.blocks / tiles;
+        return found;
+      }
+      before += __shfl_sync(~0u, share.up_to, WARP - 1);
+    }
+  }
+
+  DEVICE void advance(Place& place) const {
+    ++place.index;
+    if (++place.block < place.blocks) return;
+    place.block = 0;
+    if (++place.tile < tiles) return;
+    place.tile = 0;
+    if (++place.kv_head < p.kv_heads) return;
+    place.kv_head = 0;
+    if (++place.batch < p.batch) measure(place);
+  }
+};
+
+// ---- outputs
+
+/// A row of the tile, as a row of Q and O.
+struct Row {
+  int head, query;
+  bool exists;
+};
+DEVICE Row row_of(const DecodeParams& p, const Place& place, int row) {
+  const int group = p.q_heads / p.kv_heads, number = place.tile * ROWS + row;
+  const bool exists = number < group * p.q_len;
+  return {place.kv_head * group + (exists ? number / p.q_len : 0), exists ? number % p.q_len : p.q_len - 1, exists};
+}
+
+/// What a sum of weights, and of weighted V, is multiplied by once all keys are there; the row's log-sum-exp to memory.
+DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& place, const Row& row, float shift,
+                        float sum, bool writes) {
+  float factor = 1;
+  if constexpr (!SINK_IS_NONE) {
+    const float sink = log2_e * sink_logit(line.context_of(place.batch, row.head, place.keys));
+    const float larger = fmaxf(shift, fmaxf(sink, no_shift));
+    factor = exp2_approx(shift - larger);
+    sum = sum * factor + exp2_approx(sink - larger);
+    shift = larger;
+  }
+  const bool seen = shift > no_shift;
+  if (writes && p.lse != nullptr) {
+    const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
+    p.lse[at] = seen ? shift * ln_2 + __logf(sum) : -infinity();
+  }
+  return seen ? factor / sum : 0.0f;
+}
+
+DEVICE long long output_at(const DecodeParams& p, const Place& place, const Row& row) {
+  return place.batch * p.o_strides.batch + row.head * p.o_strides.head + row.query * p.o_strides.row;
+}
+
+/// Parts of a tile that several workers share: those of `first` to `last`.
+struct Parts {
+  int first, last;
+  DEVICE int count() const { return last - first + 1; }
+};
+DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long blocks_of_line) {
+  const long long start = place.index - place.block;
+  return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
+}
+// A worker's part with the first block of its tile is its second.
+DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
+
+/// Sums over some parts of a row: four columns of O, and what belongs to them.
+struct Joined {
+  float shift = no_shift, sum = 0, o[4] = {};
+
+  DEVICE void add(float its_shift, float its_sum, const float4& its_o) {
+    const float larger = fmaxf(shift, its_shift);
+    const float old = exp2_approx(shift - larger), added = exp2_approx(its_shift - larger);
+    shift = larger;
+    sum = sum * old + its_sum * added;
+    o[0] = o[0] * old + its_o.x * added;
+    o[1] = o[1] * old + its_o.y * added;
+    o[2] = o[2] * old + its_o.z * added;
+    o[3] = o[3] * old + its_o.w * added;
+  }
+};
+
+/// Joins the parts of a tile, by all threads: four rows at a time, and of each the parts in several slices, through
+/// layout.join_bytes of threadgroup memory.
+DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
+  constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
+  static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
+  auto* const shared = static_cast<Joined(*)[rows_at_once][units]>(scratch);  // [slices]
+  const int rows = min(ROWS, p.q_heads / p.kv_heads * p.q_len - place.tile * ROWS);
+  const int slice = threadIdx.x / units, unit = threadIdx.x % units;
+  for (int first = 0; first < rows; first += rows_at_once) {
+    Joined joined[rows_at_once];
+    if (slice < slices) {
+#pragma unroll 2
+      for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
+        // All are asked for before the first is used; rows that are not there are the last one again.
+        float2 stats[rows_at_once];
+        float4 part[rows_at_once];
+        UNROLL for (int i = 0; i < rows_at_once; ++i) {
+          const long long at = part_number(worker, worker == parts.first) * ROWS + min(first + i, rows - 1);
+          stats[i] = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
+          part[i] = __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM) + unit);
+        }
+        UNROLL for (int i = 0; i < rows_at_once; ++i) joined[i].add(stats[i].x, stats[i].y, part[i]);
+      }
+      UNROLL for (int i = 0; i < rows_at_once; ++i) shared[slice][i][unit] = joined[i];
+    }
+    __syncthreads();
+    for (int i = slice; i < rows_at_once && slice < slices && first + i < rows; i += slices) {
+      Joined all = shared[0][i][unit];
+      for (int other = 1; other < slices; ++other) {
+        const Joined& its = shared[other][i][unit];
+        all.add(its.shift, its.sum, make_float4(its.o[0], its.o[1], its.o[2], its.o[3]));
+      }
+      const Row row = row_of(p, place, first + i);
+      const float factor = finish_row(p, line, place, row, all.shift, all.sum, unit == 0);
+      UNROLL for (int column = 0; column < 4; ++column) {
+        store_float<OUT_TYPE>(p.o, output_at(p, place, row) + unit * 4 + column, all.o[column] * factor);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// ---- a worker
+
+struct Worker {
+  const Params& p;
+  const Line line{p};
+  const int lane = threadIdx.x % WARP, quarter = lane % 4;
+  const int first_row = threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16; a thread has parts of two, 8 apart
+  const int team = threadIdx.x / TEAM_THREADS;
+  const float scale_log2 = p.scale * log2_e;
+
+  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // of 32 bytes of the cache's columns
+  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // where registers allow it
+  unsigned queries[HOLD_Q ? STEPS : 1][PRODUCTS][4];
+  float o[DIM / 8][4];
+  float s[TEAM_KEYS / 8][4];  // scores, then weights
+  float shift[HALVES], sum[HALVES];
+  Row rows[HALVES];
+  int begin[HALVES], end[HALVES];  // keys that the rows see
+  float q_scale[SCALES_Q ? HALVES : 1];
+
+  DEVICE explicit Worker(const Params& params) : p(params) {}
+
+  DEVICE static unsigned char* q_slot(int slot) { return memory + slot * layout.q_bytes; }
+  DEVICE static unsigned char* stage(int number) { return memory + layout.kv + number * layout.stage_bytes; }
+  // K or V of this thread's team.
+  DEVICE unsigned char* team_rows(int number, bool v) const {
+    return stage(number) + (v ? layout.v : 0) + team * TEAM_KEYS * layout.row_bytes;
+  }
+  DEVICE unsigned rows_of_team(int number, bool v) const { return shared_address(team_rows(number, v)); }
+  DEVICE float* scales(int number, bool v) const {
+    return reinterpret_cast<float*>(stage(number) + layout.scales) + v * BLOCK_C + team * TEAM_KEYS;
+  }
+  DEVICE void sync_team() const {
+    if constexpr (ROW_WARPS == 1) {
+      __syncwarp();
+    } else if constexpr (KEY_WARPS == 1) {
+      __syncthreads();
+    } else {
+      asm volatile("barrier.sync %0, %1;" ::"r"(1 + team), "n"(TEAM_THREADS) : "memory");
+    }
+  }
+
+  // ---- copies: what this thread copies of a block, and for the one after it already which pages
+
+  static constexpr int ROW_UNITS = DIM * KV_BYTES / 16, UNITS_THERE = HEAD_DIM * KV_BYTES / 16;  // of 16 bytes
+  static constexpr int UNITS = TEAM_KEYS * ROW_UNITS;
+  static constexpr int COPIES = (UNITS + TEAM_THREADS - 1) / TEAM_THREADS;
+  static constexpr bool ONE_PAGE = PAGE_SIZE == 0 || PAGE_SIZE % TEAM_KEYS == 0;  // for all keys of the team
+  int pages[ONE_PAGE ? 1 : COPIES];
+  Place ahead;  // the next block to copy
+  long long blocks_left;
+  int slot = 0;  // of its tile's rows of Q
+
+  DEVICE int unit_of(int copy) const { return threadIdx.x % TEAM_THREADS + copy * TEAM_THREADS; }
+  DEVICE int first_key_of(const Place& place) const {
+    return (place.first_block + place.block) * BLOCK_C + team * TEAM_KEYS;
+  }
+
+  DEVICE int page_of(const Place& place, int key) const {
+    if (PAGE_SIZE == 0) return place.batch;
+    if (key >= place.keys) return 0;
+    return __ldg(p.cache.table + static_cast<long long>(place.batch) * p.cache.max_pages + key / PAGE_SIZE);
+  }
+  DEVICE static int slot_of(int key) { return PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE); }
+  DEVICE void find_pages() {
+    if (blocks_left == 0) return;
+    UNROLL for (int copy = 0; copy < (ONE_PAGE ? 1 : COPIES); ++copy) {
+      pages[copy] = page_of(ahead, first_key_of(ahead) + (ONE_PAGE ? 0 : unit_of(copy) / ROW_UNITS));
+    }
+  }
+
+  // HAS_NEW: some of the rows may be of new tokens.
+  template <bool HAS_NEW>
+  DEVICE void copy_rows(int number, bool v, int first_key) const {
+    const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
+    const long long row_bytes = strides.row * KV_BYTES, page_bytes = strides.batch * KV_BYTES;
+    const char* const head =
+        static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
+    // Of the first row, where all are on one page.
+    const char* const rows = head + pages[0] * page_bytes + slot_of(first_key) * row_bytes;
+    const unsigned to = rows_of_team(number, v);
+    UNROLL for (int copy = 0; copy < COPIES; ++copy) {
+      const int unit = unit_of(copy), row = unit / ROW_UNITS, column = unit % ROW_UNITS;
+      if (UNITS % TEAM_THREADS != 0 && unit >= UNITS) break;
+      const bool there = first_key + row < ahead.keys && (ROW_UNITS == UNITS_THERE || column < UNITS_THERE);
+      const char* from =
+          ONE_PAGE ? rows + row * row_bytes : head + pages[copy] * page_bytes + slot_of(first_key + row) * row_bytes;
+      if constexpr (HAS_NEW) {
+        if (const int token = first_key + row - first_new(ahead); token >= 0) from = new_row(ahead, token, v);
+      }
+      copy_16_of_line(to + row * layout.row_bytes + column * 16, there ? from + column * 16 : head, there);
+    }
+  }
+
+  DEVICE void copy_scales(int number, int first_key) const {
+    for (int row = threadIdx.x % TEAM_THREADS; row < TEAM_KEYS; row += TEAM_THREADS) {
+      const int page = ONE_PAGE ? pages[0] : page_of(ahead, first_key + row);
+      const long long at = static_cast<long long>(page) * p.kv_heads + ahead.kv_head;
+      copy_4(shared_address(scales(number, false) + row), p.cache.k_scales + at);
+      copy_4(shared_address(scales(number, true) + row), p.cache.v_scales + at);
+    }
+  }
+
+  // The tile's rows of Q, by all threads.
+  DEVICE void copy_queries() const {
+    constexpr int row_units = DIM * Q_BYTES / 16, units_there = HEAD_DIM * Q_BYTES / 16;
+    const unsigned to = shared_address(q_slot(slot));
+    for (int unit = threadIdx.x; unit < ROWS * row_units; unit += THREADS) {
+      const int number = unit / row_units, column = unit % row_units;
+      const Row row = row_of(p, ahead, number);
+      const long long at = ahead.batch * p.q_strides.batch + row.head * p.q_strides.head + row.query * p.q_strides.row;
+      copy_16(to + number * layout.q_row_bytes + column * 16,
+              static_cast<const char*>(p.q) + at * Q_BYTES + column * 16 % (units_there * 16),
+              row.exists && column < units_there);
+    }
+  }
+
+  // The next block to a stage; a group of copies, even without one.
+  DEVICE void copy_next(int number, bool first) {
+    if (blocks_left > 0) {
+      if (!first && ahead.block == 0) slot = slot + 1 < STAGES ? slot + 1 : 0;
+      if (first || ahead.block == 0) {
+        copy_queries();
+        if constexpr (APPENDS && ROTARY_DIM > 0) ask_for_angles(ahead);
+      }
+      const int first_key = first_key_of(ahead);
+      if (APPENDS && first_key + TEAM_KEYS > first_new(ahead)) {
+        copy_rows<APPENDS>(number, false, first_key);
+        copy_rows<APPENDS>(number, true, first_key);
+      } else {
+        copy_rows<false>(number, false, first_key);
+        copy_rows<false>(number, true, first_key);
+      }
+      if constexpr (KV_BYTES == 1) copy_scales(number, first_key);
+      line.advance(ahead);
+      --blocks_left;
+      find_pages();
+    }
+    commit_copies();
+  }
+
+  // ---- new tokens
+
+  // The key of the first new token; negative where a sequence has fewer keys than new tokens.
+  DEVICE int first_new(const Place& place) const { return place.keys - p.q_len; }
+  DEVICE const char* new_row(const Place& place, int token, bool v) const {
+    const NewTokens& tokens = tokens_of(p);
+    const TensorStrides& strides = v ? tokens.v_strides : tokens.k_strides;
+    return static_cast<const char*>(v ? tokens.v : tokens.k) +
+           (place.batch * strides.batch + place.kv_head * strides.head + token * strides.row) * KV_BYTES;
+  }
+
+  static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
+  // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the
+  // number of a row. A thread asks for the angles of four pairs before it uses the first.
+  template <typename RowAt, typename PositionAt>
+  DEVICE void turn_rows(int count, int thread, int threads, RowAt row_at, PositionAt position_at) const {
+    constexpr int at_once = 4;
+    for (int first = thread; first < count; first += at_once * threads) {
+      float cosines[at_once], sines[at_once];
+      int positions[at_once];
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = min(first + i * threads, count - 1);
+        positions[i] = position_at(unit / PAIRS);
+        const long long at = static_cast<long long>(max(positions[i], 0)) * PAIRS + unit % PAIRS;
+        cosines[i] = __ldg(tokens_of(p).cosines + at);
+        sines[i] = __ldg(tokens_of(p).sines + at);
+      }
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = first + i * threads, pair = unit % PAIRS;
+        if (unit >= count || positions[i] < 0) continue;
+        unsigned char* const row = row_at(unit / PAIRS);
+        const int low = INTERLEAVED ? 2 * pair : pair, high = INTERLEAVED ? low + 1 : low + PAIRS;
+        const float x = load_float<IN_TYPE>(row, low), y = load_float<IN_TYPE>(row, high);
+        store_float<IN_TYPE>(row, low, x * cosines[i] - y * sines[i]);
+        store_float<IN_TYPE>(row, high, y * cosines[i] + x * sines[i]);
+      }
+    }
+  }
+
+  // Asks for the angles of a tile that is about to begin.
+  DEVICE void ask_for_angles(const Place& place) const {
+    constexpr int line = 32;  // floats
+    for (int at = threadIdx.x * line; at < p.q_len * PAIRS; at += THREADS * line) {
+      const long long index = static_cast<long long>(max(first_new(place), 0)) * PAIRS + at;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(tokens_of(p).cosines + index));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(tokens_of(p).sines + index));
+    }
+  }
+
+  // The tile's queries in their slot; all threads.
+  DEVICE void turn_queries(const Place& here, unsigned char* q) const {
+    turn_rows(
+        ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
+        [&](int row) {
+          const Row query = row_of(p, here, row);
+          return query.exists ? first_new(here) + query.query : -1;
+        });
+  }
+
+  // New keys among those of the team's stage are turned, and written to the cache with their values; a whole team.
+  DEVICE void take_new(const Place& here, int number, int first_key) const {
+    const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
+    if (first >= end) return;
+    const int thread = threadIdx.x % TEAM_THREADS;
+    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // on its way while keys turn
+    if constexpr (ROTARY_DIM > 0) {
+      turn_rows((end - first) * PAIRS, thread, TEAM_THREADS,
+                [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
+                [&](int row) { return first + row; });
+      sync_team();
+    }
+    if (here.tile != 0) return;
+    for (int unit = thread; unit < (end - first) * UNITS_THERE; unit += TEAM_THREADS) {
+      const int key = first + unit / UNITS_THERE, column = unit % UNITS_THERE;
+      const long long page = unit == thread ? first_page : page_of(here, key);
+      UNROLL for (int v = 0; v < 2; ++v) {
+        const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
+        char* const to = static_cast<char*>(v ? p.cache.v : p.cache.k) +
+                         (page * strides.batch + here.kv_head * strides.head + slot_of(key) * strides.row) * KV_BYTES +
+                         column * 16;
+        *reinterpret_cast<uint4*>(to) =
+            *reinterpret_cast<const uint4*>(team_rows(number, v) + (key - first_key) * layout.row_bytes + column * 16);
+      }
+    }
+  }
+
+  // ---- products
+
+  // A's 16 rows by 32 bytes of the cache's columns: one product's worth, or two of a cache of 8 bits, for which columns
+  // 4 quarter to 4 quarter + 3 of 16 are this thread's.
+  DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
+    if constexpr (KV_BYTES > 1) {
+      // Without rows 8 to 15 their operand is that of the others; nothing reads what comes of it.
+      load_blocks(a[0], shared_address(q) + (first_row + lane % (8 * HALVES)) * layout.q_row_bytes + step * 32 +
+                            lane / 16 * 16);
+    } else {
+      UNROLL for (int half = 0; half < 2; ++half) {
+        const unsigned char* const at =
+            q + (first_row + lane / 4) * layout.q_row_bytes + ((2 * step + half) * 16 + 4 * quarter) * 2;
+        const uint2 first = *reinterpret_cast<const uint2*>(at);
+        const uint2 second = *reinterpret_cast<const uint2*>(at + (HALVES - 1) * 8 * layout.q_row_bytes);
+        a[half][0] = first.x;
+        a[half][1] = second.x;
+        a[half][2] = first.y;
+        a[half][3] = second.y;
+      }
+    }
+  }
+
+  // Behind the columns of a row of Q.
+  DEVICE static float* scale_of_row(unsigned char* q, int row) {
+    return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
+  }
+  // The tile's queries, bf16, in their slot: to f16, divided by the power of 2 below the largest element of their row.
+  // All threads.
+  DEVICE void scale_queries(unsigned char* q) const {
+    constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
+    for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
+      auto* const pairs = reinterpret_cast<unsigned*>(q + row * layout.q_row_bytes);
+      unsigned mine[turns], largest = 0;
+      UNROLL for (int i = 0; i < turns; ++i) {
+        const int word = lane + i * WARP;
+        mine[i] = word < words ? pairs[word] : 0;
+        largest = max(largest, max(mine[i] & 0x7fff, mine[i] >> 16 & 0x7fff));
+      }
+      const unsigned exponent = min(max(__reduce_max_sync(~0u, largest) >> 7, 1u), 253u);
+      const float down = __uint_as_float((254 - exponent) << 23);
+      UNROLL for (int i = 0; i < turns; ++i) {
+        const int word = lane + i * WARP;
+        const float low = __uint_as_float(mine[i] << 16), high = __uint_as_float(mine[i] & 0xffff0000u);
+        if (word < words) pairs[word] = pack<F16>(low * down, high * down);
+      }
+      if (lane == 0) *scale_of_row(q, row) = __uint_as_float(exponent << 23);
+    }
+  }
+
+  // S = Q K^T of the team's keys.
+  DEVICE void multiply_scores(int number, const unsigned char* q) {
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) s[i / 4][i % 4] = 0;
+    const unsigned k = rows_of_team(number, false) + (lane % 8 + lane / 16 * 8) * layout.row_bytes + lane / 8 % 2 * 16;
+    UNROLL for (int step = 0; step < STEPS; ++step) {
+      unsigned(&a)[PRODUCTS][4] = queries[HOLD_Q ? step : 0];
+      if constexpr (!HOLD_Q) load_queries(a, q, step);
+      UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
+        unsigned words[4];
+        load_blocks(words, k + keys * layout.row_bytes + step * 32);
+        UNROLL for (int n = 0; n < 2; ++n) {
+          float(&d)[4] = s[keys / 8 + n];
+          if constexpr (KV_BYTES == 1) {
+            UNROLL for (int half = 0; half < 2; ++half) {
+              const unsigned four = words[2 * n + half];
+              multiply_add<F16>(d, a[half], pair_of_four<CACHE_TYPE, 0, 1>(four), pair_of_four<CACHE_TYPE, 2, 3>(four));
+            }
+          } else {
+            multiply_add_exactly<IN_TYPE>(d, a[0], words[2 * n], words[2 * n + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // O += P V. Of f32, keys 2 quarter and 2 quarter + 1 of eight are this thread's.
+  DEVICE void multiply_outputs(int number) {
+    const unsigned v = rows_of_team(number, true);
+    if constexpr (KV_BYTES == 4) {
+      UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 8) {
+        const float(&w)[4] = s[keys / 8];
+        const unsigned a[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]), __float_as_uint(w[1]),
+                               __float_as_uint(w[3])};
+        const unsigned row = v + (keys + 2 * quarter) * layout.row_bytes + lane / 4 * 4;
+        UNROLL for (int j = 0; j < DIM / 8; ++j) {
+          multiply_add_exactly<F32>(o[j], a, load_word(row + j * 32), load_word(row + layout.row_bytes + j * 32));
+        }
+      }
+    } else {
+      UNROLL for (int keys = 0; keys < TEAM_KEYS; keys += 16) {
+        const float(&w)[4] = s[keys / 8], (&next)[4] = s[keys / 8 + 1];
+        const unsigned a[4] = {pack<OPERAND_TYPE>(w[0], w[1]), HALVES == 1 ? 0 : pack<OPERAND_TYPE>(w[2], w[3]),
+                               pack<OPERAND_TYPE>(next[0], next[1]),
+                               HALVES == 1 ? 0 : pack<OPERAND_TYPE>(next[2], next[3])};
+        const unsigned row = v + (keys + lane % 16) * layout.row_bytes + lane / 16 * 16;
+        UNROLL for (int step = 0; step < STEPS; ++step) {
+          unsigned words[4];
+          load_blocks_transposed(words, row + step * 32);
+          UNROLL for (int n = 0; n < 2; ++n) {
+            const unsigned low = words[2 * n], high = words[2 * n + 1];
+            if constexpr (KV_BYTES == 1) {
+              multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 0, 2>(low),
+                                pair_of_four<CACHE_TYPE, 0, 2>(high));
+              multiply_add<F16>(o[4 * step + 2 * n + 1], a, pair_of_four<CACHE_TYPE, 1, 3>(low),
+                                pair_of_four<CACHE_TYPE, 1, 3>(high));
+            } else {
+              multiply_add<IN_TYPE>(o[2 * step + n], a, low, high);
+            }
+          }
+        }
+      }
+    }
+  }
+  // The column of o[j][i], i from 0 to 1: of a cache of 8 bits neighbours in V lie in neighbouring products.
+  DEVICE int column_of(int j, int i) const {
+    return KV_BYTES == 1 ? j / 2 * 16 + 4 * quarter + 2 * i + j % 2 : j * 8 + 2 * quarter + i;
+  }
+
+  // ---- softmax
+
+  // The scale of V of one of the thread's two keys in a group of eight.
+  DEVICE float v_scale(int number, int group, int second) const {
+    return scales(number, true)[group * 8 + 2 * quarter + second];
+  }
+
+  // Scores in base 2, with hook and mask.
+  DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
+      const int r = i / 2 % 2;
+      if (r == HALVES) continue;
+      const int column = i / 4 * 8 + 2 * quarter + i % 2, key = first_key + column;
+      float& value = s[i / 4][i % 4];
+      if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
+      if constexpr (SCALES_Q) value *= q_scale[r];
+      if constexpr (FOLD) {
+        value *= scale_log2;
+      } else {
+        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key,
+                                     line.context_of(here.batch, rows[r].head, here.keys)),
+                      masked_score);
+      }
+      if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) value = masked_score;
+    }
+  }
+
+  // Scores to weights exp2(s - shift), and their sum. The shift follows the maximum only when that has grown by more
+  // than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack. Of a cache
+  // of 8 bits it is the maximum of what weights are with V's scale, so that they fit f16.
+  DEVICE void softmax(int number) {
+    constexpr float slack = 8, smallest_scale = 1e-30f;
+    float largest[HALVES];
+    bool grew = false;
+    UNROLL for (int r = 0; r < HALVES; ++r) {
+      largest[r] = masked_score;
+      UNROLL for (int i = 0; i < TEAM_KEYS / 4; ++i) {
+        float value = s[i / 2][2 * r + i % 2];
+        if constexpr (KV_BYTES == 1) value += __log2f(fmaxf(v_scale(number, i / 2, i % 2), smallest_scale));
+        largest[r] = fmaxf(largest[r], value);
+      }
+      grew |= largest[r] > shift[r] + slack;
+    }
+    if (__any_sync(~0u, grew)) {
+      UNROLL for (int r = 0; r < HALVES; ++r) {
+        const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
+        const float alpha = exp2_approx(shift[r] - larger);
+        shift[r] = larger;
+        sum[r] *= alpha;
+        UNROLL for (int i = 0; i < DIM / 4; ++i) o[i / 2][2 * r + i % 2] *= alpha;
+      }
+    }
+    UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
+      const int r = i / 2 % 2;
+      if (r == HALVES) continue;
+      float& value = s[i / 4][i % 4];
+      value = exp2_approx(value - shift[r]);
+      sum[r] += value;
+      if constexpr (KV_BYTES == 1) value *= v_scale(number, i / 4, i % 2);
+    }
+  }
+
+  // ---- a tile
+
+  DEVICE void begin_tile(const Place& here, unsigned char* q) {
+    if constexpr (HOLD_Q) {
+      UNROLL for (int step = 0; step < STEPS; ++step) load_queries(queries[step], q, step);
+    }
+    UNROLL for (int r = 0; r < HALVES; ++r) {
+      shift[r] = no_shift;
+      sum[r] = 0;
+      rows[r] = row_of(p, here, first_row + lane / 4 + 8 * r);
+      if constexpr (SCALES_Q) q_scale[r] = *scale_of_row(q, first_row + lane / 4 + 8 * r);
+      const KeyRange seen = visible_keys(rows[r].query, line.context_of(here.batch, rows[r].head, here.keys));
+      begin[r] = seen.begin;
+      end[r] = min(seen.end, here.keys);
+    }
+    UNROLL for (int i = 0; i < DIM / 2; ++i) o[i / 4][i % 4] = 0;
+  }
+
+  // Number i of this thread's elements of O, of rows of the tile alone.
+  DEVICE float& part_of_o(int i) { return HALVES == 1 ? o[i / 2][i % 2] : o[i / 4][i % 4]; }
+
+  // Adds the teams' sums up, for the first team; all threads, through a stage that nobody needs any more.
+  DEVICE void merge(int number) {
+    UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = sum_of_quad(sum[r]);
+    if constexpr (KEY_WARPS == 1) return;
+    __syncthreads();                                              // the stage's last readers
+    float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
+    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;       // [teams][2 HALVES][team's threads]
+    const int thread = threadIdx.x % TEAM_THREADS;
+    UNROLL for (int step = KEY_WARPS / 2; step > 0; step /= 2) {
+      if (team >= step && team < 2 * step) {
+        float* const to = sums + (team - step) * ROWS * DIM + thread;
+        UNROLL for (int i = 0; i < HALVES * DIM / 4; ++i) to[i * TEAM_THREADS] = part_of_o(i);
+        float* const to_stats = stats + (team - step) * 2 * HALVES * TEAM_THREADS + thread;
+        UNROLL for (int r = 0; r < HALVES; ++r) {
+          to_stats[r * TEAM_THREADS] = shift[r];
+          to_stats[(HALVES + r) * TEAM_THREADS] = sum[r];
+        }
+      }
+      __syncthreads();
+      if (team < step) {
+        const float* const from = sums + team * ROWS * DIM + thread;
+        const float* const from_stats = stats + team * 2 * HALVES * TEAM_THREADS + thread;
+        float own[HALVES], other[HALVES];
+        UNROLL for (int r = 0; r < HALVES; ++r) {
+          const float its = from_stats[r * TEAM_THREADS], larger = fmaxf(shift[r], its);
+          own[r] = exp2_approx(shift[r] - larger);
+          other[r] = exp2_approx(its - larger);
+          shift[r] = larger;
+          sum[r] = sum[r] * own[r] + from_stats[(HALVES + r) * TEAM_THREADS] * other[r];
+        }
+        UNROLL for (int i = 0; i < HALVES * DIM / 4; ++i) {
+          float& value = part_of_o(i);
+          const int r = HALVES == 1 ? 0 : i / 2 % 2;
+          value = value * own[r] + from[i * TEAM_THREADS] * other[r];
+        }
+      }
+      if (step > 1) __syncthreads();
+    }
+  }
+
+  // The first team has all of the tile that this worker computes: to O, or as a part for whoever joins.
+  DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
+    const Parts parts = parts_of(p, here, blocks_of_line);
+    if (team == 0) {
+      UNROLL for (int r = 0; r < HALVES; ++r) {
+        if (!rows[r].exists) continue;
+        if (parts.count() == 1) {
+          const float factor = finish_row(p, line, here, rows[r], shift[r], sum[r], quarter == 0);
+          const long long at = output_at(p, here, rows[r]);
+          UNROLL for (int i = 0; i < DIM / 4; ++i) {
+            const int column = column_of(i / 2, i % 2);
+            if (DIM == HEAD_DIM || column < HEAD_DIM)
+              store_float<OUT_TYPE>(p.o, at + column, o[i / 2][2 * r + i % 2] * factor);
+          }
+        } else {
+          const long long at = part_number(blockIdx.x, from_first_block) * ROWS + first_row + lane / 4 + 8 * r;
+          UNROLL for (int i = 0; i < DIM / 4; ++i) {
+            const int column = column_of(i / 2, i % 2);
+            if (DIM == HEAD_DIM || column < HEAD_DIM) p.part_o[at * HEAD_DIM + column] = o[i / 2][2 * r + i % 2];
+          }
+          if (quarter == 0) reinterpret_cast<float2*>(p.part_stats)[at] = make_float2(shift[r], sum[r]);
+        }
+      }
+    }
+    if (!JOIN_LAST || parts.count() == 1) return;
+    __shared__ bool joins;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      unsigned* const arrived =
+          p.arrived + (static_cast<long long>(here.batch) * p.kv_heads + here.kv_head) * line.tiles + here.tile;
+      joins = atomicAdd(arrived, 1) == parts.count() - 1;
+      if (joins) *arrived = 0;
+    }
+    __syncthreads();
+    if (joins) {
+      __threadfence();
+      join(p, line, here, parts, stage(number));
+    }
+  }
+
+  DEVICE void run() {
+    const Line::Share share = line.share_of(0);
+    const long long blocks_of_line = line.length(share);
+    const long long from = first_block_of(blockIdx.x, p.workers, blocks_of_line);
+    const long long count = first_block_of(blockIdx.x + 1, p.workers, blocks_of_line) - from;
+    if (count == 0) return;
+    Place here = line.find(share, from);
+    ahead = here;
+    blocks_left = count;
+    find_pages();
+    UNROLL for (int i = 0; i < STAGES - 1; ++i) copy_next(i, i == 0);
+    int number = 0, q_of = 0;
+    bool from_first_block = false;
+#pragma unroll 1
+    for (long long done = 0; done < count; ++done) {
+      const bool begins = done == 0 || here.block == 0;
+      wait_copies<STAGES - 2>();
+      if (begins) {
+        __syncthreads();
+        from_first_block = here.block == 0;
+        if constexpr (APPENDS && ROTARY_DIM > 0) {
+          turn_queries(here, q_slot(q_of));
+          __syncthreads();
+        }
+        if constexpr (SCALES_Q) {
+          scale_queries(q_slot(q_of));
+          __syncthreads();
+        }
+        begin_tile(here, q_slot(q_of));
+      } else {
+        sync_team();
+      }
+      copy_next(number == 0 ? STAGES - 1 : number - 1, false);
+      const int first_key = first_key_of(here);
+      if constexpr (APPENDS) take_new(here, number, first_key);
+      multiply_scores(number, q_slot(q_of));
+      const bool masked = first_key + TEAM_KEYS > min(end[0], end[HALVES - 1]) ||
+                          (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[HALVES - 1]));
+      finish_scores(here, number, first_key, masked);
+      softmax(number);
+      multiply_outputs(number);
+      if (done + 1 == count || here.block + 1 == here.blocks) {
+        merge(number);
+        leave_tile(here, number, from_first_block, blocks_of_line);
+        q_of = q_of + 1 < STAGES ? q_of + 1 : 0;
+      }
+      line.advance(here);
+      number = number + 1 < STAGES ? number + 1 : 0;
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, THREADGROUPS) decode(const __grid_constant__ Params p) {
+  Worker(p).run();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_constant__ Params p) {
+  const Line line{p};
+  const Line::Share share = line.share_of(0);
+  const long long blocks_of_line = line.length(share);
+  Place place = line.find(share, 0, blockIdx.x / (line.tiles * p.kv_heads));
+  place.tile = blockIdx.x % line.tiles;
+  place.kv_head = blockIdx.x / line.tiles % p.kv_heads;
+  place.index += static_cast<long long>(place.kv_head * line.tiles + place.tile) * place.blocks;
+  const Parts parts = parts_of(p, place, blocks_of_line);
+  if (parts.count() > 1) join(p, line, place, parts, memory);
+}

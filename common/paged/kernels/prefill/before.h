@@ -1,0 +1,197 @@
+// New tokens get into the cache before any threadgroup reads it: keys turned by their positions, and values. Constants:
+// PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
+//
+// Tokens are cut into shares. A threadgroup takes shares as long as there are any, and goes on when all are written. It
+// waits for nothing but what others have begun, so that a launch ends however few threadgroups run at the same time.
+#pragma once
+
+#ifdef __CUDACC__
+#include "common/kernel/cuda.h"
+#else
+#include "common/kernel/cpu.h"
+#endif
+#include "common/paged/kernels/prefill/prefill.h"
+
+#define BEFORE_IS_NONE 0
+
+namespace append {
+
+// add_one: what the counter was; it is 0 again when it has been called `count` times.
+#ifdef __CUDACC__
+#define APPEND_FUNCTION DEVICE
+constexpr int most_aligned = 16;  // bytes: tensors' addresses and strides are multiples of it
+DEVICE unsigned add_one(unsigned* counter, unsigned count) { return atomicInc(counter, count - 1); }
+DEVICE void wait_for(const unsigned* counter, unsigned least) {
+  unsigned now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  } while (now < least);
+}
+#else
+#define APPEND_FUNCTION INLINE
+constexpr int most_aligned = 1;
+INLINE unsigned add_one(unsigned* counter, unsigned count) {
+  const unsigned before = __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL);
+  if (before == count - 1) __atomic_store_n(counter, 0, __ATOMIC_RELAXED);
+  return before;
+}
+INLINE void wait_for(const unsigned* counter, unsigned least) {
+  while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < least) {
+  }
+}
+#endif
+
+constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
+constexpr int half = ROTARY_DIM / 2;
+/// Elements that are read at once: up to 8, so that all parts of a row are whole runs.
+constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
+struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
+  unsigned char bytes[run * element_bytes];
+};
+// Units of work of a head's row: pairs of runs that turn, runs of K that do not, runs of V.
+constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
+constexpr int units = turning + resting + values;
+
+APPEND_FUNCTION const Run& run_at(const void* tensor, long long index) {
+  return *reinterpret_cast<const Run*>(static_cast<const char*>(tensor) + index * element_bytes);
+}
+APPEND_FUNCTION Run& run_at(void* tensor, long long index) {
+  return *reinterpret_cast<Run*>(static_cast<char*>(tensor) + index * element_bytes);
+}
+
+/// Turns the pairs (x, y) of two runs. Pair i is element i of both; interleaved, neighbours in what the runs are
+/// together.
+APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const float* sines) {
+  UNROLL for (int i = 0; i < run; ++i) {
+    Run& of_x = INTERLEAVED && i >= run / 2 ? second : first;
+    Run& of_y = INTERLEAVED && i < run / 2 ? first : second;
+    const int x_at = INTERLEAVED ? 2 * i % run : i, y_at = INTERLEAVED ? x_at + 1 : i;
+    const float x = load_float<IN_TYPE>(&of_x, x_at), y = load_float<IN_TYPE>(&of_y, y_at);
+    store_float<IN_TYPE>(&of_x, x_at, x * cosines[i] - y * sines[i]);
+    store_float<IN_TYPE>(&of_y, y_at, y * cosines[i] + x * sines[i]);
+  }
+}
+
+struct alignas(most_aligned >= 16 && run % 4 == 0 ? 16 : 4) Angles {
+  float of[run];
+};
+
+/// Runs on their way: of a key's pairs, or a run that is copied.
+struct OnTheWay {
+  Run x, y;
+  Angles cosines, sines;
+  void *x_to, *y_to;  // null where nothing is written
+};
+
+APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, const PrefillData& data, int batch, int token,
+                          int head, int number) {
+  unit.x_to = unit.y_to = nullptr;
+  const int key = data.lengths[batch] - p.q_len + token;
+  if (key < 0) return;
+  KeyPlace place{batch, head, key};
+  if constexpr (PAGE_SIZE > 0) {
+    place.batch = data.table[static_cast<long long>(batch) * data.max_pages + key / static_cast<int>(PAGE_SIZE)];
+    place.row = key % static_cast<int>(PAGE_SIZE);
+  }
+  const bool of_v = number >= turning + resting;
+  const NewTokens& tokens = data.tokens;
+  const void* const from = of_v ? tokens.v : tokens.k;
+  void* const to = const_cast<void*>(of_v ? p.v : p.k);
+  const long long source = index_of(of_v ? tokens.v_strides : tokens.k_strides, {batch, head, token});
+  const long long target = index_of(of_v ? p.v_strides : p.k_strides, place);
+  if (number >= turning) {
+    const int at = of_v ? (number - turning - resting) * run : 2 * half + (number - turning) * run;
+    unit.x = run_at(from, source + at);
+    unit.x_to = &run_at(to, target + at);
+    return;
+  }
+  const int x_at = INTERLEAVED ? 2 * number * run : number * run, y_at = INTERLEAVED ? x_at + run : half + x_at;
+  const long long angles = static_cast<long long>(key) * half + number * run;
+  unit.x = run_at(from, source + x_at);
+  unit.y = run_at(from, source + y_at);
+  unit.cosines = *reinterpret_cast<const Angles*>(tokens.cosines + angles);
+  unit.sines = *reinterpret_cast<const Angles*>(tokens.sines + angles);
+  unit.x_to = &run_at(to, target + x_at);
+  unit.y_to = &run_at(to, target + y_at);
+}
+
+APPEND_FUNCTION void write(OnTheWay& unit) {
+  if (!unit.x_to) return;
+  if (unit.y_to) {
+    turn(unit.x, unit.y, unit.cosines.of, unit.sines.of);
+    *static_cast<Run*>(unit.y_to) = unit.y;
+  }
+  *static_cast<Run*>(unit.x_to) = unit.x;
+}
+
+/// A share of the tokens, by this one of the threads: where registers allow it two units at a time, for one wait.
+template <int THREADS>
+APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
+  // In 32 bits: a division of 64 is a call, with which ptxas does all products of `wgmma` one after the other (C7520).
+  const int tokens = p.batch * p.q_len, in_share = (tokens + data.shares - 1) / data.shares;
+  const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
+  if (first >= end) return;
+  const unsigned of_token = p.kv_heads * units, all = (end - first) * of_token;
+  constexpr int at_once = THREADS == 1 || THREADS > 512 ? 1 : 2;
+  for (unsigned begin = thread; begin < all; begin += at_once * THREADS) {
+    OnTheWay several[at_once];
+    UNROLL for (int j = 0; j < at_once; ++j) {
+      const unsigned i = begin + j * THREADS;
+      several[j].x_to = nullptr;
+      if (i >= all) continue;
+      const int token = first + static_cast<int>(i / of_token), rest = static_cast<int>(i % of_token);
+      read(several[j], p, data, token / p.q_len, token % p.q_len, rest / units, rest % units);
+    }
+    UNROLL for (int j = 0; j < at_once; ++j) write(several[j]);
+  }
+}
+
+}  // namespace append
+
+#ifdef __CUDACC__
+template <int THREADS>
+DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
+  const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
+  volatile unsigned& taken = *reinterpret_cast<volatile unsigned*>(memory);
+  // What was written is for tensor copies too, which have a proxy of their own.
+  const auto fence = [] {
+    __threadfence();
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+  };
+  // Of each counter every share, and every threadgroup that goes on.
+  const unsigned count = data.shares + gridDim.x * gridDim.y * gridDim.z;
+  while (true) {
+    if (threadIdx.x == 0) taken = append::add_one(data.counters, count);
+    __syncthreads();
+    const unsigned share = taken;
+    __syncthreads();
+    if (share >= data.shares) break;
+    append::write_share<THREADS>(p, data, share, threadIdx.x);
+    fence();
+    __syncthreads();
+    if (threadIdx.x == 0) append::add_one(data.counters + 1, count);
+  }
+  if (threadIdx.x == 0) {
+    append::wait_for(data.counters + 1, data.shares);
+    append::add_one(data.counters + 1, count);
+  }
+  __syncthreads();
+  fence();
+}
+#else
+template <int THREADS>
+INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
+  const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
+  const auto shares = static_cast<unsigned>(data.shares);
+  // Of each counter every share, and every threadgroup that goes on.
+  const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
+  for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
+    append::write_share<1>(p, data, static_cast<int>(share), 0);
+    append::add_one(data.counters + 1, count);
+  }
+  append::wait_for(data.counters + 1, shares);
+  append::add_one(data.counters + 1, count);
+}
+#endif

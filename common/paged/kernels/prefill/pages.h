@@ -1,0 +1,13 @@
+// Where a key's row lies: on a page of PAGE_SIZE tokens, which the table has.
+#pragma once
+
+#include "common/paged/kernels/prefill/prefill.h"
+
+#define PAGES_ARE_DEFAULT 0
+#define PAGE_KEYS PAGE_SIZE
+
+static inline KeyPlace place_of_key(int key, int kv_head, const ScoreContext& context) {
+  const PrefillData& data = prefill_of(context);
+  const long long row = static_cast<long long>(context.batch) * data.max_pages;
+  return {data.table[row + key / static_cast<int>(PAGE_SIZE)], kv_head, key % static_cast<int>(PAGE_SIZE)};
+}

@@ -1,0 +1,30 @@
+// What host and kernels of prefill share: attention of long queries over a paged or contiguous cache by the kernels of
+// common/attention/kernels, which get what is special about it by their hooks. The texts of this folder stand in for
+// keys.h, pages.h, score.h and sink.h there, and where new tokens are appended for before.h and rotate.h. No other
+// headers than the kernels' own.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "common/paged/kernels/decode.h"
+
+/// What ScoreContext::data points to. Query i of q_len stands at key length - q_len + i.
+struct PrefillData {
+  const int* lengths;  // [batch]: keys of a sequence, those of its queries among them
+  const int* table;    // [batch, max_pages]: pages of a sequence
+  int max_pages;
+  const void* hook_data;  // of the caller's hooks
+  /// Where new tokens are appended: the launch writes them in so many shares, each as soon as a threadgroup takes it.
+  NewTokens tokens;
+  int shares;
+  unsigned* counters;  // of shares taken, of shares written; 0 before and after a launch
+};
+
+static inline const PrefillData& prefill_of(const ScoreContext& context) {
+  return *static_cast<const PrefillData*>(context.data);
+}
+
+/// The context as a hook of the caller wants it: of a sequence with its own keys alone.
+static inline ScoreContext of_sequence(const ScoreContext& context) {
+  const PrefillData& data = prefill_of(context);
+  return {context.batch, context.head, context.q_heads, context.q_len, data.lengths[context.batch], data.hook_data};
+}

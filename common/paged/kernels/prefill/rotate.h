@@ -1,0 +1,21 @@
+// Queries turn by the positions of their sequence; keys have turned on their way into the cache (before.h).
+#pragma once
+
+#include "common/attention/kernels/modifiers/turned.h"
+#include "common/paged/kernels/prefill/prefill.h"
+
+#define ROTATE_IS_IDENTITY 0
+#define ROTATE_LEAVES_KEYS 1
+
+template <typename Load>
+static inline auto rotate_query(Load load, int q, int d, const ScoreContext& context) {
+  const PrefillData& data = prefill_of(context);
+  const int key = q + data.lengths[context.batch] - context.q_len;
+  const auto table = [](const float* angles) { return AngleTable{reinterpret_cast<const char*>(angles), 0}; };
+  // A row before the sequence's first key sees none, whatever it is.
+  return turned(load, key < 0 ? 0 : key, d, table(data.tokens.cosines), table(data.tokens.sines));
+}
+template <typename Load>
+static inline auto rotate_key(Load load, int /*key*/, int d, const ScoreContext& /*context*/) {
+  return load(d);
+}

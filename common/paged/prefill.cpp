@@ -1,0 +1,157 @@
+#include "common/paged/prefill.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+std::string hook_file(const std::string& name) { return fmt::format("common/attention/kernels/{}.h", name); }
+std::string own_file(const std::string& name) { return fmt::format("common/paged/kernels/prefill/own_{}.h", name); }
+std::string wrapper(const std::string& name) {
+  return fmt::format("#include \"common/paged/kernels/prefill/{}.h\"\n", name);
+}
+
+/// The caller's hooks within those of prefill.
+AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* of_caller) {
+  AttentionHooks hooks;
+  hooks.change = ScoreChange::none;
+  if (of_caller) hooks = *of_caller;
+  hooks.includes.erase(hook_file("mask"));
+  const auto wrap = [&](const std::string& name) {
+    hooks.includes[own_file(name)] = hooks.includes[hook_file(name)];
+    hooks.includes[hook_file(name)] = wrapper(name);
+  };
+  if (hooks.includes.contains(hook_file("keys"))) {
+    wrap("keys");
+  } else {
+    hooks.includes[hook_file("keys")] = wrapper("keys");
+  }
+  if (hooks.includes.contains(hook_file("sink"))) wrap("sink");
+  if (!hooks.text.empty()) {
+    hooks.includes[own_file("score")] = hooks.text;
+    hooks.text = wrapper("score");
+  }
+  if (config.page_size > 0) {
+    hooks.includes[hook_file("pages")] = wrapper("pages");
+    hooks.constants["PAGE_SIZE"] = config.page_size;
+  }
+  if (!config.appends) return hooks;
+  hooks.includes[hook_file("before")] = wrapper("before");
+  hooks.constants["PAGE_SIZE"] = config.page_size;
+  hooks.constants["ROTARY_DIM"] = config.rotary_dim;
+  hooks.constants["INTERLEAVED"] = config.pairing == RopePairing::interleaved;
+  hooks.rotation = Rotation::queries;  // also where nothing turns: kernels that turn queries take a before hook
+  if (config.rotary_dim > 0) hooks.includes[hook_file("rotate")] = wrapper("rotate");
+  return hooks;
+}
+
+FlashConfig flash_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks,
+                         int64_t pool_pages) {
+  FlashConfig flash = prefill_config(config, device, hooks);
+  flash.pool_pages = pool_pages;
+  return flash;
+}
+
+Plan plan_of(const FlashConfig& flash, const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
+             const AttentionHooks* hooks) {
+  const AttentionHooks all = prefill_hooks(config, hooks);
+  Plan plan = attention_plan(flash, device, &all);
+  const auto element = [](DType type) { return static_cast<double>(size_bytes(type)); };
+  const auto dim = static_cast<double>(config.shape.head_dim);
+  const auto outputs = static_cast<double>(config.shape.batch * config.shape.q_heads * config.shape.q_len);
+  plan.work.flops = 4 * dim * pairs;
+  plan.work.bytes = static_cast<double>(2 * keys * config.shape.kv_heads) * dim * element(config.cache_dtype) +
+                    outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float));
+  if (config.cache_dtype != config.dtype) {
+    plan.unable = fmt::format("cache_dtype {}: prefill takes a cache of Q's type, {}", name(config.cache_dtype),
+                              name(config.dtype));
+  }
+  if (config.appends) {
+    const auto rows = static_cast<double>(2 * config.shape.batch * config.shape.kv_heads * config.shape.q_len);
+    plan.work.bytes += rows * dim * element(config.dtype);
+    if (config.rotary_dim % 8 != 0 || config.rotary_dim < 0 || config.rotary_dim > config.shape.head_dim) {
+      plan.unable = fmt::format("rotary_dim {}: a multiple of 8, at most head_dim, {}, with task prefill",
+                                config.rotary_dim, config.shape.head_dim);
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
+FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  FlashConfig flash{.variant = "tuned",
+                    .shape = config.shape,
+                    .dtype = config.dtype,
+                    .out_dtype = config.out_dtype,
+                    .layout = Layout::bhsd,
+                    .block_c = config.block_c,
+                    .page_size = config.page_size};
+  FlashBackend::of(device).choose_tile(flash, device, {.change = hooks ? hooks->change : ScoreChange::none});
+  return flash;
+}
+
+Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
+                  const AttentionHooks* hooks) {
+  return plan_of(prefill_config(config, device, hooks), config, device, pairs, keys, hooks);
+}
+
+PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t pool_pages,
+                             const AttentionHooks* hooks)
+    : appends_(config.appends),
+      plan_(prefill_plan(config, device.info(), 0, 0, hooks)),
+      attention_([&] {
+        if (!plan_.unable.empty()) throw BadInput(plan_.unable);
+        const AttentionHooks all = prefill_hooks(config, hooks);
+        return AttentionLaunch(device, pipelines, flash_config(config, device.info(), hooks, pool_pages), &all);
+      }()),
+      counters_(device, 2 * sizeof(unsigned)),
+      data_(device, sizeof(PrefillData)) {
+  const unsigned zeros[2] = {};
+  counters_.upload(zeros, sizeof zeros);
+  constexpr int64_t of_unit = 4;  // more shares than run at once, so that one that begins late has few
+  shares_ = static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, of_unit * device.info().units,
+                                                static_cast<int64_t>(launch().grid.count())}));
+}
+
+bool PrefillLaunch::at_rest() const {
+  unsigned counts[2];
+  counters_.download(counts, sizeof counts);
+  return counts[0] == 0 && counts[1] == 0 && counters_.guards_intact() && data_.guards_intact();
+}
+
+void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
+  PrefillData data;
+  std::memset(&data, 0, sizeof data);  // it is compared byte by byte
+  data.lengths = tensors.lengths;
+  data.table = tensors.table;
+  data.max_pages = static_cast<int>(tensors.max_pages);
+  data.hook_data = tensors.hook_data;
+  if (appends_) {
+    data.tokens = new_tokens(tensors);
+    data.shares = shares_;
+    data.counters = static_cast<unsigned*>(counters_.data());
+  }
+  if (std::memcmp(&data, &known_, sizeof data) != 0) {
+    data_.upload(&data, sizeof data);
+    known_ = data;
+  }
+  attention_.encode(encoder, {.q = tensors.q,
+                              .k = tensors.k,
+                              .v = tensors.v,
+                              .o = tensors.o,
+                              .lse = tensors.lse,
+                              .q_strides = tensors.q_strides,
+                              .k_strides = tensors.k_strides,
+                              .v_strides = tensors.v_strides,
+                              .o_strides = tensors.o_strides,
+                              .hook_data = data_.data()});
+}
+
+}  // namespace attn
