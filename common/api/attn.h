@@ -5,15 +5,16 @@
  *   attn_flash(engine, NULL, &q, &k, &v, &o, NULL);
  *   attn_close(engine);
  *
- * Every function that returns a status leaves a line in attn_message() where it is not ATTN_OK. All are safe to call from
- * several threads; a message is the thread's own. No call copies a tensor, or keeps a pointer behind its return, but for
- * what the GPU still has to do: there a call returns when the kernel is on `stream`, a cudaStream_t of the tensors'
- * device, whose null is the default stream. On the cpu `stream` is NULL, and a call returns when all is written.
+ * Every function that returns a status leaves a line in attn_message() where it is not ATTN_OK. All are safe to call
+ * from several threads; a message is the thread's own. No call copies a tensor, or keeps a pointer behind its return,
+ * but for what the GPU still has to do: there a call returns when the kernel is on `stream`, a cudaStream_t of the
+ * tensors' device, whose null is the default stream. On the cpu `stream` is NULL, and a call returns when all is
+ * written.
  *
- * A tensor is four-dimensional where nothing else is said: [batch, heads, tokens, width], or [batch, tokens, heads, width]
- * with layout ATTN_BSHD. Strides are as DLPack has them, in elements, NULL for a dense tensor; that of width is 1. On a GPU
- * addresses and strides are multiples of 16 bytes. Element types: float 32, float 16 and bfloat 16. A pointer to a tensor
- * that may be NULL says so.
+ * A tensor is four-dimensional where nothing else is said: [batch, heads, tokens, width], or [batch, tokens, heads,
+ * width] with layout ATTN_BSHD. Strides are as DLPack has them, in elements, NULL for a dense tensor; that of width
+ * is 1. On a GPU addresses and strides are multiples of 16 bytes. Element types: float 32, float 16 and bfloat 16. A
+ * pointer to a tensor that may be NULL says so.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -93,19 +94,19 @@ ATTN_API size_t attn_prepared(attn_engine* engine);
 /* A kernel that does nothing: what a call costs. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
-/* softmax(scale Q K^T) V, with modifiers. Numbers as ATTN_FLASH_OPTIONS has them are off. Tables are dense, on the tensors'
- * device, and NULL where there is none; the kernel reads them when it runs. */
+/* softmax(scale Q K^T) V, with modifiers. Numbers as ATTN_FLASH_OPTIONS has them are off. Tables are dense, on the
+ * tensors' device, and NULL where there is none; the kernel reads them when it runs. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;
-  int causal;             /* 1: a query sees the keys up to its own; the last query stands at the last key */
-  double scale;           /* 0: 1 / sqrt(width) */
-  int64_t soft_cap;       /* cap tanh(score / cap), a whole number */
-  int64_t window_left;    /* keys before its own that a query sees; -1: all */
-  int64_t window_right;   /* keys behind its own; -1: all */
-  int64_t prefix;         /* keys that every query sees beside the causal ones */
-  int64_t global_tokens;  /* with a window: first tokens that see all and that all see */
-  int alibi;              /* 1: a penalty by distance */
+  int causal;                   /* 1: a query sees the keys up to its own; the last query stands at the last key */
+  double scale;                 /* 0: 1 / sqrt(width) */
+  int64_t soft_cap;             /* cap tanh(score / cap), a whole number */
+  int64_t window_left;          /* keys before its own that a query sees; -1: all */
+  int64_t window_right;         /* keys behind its own; -1: all */
+  int64_t prefix;               /* keys that every query sees beside the causal ones */
+  int64_t global_tokens;        /* with a window: first tokens that see all and that all see */
+  int alibi;                    /* 1: a penalty by distance */
   const DLTensor* alibi_slopes; /* float32 [q_heads]; NULL: 2^(-8 i / q_heads) */
   const DLTensor* sinks;        /* float32 [q_heads]: a logit for each head in the denominator */
   const DLTensor* lengths;      /* int32 [batch]: keys of each sequence */
@@ -114,13 +115,15 @@ typedef struct {
   const DLTensor* bias;         /* float32, four dimensions, each 1 or whole; keys a multiple of 4, or 1 */
   const DLTensor* lse;          /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
 } attn_flash_options;
-#define ATTN_FLASH_OPTIONS {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define ATTN_FLASH_OPTIONS \
+  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 /* q, o: q_heads; k, v: kv_heads, which divide them. o is of q's type or float32. options may be NULL. */
-ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                                const DLTensor* o, const attn_flash_options* options);
+ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
+                                const DLTensor* v, const DLTensor* o, const attn_flash_options* options);
 
-/* Attention over a cache. q, o: [batch, q_heads, q_len, width] in `layout`. Query i stands at key length - q_len + i. */
+/* Attention over a cache. q, o: [batch, q_heads, q_len, width] in `layout`. Query i stands at key length - q_len + i.
+ */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_cache_options) */
   attn_layout layout;  /* of q, o, new_k and new_v */
@@ -136,17 +139,17 @@ typedef struct {
   const DLTensor* new_v;
   const DLTensor* cosines;
   const DLTensor* sines;
-  int interleaved; /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
+  int interleaved;     /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
   const DLTensor* lse; /* as attn_flash_options has it */
 } attn_cache_options;
 #define ATTN_CACHE_OPTIONS \
   {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width]; the order of heads and
- * tokens is cache_layout's. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Caches of 8 bits, int 8
- * and float8 e4m3, are for attn_decode. */
-ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                                 const DLTensor* o, const attn_cache_options* options);
+ * tokens is cache_layout's. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Caches of 8 bits,
+ * int 8 and float8 e4m3, are for attn_decode. */
+ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
+                                 const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 
@@ -154,22 +157,29 @@ ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTen
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_linear_options) */
   attn_layout layout;
-  int causal;             /* 0: every query reads the last state */
-  int normalised;         /* 1: o_t is divided by f(q_t)^T z_t */
-  const char* feature;    /* f: NULL or "identity", "elu1", "relu" */
-  double scale;           /* 0: 1 / sqrt(width), or 1 where normalised */
-  const DLTensor* gate;   /* float32, logarithms of decays: [heads], [batch, heads, tokens] or [batch, heads, tokens, width] */
+  int causal;          /* 0: every query reads the last state */
+  int normalised;      /* 1: o_t is divided by f(q_t)^T z_t */
+  const char* feature; /* f: NULL or "identity", "elu1", "relu" */
+  double scale;        /* 0: 1 / sqrt(width), or 1 where normalised */
+  const DLTensor*
+      gate; /* float32, logarithms of decays: [heads], [batch, heads, tokens] or [batch, heads, tokens, width] */
   const DLTensor* initial_state; /* float32 [batch, heads, width, value width]; NULL: zeros */
   const DLTensor* final_state;   /* the same, written; NULL: unwanted */
 } attn_linear_options;
 #define ATTN_LINEAR_OPTIONS {sizeof(attn_linear_options), ATTN_BHSD, 1, 0, NULL, 0, NULL, NULL, NULL}
 
 /* q, k: [batch, heads, tokens, width]; v, o: [batch, heads, tokens, value width]. options may be NULL. */
-ATTN_API attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                                 const DLTensor* o, const attn_linear_options* options);
+ATTN_API attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
+                                 const DLTensor* v, const DLTensor* o, const attn_linear_options* options);
 
 /* Rotary position embedding. */
-typedef enum { ATTN_ROPE_PLAIN = 0, ATTN_ROPE_LINEAR, ATTN_ROPE_NTK, ATTN_ROPE_YARN, ATTN_ROPE_LLAMA3 } attn_rope_scaling;
+typedef enum {
+  ATTN_ROPE_PLAIN = 0,
+  ATTN_ROPE_LINEAR,
+  ATTN_ROPE_NTK,
+  ATTN_ROPE_YARN,
+  ATTN_ROPE_LLAMA3
+} attn_rope_scaling;
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_rope_options) */
   attn_layout layout;

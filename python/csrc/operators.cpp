@@ -64,15 +64,22 @@ void* stream_of(c10::Device device) {
 
 DLDataType type_of(const char* name, at::ScalarType type) {
   switch (type) {
-    case at::kFloat: return {kDLFloat, 32, 1};
-    case at::kHalf: return {kDLFloat, 16, 1};
-    case at::kBFloat16: return {kDLBfloat, 16, 1};
-    case at::kInt: return {kDLInt, 32, 1};
-    case at::kChar: return {kDLInt, 8, 1};
+    case at::kFloat:
+      return {kDLFloat, 32, 1};
+    case at::kHalf:
+      return {kDLFloat, 16, 1};
+    case at::kBFloat16:
+      return {kDLBfloat, 16, 1};
+    case at::kInt:
+      return {kDLInt, 32, 1};
+    case at::kChar:
+      return {kDLInt, 8, 1};
 #if TORCH_VERSION_MAJOR >= 2
-    case at::kFloat8_e4m3fn: return {10, 8, 1};
+    case at::kFloat8_e4m3fn:
+      return {10, 8, 1};
 #endif
-    default: TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int for tables");
+    default:
+      TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int for tables");
   }
 }
 
@@ -113,16 +120,17 @@ Tensor empty_lse(const Tensor& query, bool bshd) {
   return at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(bshd ? 1 : 2)},
                           query.options().dtype(at::kFloat));
 #else
-  return at::empty({query.size(0), query.size(bshd ? 2 : 1), query.size(bshd ? 1 : 2)}, query.options().dtype(at::kFloat));
+  return at::empty({query.size(0), query.size(bshd ? 2 : 1), query.size(bshd ? 1 : 2)},
+                   query.options().dtype(at::kFloat));
 #endif
 }
 
 // ---- operators
 
-#define FLASH_ARGUMENTS                                                                                                \
-  const Tensor &query, const Tensor &key, const Tensor &value, bool causal, c10::optional<double> scale,               \
-      int64_t soft_cap, int64_t window_left, int64_t window_right, int64_t prefix, int64_t global_tokens, bool alibi,  \
-      const OptionalTensor &alibi_slopes, const OptionalTensor &sinks, const OptionalTensor &lengths,                  \
+#define FLASH_ARGUMENTS                                                                                               \
+  const Tensor &query, const Tensor &key, const Tensor &value, bool causal, c10::optional<double> scale,              \
+      int64_t soft_cap, int64_t window_left, int64_t window_right, int64_t prefix, int64_t global_tokens, bool alibi, \
+      const OptionalTensor &alibi_slopes, const OptionalTensor &sinks, const OptionalTensor &lengths,                 \
       const OptionalTensor &documents, const OptionalTensor &blocks, const OptionalTensor &bias, bool bshd
 
 void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
@@ -152,8 +160,8 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
   if (status != ATTN_OK) fail(status, "attn::flash");
 }
 
-#define FLASH_VALUES                                                                                                   \
-  query, key, value, causal, scale, soft_cap, window_left, window_right, prefix, global_tokens, alibi, alibi_slopes,   \
+#define FLASH_VALUES                                                                                                 \
+  query, key, value, causal, scale, soft_cap, window_left, window_right, prefix, global_tokens, alibi, alibi_slopes, \
       sinks, lengths, documents, blocks, bias, bshd
 
 Tensor flash(FLASH_ARGUMENTS) {
@@ -180,12 +188,12 @@ std::tuple<Tensor, Tensor> flash_with_lse_meta(FLASH_ARGUMENTS) {
   return {at::empty_like(query), empty_lse(query, bshd)};
 }
 
-using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,
-                                  const attn_cache_options*);
+using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*,
+                                  const DLTensor*, const attn_cache_options*);
 
 Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, const Tensor& key_cache,
-                  const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table, attn_cache_options& options,
-                  c10::optional<double> scale, bool bshd, bool cache_bshd) {
+                  const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table,
+                  attn_cache_options& options, c10::optional<double> scale, bool bshd, bool cache_bshd) {
   check_rank(op, query);
   Tensor o = at::empty_like(query);
   const Described q("query", query), k("key_cache", key_cache), v("value_cache", value_cache), out("output", o),
@@ -201,9 +209,9 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
   return o;
 }
 
-#define PAGED_ARGUMENTS                                                                                                \
-  const Tensor &query, const Tensor &key_cache, const Tensor &value_cache, const Tensor &lengths,                      \
-      const OptionalTensor &table, c10::optional<double> scale, const OptionalTensor &key_scales,                      \
+#define PAGED_ARGUMENTS                                                                           \
+  const Tensor &query, const Tensor &key_cache, const Tensor &value_cache, const Tensor &lengths, \
+      const OptionalTensor &table, c10::optional<double> scale, const OptionalTensor &key_scales, \
       const OptionalTensor &value_scales, bool bshd, bool cache_bshd
 
 Tensor paged_decode(PAGED_ARGUMENTS) {
@@ -211,8 +219,8 @@ Tensor paged_decode(PAGED_ARGUMENTS) {
   attn_cache_options options = ATTN_CACHE_OPTIONS;
   options.k_scales = k_scales;
   options.v_scales = v_scales;
-  return over_cache("attn::paged_decode", attn_decode, query, key_cache, value_cache, lengths, table, options, scale, bshd,
-                    cache_bshd);
+  return over_cache("attn::paged_decode", attn_decode, query, key_cache, value_cache, lengths, table, options, scale,
+                    bshd, cache_bshd);
 }
 
 Tensor paged_prefill(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor& lengths,
@@ -222,9 +230,9 @@ Tensor paged_prefill(const Tensor& query, const Tensor& key_cache, const Tensor&
                     bshd, cache_bshd);
 }
 
-#define FUSED_ARGUMENTS                                                                                                \
-  const Tensor &query, const Tensor &new_key, const Tensor &new_value, const Tensor &key_cache,                        \
-      const Tensor &value_cache, const Tensor &lengths, const OptionalTensor &table, const OptionalTensor &cosines,    \
+#define FUSED_ARGUMENTS                                                                                             \
+  const Tensor &query, const Tensor &new_key, const Tensor &new_value, const Tensor &key_cache,                     \
+      const Tensor &value_cache, const Tensor &lengths, const OptionalTensor &table, const OptionalTensor &cosines, \
       const OptionalTensor &sines, c10::optional<double> scale, bool interleaved, bool bshd, bool cache_bshd
 
 template <CacheFunction* function>
@@ -248,17 +256,18 @@ Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, con
 }
 Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
 
-#define LINEAR_ARGUMENTS                                                                                               \
-  const Tensor &query, const Tensor &key, const Tensor &value, const OptionalTensor &gate,                             \
-      const OptionalTensor &initial_state, bool causal, bool normalised, c10::string_view feature,                     \
+#define LINEAR_ARGUMENTS                                                                           \
+  const Tensor &query, const Tensor &key, const Tensor &value, const OptionalTensor &gate,         \
+      const OptionalTensor &initial_state, bool causal, bool normalised, c10::string_view feature, \
       c10::optional<double> scale, bool bshd
 
 std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
   check_rank("attn::linear", query);
   TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", value.dim(), " dimensions; 4 are wanted");
 #if TORCH_VERSION_MAJOR >= 2
-  Tensor state = at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
-                                  query.options().dtype(at::kFloat));
+  Tensor state =
+      at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
+                       query.options().dtype(at::kFloat));
 #else
   Tensor state = at::empty({query.size(0), query.size(bshd ? 2 : 1), query.size(3), value.size(3)},
                            query.options().dtype(at::kFloat));
@@ -281,13 +290,14 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   options.gate = gates;
   options.initial_state = before;
   options.final_state = &behind;
-  const attn_status status = attn_linear(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &o, &options);
+  const attn_status status =
+      attn_linear(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &o, &options);
   if (status != ATTN_OK) fail(status, "attn::linear");
   return result;
 }
 
-#define ROPE_ARGUMENTS                                                                                                 \
-  const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim,             \
+#define ROPE_ARGUMENTS                                                                                     \
+  const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim, \
       bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
 
 std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) { return {at::empty_like(query), at::empty_like(key)}; }
@@ -360,23 +370,27 @@ TORCH_LIBRARY(attn, m) {
       "Tensor? blocks=None, Tensor? bias=None, bool bshd=False)";
   define("flash" + modified + " -> Tensor");
   define("flash_with_lse" + modified + " -> (Tensor, Tensor)");
-  define("paged_decode(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
-         "float? scale=None, Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, "
-         "bool cache_bshd=False) -> Tensor");
-  define("paged_prefill(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
-         "float? scale=None, bool bshd=False, bool cache_bshd=False) -> Tensor");
+  define(
+      "paged_decode(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
+      "float? scale=None, Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, "
+      "bool cache_bshd=False) -> Tensor");
+  define(
+      "paged_prefill(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
+      "float? scale=None, bool bshd=False, bool cache_bshd=False) -> Tensor");
   const std::string appending =
       "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, "
       "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, bool interleaved=False, "
       "bool bshd=False, bool cache_bshd=False) -> Tensor";
   define("decode_fused" + appending);
   define("prefill_fused" + appending);
-  define("linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
-         "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
-         "(Tensor, Tensor)");
-  define("rope(Tensor query, Tensor key, Tensor? offsets=None, *, float theta=10000., int rotary_dim=0, "
-         "bool interleaved=False, str scaling=\"none\", float factor=1., float original_length=8192., bool bshd=False) -> "
-         "(Tensor, Tensor)");
+  define(
+      "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
+      "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
+      "(Tensor, Tensor)");
+  define(
+      "rope(Tensor query, Tensor key, Tensor? offsets=None, *, float theta=10000., int rotary_dim=0, "
+      "bool interleaved=False, str scaling=\"none\", float factor=1., float original_length=8192., bool bshd=False) -> "
+      "(Tensor, Tensor)");
   define("empty(Tensor like) -> ()");
   define("save_archive(Tensor like, str path) -> ()");
   define("prepared(Tensor like) -> int");
