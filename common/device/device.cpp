@@ -71,6 +71,13 @@ std::unique_ptr<Device> Device::open(std::string_view spec) {
   throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));
 }
 
+std::unique_ptr<Device> Device::open_for_caller(std::string_view spec) {
+#ifdef ATTN_HAS_CUDA
+  if (spec.substr(0, spec.find(':')) == "cuda") return open_cuda_device_for_streams(spec);
+#endif
+  return open(spec);  // it has no streams
+}
+
 void Device::limit_threadgroup_memory(size_t bytes) {
   if (bytes == 0 || bytes > info_.threadgroup_memory_bytes) {
     throw BadInput(fmt::format("threadgroup memory: {} bytes is not allowed; 1 to {}, which is what {} has", bytes,
@@ -83,6 +90,7 @@ void Device::enqueue(const CommandEncoder& encoder) {
   if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
   submit(encoder);
 }
+void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(encoder); }
 
 namespace {
 

@@ -81,6 +81,10 @@ class Device {
   /// "cpu", "cpu:threads=N", "cuda", "cuda:N". Throws BadInput for an unknown spec, DeviceMissing where the device is
   /// not there.
   static std::unique_ptr<Device> open(std::string_view spec);
+  /// For a program that has streams of its own, each of which enqueue() takes: on a GPU the program's primary context,
+  /// and a stream for what the device copies itself. It may allocate, upload and load while the program captures a
+  /// stream. The calling thread's context is as before behind every call, if it had one. Throws as open() does.
+  static std::unique_ptr<Device> open_for_caller(std::string_view spec);
   /// The specs this build can be asked for, for messages and --help.
   static std::string known_specs();
 
@@ -110,6 +114,11 @@ class Device {
   /// them. Kernels and memory must live until they have run. Throws std::logic_error for an encoder with timestamps,
   /// and what submit() throws for a command that cannot be launched; those before it are then under way.
   virtual void enqueue(const CommandEncoder& encoder);
+  /// The same on a stream of the caller's (a cudaStream_t; others take none, and do what enqueue() does). The device is
+  /// one of open_for_caller().
+  virtual void enqueue(const CommandEncoder& encoder, void* stream);
+  /// Numbers the graph that a caller captures the stream into; 0: none.
+  virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
   /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.

@@ -95,6 +95,12 @@ class CommandEncoder {
     commands_.push_back(std::move(command));
   }
 
+  /// Forgets the commands, and keeps the memory.
+  void clear() {
+    commands_.clear();
+    timestamps_ = 0;
+  }
+
   const std::vector<Command>& commands() const { return commands_; }
   size_t timestamps() const { return timestamps_; }
 

@@ -126,7 +126,7 @@ bool PrefillLaunch::at_rest() const {
   return counts[0] == 0 && counts[1] == 0 && counters_.guards_intact() && data_.guards_intact();
 }
 
-void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
+PrefillData PrefillLaunch::data(const DecodeTensors& tensors) const {
   PrefillData data;
   std::memset(&data, 0, sizeof data);  // it is compared byte by byte
   data.lengths = tensors.lengths;
@@ -138,10 +138,19 @@ void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors
     data.shares = shares_;
     data.counters = static_cast<unsigned*>(counters_.data());
   }
-  if (std::memcmp(&data, &known_, sizeof data) != 0) {
-    data_.upload(&data, sizeof data);
-    known_ = data;
+  return data;
+}
+
+void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
+  const PrefillData now = data(tensors);
+  if (std::memcmp(&now, &known_, sizeof now) != 0) {
+    data_.upload(&now, sizeof now);
+    known_ = now;
   }
+  encode(encoder, tensors, data_.data());
+}
+
+void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const {
   attention_.encode(encoder, {.q = tensors.q,
                               .k = tensors.k,
                               .v = tensors.v,
@@ -151,7 +160,7 @@ void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors
                               .k_strides = tensors.k_strides,
                               .v_strides = tensors.v_strides,
                               .o_strides = tensors.o_strides,
-                              .hook_data = data_.data()});
+                              .hook_data = data});
 }
 
 }  // namespace attn

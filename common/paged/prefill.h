@@ -34,6 +34,9 @@ class PrefillLaunch {
   /// Of the tensors all but scales. Where lengths, table, hook_data or what is of new tokens are others than before,
   /// what the kernel reads is written anew: no launch may run then.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
+  /// The same for a caller that writes data(tensors) to the device itself, in the order of its stream.
+  void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
+  PrefillData data(const DecodeTensors& tensors) const;
   const Launch& launch() const { return plan_.launches.front(); }
   /// Whether all counters are 0 again, as they are between two launches, and no guard band was overwritten.
   bool at_rest() const;

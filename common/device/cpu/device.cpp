@@ -191,7 +191,8 @@ class CpuDevice : public Device {
     const std::lock_guard lock(submitting_);
     if (lost()) std::rethrow_exception(why_lost_);
     std::vector<std::chrono::steady_clock::time_point> stamps;
-    const Awake awake(pool_);
+    std::optional<Awake> awake;
+    if (shares_work(encoder.commands())) awake.emplace(pool_);
     for (const auto& command : encoder.commands()) {
       if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
         run(*dispatch);
@@ -218,6 +219,15 @@ class CpuDevice : public Device {
   }
 
  private:
+  // Whether anything is for more than one thread: else the others may sleep on.
+  static bool shares_work(const std::vector<CommandEncoder::Command>& commands) {
+    return std::ranges::any_of(commands, [](const CommandEncoder::Command& command) {
+      const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
+      const auto* fill = std::get_if<CommandEncoder::Fill>(&command);
+      return (dispatch && dispatch->grid.count() > 1) || (fill && fill->bytes > fill_chunk_bytes);
+    });
+  }
+
   void run(const CommandEncoder::Dispatch& dispatch) {
     reserve_scratch(dispatch.threadgroup_bytes);
     const auto& kernel = *static_cast<const CpuKernel*>(dispatch.kernel);
@@ -262,10 +272,10 @@ class CpuDevice : public Device {
   }
 
   void run(const CommandEncoder::Fill& fill) {
-    constexpr size_t chunk_bytes = size_t{1} << 20;
-    pool_.run((fill.bytes + chunk_bytes - 1) / chunk_bytes, [&](uint64_t item, unsigned) {
-      const size_t begin = item * chunk_bytes;
-      std::memset(static_cast<std::byte*>(fill.target) + begin, fill.value, std::min(chunk_bytes, fill.bytes - begin));
+    pool_.run((fill.bytes + fill_chunk_bytes - 1) / fill_chunk_bytes, [&](uint64_t item, unsigned) {
+      const size_t begin = item * fill_chunk_bytes;
+      std::memset(static_cast<std::byte*>(fill.target) + begin, fill.value,
+                  std::min(fill_chunk_bytes, fill.bytes - begin));
     });
   }
 
@@ -286,6 +296,8 @@ class CpuDevice : public Device {
   struct Free {
     void operator()(void* block) const { std::free(block); }
   };
+
+  static constexpr size_t fill_chunk_bytes = size_t{1} << 20;
 
   const CpuCompiler compiler_;
   CpuLoader loader_;

@@ -57,6 +57,10 @@ void ThreadPool::take_items(unsigned thread) {
 }
 
 void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned)>& work) {
+  if (count <= 1) {  // which the others need not know
+    if (count == 1) work(0, 0);
+    return;
+  }
   work_ = &work;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);

@@ -21,7 +21,7 @@ class ThreadPool {
 
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
-  /// Between begin() and end() the workers are awake; run() may only be called there.
+  /// Between begin() and end() the workers are awake; only there may run() be called with more than one item.
   void begin();
   void end();
 

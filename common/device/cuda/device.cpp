@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -52,8 +53,10 @@ class CudaKernel : public Kernel {
 
 class CudaDevice : public Device {
  public:
-  /// With a stream that is a caller's, in the primary context; without, with both of its own.
-  CudaDevice(int ordinal, std::optional<CUstream> of_caller) : cuda_(cuda_driver()), callers_(of_caller.has_value()) {
+  /// With a stream that is a caller's, in the primary context; without, on one of its own, in a context of its own or
+  /// the primary one.
+  CudaDevice(int ordinal, bool in_primary, std::optional<CUstream> of_caller)
+      : cuda_(cuda_driver()), in_primary_(in_primary), callers_(of_caller.has_value()) {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
@@ -78,9 +81,10 @@ class CudaDevice : public Device {
     info_.threadgroup_memory_bytes = most_threadgroup_bytes_;
     info_.last_level_cache_bytes = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
     check(cuda_.cuDeviceTotalMem(&info_.memory_bytes, device_), "cuDeviceTotalMem");
-    if (callers_) {
+    std::optional<Current> current;
+    if (in_primary_) {
       check(cuda_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
-      check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+      current.emplace(*this);
     } else {  // other devices of this process have contexts of their own
       check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
     }
@@ -90,11 +94,11 @@ class CudaDevice : public Device {
 
   ~CudaDevice() override {
     if (lost()) return;  // after a fault all calls fail; while a kernel hangs they wait for it
-    cuda_.cuCtxSetCurrent(context_);
+    const Current current(*this, std::nothrow);
     for (const Graph& graph : graphs_) cuda_.cuGraphExecDestroy(graph.executable);
     for (CUevent event : events_) cuda_.cuEventDestroy(event);
     cuda_.cuStreamDestroy(own_stream_);
-    if (callers_) {
+    if (in_primary_) {
       cuda_.cuDevicePrimaryCtxRelease(device_);
     } else {
       cuda_.cuCtxDestroy_v2(context_);
@@ -103,7 +107,7 @@ class CudaDevice : public Device {
 
   void* allocate(size_t bytes) override {
     const std::lock_guard lock(mutex_);
-    activate();
+    const Current current = activate();
     CUdeviceptr block = 0;
     // One page more, as the driver aligns to less.
     const CUresult result =
@@ -125,7 +129,7 @@ class CudaDevice : public Device {
     const std::lock_guard lock(mutex_);
     const auto block = blocks_.find(pointer);
     if (lost() || block == blocks_.end()) return;
-    cuda_.cuCtxSetCurrent(context_);
+    const Current current(*this, std::nothrow);
     cuda_.cuMemFree(block->second);
     blocks_.erase(block);
   }
@@ -134,14 +138,14 @@ class CudaDevice : public Device {
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
-    activate();
+    const Current current = activate();
     check(cuda_.cuMemcpyHtoDAsync(address(target), source, bytes, stream_), "upload");
     wait();
   }
   void download(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
-    activate();
+    const Current current = activate();
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
     wait();
   }
@@ -158,7 +162,7 @@ class CudaDevice : public Device {
 
   std::vector<double> submit(const CommandEncoder& encoder) override {
     const std::lock_guard lock(mutex_);
-    activate();
+    const Current current = activate();
     const Commands& commands = encoder.commands();
     const size_t timestamps = encoder.timestamps();
     while (events_.size() < timestamps) {
@@ -191,13 +195,27 @@ class CudaDevice : public Device {
   void enqueue(const CommandEncoder& encoder) override {
     if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
     const std::lock_guard lock(mutex_);
-    set_current();
+    const Current current(*this);
     put_on(stream_, encoder.commands());
+  }
+  void enqueue(const CommandEncoder& encoder, void* stream) override {
+    if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
+    const std::lock_guard lock(mutex_);
+    const Current current(*this);
+    put_on(static_cast<CUstream>(stream), encoder.commands());
+  }
+  uint64_t capture_of(void* stream) const override {
+    const Current current(*this);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    check(cuda_.cuStreamGetCaptureInfo_v2(static_cast<CUstream>(stream), &status, &id, nullptr, nullptr, nullptr),
+          "cuStreamGetCaptureInfo");
+    return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : id;
   }
 
   void load(CudaKernel& kernel, const std::string& code) {
     const std::lock_guard lock(mutex_);
-    activate();
+    const Current current = activate();
     CUresult result = cuda_.cuModuleLoadData(&kernel.module, code.c_str());
     if (result == CUDA_SUCCESS) {
       result = cuda_.cuModuleGetFunction(&kernel.function, kernel.module, kernel.entry.c_str());
@@ -226,7 +244,7 @@ class CudaDevice : public Device {
   void unload(const CudaKernel& kernel) {
     const std::lock_guard lock(mutex_);
     if (lost()) return;
-    cuda_.cuCtxSetCurrent(context_);
+    const Current current(*this, std::nothrow);
     std::erase_if(graphs_, [&](const Graph& graph) {
       if (!graph.uses(kernel)) return false;
       cuda_.cuGraphExecDestroy(graph.executable);
@@ -256,16 +274,46 @@ class CudaDevice : public Device {
     return value;
   }
 
-  // Makes the context that of the calling thread.
-  void set_current() const {
-    if (lost()) throw DeviceLost(info_.spec + " is lost to this process");
-    check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
-  }
+  // Makes the context that of the calling thread. In the primary context it puts back at the end what was current
+  // before, and lets the thread do meanwhile what a capture of another stream would forbid.
+  class Current {
+   public:
+    explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {
+      if (device.lost()) throw DeviceLost(device.info_.spec + " is lost to this process");
+      check(result_, "cuCtxSetCurrent");
+    }
+    // For what releases: where this fails, so do the calls behind it, and nobody asks.
+    Current(const CudaDevice& device, std::nothrow_t /*tag*/) noexcept : device_(device) {
+      const CudaDriver& cuda = device.cuda_;
+      if (device.in_primary_) cuda.cuCtxGetCurrent(&before_);
+      if (before_ != device.context_) result_ = cuda.cuCtxSetCurrent(device.context_);
+      if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
+    }
+    ~Current() {
+      const CudaDriver& cuda = device_.cuda_;
+      if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
+      if (before_ && before_ != device_.context_) cuda.cuCtxSetCurrent(before_);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    bool relaxes() const { return device_.in_primary_ && !device_.callers_; }
+
+    const CudaDevice& device_;
+    CUcontext before_ = nullptr;
+    CUresult result_ = CUDA_SUCCESS;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  };
 
   // For calls that wait for the stream, or allocate: they would spoil what a caller captures.
-  void activate() const {
-    set_current();
-    if (!callers_) return;
+  Current activate() const {
+    check_not_captured();
+    return Current(*this);
+  }
+  void check_not_captured() const {
+    if (!callers_ || lost()) return;
+    const Current current(*this);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     check(cuda_.cuStreamIsCapturing(stream_, &status), "cuStreamIsCapturing");
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) return;
@@ -394,7 +442,8 @@ class CudaDevice : public Device {
   }
 
   const CudaDriver& cuda_;
-  const bool callers_;  // the context and stream_ are a caller's
+  const bool in_primary_;  // the context is the primary one, which a caller has too
+  const bool callers_;     // and stream_ is a caller's
   CUdevice device_ = 0;
   std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;
@@ -418,34 +467,36 @@ CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string nam
 
 CudaKernel::~CudaKernel() { device_.unload(*this); }
 
-std::unique_ptr<Device> open(int ordinal, std::optional<CUstream> of_caller) {
+std::unique_ptr<Device> open(int ordinal, bool in_primary, std::optional<CUstream> of_caller = {}) {
   try {
     int count = 0;
     check(cuda_driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
     if (ordinal >= count) throw DeviceMissing(fmt::format("no such device; this machine has {}", count));
-    return std::make_unique<CudaDevice>(ordinal, of_caller);
+    return std::make_unique<CudaDevice>(ordinal, in_primary, of_caller);
   } catch (const DeviceMissing& error) {
     throw DeviceMissing(fmt::format("cuda:{}: {}", ordinal, error.what()));
   }
 }
 
+int parse_ordinal(std::string_view spec) {
+  int ordinal = 0;
+  if (spec == "cuda") return ordinal;
+  const std::string_view text = spec.substr(std::min(spec.size(), std::string_view("cuda:").size()));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ordinal);
+  if (!spec.starts_with("cuda:") || error != std::errc() || end != text.data() + text.size() || ordinal < 0) {
+    throw BadInput(fmt::format("device '{}' is not allowed; cuda, or cuda:N with N from 0", spec));
+  }
+  return ordinal;
+}
+
 }  // namespace
 
-std::unique_ptr<Device> open_cuda_device(std::string_view spec) {
-  int ordinal = 0;
-  if (spec != "cuda") {
-    const std::string_view text = spec.substr(std::min(spec.size(), std::string_view("cuda:").size()));
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ordinal);
-    if (!spec.starts_with("cuda:") || error != std::errc() || end != text.data() + text.size() || ordinal < 0) {
-      throw BadInput(fmt::format("device '{}' is not allowed; cuda, or cuda:N with N from 0", spec));
-    }
-  }
-  return open(ordinal, std::nullopt);
-}
+std::unique_ptr<Device> open_cuda_device(std::string_view spec) { return open(parse_ordinal(spec), false); }
+std::unique_ptr<Device> open_cuda_device_for_streams(std::string_view spec) { return open(parse_ordinal(spec), true); }
 
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream) {
   if (ordinal < 0) throw BadInput(fmt::format("device cuda:{} is not allowed; cuda:N with N from 0", ordinal));
-  return open(ordinal, static_cast<CUstream>(stream));
+  return open(ordinal, true, static_cast<CUstream>(stream));
 }
 
 }  // namespace attn

@@ -23,4 +23,7 @@ std::unique_ptr<Device> open_cuda_device(std::string_view spec);
 /// Throws BadInput for a negative ordinal, and what open_cuda_device() throws.
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream);
 
+/// As Device::open_for_caller() says. Throws what open_cuda_device() throws.
+std::unique_ptr<Device> open_cuda_device_for_streams(std::string_view spec);
+
 }  // namespace attn

@@ -38,6 +38,7 @@ CudaDriver::CudaDriver() {
   if (!library) throw DeviceMissing("no driver on this machine (libcuda.so.1)");
   ATTN_DRIVER_FUNCTIONS(ATTN_FIND)
   ATTN_FIND(cuCtxCreate_v2)
+  ATTN_FIND(cuStreamGetCaptureInfo_v2)
   if (const CUresult result = cuInit(0); result != CUDA_SUCCESS) {
     const char* text = nullptr;
     cuGetErrorString(result, &text);

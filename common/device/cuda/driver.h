@@ -25,7 +25,8 @@ namespace attn {
   X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamQuery)     \
   X(cuStreamIsCapturing) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags)                \
   X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuGraphLaunch) X(cuEventCreate) X(cuEventRecordWithFlags)                \
-  X(cuEventElapsedTime) X(cuEventDestroy) X(cuTensorMapEncodeTiled)
+  X(cuEventElapsedTime) X(cuEventDestroy) X(cuTensorMapEncodeTiled)                                              \
+  X(cuCtxGetCurrent) X(cuThreadExchangeStreamCaptureMode)
 #define ATTN_NVRTC_FUNCTIONS(X)                                                                                      \
   X(nvrtcVersion) X(nvrtcGetErrorString) X(nvrtcCreateProgram) X(nvrtcDestroyProgram) X(nvrtcCompileProgram)         \
   X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)                               \
@@ -41,6 +42,9 @@ struct CudaDriver {
   ATTN_DRIVER_FUNCTIONS(ATTN_DECLARE)
   // Its first form, which every driver has; cuda.h of CUDA 13 declares only the fourth.
   CUresult (*cuCtxCreate_v2)(CUcontext* context, unsigned flags, CUdevice device) = nullptr;
+  // The form of CUDA 11.3 to 12; cuda.h of CUDA 13 declares only the next.
+  CUresult (*cuStreamGetCaptureInfo_v2)(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                        const CUgraphNode** dependencies, size_t* count) = nullptr;
 };
 
 /// Throws DeviceMissing.

@@ -1,0 +1,364 @@
+// attn.h on top of Engine: tensors and options are read and checked, exceptions become a status and a message.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <string>
+
+#include "common/api/attn.h"
+#include "common/api/engine.h"
+#include "common/base/error.h"
+
+struct attn_engine {
+  attn::Engine engine;
+  const bool cuda;
+  const int ordinal;
+};
+
+namespace attn {
+namespace {
+
+constexpr int cpu_device = 1, cuda_device = 2;  // DLPack's numbers
+enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bfloat = 4, code_e4m3 = 10 };
+
+thread_local std::string last_message;
+
+[[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
+
+template <typename Action>
+attn_status guarded(const Action& action) noexcept {
+  const auto said = [](attn_status status, const char* message) {
+    try {
+      last_message = message;
+    } catch (...) {
+      last_message.clear();
+    }
+    return status;
+  };
+  try {
+    action();
+    return ATTN_OK;
+  } catch (const BadInput& error) {
+    return said(ATTN_BAD_INPUT, error.what());
+  } catch (const DeviceMissing& error) {
+    return said(ATTN_NO_DEVICE, error.what());
+  } catch (const CompileError& error) {
+    return said(ATTN_NOT_COMPILED, error.what());
+  } catch (const OutOfMemory& error) {
+    return said(ATTN_OUT_OF_MEMORY, error.what());
+  } catch (const DeviceLost& error) {
+    return said(ATTN_DEVICE_LOST, error.what());
+  } catch (const std::exception& error) {
+    return said(ATTN_FAILED, error.what());
+  }
+}
+
+// What a caller's struct has, which may be of an older header, over what is off.
+template <typename Options>
+Options read(const Options* given, Options off) {
+  if (!given) return off;
+  if (given->struct_bytes < sizeof(size_t) || given->struct_bytes > sizeof(Options)) {
+    refuse(fmt::format("options of {} bytes are not allowed; up to {} are", given->struct_bytes, sizeof(Options)));
+  }
+  std::memcpy(static_cast<void*>(&off), given, given->struct_bytes);
+  return off;
+}
+
+DType dtype_of(const char* name, const DLDataType& type) {
+  if (type.lanes == 1) {
+    if (type.code == code_float && type.bits == 32) return DType::f32;
+    if (type.code == code_float && type.bits == 16) return DType::f16;
+    if (type.code == code_bfloat && type.bits == 16) return DType::bf16;
+    if (type.code == code_int && type.bits == 8) return DType::int8;
+    if (type.code == code_e4m3 && type.bits == 8) return DType::e4m3;
+  }
+  refuse(
+      fmt::format("{}: element type {} of {} bits is not allowed; float32, float16 and bfloat16 are, and for caches "
+                  "int8 and float8 e4m3",
+                  name, type.code, type.bits));
+}
+
+void* address(const DLTensor& tensor) {
+  return tensor.data ? static_cast<std::byte*>(tensor.data) + tensor.byte_offset : nullptr;
+}
+
+void check_place(const attn_engine& engine, const char* name, const DLTensor& tensor) {
+  const int wanted = engine.cuda ? cuda_device : cpu_device;
+  if (static_cast<int>(tensor.device.device_type) != wanted ||
+      (engine.cuda && tensor.device.device_id != engine.ordinal)) {
+    refuse(fmt::format("{} is on device {}:{}, the engine on {}:{} (1: cpu, 2: CUDA)", name,
+                       static_cast<int>(tensor.device.device_type), tensor.device.device_id, wanted, engine.ordinal));
+  }
+}
+
+/// Null becomes a view without data.
+TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout) {
+  TensorView found;
+  if (!tensor) return found;
+  check_place(engine, name, *tensor);
+  if (tensor->ndim != 4) refuse(fmt::format("{} has {} dimensions; 4 are wanted", name, tensor->ndim));
+  if (layout != ATTN_BHSD && layout != ATTN_BSHD) refuse(fmt::format("layout {} is none", static_cast<int>(layout)));
+  const int heads = layout == ATTN_BHSD ? 1 : 2, tokens = 3 - heads;
+  const int64_t* const shape = tensor->shape;
+  const int64_t dense[] = {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
+  const int64_t* const strides = tensor->strides ? tensor->strides : dense;
+  if (strides[3] != 1 && shape[3] > 1) {
+    refuse(fmt::format("{}: a stride of {} along the last dimension is not allowed; 1 is", name, strides[3]));
+  }
+  found.data = address(*tensor);
+  found.dtype = dtype_of(name, tensor->dtype);
+  found.batch = shape[0];
+  found.heads = shape[heads];
+  found.tokens = shape[tokens];
+  found.width = shape[3];
+  found.strides = {strides[0], strides[heads], strides[tokens]};
+  return found;
+}
+
+/// A dense table of 32 bits of a shape, where -1 is any size; null where there is none.
+template <typename T>
+T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
+         bool integer) {
+  if (!tensor) return nullptr;
+  check_place(engine, name, *tensor);
+  const uint8_t code = tensor->dtype.code;
+  const bool type = integer ? code == code_int || code == code_unsigned : code == code_float;
+  if (!type || tensor->dtype.bits != 32 || tensor->dtype.lanes != 1) {
+    refuse(fmt::format("{}: {} is wanted", name, integer ? "int32" : "float32"));
+  }
+  bool fits = tensor->ndim == static_cast<int>(wanted.size());
+  for (int i = 0; fits && i < tensor->ndim; ++i) {
+    fits = wanted.begin()[i] == -1 || tensor->shape[i] == wanted.begin()[i];
+  }
+  if (!fits) {
+    std::string text;
+    for (const int64_t size : wanted)
+      text += (text.empty() ? "" : ", ") + (size == -1 ? std::string("any") : std::to_string(size));
+    refuse(fmt::format("{}: a shape of [{}] is wanted", name, text));
+  }
+  int64_t stride = 1;
+  for (int i = tensor->ndim - 1; i >= 0; --i) {
+    if (tensor->strides && tensor->strides[i] != stride && tensor->shape[i] > 1) {
+      refuse(fmt::format("{} is not dense", name));
+    }
+    stride *= tensor->shape[i];
+  }
+  return static_cast<T*>(address(*tensor));
+}
+
+const DLTensor& there(const char* name, const DLTensor* tensor) {
+  if (!tensor) refuse(fmt::format("{} is missing", name));
+  return *tensor;
+}
+
+attn_engine& there(attn_engine* engine) {
+  if (!engine) refuse("there is no engine");
+  return *engine;
+}
+
+CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                     const DLTensor* o, const attn_cache_options* given) {
+  const attn_cache_options options = read(given, attn_cache_options ATTN_CACHE_OPTIONS);
+  CacheCall call;
+  call.q = view(engine, "q", &there("q", q), options.layout);
+  call.k = view(engine, "k", &there("k", k), options.cache_layout);
+  call.v = view(engine, "v", &there("v", v), options.cache_layout);
+  call.o = view(engine, "o", &there("o", o), options.layout);
+  call.new_k = view(engine, "new_k", options.new_k, options.layout);
+  call.new_v = view(engine, "new_v", options.new_v, options.layout);
+  call.scale = options.scale;
+  call.lengths = table<const int>(engine, "lengths", options.lengths, {call.q.batch}, true);
+  call.table = table<const int>(engine, "table", options.table, {call.q.batch, -1}, true);
+  if (options.table) call.max_pages = options.table->shape[1];
+  const std::initializer_list<int64_t> scales = {call.k.batch, call.k.heads};
+  call.k_scales = table<const float>(engine, "k_scales", options.k_scales, scales, false);
+  call.v_scales = table<const float>(engine, "v_scales", options.v_scales, scales, false);
+  call.cosines = table<const float>(engine, "cosines", options.cosines, {-1, -1}, false);
+  call.sines = table<const float>(engine, "sines", options.sines, {-1, -1}, false);
+  if (options.cosines) {
+    call.rotary_dim = 2 * options.cosines->shape[1];
+    const int64_t tokens = options.table ? call.max_pages * call.k.tokens : call.k.tokens;
+    if (options.cosines->shape[0] < tokens || !options.sines || options.sines->shape[0] < tokens ||
+        options.sines->shape[1] != options.cosines->shape[1]) {
+      refuse(fmt::format("cosines and sines: [{} or more, half of what turns] is wanted of both", tokens));
+    }
+  }
+  call.pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split;
+  call.lse = table<float>(engine, "lse", options.lse, {call.q.batch, call.q.heads, call.q.tokens}, false);
+  return call;
+}
+
+RopeScaling scaling_of(const attn_rope_options& options) {
+  switch (options.scaling) {
+    case ATTN_ROPE_PLAIN:
+      return {};
+    case ATTN_ROPE_LINEAR:
+      return RopeLinear{options.factor};
+    case ATTN_ROPE_NTK:
+      return RopeNtk{options.factor};
+    case ATTN_ROPE_YARN:
+      return RopeYarn{options.factor, options.original_length};
+    case ATTN_ROPE_LLAMA3:
+      return RopeLlama3{.factor = options.factor, .original_length = options.original_length};
+  }
+  refuse(fmt::format("scaling {} is none", static_cast<int>(options.scaling)));
+}
+
+}  // namespace
+}  // namespace attn
+
+extern "C" {
+
+using namespace attn;
+
+int attn_abi_version(void) { return ATTN_ABI_VERSION; }
+
+const char* attn_message(void) { return last_message.c_str(); }
+
+attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine) {
+  return guarded([&] {
+    if (!device || !engine) refuse("device and engine have to be there");
+    const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
+    const auto text = [](const char* given) { return std::string(given ? given : ""); };
+    const std::string spec = device;
+    const bool cuda = spec.starts_with("cuda");
+    const size_t colon = spec.find(':');
+    *engine = new attn_engine{.engine = Engine(spec, {.cache_folder = text(read_options.cache_folder),
+                                                      .archive = text(read_options.archive)}),
+                              .cuda = cuda,
+                              .ordinal = cuda && colon != spec.npos ? std::atoi(spec.c_str() + colon + 1) : 0};
+  });
+}
+
+void attn_close(attn_engine* engine) { delete engine; }
+
+attn_status attn_save_archive(attn_engine* engine, const char* path) {
+  return guarded([&] {
+    if (!path) refuse("path is missing");
+    there(engine).engine.save_archive(path);
+  });
+}
+
+size_t attn_prepared(attn_engine* engine) {
+  size_t count = 0;
+  guarded([&] { count = there(engine).engine.prepared(); });
+  return count;
+}
+
+attn_status attn_empty(attn_engine* engine, void* stream) {
+  return guarded([&] { there(engine).engine.empty(stream); });
+}
+
+attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                       const DLTensor* o, const attn_flash_options* given) {
+  return guarded([&] {
+    attn_engine& own = there(engine);
+    const attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
+    FlashCall call;
+    call.q = view(own, "q", &there("q", q), options.layout);
+    call.k = view(own, "k", &there("k", k), options.layout);
+    call.v = view(own, "v", &there("v", v), options.layout);
+    call.o = view(own, "o", &there("o", o), options.layout);
+    call.causal = options.causal != 0;
+    call.scale = options.scale;
+    call.soft_cap = options.soft_cap;
+    call.window_left = options.window_left;
+    call.window_right = options.window_right;
+    call.prefix = options.prefix;
+    call.global_tokens = options.global_tokens;
+    call.alibi = options.alibi != 0;
+    const int64_t heads = call.q.heads, keys = call.k.tokens;
+    call.alibi_slopes = table<const float>(own, "alibi_slopes", options.alibi_slopes, {heads}, false);
+    call.sinks = table<const float>(own, "sinks", options.sinks, {heads}, false);
+    call.lengths = table<const int>(own, "lengths", options.lengths, {call.q.batch}, true);
+    call.documents = table<const int>(own, "documents", options.documents, {keys, 2}, true);
+    call.blocks =
+        table<const unsigned>(own, "blocks", options.blocks, {(keys + 127) / 128, (keys + 4095) / 4096}, true);
+    call.bias = table<const float>(own, "bias", options.bias, {-1, -1, -1, -1}, false);
+    if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
+    call.lse = table<float>(own, "lse", options.lse, {call.q.batch, heads, call.q.tokens}, false);
+    own.engine.flash(call, stream);
+  });
+}
+
+attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                        const DLTensor* o, const attn_cache_options* options) {
+  return guarded([&] {
+    attn_engine& own = there(engine);
+    own.engine.decode(cache_call(own, q, k, v, o, options), stream);
+  });
+}
+
+attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                         const DLTensor* o, const attn_cache_options* options) {
+  return guarded([&] {
+    attn_engine& own = there(engine);
+    own.engine.prefill(cache_call(own, q, k, v, o, options), stream);
+  });
+}
+
+attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                        const DLTensor* o, const attn_linear_options* given) {
+  return guarded([&] {
+    attn_engine& own = there(engine);
+    const attn_linear_options options = read(given, attn_linear_options ATTN_LINEAR_OPTIONS);
+    LinearCall call;
+    call.q = view(own, "q", &there("q", q), options.layout);
+    call.k = view(own, "k", &there("k", k), options.layout);
+    call.v = view(own, "v", &there("v", v), options.layout);
+    call.o = view(own, "o", &there("o", o), options.layout);
+    call.causal = options.causal != 0;
+    call.normalised = options.normalised != 0;
+    if (options.feature) call.feature = options.feature;
+    call.scale = options.scale;
+    const int64_t batch = call.q.batch, heads = call.q.heads, tokens = call.q.tokens, width = call.q.width;
+    if (options.gate) {
+      switch (options.gate->ndim) {
+        case 1:
+          call.gate = GATE_HEAD;
+          break;
+        case 3:
+          call.gate = GATE_TOKEN;
+          break;
+        case 4:
+          call.gate = GATE_CHANNEL;
+          break;
+        default:
+          refuse(fmt::format("gate has {} dimensions; 1, 3 and 4 are allowed", options.gate->ndim));
+      }
+      call.gates = call.gate == GATE_HEAD ? table<const float>(own, "gate", options.gate, {heads}, false)
+                   : call.gate == GATE_TOKEN
+                       ? table<const float>(own, "gate", options.gate, {batch, heads, tokens}, false)
+                       : table<const float>(own, "gate", options.gate, {batch, heads, tokens, width}, false);
+    }
+    const std::initializer_list<int64_t> state = {batch, heads, width, call.v.width};
+    call.initial_state = table<const float>(own, "initial_state", options.initial_state, state, false);
+    call.final_state = table<float>(own, "final_state", options.final_state, state, false);
+    own.engine.linear(call, stream);
+  });
+}
+
+attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* q_out,
+                      const DLTensor* k_out, const attn_rope_options* given) {
+  return guarded([&] {
+    attn_engine& own = there(engine);
+    const attn_rope_options options = read(given, attn_rope_options ATTN_ROPE_OPTIONS);
+    RopeCall call;
+    call.q = view(own, "q", &there("q", q), options.layout);
+    call.q_out = view(own, "q_out", &there("q_out", q_out), options.layout);
+    call.k = view(own, "k", k, options.layout);
+    call.k_out = view(own, "k_out", k_out, options.layout);
+    call.config = {.head_dim = call.q.width,
+                   .rotary_dim = options.rotary_dim == 0 ? call.q.width : options.rotary_dim,
+                   .pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split,
+                   .theta = options.theta,
+                   .scaling = scaling_of(options)};
+    call.offsets = table<const int>(own, "offsets", options.offsets, {call.q.batch}, true);
+    own.engine.rope(call, stream);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,161 @@
+#include "proto8_extension/findings.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "proto8_extension/sweep.h"
+
+namespace attn {
+namespace {
+
+using Takes = std::function<bool(const Measurement&)>;
+
+Takes calls(const std::string& op, int64_t q_len) {
+  return [=](const Measurement& result) {
+    const Case& config = result.config;
+    return config.text("task") == "call" && config.text("op") == op && config.integer("q_len") == q_len;
+  };
+}
+
+/// us of a call that one path takes more than the other.
+Estimate microseconds_more(const Evidence& evidence) {
+  const Comparison& pair = *evidence.comparisons.back();
+  const double us = 1e6 * pair.time.front().median_s;
+  return {us * (pair.ratio.value - 1), us * (pair.ratio.ci_lo - 1), us * (pair.ratio.ci_hi - 1)};
+}
+
+void add_times(Conclusion& conclusion, const Evidence& evidence) {
+  const Comparison& pair = *evidence.comparisons.back();
+  conclusion.values["baseline_us"] = 1e6 * pair.time.at(0).median_s;
+  conclusion.values["contender_us"] = 1e6 * pair.time.at(1).median_s;
+}
+
+std::string shape_of(const Evidence& evidence) {
+  return evidence.results.front()->config.key({"op", "dtype", "q_heads", "q_len", "head_dim"});
+}
+
+/// What a path adds to another one.
+Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, const std::string& to,
+               const std::string& words, Advice advice) {
+  return {.hypothesis = std::move(hypothesis),
+          .takes = std::move(takes),
+          .varies = {"path"},
+          .pick = steps("path", {{from, to}}),
+          .figure = microseconds_more,
+          .subject = shape_of,
+          .title = words + " adds {estimate.value:.3f} us to a call",
+          .content = words +
+                     " adds {estimate.value:.3f} us ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) to a call of "
+                     "{values.baseline.op} on {values.baseline.q_len} tokens, {values.baseline.q_heads} heads "
+                     "({values.baseline.dtype}): {values.contender_us:.3f} us against {values.baseline_us:.3f} us.",
+          .advice = std::move(advice),
+          .complete = add_times};
+}
+
+Claim first_call(Hypothesis hypothesis, const std::string& from, const std::string& words, Advice advice) {
+  return {.hypothesis = std::move(hypothesis),
+          .takes = [=](const Measurement& result) { return result.config.text("from") == from; },
+          .pick = each,
+          .compared = false,
+          .figure = [](const Evidence& evidence) -> Estimate {
+            const Timing& time = *evidence.results.front()->main_timing();
+            return {1e3 * time.median_s, 1e3 * time.ci_lo_s, 1e3 * time.ci_hi_s};
+          },
+          .subject = shape_of,
+          .title = "The first call takes {estimate.value:.4g} ms, its kernel " + words,
+          .content = "The first call of an engine that is open, with its kernel " + words +
+                     ", takes {estimate.value:.4g} ms ({estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}) on {values.q_len} "
+                     "tokens ({values.dtype}).",
+          .advice = std::move(advice)};
+}
+
+}  // namespace
+
+std::vector<Claim> extension_claims() {
+  const std::string goal = "goal before the first run";
+  const std::string study = "the published study on Apple M4 that this follows";
+  std::vector<Claim> claims = {
+      overhead({"c_overhead", "A call of attn.h costs at most 1 us more than its kernel encoded directly.",
+                "us a call, attn_flash - AttentionLaunch", "<=", 1, goal},
+               calls("flash", one_tile), "direct", "c", "The C interface",
+               {"Call attn.h for every launch.", "Batch launches, or keep one AttentionLaunch for each shape."}),
+      overhead({"dlpack_overhead", "Tensors that are described anew for each call cost at most 2 us in all.",
+                "us a call, attn_flash with four new descriptions - AttentionLaunch", "<=", 2,
+                study + " measured 2 to 17 us for its bridge"},
+               calls("flash", one_tile), "direct", "dlpack", "The C interface with tensors described anew",
+               {"Hand tensors over as they come.", "Keep the descriptions of tensors that are used again."}),
+      overhead({"concept_overhead", "A C++ backend with attention costs at most 0.1 us more than the engine.",
+                "us a call, WithAttention::attention - Engine::flash", "<=", 0.1, goal + ": it is inlined"},
+               calls("flash", one_tile), "engine", "concept", "The wrapper of a backend",
+               {"Give backends attention by WithAttention.", "Call the engine directly."}),
+      overhead({"torch_overhead", "PyTorch's operator costs at most 3 us more than the kernel encoded directly.",
+                "us a call, attn::flash through the dispatcher - AttentionLaunch", "<=", 3,
+                goal + "; the dispatcher and the allocation of the output are in it"},
+               calls("flash", one_tile), "direct", "torch", "PyTorch's operator",
+               {"Call the operator as it is.", "Capture calls in a graph where they are short."}),
+      overhead({"copies_overhead", "A bridge that copies costs at least 2 us at 1024 tokens.",
+                "us a call, attn_flash with copies - AttentionLaunch", ">=", 2,
+                study + " measured 2 to 17 us for its bridge, most of it copies"},
+               calls("flash", 1024), "direct", "copies", "Copying the tensors",
+               {"Share memory (DLPack) and copy nothing.", "Copies do no harm here."}),
+      {.hypothesis = {"allocations", "A call of attn.h allocates no more than its kernel encoded directly.",
+                      "allocations a call, attn_flash - AttentionLaunch", "<=", 0, goal},
+       .takes = calls("flash", one_tile),
+       .varies = {"path"},
+       .pick = steps("path", {{"direct", "c"}}),
+       .compared = false,
+       .figure = [](const Evidence& evidence) -> Estimate {
+         const auto of = [](const Measurement& result) { return result.values.value("allocations", 0.0); };
+         const double more = of(*evidence.results.back()) - of(*evidence.results.front());
+         return {more, more, more};
+       },
+       .subject = shape_of,
+       .title = "A call of attn.h allocates {estimate.value:g} times more than a direct one",
+       .content = "A call of attn.h makes {values.contender_allocations:g} allocations on the host, its kernel encoded "
+                  "directly {values.baseline_allocations:g}.",
+       .advice = {"Call it from code that must not allocate, once shapes are known.",
+                  "Do not call it from code that must not allocate."},
+       .complete =
+           [](Conclusion& conclusion, const Evidence& evidence) {
+             conclusion.values["baseline_allocations"] = evidence.results.front()->values.value("allocations", 0.0);
+             conclusion.values["contender_allocations"] = evidence.results.back()->values.value("allocations", 0.0);
+           }},
+      {.hypothesis = {"break_even", "From 1024 tokens on the C interface costs at most 1 % of a call.",
+                      "time of attn_flash / time of AttentionLaunch", "<=", 1.01, goal},
+       .takes =
+           [](const Measurement& result) {
+             const Case& config = result.config;
+             return config.text("task") == "call" && config.text("op") == "flash" && config.integer("q_len") >= 64;
+           },
+       .varies = {"path"},
+       .pick = steps("path", {{"direct", "c"}}),
+       .subject = shape_of,
+       .title =
+           "At {values.baseline.q_len} tokens a call of attn.h takes {compare.ratio:.4f} of the time of a direct one",
+       .content =
+           "On {values.baseline.q_len} tokens and {values.baseline.q_heads} heads ({values.baseline.dtype}) a call "
+           "of attn.h takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of its "
+           "kernel encoded directly: {values.contender_us:.2f} us against {values.baseline_us:.2f} us. On a GPU "
+           "this is the host's time, and the kernel runs meanwhile.",
+       .advice = {"At such lengths call it without a thought.",
+                  "At such lengths capture calls in a graph, or batch them."},
+       .complete = add_times},
+      first_call({"first_call_archive", "A first call takes at most 20 ms where an archive has its kernel.", "ms",
+                  "<=", 20, goal},
+                 "archive", "from an archive",
+                 {"Ship an archive for the GPUs that users have.", "Make the first call while nobody waits."}),
+      first_call(
+          {"first_call_disk", "A first call takes at most 20 ms where the cache has its kernel.", "ms", "<=", 20, goal},
+          "disk", "from the cache on disk",
+          {"Let the cache serve second runs.", "Make the first call while nobody waits."}),
+      first_call({"first_call_compiler", "A first call takes at most 500 ms where its kernel is compiled.", "ms",
+                  "<=", 500, "proto4_constants measured 57 to 373 ms for a variant"},
+                 "compiler", "compiled",
+                 {"Compile when a shape first comes.", "Compile ahead: a first call that compiles is felt."}),
+  };
+  return claims;
+}
+
+}  // namespace attn

@@ -1,0 +1,28 @@
+// proto8_extension: what does it cost to call the kernels from a framework, without forking it?
+//
+// One call of attention goes to the device along every path there is: encoded directly, through Engine, through the C
+// interface, with tensors that are described anew for each call, through a C++ backend that has been given attention,
+// through PyTorch's dispatcher, and with copies. Hypotheses: findings.cpp.
+#include <string>
+#include <vector>
+
+#include "common/experiment/experiment.h"
+#include "proto8_extension/findings.h"
+#include "proto8_extension/problem.h"
+#include "proto8_extension/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {.name = "proto8_extension",
+                               .summary = "Attention inside a framework: what each way to call it costs.",
+                               .axes = extension_axes(),
+                               .compared_axes = extension_compared_axes(),
+                               .default_tile = false,
+                               .claims = [](const DeviceInfo&) { return extension_claims(); },
+                               .sweep = extension_sweep,
+                               .complete = complete_extension,
+                               .plan = extension_plan,
+                               .make = {},
+                               .make_host = extension_problems()};
+  return run_experiment(argc, argv, spec);
+}

@@ -1,0 +1,193 @@
+#include "proto8_extension/paths.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+/// A backend as a program may have one: tensors are buffers of one shape, and it can add.
+class BufferBackend {
+ public:
+  using Tensor = Buffer*;
+
+  BufferBackend(Tensors& tensors, Buffer& output) : tensors_(&tensors), output_(&output) {}
+  TensorView view(Tensor& tensor) const { return tensors_->view(*tensor); }
+  Tensor empty_like(const Tensor& /*tensor*/) const { return output_; }  // from a pool of one
+  void* stream() const { return nullptr; }
+
+ private:
+  Tensors* tensors_;
+  Buffer* output_;
+};
+static_assert(Backend<BufferBackend> && !AttentionBackend<BufferBackend>);
+static_assert(AttentionBackend<WithAttention<BufferBackend>>);
+
+std::function<void()> direct(Host& host, Tensors& tensors) {
+  auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config);
+  return [&host, &tensors, launch = std::move(launch), encoder = CommandEncoder()]() mutable {
+    const Strides strides = tensors.host_q.strides();
+    encoder.clear();
+    launch->encode(encoder, {.q = tensors.q.data(),
+                             .k = tensors.k.data(),
+                             .v = tensors.v.data(),
+                             .o = tensors.o.data(),
+                             .q_strides = strides,
+                             .k_strides = strides,
+                             .v_strides = strides,
+                             .o_strides = strides});
+    host.device->enqueue(encoder, nullptr);
+  };
+}
+
+std::function<void()> direct_empty(Host& host) {
+  const bool cuda = host.device->info().is_cuda();
+  const Kernel& kernel =
+      *host.pipelines
+           .get({.path = cuda ? "common/api/kernels/empty.cuda.cu" : "common/api/kernels/empty.cpu.cpp",
+                 .entry = "empty"})
+           .kernel;
+  return [&host, &kernel, encoder = CommandEncoder()]() mutable {
+    encoder.clear();
+    encoder.dispatch(kernel, {1}, 32, 0, 0);
+    host.device->enqueue(encoder, nullptr);
+  };
+}
+
+/// As a library hands a tensor over: a struct of its own for each, with a deleter.
+struct Managed {
+  DLTensor tensor;
+  void* context;
+  void (*deleter)(Managed*);
+};
+
+Managed* exported(Tensors& tensors, Buffer& buffer) {
+  return new Managed{tensors.described(buffer), nullptr, [](Managed* self) { delete self; }};
+}
+
+}  // namespace
+
+Host::Host(const std::string& device_spec, const std::string& cache_folder)
+    : spec(device_spec),
+      device(Device::open_for_caller(spec)),
+      pipelines(*device, cache_folder),
+      engine(spec, {.cache_folder = cache_folder}) {
+  const attn_open_options options{sizeof options, cache_folder.c_str(), nullptr};
+  checked(attn_open(spec.c_str(), &options, &c));
+}
+Host::~Host() { attn_close(c); }
+
+Tensors::Tensors(Host& host, const FlashConfig& flash, uint64_t seed) : config(flash) {
+  const AttentionShape& s = config.shape;
+  const int64_t sizes[] = {s.batch, s.q_heads, s.q_len, s.head_dim};
+  std::copy_n(sizes, 4, shape);
+  const auto drawn = [&](uint64_t stream) {
+    return random_tensor(s.batch, s.q_heads, s.q_len, s.head_dim, config.dtype, Layout::bhsd, seed, stream);
+  };
+  host_q = drawn(0);
+  host_k = drawn(1);
+  host_v = drawn(2);
+  host_o = host_q;
+  const auto uploaded = [&](const Tensor& tensor) {
+    Buffer buffer(*host.device, tensor.bytes());
+    buffer.upload(tensor.data.data(), tensor.bytes());
+    return buffer;
+  };
+  q = uploaded(host_q);
+  k = uploaded(host_k);
+  v = uploaded(host_v);
+  o = Buffer(*host.device, host_o.bytes());
+}
+
+TensorView Tensors::view(Buffer& buffer) const {
+  return {.data = buffer.data(),
+          .dtype = config.dtype,
+          .batch = shape[0],
+          .heads = shape[1],
+          .tokens = shape[2],
+          .width = shape[3],
+          .strides = host_q.strides()};
+}
+
+DLTensor Tensors::described(Buffer& buffer) {
+  DLTensor tensor{};
+  tensor.data = buffer.data();
+  tensor.ndim = 4;
+  tensor.dtype = {static_cast<uint8_t>(config.dtype == DType::bf16 ? 4 : 2),
+                  static_cast<uint8_t>(8 * size_bytes(config.dtype)), 1};
+  tensor.shape = shape;
+  return tensor;
+}
+
+void checked(attn_status status) {
+  if (status != ATTN_OK) throw std::runtime_error(attn_message());
+}
+
+std::string path_missing(const std::string& path) {
+#ifndef ATTN_HAS_TORCH
+  if (path == "torch") return "path torch: this build has no PyTorch; -DATTN_TORCH=... names one";
+#endif
+  (void)path;
+  return {};
+}
+
+std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors) {
+  const bool cuda = host.device->info().is_cuda();
+  const size_t colon = host.spec.find(':');
+  const DLDevice place{cuda ? 2 : 1, cuda && colon != host.spec.npos ? std::stoi(host.spec.substr(colon + 1)) : 0};
+  const auto on_device = [place](DLTensor tensor) {
+    tensor.device = place;
+    return tensor;
+  };
+  if (op == "empty") {
+    if (path == "direct") return direct_empty(host);
+    if (path == "engine") return [&host] { host.engine.empty(); };
+    return [&host] { checked(attn_empty(host.c, nullptr)); };
+  }
+  if (path == "direct") return direct(host, tensors);
+  if (path == "engine") {
+    return [&host, &tensors] {
+      FlashCall call;
+      call.q = tensors.view(tensors.q);
+      call.k = tensors.view(tensors.k);
+      call.v = tensors.view(tensors.v);
+      call.o = tensors.view(tensors.o);
+      host.engine.flash(call);
+    };
+  }
+  if (path == "concept") {
+    auto backend = std::make_shared<WithAttention<BufferBackend>>(host.engine, tensors, tensors.o);
+    return [&tensors, backend = std::move(backend)] {
+      Buffer *q = &tensors.q, *k = &tensors.k, *v = &tensors.v;
+      backend->attention(q, k, v);
+    };
+  }
+  if (path == "dlpack") {
+    return [&host, &tensors, place] {
+      Managed* all[] = {exported(tensors, tensors.q), exported(tensors, tensors.k), exported(tensors, tensors.v),
+                        exported(tensors, tensors.o)};
+      for (Managed* each : all) each->tensor.device = place;
+      const attn_status status =
+          attn_flash(host.c, nullptr, &all[0]->tensor, &all[1]->tensor, &all[2]->tensor, &all[3]->tensor, nullptr);
+      for (Managed* each : all) each->deleter(each);
+      checked(status);
+    };
+  }
+  const DLTensor q = on_device(tensors.described(tensors.q)), k = on_device(tensors.described(tensors.k)),
+                 v = on_device(tensors.described(tensors.v)), o = on_device(tensors.described(tensors.o));
+  if (path == "copies") {
+    return [&host, &tensors, q, k, v, o] {
+      tensors.q.upload(tensors.host_q.data.data(), tensors.q.bytes());
+      tensors.k.upload(tensors.host_k.data.data(), tensors.k.bytes());
+      tensors.v.upload(tensors.host_v.data.data(), tensors.v.bytes());
+      checked(attn_flash(host.c, nullptr, &q, &k, &v, &o, nullptr));
+      tensors.o.download(tensors.host_o.data.data(), tensors.o.bytes());
+    };
+  }
+  return [&host, q, k, v, o] { checked(attn_flash(host.c, nullptr, &q, &k, &v, &o, nullptr)); };
+}
+
+}  // namespace attn

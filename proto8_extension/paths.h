@@ -1,0 +1,59 @@
+// The ways to call attention, each as a function that makes one call.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/api/attn.h"
+#include "common/api/backend.h"
+#include "common/api/engine.h"
+#include "common/attention/launch.h"
+#include "common/data/tensor.h"
+#include "common/device/pipeline_cache.h"
+
+namespace attn {
+
+/// What all cases of a run share: the device as a framework has it, and the engines, with kernels from one folder.
+struct Host {
+  Host(const std::string& spec, const std::string& cache_folder);
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  std::string spec;
+  std::unique_ptr<Device> device;
+  PipelineCache pipelines;
+  Engine engine;
+  attn_engine* c = nullptr;
+};
+
+/// Q, K, V and O of a case on the host's device, with the same values for each seed.
+struct Tensors {
+  Tensors(Host& host, const FlashConfig& config, uint64_t seed);
+
+  TensorView view(Buffer& buffer) const;
+  /// Points into this, and into the shape here.
+  DLTensor described(Buffer& buffer);
+
+  FlashConfig config;
+  int64_t shape[4];
+  Tensor host_q, host_k, host_v, host_o;
+  Buffer q, k, v, o;
+};
+
+/// Why there is no such path in this build; empty where there is one.
+std::string path_missing(const std::string& path);
+
+/// One call, which returns when the kernel is enqueued (on a GPU) or done. Host and tensors outlive it.
+std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors);
+
+/// Throws std::runtime_error with the message where a call of attn.h failed.
+void checked(attn_status status);
+
+/// PyTorch's operator on the tensors; its output is new memory, which the call after the next may reuse. `output` is
+/// set to the last one. In a build with PyTorch (ATTN_TORCH).
+std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
+                                 const void** output);
+
+}  // namespace attn

@@ -1,0 +1,196 @@
+#include "proto8_extension/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "common/attention/reference.h"
+#include "common/base/stopwatch.h"
+#include "common/base/temporary_folder.h"
+#include "proto8_extension/allocations.h"
+#include "proto8_extension/paths.h"
+#include "proto8_extension/sweep.h"
+
+namespace attn {
+namespace {
+
+constexpr double least_sample_s = 200e-6;  // calls are repeated until a sample takes this long
+constexpr int64_t most_calls = 256;        // of a sample: fewer than a stream takes before it makes its host wait
+
+/// Whether outputs are those of the oracle, in a sample of rows. Without `written` the output is the tensors' own.
+Check check_outputs(Host& host, Tensors& tensors, const void* written) {
+  Tensor got = tensors.host_q;
+  host.device->download(got.data.data(), written ? written : tensors.o.data(), got.bytes());
+  const AttentionShape& shape = tensors.config.shape;
+  const ReferenceRows want =
+      reference_attention(shape, tensors.host_q, tensors.host_k, tensors.host_v, sample_rows(shape, 64, 1));
+  const double relative = tensors.config.dtype == DType::f32 ? 1e-4 : 1e-2;
+  std::vector<double> values, allowed;
+  for (size_t row = 0; row < want.rows.size(); ++row) {
+    const auto [batch, head, q] = want.rows[row];
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      values.push_back(got.at(batch, head, q, d));
+      allowed.push_back(relative * (1 + std::abs(want.o[values.size() - 1])));
+    }
+  }
+  Check check = compare(values, want.o, allowed,
+                        [&](size_t i) { return fmt::format("element {} of the rows that were drawn", i); });
+  check.rows_checked = static_cast<int64_t>(want.rows.size());
+  return check;
+}
+
+/// One call after the other; a sample is the mean time of a call.
+class CallProblem : public HostProblem {
+ public:
+  CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config)
+      : host_(std::move(host)), tensors_(std::move(tensors)), flash_(config.text("op") == "flash") {
+    const std::string& path = config.text("path");
+#ifdef ATTN_HAS_TORCH
+    if (path == "torch") call_ = torch_call(config.text("op"), host_->device->info(), *tensors_, &written_);
+#endif
+    if (!call_) call_ = call_of(path, config.text("op"), *host_, *tensors_);
+    tensors_->o.poison();
+    call_();
+    wait();
+    const Stopwatch stopwatch;
+    call_();
+    calls_ =
+        std::clamp<int64_t>(static_cast<int64_t>(least_sample_s / std::max(stopwatch.seconds(), 1e-9)), 1, most_calls);
+    wait();
+  }
+
+  double sample() override {
+    const int64_t before = allocations();
+    const Stopwatch stopwatch;
+    for (int64_t i = 0; i < calls_; ++i) call_();
+    const double seconds = stopwatch.seconds();
+    allocated_ = static_cast<double>(allocations() - before) / static_cast<double>(calls_);
+    wait();
+    return seconds / static_cast<double>(calls_);
+  }
+  Check check() override { return flash_ ? check_outputs(*host_, *tensors_, written_) : Check{}; }
+  Json values() const override { return {{"calls", calls_}, {"allocations", allocated_}}; }
+
+ private:
+  // A copy waits for the default stream, where all calls are.
+  void wait() { host_->device->download(&last_, tensors_->o.data(), sizeof last_); }
+
+  std::shared_ptr<Host> host_;
+  std::shared_ptr<Tensors> tensors_;
+  const bool flash_;
+  const void* written_ = nullptr;
+  std::function<void()> call_;
+  int64_t calls_ = 1;
+  float last_ = 0;
+  double allocated_ = 0;
+};
+
+/// The first call of an engine that was just opened.
+class FirstCallProblem : public HostProblem {
+ public:
+  FirstCallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config)
+      : host_(std::move(host)),
+        tensors_(std::move(tensors)),
+        from_(config.text("from")),
+        archive_(ready_.path() / "kernels.archive") {
+    if (from_ == "compiler") return;
+    Once once(*this, ready_.path().string(), "");
+    once.call(*this);
+    checked(attn_save_archive(once.engine, archive_.c_str()));
+  }
+
+  double sample() override {
+    const TemporaryFolder nothing;
+    const Stopwatch opening;
+    const Once once(*this, from_ == "disk" ? ready_.path().string() : nothing.path().string(),
+                    from_ == "archive" ? archive_ : "");
+    open_s_ = opening.seconds();
+    return once.call(*this);
+  }
+  Check check() override { return check_outputs(*host_, *tensors_, nullptr); }
+  Json values() const override { return {{"open_s", open_s_}}; }
+
+ private:
+  /// An engine with its kernels from a folder or an archive.
+  struct Once {
+    Once(const FirstCallProblem& problem, const std::string& folder, const std::string& archive) {
+      const attn_open_options options{sizeof options, folder.c_str(), archive.empty() ? nullptr : archive.c_str()};
+      checked(attn_open(problem.host_->spec.c_str(), &options, &engine));
+    }
+    ~Once() { attn_close(engine); }
+    Once(const Once&) = delete;
+    Once& operator=(const Once&) = delete;
+
+    double call(const FirstCallProblem& problem) const {
+      attn_engine* const own = std::exchange(problem.host_->c, engine);
+      const std::function<void()> call = call_of("c", "flash", *problem.host_, *problem.tensors_);
+      const Stopwatch stopwatch;
+      call();
+      const double seconds = stopwatch.seconds();
+      problem.host_->c = own;
+      return seconds;
+    }
+    attn_engine* engine = nullptr;
+  };
+
+  std::shared_ptr<Host> host_;
+  std::shared_ptr<Tensors> tensors_;
+  const std::string from_;
+  TemporaryFolder ready_;
+  const std::string archive_;
+  double open_s_ = 0;
+};
+
+}  // namespace
+
+Plan extension_plan(const Case& config, const Setting& setting) {
+  const DeviceInfo& device = setting.device;
+  const std::string &path = config.text("path"), &op = config.text("op");
+  Plan plan = attention_plan(extension_config(config, device), device);
+  if (!plan.unable.empty()) return plan;
+  if (op == "empty") {
+    plan.work = {};
+    plan.launches.front() = {
+        .source = {.path = fmt::format("common/api/kernels/empty.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp"),
+                   .entry = "empty"},
+        .phase = "empty"};
+  }
+  plan.host = true;
+  plan.unable = path_missing(path);
+  if (op == "empty" && (path == "dlpack" || path == "concept" || path == "copies")) {
+    plan.unable = fmt::format("path {}: a kernel without tensors has none to describe or copy", path);
+  }
+  if (config.text("task") == "first_call" && path != "c") plan.unable = "task first_call: it is timed through path c";
+  return plan;
+}
+
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> extension_problems() {
+  struct Shared {
+    std::shared_ptr<Host> host;
+    std::string shape;
+    std::weak_ptr<Tensors> tensors;
+    std::optional<TemporaryFolder> cache;
+  };
+  return [shared = std::make_shared<Shared>()](Experiment& lab, const Case& config,
+                                               const Plan&) -> std::unique_ptr<HostProblem> {
+    if (!shared->host) {
+      shared->cache.emplace();
+      shared->host = std::make_shared<Host>(lab.device().info().spec, shared->cache->path().string());
+    }
+    const std::string shape = config.key({"dtype", "q_heads", "q_len", "head_dim"});
+    std::shared_ptr<Tensors> tensors = shared->tensors.lock();
+    if (!tensors || shape != shared->shape) {
+      tensors = std::make_shared<Tensors>(*shared->host, extension_config(config, lab.device().info()), lab.seed());
+      shared->tensors = tensors;
+      shared->shape = shape;
+    }
+    if (config.text("task") == "first_call") return std::make_unique<FirstCallProblem>(shared->host, tensors, config);
+    return std::make_unique<CallProblem>(shared->host, tensors, config);
+  };
+}
+
+}  // namespace attn

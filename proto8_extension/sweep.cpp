@@ -1,0 +1,71 @@
+#include "proto8_extension/sweep.h"
+
+namespace attn {
+
+std::vector<AxisInfo> extension_axes() {
+  return {{"task",
+           "what is timed: one call on tensors that are there, until it returns; or the first call of an engine",
+           {"call", "first_call"},
+           0,
+           0,
+           1},
+          {"path",
+           "who calls: the launch itself; Engine; attn.h; attn.h with tensors described anew; a C++ backend with "
+           "attention; PyTorch's operator; attn.h with copies of all tensors from and to the host",
+           {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
+           0,
+           0,
+           1},
+          {"op", "attention, or a kernel that does nothing", {"flash", "empty"}, 0, 0, 1},
+          {"from", "of a first call: where the kernel comes from", {"none", "compiler", "disk", "archive"}, 0, 0, 1},
+          {"dtype", "of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+          {"q_heads", "heads of Q, K and V", {}, 1, 1024, 1},
+          {"q_len", "queries, and keys", {}, 1, int64_t{1} << 20, 1},
+          {"head_dim", "elements of a head", {}, 8, 256, 8}};
+}
+
+std::vector<std::string> extension_compared_axes() { return {"path", "from"}; }
+
+Sweep extension_sweep(const std::string& profile, const DeviceInfo& /*device*/) {
+  const Axis call = texts("task", {"call"}), first = texts("task", {"first_call"});
+  const Axis flash = texts("op", {"flash"}), one_head = integers("q_heads", {1}), heads = integers("q_heads", {8});
+  const Axis paths = texts("path", {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"});
+  Sweep sweep;
+  sweep.blocks.push_back({call, texts("path", {"direct", "engine", "c", "torch"}), texts("op", {"empty"}), one_head,
+                          integers("q_len", {one_tile})});
+  sweep.blocks.push_back({call, paths, flash, one_head, integers("q_len", {one_tile})});
+  sweep.blocks.push_back({call, paths, flash, heads,
+                          integers("q_len", profile == "quick" ? std::vector<int64_t>{64, 1024}
+                                                               : std::vector<int64_t>{64, 256, 1024, 4096})});
+  sweep.blocks.push_back({first, texts("path", {"c"}), flash, texts("from", {"archive", "disk", "compiler"}), heads,
+                          integers("q_len", {1024})});
+  return sweep;
+}
+
+void complete_extension(Case& config, const DeviceInfo& device) {
+  const auto otherwise = [&](const char* axis, AxisValue value) {
+    if (!config.has(axis)) config.set(axis, std::move(value));
+  };
+  otherwise("task", std::string("call"));
+  otherwise("path", std::string("c"));
+  otherwise("op", std::string("flash"));
+  if (config.text("task") == "call") config.set("from", std::string("none"));
+  otherwise("from", std::string("archive"));
+  otherwise("dtype", std::string(device.is_cuda() ? "bf16" : "f32"));
+  otherwise("q_heads", int64_t{8});
+  otherwise("q_len", int64_t{1024});
+  otherwise("head_dim", int64_t{64});
+}
+
+FlashConfig extension_config(const Case& config, const DeviceInfo& device) {
+  FlashConfig flash;
+  flash.variant = "tuned";
+  const int64_t heads = config.integer("q_heads"), length = config.integer("q_len");
+  flash.shape = {
+      .q_heads = heads, .kv_heads = heads, .q_len = length, .kv_len = length, .head_dim = config.integer("head_dim")};
+  flash.dtype = flash.out_dtype = parse_dtype(config.text("dtype"));
+  FlashBackend::of(device).choose_tile(flash, device);
+  return flash;
+}
+
+}  // namespace attn

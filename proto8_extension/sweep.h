@@ -1,0 +1,25 @@
+// What proto8_extension varies.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/attention/backend.h"
+#include "common/device/device.h"
+#include "common/records/case.h"
+
+namespace attn {
+
+/// Tokens of the smallest call: one threadgroup, so that the way to the device is most of the time.
+inline constexpr int64_t one_tile = 16;
+
+std::vector<AxisInfo> extension_axes();
+std::vector<std::string> extension_compared_axes();
+Sweep extension_sweep(const std::string& profile, const DeviceInfo& device);
+void complete_extension(Case& config, const DeviceInfo& device);
+
+/// The attention of a case, with the tile that the engine chooses.
+FlashConfig extension_config(const Case& config, const DeviceInfo& device);
+
+}  // namespace attn

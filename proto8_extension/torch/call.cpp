@@ -1,0 +1,42 @@
+// The path through PyTorch's dispatcher; a file of its own, since PyTorch's headers know no other's warnings.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+
+#include "proto8_extension/paths.h"
+
+namespace attn {
+
+std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
+                                 const void** output) {
+  const auto type = tensors.config.dtype == DType::f32   ? at::kFloat
+                    : tensors.config.dtype == DType::f16 ? at::kHalf
+                                                         : at::kBFloat16;
+  const size_t colon = device.spec.find(':');
+  const at::Device place =
+      device.is_cuda() ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(device.spec.substr(colon + 1))))
+                       : at::Device(at::kCPU);
+  const auto of = [&](Buffer& buffer) {
+    return at::from_blob(buffer.data(), {tensors.shape[0], tensors.shape[1], tensors.shape[2], tensors.shape[3]},
+                         at::TensorOptions().dtype(type).device(place));
+  };
+  const at::Tensor q = of(tensors.q), k = of(tensors.k), v = of(tensors.v);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  if (op == "empty") {
+    const auto handle = dispatcher.findSchemaOrThrow("attn::empty", "").typed<void(const at::Tensor&)>();
+    return [=] { handle.call(q); };
+  }
+  using Optional = const c10::optional<at::Tensor>&;
+  const auto handle = dispatcher.findSchemaOrThrow("attn::flash", "")
+                          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool,
+                                            c10::optional<double>, int64_t, int64_t, int64_t, int64_t, int64_t, bool,
+                                            Optional, Optional, Optional, Optional, Optional, Optional, bool)>();
+  at::Tensor kept;
+  return [=]() mutable {
+    kept = handle.call(q, k, v, false, {}, 0, -1, -1, 0, 0, false, {}, {}, {}, {}, {}, {}, false);
+    *output = kept.data_ptr();
+  };
+}
+
+}  // namespace attn

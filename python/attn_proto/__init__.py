@@ -1,0 +1,41 @@
+"""attention-proto's kernels in Python.
+
+    import attn_proto
+    attn_proto.enable()            # scaled_dot_product_attention of PyTorch now calls them
+    o = attn_proto.flash(q, k, v, causal=True, window_left=1023)
+
+With PyTorch the operators are torch.ops.attn.*, of the same names and arguments as here; their docstrings are in
+docs/extension.md. Without it, attn_proto.dlpack serves NumPy, JAX and CuPy.
+"""
+
+import importlib.util
+
+from attn_proto import _files
+
+__version__ = "0.1.0"
+
+_files.find_sources()
+
+if importlib.util.find_spec("torch"):
+    import torch
+
+    _files.find_compiler()
+    _files.find_archive(torch)
+    torch.ops.load_library(str(_files.library("libattn_torch.so")))
+
+    flash = torch.ops.attn.flash
+    flash_with_lse = torch.ops.attn.flash_with_lse
+    paged_decode = torch.ops.attn.paged_decode
+    paged_prefill = torch.ops.attn.paged_prefill
+    decode_fused = torch.ops.attn.decode_fused
+    prefill_fused = torch.ops.attn.prefill_fused
+    linear = torch.ops.attn.linear
+    rope = torch.ops.attn.rope
+
+    from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
+
+
+def save_archive(path, device="cpu"):
+    """Writes all kernels that this process has loaded for the device into one file; $ATTENTION_PROTO_ARCHIVE names it to
+    a process that is to compile none of them."""
+    torch.ops.attn.save_archive(torch.empty(0, device=device), str(path))

@@ -1,0 +1,48 @@
+"""Where the package's files are: beside this one where it is installed, else in a build of the source tree."""
+
+import ctypes
+import glob
+import os
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+
+
+def library(name):
+    """Path of a library: $ATTENTION_PROTO_LIBRARIES, this package, build/release/bin. Raises ImportError."""
+    folders = [HERE / "lib", TREE / "build/release/bin"]
+    if named := os.environ.get("ATTENTION_PROTO_LIBRARIES"):
+        folders.insert(0, pathlib.Path(named))
+    for folder in folders:
+        if (folder / name).exists():
+            return folder / name
+    raise ImportError(f"{name} is in none of {', '.join(map(str, folders))}: pip install ./python builds it")
+
+
+def find_sources():
+    """Kernels are compiled from these where no cache has them. setenv, since the library asks the C library for it."""
+    if (HERE / "source").is_dir():
+        os.environ.setdefault("ATTENTION_PROTO_SOURCE", str(HERE / "source"))
+
+
+def find_compiler():
+    """Loads the NVRTC that came with PyTorch, which the library then finds by name."""
+    for folder in sys.path:
+        for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.1[0-9]"), reverse=True):
+            try:
+                ctypes.CDLL(path)
+                return
+            except OSError:  # for another system
+                pass
+
+
+def find_archive(torch):
+    """A file of compiled kernels that was shipped for the GPU."""
+    if not torch.cuda.is_available():
+        return
+    name = re.sub(r"[^A-Za-z0-9]+", "_", torch.cuda.get_device_name())
+    if (path := HERE / "archives" / f"{name}.archive").exists():
+        os.environ.setdefault("ATTENTION_PROTO_ARCHIVE", str(path))

@@ -1,0 +1,112 @@
+"""The kernels for tensors of any library that speaks DLPack: NumPy, JAX, CuPy. Nothing is copied.
+
+    from attn_proto import dlpack
+    o = dlpack.flash(q, k, v, causal=True)
+
+Arrays are [batch, heads, tokens, width], or [batch, tokens, heads, width] with bshd=True; outputs are new arrays of q's
+library. JAX's arrays are on the cpu. Errors raise ValueError, or RuntimeError where it is not the arguments' fault.
+"""
+
+import ctypes
+import sys
+import threading
+
+from attn_proto import _files
+
+_files.find_sources()
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32), ("dtype", DataType),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+_TensorPointer = ctypes.POINTER(Tensor)
+
+
+class FlashOptions(ctypes.Structure):
+    """attn_flash_options of attn.h."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("layout", ctypes.c_int), ("causal", ctypes.c_int),
+                ("scale", ctypes.c_double), ("soft_cap", ctypes.c_int64), ("window_left", ctypes.c_int64),
+                ("window_right", ctypes.c_int64), ("prefix", ctypes.c_int64), ("global_tokens", ctypes.c_int64),
+                ("alibi", ctypes.c_int)] + [(name, _TensorPointer) for name in (
+                    "alibi_slopes", "sinks", "lengths", "documents", "blocks", "bias", "lse")]
+
+
+_lib = ctypes.CDLL(str(_files.library("libattn.so")))
+_lib.attn_message.restype = ctypes.c_char_p
+if _lib.attn_abi_version() != 1:
+    raise ImportError("attn_proto: libattn.so is of another version")
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_engines, _lock = {}, threading.Lock()
+
+
+def _check(status):
+    if status:
+        raise (ValueError if status == 1 else RuntimeError)(_lib.attn_message().decode())
+
+
+def _engine(kind, index):
+    spec = "cpu" if kind == 1 else f"cuda:{index}"
+    with _lock:
+        if spec not in _engines:
+            engine = ctypes.c_void_p()
+            _check(_lib.attn_open(spec.encode(), None, ctypes.byref(engine)))
+            _engines[spec] = engine
+        return _engines[spec]
+
+
+class _Borrowed:
+    """An array as a DLTensor, as long as this lives."""
+
+    def __init__(self, array):
+        self.capsule = array.__dlpack__()
+        self.tensor = ctypes.cast(_pointer_of(self.capsule, b"dltensor"), _TensorPointer)  # a DLManagedTensor begins so
+
+
+def _empty_like(array):
+    library = type(array).__module__.split(".")[0]
+    if library in ("numpy", "cupy"):
+        return sys.modules[library].empty_like(array), lambda o: o
+    if library in ("jax", "jaxlib"):
+        import jax
+        import numpy
+
+        if array.device.platform != "cpu":
+            raise ValueError("attn_proto: arrays of JAX are taken on the cpu; on a GPU CuPy shares their memory")
+        return numpy.empty_like(numpy.from_dlpack(array)), jax.dlpack.from_dlpack
+    if hasattr(array, "new_empty"):  # PyTorch's
+        return array.new_empty(array.shape), lambda o: o
+    raise ValueError(f"attn_proto: no way to make an array of {library}")
+
+
+def _stream(array, kind):
+    if kind == 1:
+        return None
+    cupy = sys.modules.get("cupy")
+    return ctypes.c_void_p(cupy.cuda.get_current_stream().ptr) if cupy else None
+
+
+def flash(q, k, v, *, causal=False, scale=0.0, soft_cap=0, window_left=-1, window_right=-1, prefix=0, global_tokens=0,
+          alibi=False, bshd=False, **tables):
+    """softmax(scale Q K^T) V. `tables`: alibi_slopes, sinks, lengths, documents, blocks, bias, as attn.h has them."""
+    out, finish = _empty_like(q)
+    borrowed = [_Borrowed(array) for array in (q, k, v, out)]
+    extra = {name: _Borrowed(array) for name, array in tables.items() if array is not None}
+    device = borrowed[0].tensor.contents.device
+    options = FlashOptions(ctypes.sizeof(FlashOptions), int(bshd), causal, scale, soft_cap, window_left, window_right,
+                           prefix, global_tokens, alibi or "alibi_slopes" in extra,
+                           **{name: each.tensor for name, each in extra.items()})
+    _check(_lib.attn_flash(_engine(device.device_type, device.device_id), _stream(q, device.device_type),
+                           *(each.tensor for each in borrowed), ctypes.byref(options)))
+    return finish(out)

@@ -1,0 +1,119 @@
+"""scaled_dot_product_attention of PyTorch, served by attn::flash where that applies, by PyTorch where not."""
+
+import collections
+import threading
+
+import torch
+
+_original = torch.nn.functional.scaled_dot_product_attention
+_lock = threading.Lock()
+_reasons = collections.Counter()
+_depth = 0
+_dtypes = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _why_not(query, key, value, mask, dropout, causal, gqa):
+    """Why attn::flash does not take a call; None where it does."""
+    if query.device.type not in ("cpu", "cuda"):
+        return f"device {query.device.type}"
+    if dropout > 0:
+        return "dropout"
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        return "a gradient is wanted"
+    if query.dtype not in _dtypes or key.dtype != query.dtype or value.dtype != query.dtype:
+        return f"types {query.dtype}, {key.dtype}, {value.dtype}"
+    if query.dim() not in (3, 4) or key.dim() != query.dim() or value.dim() != query.dim():
+        return f"{query.dim()} dimensions"
+    if key.device != query.device or value.device != query.device or query.is_nested or key.is_nested:
+        return "mixed devices or nested tensors"
+    if query.shape[-1] != key.shape[-1] or value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
+        return f"widths {query.shape[-1]}, {key.shape[-1]}, {value.shape[-1]}"
+    if key.shape[:-1] != value.shape[:-1] or query.shape[:-3] != key.shape[:-3]:
+        return "shapes that are broadcast"
+    if query.shape[-3] != key.shape[-3] and (not gqa or key.shape[-3] == 0 or query.shape[-3] % key.shape[-3]):
+        return "numbers of heads that differ"
+    if query.numel() == 0 or key.shape[-2] == 0:
+        return "no elements"
+    for tensor in (query, key, value):
+        if tensor.stride(-1) != 1:
+            return "a last dimension that is not dense"
+        if tensor.is_cuda:
+            step = 16 // tensor.element_size()
+            if tensor.data_ptr() % 16 or any(s % step for s, n in zip(tensor.stride()[:-1], tensor.shape) if n > 1):
+                return "addresses or strides that are no multiples of 16 bytes"
+    if mask is not None:
+        if causal:
+            return "a mask and is_causal"
+        if mask.dtype != torch.float32 or not mask.is_contiguous() or mask.device != query.device or mask.requires_grad:
+            return f"a mask of {mask.dtype}"
+        shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
+        whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
+        if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(shape, whole)) or (shape[-1] % 4 and shape[-1] != 1):
+            return "the shape of the mask"
+    return None
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+                                 enable_gqa=False):
+    """As torch.nn.functional has it."""
+    why = _why_not(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    if why is not None:
+        if not torch.compiler.is_compiling():
+            _reasons[why] += 1
+        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    flat = query.dim() == 3
+    if flat:
+        query, key, value = query[None], key[None], value[None]
+    rows, keys = query.shape[-2], key.shape[-2]
+    if is_causal and rows != keys:  # PyTorch's first query stands at the first key, ours the last at the last
+        if rows > keys:
+            if not torch.compiler.is_compiling():
+                _reasons["causal, more queries than keys"] += 1
+            o = _original(query, key, value, None, 0.0, True, scale=scale, enable_gqa=enable_gqa)
+            return o[0] if flat else o
+        key, value = key[:, :, :rows], value[:, :, :rows]
+    if attn_mask is not None:
+        attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
+    o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=attn_mask)
+    return o[0] if flat else o
+
+
+class enable:  # noqa: N801: it reads as a function, and ends as a context manager may
+    """Replaces scaled_dot_product_attention from now on; `with enable():` until the block ends."""
+
+    def __init__(self):
+        global _depth
+        with _lock:
+            _depth += 1
+            torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        global _depth
+        with _lock:
+            _depth = max(_depth - 1, 0)
+            if _depth == 0:
+                torch.nn.functional.scaled_dot_product_attention = _original
+
+
+def disable():
+    """Restores PyTorch's own, however often it was replaced."""
+    global _depth
+    with _lock:
+        _depth = 0
+        torch.nn.functional.scaled_dot_product_attention = _original
+
+
+def enabled():
+    return torch.nn.functional.scaled_dot_product_attention is scaled_dot_product_attention
+
+
+def reasons():
+    """Why calls went to PyTorch, and how many, since the last reset_reasons(). Compiled code does not count."""
+    return dict(_reasons)
+
+
+def reset_reasons():
+    _reasons.clear()

@@ -1,0 +1,119 @@
+"""transformers: the attention implementation "attn_proto", and a paged key/value cache for it.
+
+    import attn_proto.transformers
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attn_proto")
+    cache = attn_proto.transformers.PagedCache(model.config, batch=1, max_tokens=8192)
+    model.generate(**inputs, past_key_values=cache)
+"""
+
+import torch
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+
+import attn_proto  # noqa: F401: registers the operators
+from attn_proto.dropin import _reasons
+
+NAME = "attn_proto"
+
+
+def _mask(*args, mask_function=causal_mask_function, attention_mask=None, allow_is_causal_skip=True, **kwargs):
+    """None where a causal mask is all there is, of a chunk of a prompt too."""
+    if mask_function is causal_mask_function and allow_is_causal_skip and (attention_mask is None or attention_mask.all()):
+        return None
+    return sdpa_mask(*args, mask_function=mask_function, attention_mask=attention_mask,
+                     allow_is_causal_skip=allow_is_causal_skip, **kwargs)
+
+
+def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
+    layer = getattr(key, "paged_layer", None)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    soft_cap = kwargs.get("softcap") or 0
+    why = None
+    if attention_mask is not None:
+        why = f"a mask of {attention_mask.dtype}"
+    elif dropout:
+        why = "dropout"
+    elif torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        why = "a gradient is wanted"
+    elif soft_cap != int(soft_cap):
+        why = "a soft cap that is no whole number"
+    elif value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
+        why = f"widths {query.shape[-1]} and {value.shape[-1]}"
+    if layer is not None:
+        if why is not None or soft_cap or not causal:
+            raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'a soft cap, or attention without a mask'}")
+        o = layer.attend(query, key, value, scaling)
+    elif why is not None:
+        if not torch.compiler.is_compiling():
+            _reasons[why] += 1
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                                      is_causal=is_causal, **kwargs)
+    else:
+        sinks = kwargs.get("s_aux")
+        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(soft_cap),
+                                 sinks=None if sinks is None else sinks.float())
+    return o.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, _forward)
+AttentionMaskInterface.register(NAME, _mask)
+
+
+class PagedLayer(CacheLayerMixin):
+    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes new
+    tokens, so update() hands them through, marked."""
+
+    def __init__(self, table, lengths, page_size, max_tokens):
+        super().__init__()
+        self.table, self.lengths, self.page_size, self.max_tokens = table, lengths, page_size, max_tokens
+        self.tokens = 0
+
+    def lazy_initialization(self, key_states, value_states):
+        pages = (key_states.shape[1], self.page_size)
+        self.keys = key_states.new_zeros(self.table.numel(), *pages, key_states.shape[3])
+        self.values = value_states.new_zeros(self.table.numel(), *pages, value_states.shape[3])
+        self.is_initialized = True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if key_states.shape[0] != self.table.shape[0]:
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {key_states.shape[0]}")
+        if self.tokens + key_states.shape[2] > self.max_tokens:
+            raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.tokens += key_states.shape[2]
+        key_states.paged_layer = self
+        return key_states, value_states
+
+    def attend(self, query, key, value, scale):
+        few = query.shape[2] <= 16
+        attend = torch.ops.attn.decode_fused if few else torch.ops.attn.prefill_fused
+        return attend(query, key, value, self.keys, self.values, self.lengths[self.tokens], self.table, scale=scale)
+
+    def get_mask_sizes(self, query_length):
+        return self.tokens + query_length, 0
+
+    def get_seq_length(self):
+        return self.tokens
+
+    def get_max_length(self):
+        return self.max_tokens
+
+    def reset(self):
+        self.tokens = 0
+
+
+class PagedCache(Cache):
+    """For sequences of one length, as generate() makes them without padding. All layers share one page table."""
+
+    def __init__(self, config, batch, max_tokens, page_size=16, device=None):
+        if config._attn_implementation != NAME:
+            raise ValueError(f'attn_proto: a PagedCache needs attn_implementation="{NAME}"')
+        pages = -(-max_tokens // page_size)
+        table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)
+        # Row n: the lengths of sequences of n tokens, so that no step has to write them.
+        lengths = torch.arange(max_tokens + 1, dtype=torch.int32, device=device)[:, None].repeat(1, batch)
+        layers = [PagedLayer(table, lengths, page_size, max_tokens) for _ in range(config.num_hidden_layers)]
+        super().__init__(layers=layers)

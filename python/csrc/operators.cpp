@@ -1,0 +1,411 @@
+// PyTorch's operators attn::*, on attn.h: tensors are described, outputs allocated, and the current stream handed over.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/dlpack.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "common/api/attn.h"
+
+namespace {
+
+using at::Tensor;
+using OptionalTensor = c10::optional<Tensor>;
+
+// ---- engines
+
+constexpr int most_devices = 65;  // the cpu, and GPUs
+
+[[noreturn]] void fail(attn_status status, const char* what) {
+  const std::string message = std::string(what) + ": " + attn_message();
+  if (status == ATTN_OUT_OF_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+  TORCH_CHECK(false, message);
+  std::abort();  // not reached: the line above throws
+}
+
+/// That of a device, opened with its first use and never closed: the process may end while a GPU is still at work.
+attn_engine* engine_of(c10::Device device) {
+  static std::array<std::atomic<attn_engine*>, most_devices> engines{};
+  static std::mutex opening;
+  const int index = device.is_cpu() ? 0 : device.index() + 1;
+  TORCH_CHECK(index >= 0 && index < most_devices, "attn: no such device, ", device);
+  attn_engine* engine = engines[index].load(std::memory_order_acquire);
+  if (engine) return engine;
+  const std::lock_guard<std::mutex> lock(opening);
+  engine = engines[index].load(std::memory_order_acquire);
+  if (engine) return engine;
+  const std::string spec = device.is_cpu() ? "cpu:threads=" + std::to_string(at::get_num_threads())
+                                           : "cuda:" + std::to_string(device.index());
+  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE")};
+  if (const attn_status status = attn_open(spec.c_str(), &options, &engine); status != ATTN_OK) fail(status, "attn");
+  engines[index].store(engine, std::memory_order_release);
+  return engine;
+}
+
+void* stream_of(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+#else
+  TORCH_CHECK(false, "attn: tensors on a GPU need PyTorch 2.5 or later, this is ", TORCH_VERSION);
+#endif
+}
+
+// ---- tensors
+
+DLDataType type_of(const char* name, at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return {kDLFloat, 32, 1};
+    case at::kHalf:
+      return {kDLFloat, 16, 1};
+    case at::kBFloat16:
+      return {kDLBfloat, 16, 1};
+    case at::kInt:
+      return {kDLInt, 32, 1};
+    case at::kChar:
+      return {kDLInt, 8, 1};
+#if TORCH_VERSION_MAJOR >= 2
+    case at::kFloat8_e4m3fn:
+      return {10, 8, 1};
+#endif
+    default:
+      TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int for tables");
+  }
+}
+
+/// Points to the tensor's own sizes and strides, and lives no longer.
+struct Described : DLTensor {
+  Described(const char* name, const Tensor& tensor) : DLTensor{} {
+    TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
+                " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+    TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
+                "; cpu and cuda are allowed");
+    data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
+    device = {tensor.device().is_cpu() ? kDLCPU : kDLCUDA, tensor.device().is_cpu() ? 0 : tensor.device().index()};
+    ndim = static_cast<int32_t>(tensor.dim());
+    dtype = type_of(name, tensor.scalar_type());
+    shape = const_cast<int64_t*>(tensor.sizes().data());
+    strides = const_cast<int64_t*>(tensor.strides().data());
+  }
+};
+
+struct Optional {
+  Optional(const char* name, const OptionalTensor& tensor) {
+    if (tensor && tensor->defined()) described.emplace(name, *tensor);
+  }
+  operator const DLTensor*() const { return described ? &*described : nullptr; }
+
+  c10::optional<Described> described;
+};
+
+attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
+
+/// What is wrong with shapes that outputs are made from; attn.h checks the rest.
+void check_rank(const char* op, const Tensor& query) {
+  TORCH_CHECK(query.dim() == 4, op, ": query has ", query.dim(), " dimensions; 4 are wanted");
+}
+
+Tensor empty_lse(const Tensor& query, bool bshd) {
+#if TORCH_VERSION_MAJOR >= 2
+  return at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(bshd ? 1 : 2)},
+                          query.options().dtype(at::kFloat));
+#else
+  return at::empty({query.size(0), query.size(bshd ? 2 : 1), query.size(bshd ? 1 : 2)},
+                   query.options().dtype(at::kFloat));
+#endif
+}
+
+// ---- operators
+
+#define FLASH_ARGUMENTS                                                                                               \
+  const Tensor &query, const Tensor &key, const Tensor &value, bool causal, c10::optional<double> scale,              \
+      int64_t soft_cap, int64_t window_left, int64_t window_right, int64_t prefix, int64_t global_tokens, bool alibi, \
+      const OptionalTensor &alibi_slopes, const OptionalTensor &sinks, const OptionalTensor &lengths,                 \
+      const OptionalTensor &documents, const OptionalTensor &blocks, const OptionalTensor &bias, bool bshd
+
+void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
+  const Described q("query", query), k("key", key), v("value", value), out("output", o);
+  const Optional slopes("alibi_slopes", alibi_slopes), sink("sinks", sinks), length("lengths", lengths),
+      document("documents", documents), block("blocks", blocks), added("bias", bias);
+  attn_flash_options options = ATTN_FLASH_OPTIONS;
+  options.layout = layout_of(bshd);
+  options.causal = causal;
+  options.scale = scale.value_or(0);
+  options.soft_cap = soft_cap;
+  options.window_left = window_left;
+  options.window_right = window_right;
+  options.prefix = prefix;
+  options.global_tokens = global_tokens;
+  options.alibi = alibi || slopes != nullptr;
+  options.alibi_slopes = slopes;
+  options.sinks = sink;
+  options.lengths = length;
+  options.documents = document;
+  options.blocks = block;
+  options.bias = added;
+  c10::optional<Described> written;
+  if (lse) options.lse = &written.emplace("lse", *lse);
+  const attn_status status =
+      attn_flash(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
+  if (status != ATTN_OK) fail(status, "attn::flash");
+}
+
+#define FLASH_VALUES                                                                                                 \
+  query, key, value, causal, scale, soft_cap, window_left, window_right, prefix, global_tokens, alibi, alibi_slopes, \
+      sinks, lengths, documents, blocks, bias, bshd
+
+Tensor flash(FLASH_ARGUMENTS) {
+  check_rank("attn::flash", query);
+  Tensor o = at::empty_like(query);
+  run_flash(FLASH_VALUES, o, nullptr);
+  return o;
+}
+
+std::tuple<Tensor, Tensor> flash_with_lse(FLASH_ARGUMENTS) {
+  check_rank("attn::flash_with_lse", query);
+  Tensor o = at::empty_like(query), lse = empty_lse(query, bshd);
+  run_flash(FLASH_VALUES, o, &lse);
+  return {o, lse};
+}
+
+Tensor flash_meta(FLASH_ARGUMENTS) {
+  check_rank("attn::flash", query);
+  return at::empty_like(query);
+}
+
+std::tuple<Tensor, Tensor> flash_with_lse_meta(FLASH_ARGUMENTS) {
+  check_rank("attn::flash_with_lse", query);
+  return {at::empty_like(query), empty_lse(query, bshd)};
+}
+
+using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*,
+                                  const DLTensor*, const attn_cache_options*);
+
+Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, const Tensor& key_cache,
+                  const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table,
+                  attn_cache_options& options, c10::optional<double> scale, bool bshd, bool cache_bshd) {
+  check_rank(op, query);
+  Tensor o = at::empty_like(query);
+  const Described q("query", query), k("key_cache", key_cache), v("value_cache", value_cache), out("output", o),
+      length("lengths", lengths);
+  const Optional pages("table", table);
+  options.layout = layout_of(bshd);
+  options.cache_layout = layout_of(cache_bshd);
+  options.scale = scale.value_or(0);
+  options.lengths = &length;
+  options.table = pages;
+  const attn_status status = function(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
+  if (status != ATTN_OK) fail(status, op);
+  return o;
+}
+
+#define PAGED_ARGUMENTS                                                                           \
+  const Tensor &query, const Tensor &key_cache, const Tensor &value_cache, const Tensor &lengths, \
+      const OptionalTensor &table, c10::optional<double> scale, const OptionalTensor &key_scales, \
+      const OptionalTensor &value_scales, bool bshd, bool cache_bshd
+
+Tensor paged_decode(PAGED_ARGUMENTS) {
+  const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
+  attn_cache_options options = ATTN_CACHE_OPTIONS;
+  options.k_scales = k_scales;
+  options.v_scales = v_scales;
+  return over_cache("attn::paged_decode", attn_decode, query, key_cache, value_cache, lengths, table, options, scale,
+                    bshd, cache_bshd);
+}
+
+Tensor paged_prefill(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor& lengths,
+                     const OptionalTensor& table, c10::optional<double> scale, bool bshd, bool cache_bshd) {
+  attn_cache_options options = ATTN_CACHE_OPTIONS;
+  return over_cache("attn::paged_prefill", attn_prefill, query, key_cache, value_cache, lengths, table, options, scale,
+                    bshd, cache_bshd);
+}
+
+#define FUSED_ARGUMENTS                                                                                             \
+  const Tensor &query, const Tensor &new_key, const Tensor &new_value, const Tensor &key_cache,                     \
+      const Tensor &value_cache, const Tensor &lengths, const OptionalTensor &table, const OptionalTensor &cosines, \
+      const OptionalTensor &sines, c10::optional<double> scale, bool interleaved, bool bshd, bool cache_bshd
+
+template <CacheFunction* function>
+Tensor fused(FUSED_ARGUMENTS) {
+  const char* const op = function == attn_decode ? "attn::decode_fused" : "attn::prefill_fused";
+  const Described k("new_key", new_key), v("new_value", new_value);
+  const Optional cosine("cosines", cosines), sine("sines", sines);
+  attn_cache_options options = ATTN_CACHE_OPTIONS;
+  options.new_k = &k;
+  options.new_v = &v;
+  options.cosines = cosine;
+  options.sines = sine;
+  options.interleaved = interleaved;
+  return over_cache(op, function, query, key_cache, value_cache, lengths, table, options, scale, bshd, cache_bshd);
+}
+
+Tensor paged_decode_meta(PAGED_ARGUMENTS) { return at::empty_like(query); }
+Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                          c10::optional<double>, bool, bool) {
+  return at::empty_like(query);
+}
+Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
+
+#define LINEAR_ARGUMENTS                                                                           \
+  const Tensor &query, const Tensor &key, const Tensor &value, const OptionalTensor &gate,         \
+      const OptionalTensor &initial_state, bool causal, bool normalised, c10::string_view feature, \
+      c10::optional<double> scale, bool bshd
+
+std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
+  check_rank("attn::linear", query);
+  TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", value.dim(), " dimensions; 4 are wanted");
+#if TORCH_VERSION_MAJOR >= 2
+  Tensor state =
+      at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
+                       query.options().dtype(at::kFloat));
+#else
+  Tensor state = at::empty({query.size(0), query.size(bshd ? 2 : 1), query.size(3), value.size(3)},
+                           query.options().dtype(at::kFloat));
+#endif
+  return {at::empty_like(value), state};
+}
+
+std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
+  auto result = linear_meta(query, key, value, gate, initial_state, causal, normalised, feature, scale, bshd);
+  const Described q("query", query), k("key", key), v("value", value), o("output", std::get<0>(result)),
+      behind("final_state", std::get<1>(result));
+  const Optional gates("gate", gate), before("initial_state", initial_state);
+  const std::string feature_name(feature);
+  attn_linear_options options = ATTN_LINEAR_OPTIONS;
+  options.layout = layout_of(bshd);
+  options.causal = causal;
+  options.normalised = normalised;
+  options.feature = feature_name.c_str();
+  options.scale = scale.value_or(0);
+  options.gate = gates;
+  options.initial_state = before;
+  options.final_state = &behind;
+  const attn_status status =
+      attn_linear(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &o, &options);
+  if (status != ATTN_OK) fail(status, "attn::linear");
+  return result;
+}
+
+#define ROPE_ARGUMENTS                                                                                     \
+  const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim, \
+      bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
+
+std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) { return {at::empty_like(query), at::empty_like(key)}; }
+
+std::tuple<Tensor, Tensor> rope(ROPE_ARGUMENTS) {
+  check_rank("attn::rope", query);
+  Tensor turned_query = at::empty_like(query), turned_key = at::empty_like(key);
+  const Described q("query", query), k("key", key), q_out("query", turned_query), k_out("key", turned_key);
+  const Optional offset("offsets", offsets);
+  attn_rope_options options = ATTN_ROPE_OPTIONS;
+  options.layout = layout_of(bshd);
+  options.rotary_dim = rotary_dim;
+  options.interleaved = interleaved;
+  options.theta = theta;
+  constexpr const char* names[] = {"none", "linear", "ntk", "yarn", "llama3"};
+  int found = 0;
+  while (found < 5 && scaling != names[found]) ++found;
+  TORCH_CHECK(found < 5, "attn::rope: scaling '", std::string(scaling), "' is none of none, linear, ntk, yarn, llama3");
+  options.scaling = static_cast<attn_rope_scaling>(found);
+  options.factor = factor;
+  options.original_length = original_length;
+  options.offsets = offset;
+  const attn_status status =
+      attn_rope(engine_of(query.device()), stream_of(query.device()), &q, &k, &q_out, &k_out, &options);
+  if (status != ATTN_OK) fail(status, "attn::rope");
+  return {turned_query, turned_key};
+}
+
+void empty(const Tensor& like) {
+  const attn_status status = attn_empty(engine_of(like.device()), stream_of(like.device()));
+  if (status != ATTN_OK) fail(status, "attn::empty");
+}
+void empty_meta(const Tensor&) {}
+
+void save_archive(const Tensor& like, std::string path) {
+  const attn_status status = attn_save_archive(engine_of(like.device()), path.c_str());
+  if (status != ATTN_OK) fail(status, "attn::save_archive");
+}
+
+int64_t prepared(const Tensor& like) { return static_cast<int64_t>(attn_prepared(engine_of(like.device()))); }
+
+void implement(torch::Library& m) {
+  m.impl("flash", flash);
+  m.impl("flash_with_lse", flash_with_lse);
+  m.impl("paged_decode", paged_decode);
+  m.impl("paged_prefill", paged_prefill);
+  m.impl("decode_fused", fused<attn_decode>);
+  m.impl("prefill_fused", fused<attn_prefill>);
+  m.impl("linear", linear);
+  m.impl("rope", rope);
+  m.impl("empty", empty);
+  m.impl("save_archive", save_archive);
+  m.impl("prepared", prepared);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(attn, m) {
+  const auto define = [&](const std::string& schema) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 2)
+    m.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
+#else
+    m.def(schema.c_str());
+#endif
+  };
+  const std::string modified =
+      "(Tensor query, Tensor key, Tensor value, *, bool causal=False, float? scale=None, int soft_cap=0, "
+      "int window_left=-1, int window_right=-1, int prefix=0, int global_tokens=0, bool alibi=False, "
+      "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? lengths=None, Tensor? documents=None, "
+      "Tensor? blocks=None, Tensor? bias=None, bool bshd=False)";
+  define("flash" + modified + " -> Tensor");
+  define("flash_with_lse" + modified + " -> (Tensor, Tensor)");
+  define(
+      "paged_decode(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
+      "float? scale=None, Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, "
+      "bool cache_bshd=False) -> Tensor");
+  define(
+      "paged_prefill(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
+      "float? scale=None, bool bshd=False, bool cache_bshd=False) -> Tensor");
+  const std::string appending =
+      "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, "
+      "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, bool interleaved=False, "
+      "bool bshd=False, bool cache_bshd=False) -> Tensor";
+  define("decode_fused" + appending);
+  define("prefill_fused" + appending);
+  define(
+      "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
+      "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
+      "(Tensor, Tensor)");
+  define(
+      "rope(Tensor query, Tensor key, Tensor? offsets=None, *, float theta=10000., int rotary_dim=0, "
+      "bool interleaved=False, str scaling=\"none\", float factor=1., float original_length=8192., bool bshd=False) -> "
+      "(Tensor, Tensor)");
+  define("empty(Tensor like) -> ()");
+  define("save_archive(Tensor like, str path) -> ()");
+  define("prepared(Tensor like) -> int");
+}
+
+TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(attn, Meta, m) {
+  m.impl("flash", flash_meta);
+  m.impl("flash_with_lse", flash_with_lse_meta);
+  m.impl("paged_decode", paged_decode_meta);
+  m.impl("paged_prefill", paged_prefill_meta);
+  m.impl("decode_fused", fused_meta);
+  m.impl("prefill_fused", fused_meta);
+  m.impl("linear", linear_meta);
+  m.impl("rope", rope_meta);
+  m.impl("empty", empty_meta);
+}

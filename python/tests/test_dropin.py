@@ -1,0 +1,148 @@
+"""The drop-in for scaled_dot_product_attention, and models of transformers on it."""
+
+import math
+import unittest
+
+import torch
+import torch.nn.functional as F
+
+import attn_proto
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+original = F.scaled_dot_product_attention
+
+
+def drawn(*shape, device="cpu", dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(device, dtype)
+
+
+class DropIn(unittest.TestCase):
+    def setUp(self):
+        attn_proto.reset_reasons()
+
+    def tearDown(self):
+        attn_proto.disable()
+
+    def compare(self, served, *tensors, tolerance=2e-5, **options):
+        want = original(*tensors, **options)
+        attn_proto.reset_reasons()
+        with attn_proto.enable():
+            got = F.scaled_dot_product_attention(*tensors, **options)
+        self.assertEqual(served, not attn_proto.reasons(), attn_proto.reasons())
+        self.assertEqual(got.shape, want.shape)
+        self.assertLess((got - want).abs().max().item() if got.numel() else 0, tolerance)
+
+    def test_cases_of_scaled_dot_product_attention(self):
+        """The inputs of PyTorch's own operator tests: ranks, masks, causal, lengths that differ, dropout, heads."""
+        for device in DEVICES:
+            for rows, keys, width in ((3, 6, 8), (3, 3, 8), (40, 40, 64), (1, 90, 64), (90, 40, 32), (5, 200, 128)):
+                for lead in ((), (4,), (4, 4), (2, 3, 4)):
+                    tensors = [drawn(*lead, n, width, device=device) for n in (rows, keys, keys)]
+                    for causal in (False, True):
+                        for scale in (None, 0.4):
+                            served = len(lead) in (1, 2) and not (causal and rows > keys)
+                            self.compare(served, *tensors, is_causal=causal, scale=scale)
+                tensors = [drawn(2, 4, n, width, device=device) for n in (rows, keys, keys)]
+                whole = keys % 4 == 0
+                self.compare(whole, *tensors, attn_mask=drawn(rows, keys, device=device))
+                self.compare(whole, *tensors, attn_mask=drawn(2, 1, rows, keys, device=device))
+                self.compare(False, *tensors, attn_mask=drawn(rows, keys, device=device) > -1.5)
+                self.compare(True, drawn(2, 4, rows, width, device=device), *(drawn(2, 2, keys, width, device=device),) * 2, enable_gqa=True)
+
+    def test_falls_back_with_a_reason(self):
+        q = drawn(2, 4, 24, 64)
+        self.compare(False, *(q.double(),) * 3)
+        self.compare(False, *(q[..., :60],) * 3)
+        self.compare(False, *(q.mT.contiguous().mT,) * 3)
+        self.compare(False, q, q[:1], q[:1])
+        self.compare(False, q[:, :, :0], q, q)
+        with attn_proto.enable():
+            q.requires_grad_()
+            F.scaled_dot_product_attention(q, q, q).sum().backward()
+        self.assertIsNotNone(q.grad)
+        self.assertEqual(attn_proto.reasons()["a gradient is wanted"], 1)
+
+    def test_enable_and_disable_again_and_again(self):
+        for _ in range(3):
+            attn_proto.enable()
+            self.assertTrue(attn_proto.enabled())
+            with attn_proto.enable():
+                with attn_proto.enable():
+                    self.assertTrue(attn_proto.enabled())
+                self.assertTrue(attn_proto.enabled())
+            self.assertTrue(attn_proto.enabled(), "the one without a block still holds")
+            attn_proto.disable()
+            self.assertIs(F.scaled_dot_product_attention, original)
+        with self.assertRaises(ZeroDivisionError), attn_proto.enable():
+            1 / 0
+        self.assertFalse(attn_proto.enabled())
+
+    def test_modules_of_pytorch(self):
+        layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True, dropout=0.0).train(False)
+        x = drawn(2, 30, 64)
+        with torch.no_grad():
+            attention = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+            want = attention(x, x, x, need_weights=False)[0]
+            with attn_proto.enable():
+                got = attention(x, x, x, need_weights=False)[0]
+        self.assertLess((got - want).abs().max().item(), 2e-5)
+        self.assertIsNotNone(layer)
+
+
+try:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    import attn_proto.transformers as support
+except ImportError:
+    LlamaConfig = None
+
+
+@unittest.skipUnless(LlamaConfig, "transformers")
+class Llama(unittest.TestCase):
+    def model(self, device="cpu", dtype=torch.float32, implementation="sdpa"):
+        torch.manual_seed(0)
+        config = LlamaConfig(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8,
+                             num_key_value_heads=2, vocab_size=997, head_dim=64, attn_implementation=implementation)
+        return LlamaForCausalLM(config).to(device, dtype).eval()
+
+    def test_same_logits_and_greedy_tokens(self):
+        for device in DEVICES:
+            with self.subTest(device), torch.no_grad():
+                tokens = torch.randint(997, (2, 37), generator=torch.Generator().manual_seed(1)).to(device)
+                plain, ours = self.model(device), self.model(device, implementation="attn_proto")
+                greedy = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+                want, said = plain(tokens).logits, plain.generate(tokens, **greedy)
+                attn_proto.reset_reasons()
+                with attn_proto.enable():
+                    self.assertLess((plain(tokens).logits - want).abs().max().item(), 1e-4)
+                    self.assertTrue(torch.equal(plain.generate(tokens, **greedy), said))
+                self.assertLess((ours(tokens).logits - want).abs().max().item(), 1e-4)
+                self.assertTrue(torch.equal(ours.generate(tokens, **greedy), said))
+                cache = support.PagedCache(ours.config, batch=2, max_tokens=64, device=device)
+                self.assertTrue(torch.equal(ours.generate(tokens, past_key_values=cache, **greedy), said))
+                self.assertEqual(attn_proto.reasons(), {})
+
+    def test_a_prompt_in_chunks_with_a_paged_cache(self):
+        with torch.no_grad():
+            tokens = torch.randint(997, (1, 60), generator=torch.Generator().manual_seed(2))
+            model = self.model(implementation="attn_proto")
+            want = model(tokens).logits
+            cache = support.PagedCache(model.config, batch=1, max_tokens=60)
+            parts = [model(part, past_key_values=cache).logits for part in (tokens[:, :40], tokens[:, 40:59], tokens[:, 59:])]
+            self.assertLess((torch.cat(parts, 1) - want).abs().max().item(), 1e-4)
+            with self.assertRaisesRegex(ValueError, "room for 60"):
+                model(tokens[:, :1], past_key_values=cache)
+
+    def test_padding_falls_back(self):
+        with torch.no_grad():
+            tokens, mask = torch.randint(997, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+            mask[0, :5] = 0
+            plain, ours = self.model(), self.model(implementation="attn_proto")
+            attn_proto.reset_reasons()
+            got, want = ours(tokens, attention_mask=mask).logits, plain(tokens, attention_mask=mask).logits
+            self.assertLess((got - want)[mask.bool()].abs().max().item(), 1e-4)
+            self.assertIn("a mask of torch.bool", attn_proto.reasons())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,379 @@
+"""The operators attn::* against formulas in PyTorch, and what a framework expects of operators."""
+
+import math
+import multiprocessing
+import threading
+import unittest
+
+import torch
+import torch.nn.functional as F
+
+import attn_proto
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+ops = torch.ops.attn
+
+
+def drawn(*shape, device="cpu", dtype=torch.float32):
+    return torch.randn(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(sum(shape))).to(device, dtype)
+
+
+def qkv(device, dtype=torch.float32, batch=2, heads=4, kv_heads=2, rows=40, keys=40, width=64):
+    return (drawn(batch, heads, rows, width, device=device, dtype=dtype),
+            drawn(batch, kv_heads, keys, width, device=device, dtype=dtype),
+            drawn(batch, kv_heads, keys, width + 0, device=device, dtype=dtype).flip(2))
+
+
+def reference(q, k, v, mask=None, change=lambda s: s, scale=None):
+    """In f32 or better, with a function of the scores; rows without a key are 0."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = change(q.double() @ k.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return torch.nan_to_num(scores.softmax(-1)) @ v
+
+
+def causal_mask(rows, keys, device):
+    return torch.ones(rows, keys, dtype=torch.bool, device=device).tril(keys - rows)
+
+
+class Case(unittest.TestCase):
+    def near(self, got, want, dtype=torch.float32, factor=1):
+        self.assertEqual(got.shape, want.shape)
+        self.assertLess((got.double() - want).abs().max().item(), factor * TOLERANCE[dtype])
+
+    def on_each(self, *values):
+        for device in DEVICES:
+            for value in values or (None,):
+                with self.subTest(device=device, value=value):
+                    yield (device, value) if values else device
+
+    def refuses(self, text, call, error=RuntimeError):
+        with self.assertRaisesRegex(error, text) as caught:
+            call()
+        return caught.exception
+
+
+class Flash(Case):
+    def test_shapes_and_types(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            for heads, kv_heads, rows, keys, width in ((8, 2, 100, 100, 64), (4, 4, 1, 333, 128), (8, 2, 17, 300, 64),
+                                                       (2, 1, 5, 900, 32), (1, 1, 1, 1, 64), (2, 2, 70, 9, 256)):
+                q, k, v = qkv(device, dtype, 2, heads, kv_heads, rows, keys, width)
+                for causal in (False, True):
+                    mask = causal_mask(rows, keys, device) if causal else None
+                    self.near(attn_proto.flash(q, k, v, causal=causal), reference(q, k, v, mask), dtype)
+
+    def test_both_layouts_without_a_copy(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            want = reference(q, k, v)
+            in_memory = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+            o = attn_proto.flash(*in_memory, bshd=True)
+            self.assertTrue(o.is_contiguous())
+            self.near(o.transpose(1, 2), want)
+            o = attn_proto.flash(*(x.transpose(1, 2) for x in in_memory))
+            self.assertEqual(o.stride(), in_memory[0].transpose(1, 2).stride())
+            self.near(o, want)
+            packed = torch.cat([x.repeat_interleave(1, 1) for x in (q, k, v)], 1)  # slices of one tensor
+            self.near(attn_proto.flash(packed[:, :4], packed[:, 4:6], packed[:, 6:]), want)
+
+    def test_modifiers(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            place = torch.arange(40, device=device)
+            before, behind = place[None] - place[:, None], causal_mask(40, 40, device)
+            sinks, slopes = drawn(4, device=device), torch.tensor([2.0 ** (-2 * i) for i in range(1, 5)], device=device)
+            bias = drawn(1, 4, 40, 40, device=device)
+            lengths = torch.tensor([40, 7], dtype=torch.int32, device=device)
+            documents = torch.tensor([[0, 13]] * 13 + [[13, 40]] * 27, dtype=torch.int32, device=device)
+            same = torch.block_diag(torch.ones(13, 13), torch.ones(27, 27)).bool().to(device)
+            for options, mask, change in (
+                    ({"causal": True, "window_left": 5}, behind & (before >= -5), lambda s: s),
+                    ({"window_left": 5, "window_right": 3}, (before >= -5) & (before <= 3), lambda s: s),
+                    ({"causal": True, "prefix": 9}, behind | (place[None] < 9), lambda s: s),
+                    ({"window_left": 2, "window_right": 2, "global_tokens": 3},
+                     (before.abs() <= 2) | (place[None] < 3) | (place[:, None] < 3), lambda s: s),
+                    ({"soft_cap": 5}, None, lambda s: 5 * torch.tanh(s / 5)),
+                    ({"alibi": True}, None, lambda s: s + slopes[:, None, None] * before),
+                    ({"alibi_slopes": 2 * slopes}, None, lambda s: s + 2 * slopes[:, None, None] * before),
+                    ({"bias": bias}, None, lambda s: s + bias),
+                    ({"bias": bias[:, :1]}, None, lambda s: s + bias[:, :1]),
+                    ({"lengths": lengths}, place[None, None, None] < lengths[:, None, None, None], lambda s: s),
+                    ({"documents": documents}, same, lambda s: s),
+                    ({"scale": 0.3}, None, lambda s: s * 0.3 * 8)):
+                self.near(attn_proto.flash(q, k, v, **options), reference(q, k, v, mask, change), factor=4)
+            o, lse = attn_proto.flash_with_lse(q, k, v, sinks=sinks)
+            scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) / 8
+            with_sink = torch.cat([scores, sinks[None, :, None, None].expand(2, 4, 40, 1)], -1)
+            self.near(lse, with_sink.logsumexp(-1).double())
+            self.near(o, (with_sink.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1)).double())
+
+    def test_blocks(self):
+        for device in self.on_each():
+            q, k, v = qkv(device, rows=300, keys=300)
+            seen = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 1]], dtype=torch.bool, device=device)
+            words = torch.tensor([[0b001], [0b011], [0b110]], dtype=torch.int32, device=device)
+            mask = seen.repeat_interleave(128, 0).repeat_interleave(128, 1)[:300, :300]
+            self.near(attn_proto.flash(q, k, v, blocks=words), reference(q, k, v, mask))
+
+    def test_tables_may_change_between_calls(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            lengths = torch.tensor([40, 7], dtype=torch.int32, device=device)
+            attn_proto.flash(q, k, v, lengths=lengths)
+            lengths.fill_(9)
+            mask = torch.arange(40, device=device) < 9
+            self.near(attn_proto.flash(q, k, v, lengths=lengths), reference(q, k, v, mask))
+
+    def test_empty_tensors(self):
+        for device in self.on_each():
+            for shape in ((0, 4, 3, 64), (2, 4, 0, 64)):
+                x = torch.empty(shape, device=device)
+                self.assertEqual(attn_proto.flash(x, torch.empty(shape[0], 2, 5, 64, device=device),
+                                                  torch.empty(shape[0], 2, 5, 64, device=device)).shape, shape)
+            q, none = drawn(1, 2, 3, 64, device=device), torch.empty(1, 2, 0, 64, device=device)
+            self.assertEqual(attn_proto.flash(q, none, none).abs().max().item(), 0)
+
+    def test_wrong_arguments(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            self.refuses("query is Double", lambda: attn_proto.flash(q.double(), k, v))
+            self.refuses("k: bf16 is not allowed", lambda: attn_proto.flash(q, k.bfloat16(), v.bfloat16()))
+            self.refuses("3 dimensions", lambda: attn_proto.flash(q[0], k, v))
+            self.refuses("do not divide", lambda: attn_proto.flash(q[:, :3], k, v))
+            self.refuses("widths", lambda: attn_proto.flash(q, k[..., :32], v))
+            self.refuses("stride of 64", lambda: attn_proto.flash(*(3 * (drawn(1, 1, 64, 64, device=device).mT,))))
+            self.refuses("int32 is wanted", lambda: attn_proto.flash(q, k, v, lengths=torch.ones(2, device=device)))
+            self.refuses("is wanted", lambda: attn_proto.flash(q, k, v, sinks=torch.ones(3, device=device)))
+            self.refuses("soft_cap", lambda: attn_proto.flash(q, k, v, soft_cap=-1))
+            self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
+            with torch.no_grad():
+                attn_proto.flash(q.clone().requires_grad_(), k, v)
+            if device == "cuda":
+                self.refuses("device", lambda: attn_proto.flash(q, k.cpu(), v))
+                self.refuses("multiples of 16", lambda: attn_proto.flash(*(torch.randn(1, 1, 40, 65, device=device)[..., 1:],) * 3))
+
+    def test_huge_strides(self):
+        for device in self.on_each():
+            block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # only its sizes
+            self.assertEqual(ops.flash(block[:64000].view(1, 1, 1000, 64), block[:64000].view(1, 1, 1000, 64),
+                                       block[:64000].view(1, 1, 1000, 64)).shape, (1, 1, 1000, 64))
+            self.refuses("at most", lambda: attn_proto.flash(*(torch.empty(1, 1, 1, 64, device=device).expand(70000, 1, 1, 64),) * 3))
+
+
+class Caches(Case):
+    PAGE = 16
+
+    def cache(self, device, dtype=torch.float32):
+        pages = torch.randperm(20, generator=torch.Generator().manual_seed(0)).int()
+        return (drawn(20, 2, self.PAGE, 64, device=device, dtype=dtype), drawn(20, 2, self.PAGE, 64, device=device, dtype=dtype).flip(0),
+                pages[:16].view(2, 8).contiguous().to(device), torch.tensor([100, 37], dtype=torch.int32, device=device))
+
+    def rows(self, cache, table, lengths, i):
+        return torch.cat([cache[p] for p in table[i].tolist()], 1)[None, :, :lengths[i]]
+
+    def test_pages(self):
+        for device in self.on_each():
+            k, v, table, lengths = self.cache(device)
+            for rows, op in ((1, ops.paged_decode), (3, ops.paged_decode), (30, ops.paged_prefill)):
+                q = drawn(2, 4, rows, 64, device=device)
+                o = op(q, k, v, lengths, table)
+                for i in range(2):
+                    keys = self.rows(k, table, lengths, i)
+                    mask = causal_mask(rows, keys.shape[2], device)
+                    self.near(o[i:i + 1], reference(q[i:i + 1], keys, self.rows(v, table, lengths, i), mask))
+
+    def test_fused_is_rope_then_write_then_attention(self):
+        half = torch.arange(32)
+        angles = torch.arange(128)[:, None] * 10000.0 ** (-half / 32)
+        for device in self.on_each():
+            cosines, sines = torch.cos(angles).to(device), torch.sin(angles).to(device)
+            for rows, fused, plain in ((1, ops.decode_fused, ops.paged_decode), (30, ops.prefill_fused, ops.paged_prefill)):
+                k, v, table, lengths = self.cache(device)
+                q, new_k, new_v = (drawn(2, heads, rows, 64, device=device) for heads in (4, 2, 2))
+                other_k, other_v = k.clone(), v.clone()
+                o = fused(q, new_k, new_v, k, v, lengths, table, cosines, sines)
+                turned_q, turned_k = ops.rope(q, new_k, lengths - rows)
+                for i in range(2):
+                    for token in range(rows):
+                        at = lengths[i].item() - rows + token
+                        page = table[i, at // self.PAGE]
+                        other_k[page, :, at % self.PAGE] = turned_k[i, :, token]
+                        other_v[page, :, at % self.PAGE] = new_v[i, :, token]
+                self.near(k, other_k.double())
+                self.near(v, other_v.double())
+                self.near(o, plain(turned_q, other_k, other_v, lengths, table).double())
+
+    def test_wrong_arguments(self):
+        for device in self.on_each():
+            k, v, table, lengths = self.cache(device)
+            q = drawn(2, 4, 1, 64, device=device)
+            self.refuses("lengths is Long", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
+            self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
+            self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
+            self.refuses("k_scales", lambda: ops.paged_decode(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
+
+
+class LinearAndRope(Case):
+    def test_linear(self):
+        for device in self.on_each():
+            q, k, v = drawn(2, 2, 70, 32, device=device), drawn(2, 2, 70, 32, device=device).flip(2), drawn(2, 2, 70, 16, device=device)
+            o, state = ops.linear(q, k, v)
+            self.near(o, ((q @ k.mT).tril() @ v / math.sqrt(32)).double(), factor=4)
+            self.near(state, (k.mT @ v).double(), factor=4)
+            first, middle = ops.linear(q[:, :, :30].contiguous(), k[:, :, :30].contiguous(), v[:, :, :30].contiguous())
+            second, _ = ops.linear(q[:, :, 30:].contiguous(), k[:, :, 30:].contiguous(), v[:, :, 30:].contiguous(),
+                                   initial_state=middle)
+            self.near(torch.cat([first, second], 2), o.double(), factor=4)
+            whole, _ = ops.linear(q, k, v, causal=False)
+            self.near(whole, (q @ (k.mT @ v) / math.sqrt(32)).double(), factor=8)
+            gate = -drawn(2, 2, 70, device=device).abs()
+            gated, _ = ops.linear(q, k, v, gate)
+            decay = gate.double().cumsum(-1)
+            weight = (decay[..., :, None] - decay[..., None, :]).tril().exp().tril()
+            self.near(gated, (q.double() @ k.double().mT * weight) @ v.double() / math.sqrt(32), factor=4)
+
+    def test_rope(self):
+        for device in self.on_each():
+            q, k = drawn(2, 4, 9, 64, device=device), drawn(2, 2, 9, 64, device=device)
+            offsets = torch.tensor([0, 100], dtype=torch.int32, device=device)
+            angles = (offsets[:, None] + torch.arange(9, device=device))[:, None, :, None] * 10000.0 ** (-torch.arange(32, device=device) / 32)
+            for x, got in zip((q, k), ops.rope(q, k, offsets)):
+                a, b = x.double().chunk(2, -1)
+                cos, sin = angles.double().cos(), angles.double().sin()
+                self.near(got, torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+class Framework(Case):
+    def test_opcheck(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            cache_k, cache_v, table, lengths = Caches().cache(device)
+            one = drawn(2, 4, 1, 64, device=device)
+            new = drawn(2, 2, 1, 64, device=device)
+            for op, arguments, options in (
+                    (ops.flash, (q, k, v), {"causal": True}), (ops.flash, (q.mT.contiguous().mT[:, :, :, :].contiguous(), k, v), {"alibi": True}),
+                    (ops.flash_with_lse, (q, k, v), {}), (ops.paged_decode, (one, cache_k, cache_v, lengths, table), {}),
+                    (ops.paged_prefill, (q, cache_k, cache_v, lengths, table), {}),
+                    (ops.decode_fused, (one, new, new, cache_k, cache_v, lengths, table), {}),
+                    (ops.linear, (q, q, q), {}), (ops.rope, (q, k), {})):
+                torch.library.opcheck(op.default, arguments, options)
+
+    def test_compile_without_graph_breaks(self):
+        def model(q, k, v):
+            o = attn_proto.flash(q * 2, k, v, causal=True)
+            return F.scaled_dot_product_attention(o, k, v, enable_gqa=True) + 1
+
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            with attn_proto.enable():
+                want = model(q, k, v)
+                torch._dynamo.reset()
+                compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager" if device == "cpu" else "inductor")
+                with torch.no_grad():
+                    self.near(compiled(q, k, v), want.double())
+                    q2, k2, v2 = qkv(device, rows=56, keys=56)
+                    self.near(compiled(q2, k2, v2), model(q2, k2, v2).double())
+
+    def test_export(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v):
+                return attn_proto.flash(q, k, v, causal=True)
+
+        q, k, v = qkv("cpu")
+        program = torch.export.export(Model(), (q, k, v))
+        self.assertIn("attn.flash", str(program.graph))
+        self.near(program.module()(q, k, v), Model()(q, k, v).double())
+
+    def test_concurrent_callers(self):
+        for device in self.on_each():
+            work = [qkv(device, rows=rows, keys=keys) for rows, keys in ((40, 40), (1, 90), (33, 70), (1, 200))]
+            wants = [reference(*each) for each in work]
+            wrong = []
+
+            def call(i):
+                stream = torch.cuda.Stream() if device == "cuda" else None
+                with torch.cuda.stream(stream) if stream else torch.no_grad():
+                    for turn in range(40):
+                        n = (i + turn) % len(work)
+                        o = attn_proto.flash(*work[n])
+                        if stream:
+                            stream.synchronize()
+                        if (o.double() - wants[n]).abs().max() > 1e-4:
+                            wrong.append((i, turn))
+
+            if device == "cuda":
+                torch.cuda.synchronize()
+            threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+
+    def test_a_fork_begins_anew(self):
+        q, k, v = qkv("cpu")
+        want = attn_proto.flash(q, k, v)
+
+        def child(connection):
+            connection.send((attn_proto.flash(q, k, v) - want).abs().max().item())
+
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        process = context.Process(target=child, args=(there,))
+        process.start()
+        self.assertTrue(here.poll(60), "the child hangs")
+        self.assertEqual(here.recv(), 0)
+        process.join()
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "a GPU")
+class Graphs(Case):
+    def test_capture_and_replay(self):
+        for warm in (True, False):  # kernels that are not ready are made ready meanwhile
+            with self.subTest(warm=warm):
+                rows = 70 if warm else 77
+                q, k, v = qkv("cuda", torch.bfloat16, rows=rows, keys=rows)
+                lengths = torch.tensor([rows, 9], dtype=torch.int32, device="cuda")
+                if warm:
+                    attn_proto.flash(q, k, v, lengths=lengths)
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    o = attn_proto.flash(q, k, v, lengths=lengths)
+                    one = attn_proto.flash(q[:, :, :1], k, v)
+                for turn in range(3):
+                    q.copy_(drawn(*q.shape, device="cuda").add_(turn))
+                    lengths[1] = 9 + turn
+                    graph.replay()
+                    torch.cuda.synchronize()
+                    mask = torch.arange(rows, device="cuda")[None, None, None] < lengths[:, None, None, None]
+                    self.near(o, reference(q, k, v, mask), torch.bfloat16)
+                    self.near(one, reference(q[:, :, :1], k, v), torch.bfloat16)
+
+    def test_prefill_of_several_layers_in_one_graph(self):
+        k, v, table, lengths = Caches().cache("cuda", torch.bfloat16)
+        caches = [(k.clone(), v.clone()) for _ in range(3)]
+        q, new = drawn(2, 4, 30, 64, device="cuda", dtype=torch.bfloat16), drawn(2, 2, 30, 64, device="cuda", dtype=torch.bfloat16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = [ops.prefill_fused(q, new * (i + 1), new, *caches[i], lengths, table) for i in range(3)]
+        for _ in range(2):
+            graph.replay()
+        for i in range(3):
+            want = ops.prefill_fused(q, new * (i + 1), new, k.clone(), v.clone(), lengths, table)
+            self.near(outputs[i], want.double(), torch.bfloat16)
+
+    def test_all_gpus(self):
+        for index in range(torch.cuda.device_count()):
+            q, k, v = qkv(f"cuda:{index}", torch.bfloat16)
+            self.near(attn_proto.flash(q, k, v), reference(q, k, v), torch.bfloat16)
+        self.assertEqual(torch.cuda.current_device(), 0)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    unittest.main()
