@@ -1,0 +1,103 @@
+#include "proto5_codegen/generators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/attention/launch.h"
+#include "common/base/error.h"
+
+namespace attn {
+
+std::vector<std::string> work_names() { return {"scores", "softmax", "values", "attention", "modified"}; }
+
+std::vector<std::string> generator_names() {
+  return {"hand",         "search",     "compiler", "halide_plain", "halide_auto",
+          "halide_tuned", "halide_gpu", "triton",   "tilelang"};
+}
+
+std::vector<std::string> generators_of(const DeviceInfo& device) {
+  if (device.is_cuda()) return {"hand", "search", "compiler", "halide_gpu", "triton", "tilelang"};
+  return {"hand", "search", "compiler", "halide_plain", "halide_auto", "halide_tuned"};
+}
+
+CodegenCase CodegenCase::from(const Case& config) {
+  CodegenCase one;
+  const std::vector<std::string> works = work_names();
+  const auto work = std::ranges::find(works, config.text("work"));
+  if (work == works.end()) throw BadInput(fmt::format("work '{}' is none", config.text("work")));
+  one.work = static_cast<CodegenWork>(work - works.begin());
+  one.generator = config.text("generator");
+  const int64_t heads = config.integer("heads"), tokens = config.integer("q_len");
+  one.shape = {.batch = config.integer("batch"),
+               .q_heads = heads,
+               .kv_heads = heads,
+               .q_len = tokens,
+               .kv_len = tokens,
+               .head_dim = config.integer("head_dim"),
+               .causal = config.integer("causal") != 0};
+  one.dtype = parse_dtype(config.text("dtype"));
+  return one;
+}
+
+Work CodegenCase::amount() const {
+  const double pairs = shape.unmasked_pairs();
+  const auto rows = static_cast<double>(heads() * shape.q_len), keys = static_cast<double>(shape.kv_len);
+  const auto dim = static_cast<double>(shape.head_dim), element = static_cast<double>(size_bytes(dtype));
+  switch (work) {
+    case WORK_SCORES:
+      return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
+    case WORK_SOFTMAX:  // a subtraction, an exponential, a sum, a division; what limits are the bytes
+      return {.flops = 4 * pairs, .bytes = 2 * rows * keys * element, .bound = Bound::memory, .dtype = dtype};
+    case WORK_VALUES:
+      return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
+    default:
+      return {.flops = 4 * dim * pairs, .bytes = 4 * rows * dim * element, .dtype = dtype};
+  }
+}
+
+FlashConfig CodegenCase::flash(const DeviceInfo& device) const {
+  FlashConfig flash{.variant = "tuned", .shape = shape, .dtype = dtype, .out_dtype = dtype};
+  TileHints hints;
+  if (work == WORK_MODIFIED) hints.change = ScoreChange::any;
+  FlashBackend::of(device).choose_tile(flash, device, hints);
+  return flash;
+}
+
+Modifiers CodegenCase::modifiers() const {
+  Modifiers modifiers;
+  if (work != WORK_MODIFIED) return modifiers;
+  modifiers.alibi = true;
+  modifiers.soft_cap = soft_cap;
+  return modifiers;
+}
+
+bool CodegenCase::same_inputs(const CodegenCase& other) const {
+  return work == other.work && shape == other.shape && dtype == other.dtype;
+}
+
+int64_t source_lines(const KernelSource& source) {
+  KernelSource own = source;
+  for (const SourceFile& file : reached_sources(source)) {
+    if (file.path.starts_with("common/kernel/")) own.includes[file.path] = "";
+  }
+  int64_t lines = std::ranges::count(expanded_text(own), '\n');
+  for (const KernelSource& fragment : source.fragments) lines += source_lines(fragment);
+  return lines;
+}
+
+bool is_flash(const CodegenCase& config) {
+  return config.whole() && (config.generator == "hand" || config.generator == "search");
+}
+
+Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
+  const std::vector<std::string> known = generators_of(device);
+  if (std::ranges::find(known, config.generator) == known.end()) {
+    return {.unable = fmt::format("generator {}: it makes no kernels for {}", config.generator, device.backend)};
+  }
+  Plan plan = device.is_cuda() ? cuda_codegen_plan(config, device) : cpu_codegen_plan(config, device);
+  plan.work = config.amount();
+  return plan;
+}
+
+}  // namespace attn
