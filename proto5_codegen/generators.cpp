@@ -60,6 +60,11 @@ FlashConfig CodegenCase::flash(const DeviceInfo& device) const {
   FlashConfig flash{.variant = "tuned", .shape = shape, .dtype = dtype, .out_dtype = dtype};
   TileHints hints;
   if (work == WORK_MODIFIED) hints.change = ScoreChange::any;
+  const auto found = [&](const char* name) { return constants.contains(name) ? constants.at(name) : 0; };
+  flash.block_r = found("BLOCK_R");
+  flash.block_c = found("BLOCK_C");
+  flash.tile_vectors = found("TILE_VECTORS");
+  flash.tile_rows = found("TILE_ROWS");
   FlashBackend::of(device).choose_tile(flash, device, hints);
   return flash;
 }

@@ -30,6 +30,8 @@ struct CodegenCase {
   std::string generator;
   AttentionShape shape;  // as many keys as queries, and as many key/value heads as query heads
   DType dtype = DType::f32;
+  /// Of `search` and `halide_tuned`: what a search found, in the place of the usual constants (tuning.h).
+  FunctionConstants constants = {};
 
   /// Throws BadInput for a case that makes no sense on any device.
   static CodegenCase from(const Case& config);
@@ -41,7 +43,7 @@ struct CodegenCase {
   bool reads_in() const { return work == WORK_SOFTMAX || work == WORK_VALUES; }
   /// Multiply-adds are two; those of pairs that are not masked. Each input read once, each output written once.
   Work amount() const;
-  /// That of common/attention with the tile that suits the device: what `hand` launches for a whole attention.
+  /// That of common/attention with the tile that suits the device, or was found: what a whole attention launches.
   FlashConfig flash(const DeviceInfo& device) const;
   /// ALiBi and the soft cap of WORK_MODIFIED; nothing else is on.
   Modifiers modifiers() const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "proto5_codegen/tuning.h"
 
 namespace attn {
 namespace {
@@ -23,7 +24,7 @@ const void* data_of(const Buffer& buffer) { return buffer.bytes() > 0 ? buffer.d
 }  // namespace
 
 Plan codegen_case_plan(const Case& config, const Setting& setting) {
-  return codegen_plan(CodegenCase::from(config), setting.device);
+  return codegen_plan(with_searched(CodegenCase::from(config), setting.device), setting.device);
 }
 
 CodegenInputs::CodegenInputs(Device& device, const CodegenCase& config_, uint64_t seed_, CodegenTensors tensors_)
@@ -127,7 +128,7 @@ Json CodegenProblem::values() const { return {{"source_lines", source_lines(laun
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems() {
   return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case& config, const Plan& plan) mutable {
-    const CodegenCase one = CodegenCase::from(config);
+    const CodegenCase one = with_searched(CodegenCase::from(config), lab.device().info());
     std::shared_ptr<CodegenInputs> inputs = last.lock();
     if (!inputs || !inputs->config.same_inputs(one)) {
       inputs = std::make_shared<CodegenInputs>(lab.device(), one, lab.seed(), random_tensors(one, lab.seed()));
