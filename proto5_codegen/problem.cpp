@@ -56,6 +56,7 @@ CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::sh
   launch_ = plan.launches.front();
   if (!is_flash(config)) {
     kernel_ = pipelines.get(launch_.source).kernel.get();
+    if (is_ahead(config_.generator)) ahead_ = read_ahead_index(config_.generator);
     return;
   }
   const FlashConfig flash = config.flash(device.info());
@@ -94,7 +95,12 @@ void CodegenProblem::encode(CommandEncoder& encoder) const {
   params.q_len = static_cast<int>(shape.q_len);
   params.kv_len = static_cast<int>(shape.kv_len);
   if (shape.head_dim > 0) params.scale = static_cast<float>(shape.effective_scale());
-  encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);
+  if (ahead_) {
+    encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes,
+                     ahead_arguments(*find_ahead(*ahead_, config_), config_, params));
+  } else {
+    encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);
+  }
 }
 
 Tensor CodegenProblem::output() const {
@@ -124,7 +130,15 @@ Check CodegenProblem::check() {
   return check;
 }
 
-Json CodegenProblem::values() const { return {{"source_lines", source_lines(launch_.source)}}; }
+Json CodegenProblem::values() const {
+  if (!ahead_) return {{"source_lines", source_lines(launch_.source)}};
+  const AheadKernel& kernel = *find_ahead(*ahead_, config_);
+  return {{"source_lines", ahead_->source_lines},
+          {"generator_version", ahead_->version},
+          {"compile_s", kernel.compile_s},
+          {"constants", kernel.tile},
+          {"search", kernel.search}};
+}
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems() {
   return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case& config, const Plan& plan) mutable {

@@ -8,6 +8,7 @@
 
 #include "common/attention/launch.h"
 #include "common/experiment/experiment.h"
+#include "proto5_codegen/compiled_ahead.h"
 #include "proto5_codegen/generators.h"
 #include "proto5_codegen/reference.h"
 
@@ -37,7 +38,8 @@ class CodegenProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
   Check check() override;
-  /// Lines of source that the generator's user writes.
+  /// Lines of source that the generator's user writes; of a kernel compiled ahead of time also by which version, how
+  /// long that took, its constants, and what the search for them found.
   Json values() const override;
   /// What the last launch wrote: [batch, heads, q_len, columns].
   Tensor output() const;
@@ -47,7 +49,8 @@ class CodegenProblem : public Problem {
   std::shared_ptr<CodegenInputs> inputs_;
   CodegenCase config_;
   Launch launch_;
-  const Kernel* kernel_ = nullptr;            // takes CodegenParams
+  const Kernel* kernel_ = nullptr;            // takes CodegenParams, or what ahead_ says
+  std::optional<AheadIndex> ahead_;           // of a generator whose kernels were compiled ahead of time
   std::optional<AttentionLaunch> attention_;  // or that of common/attention
   Buffer hook_data_;
 };

@@ -176,6 +176,8 @@ std::string source_root() {
 
 bool is_program(std::string_view path) { return path.ends_with(".py"); }
 
+bool is_machine_code(std::string_view path) { return path.ends_with(".cubin"); }
+
 std::vector<std::string> kernel_files() {
   std::vector<std::string> paths;
   const fs::path root = source_root();
@@ -276,10 +278,13 @@ void expand(const KernelSource& source, const std::string& path, std::set<std::s
   });
 }
 
+/// Whether a file is no C++, and includes nothing.
+bool is_whole(const std::string& path) { return is_program(path) || is_machine_code(path); }
+
 }  // namespace
 
 std::vector<SourceFile> reached_sources(const KernelSource& source) {
-  if (is_program(source.path)) return {{source.path, read_source(source, source.path)}};
+  if (is_whole(source.path)) return {{source.path, read_source(source, source.path)}};
   std::vector<SourceFile> files;
   std::set<std::string> seen;
   collect(source, source.path, seen, files);
@@ -287,7 +292,7 @@ std::vector<SourceFile> reached_sources(const KernelSource& source) {
 }
 
 std::string expanded_text(const KernelSource& source) {
-  if (is_program(source.path)) return read_source(source, source.path);
+  if (is_whole(source.path)) return read_source(source, source.path);
   std::string text;
   std::set<std::string> seen;
   expand(source, source.path, seen, text);

@@ -100,6 +100,10 @@ std::string source_root();
 /// Whether the file is a program that writes machine code, *.py, and no C++.
 bool is_program(std::string_view path);
 
+/// Whether the file is a GPU's machine code, *.cubin, which a compiler elsewhere has made. Device::compile() takes it as
+/// it is; such a source has no constants.
+bool is_machine_code(std::string_view path);
+
 /// Paths of the kernels under the root: the *.cpp, *.cu and *.py of folders that are called `kernels`.
 std::vector<std::string> kernel_files();
 
@@ -113,8 +117,8 @@ struct SourceFile {
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
 /// The text with each #include "NAME" replaced by the file's text, the first time, and without comments, blank lines
-/// and #pragma once: all of the text that can change the code, whatever its files are called. Of a program all of its
-/// text. Throws BadInput.
+/// and #pragma once: all of the text that can change the code, whatever its files are called. Of a program, and of
+/// machine code, all of it. Throws BadInput.
 std::string expanded_text(const KernelSource& source);
 
 /// Identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's option, the
