@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "common/attention/launch.h"
 #include "common/base/error.h"
@@ -81,14 +82,39 @@ bool CodegenCase::same_inputs(const CodegenCase& other) const {
   return work == other.work && shape == other.shape && dtype == other.dtype;
 }
 
+namespace {
+
+/// Lines of a function of a Python program, without comments, blank lines and the blocks of other schedules.
+int64_t function_lines(const KernelSource& source) {
+  constexpr const char* blocks[] = {"if w.plain:", "if w.auto:", "if w.tuned:"};
+  std::istringstream text(read_source(source, source.path));
+  int64_t lines = 0;
+  size_t left_out = std::string::npos;  // lines that stand farther right than this belong to another schedule
+  bool within = false;
+  for (std::string line; std::getline(text, line);) {
+    const size_t indent = line.find_first_not_of(' ');
+    if (indent == std::string::npos || line[indent] == '#') continue;
+    if (indent == 0) within = line.starts_with("def " + source.entry + "(");
+    if (!within || indent > left_out) continue;
+    const auto* const block = std::ranges::find(blocks, line.substr(indent));
+    const bool other = block != std::end(blocks) && block - std::begin(blocks) != source.constants.at("SCHEDULE");
+    left_out = other ? indent : std::string::npos;
+    lines += !other;
+  }
+  return lines;
+}
+
+}  // namespace
+
 int64_t source_lines(const KernelSource& source) {
+  for (const KernelSource& fragment : source.fragments) {
+    if (is_program(fragment.path)) return function_lines(fragment);
+  }
   KernelSource own = source;
   for (const SourceFile& file : reached_sources(source)) {
     if (file.path.starts_with("common/kernel/")) own.includes[file.path] = "";
   }
-  int64_t lines = std::ranges::count(expanded_text(own), '\n');
-  for (const KernelSource& fragment : source.fragments) lines += source_lines(fragment);
-  return lines;
+  return std::ranges::count(expanded_text(own), '\n');
 }
 
 bool is_flash(const CodegenCase& config) {

@@ -50,8 +50,8 @@ struct CodegenCase {
   bool same_inputs(const CodegenCase& other) const;
 };
 
-/// Lines that say something of the source, its headers and its fragments, but for common/kernel, which all kernels
-/// share.
+/// Lines of what is written for this kernel: the C++ source and its headers but for common/kernel, which all kernels
+/// share; of a program its function, with this schedule and without the others. Comments and blank lines do not count.
 int64_t source_lines(const KernelSource& source);
 
 /// Whether the case launches the kernel of common/attention, with its parameters; else a kernel takes CodegenParams.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/device/cuda/scratch.h"
+#include "common/device/instruction_class.h"
 
 namespace attn {
 
@@ -120,6 +121,7 @@ CodeContents cuda_contents(const Binary& binary) {
     std::string word;
     words >> word;
     if (word.starts_with('@')) words >> word;
+    for (const std::string& one : sass_classes(word.substr(0, word.find(';')))) ++found.classes[one];
     if (word = word.substr(0, word.find_first_of(".;")); !word.empty()) ++found.instructions[word];
   }
   return found;
