@@ -12,8 +12,9 @@ namespace {
 constexpr int64_t values_keys = 64;    // whose values stay in the first cache
 constexpr int64_t product_rows = 128;  // of a threadgroup of scores or values
 constexpr int64_t softmax_rows = 16;
-constexpr int64_t halide_rows = 64;  // of a threadgroup where a schedule does not say another number
-constexpr int64_t whole_tiles = 96;  // a number of rows that tiles of 2, 3, 4, 6, 8 and 12 divide
+constexpr int64_t halide_rows = 64;      // of a threadgroup where a schedule does not say another number
+constexpr int64_t expected_keys = 1024;  // what the autoscheduler is told
+constexpr int64_t whole_tiles = 96;      // a number of rows that tiles of 2, 3, 4, 6, 8 and 12 divide
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -58,7 +59,7 @@ FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& d
   FunctionConstants constants = {{"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}};
   if (schedule == HALIDE_AUTO) {
     constants["AUTOSCHEDULER"] = 0;
-    constants["LENGTH"] = config.shape.kv_len;
+    constants["LENGTH"] = expected_keys;
   }
   if (schedule != HALIDE_TUNED) return constants;
   FunctionConstants usual;

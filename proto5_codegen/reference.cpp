@@ -25,10 +25,10 @@ std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
 }
 
 // A sum of n products in f32, rounded to nearest at each step, errs by about sqrt(n) u of the sum of their sizes
-// (Higham and Mary 2019), and tensor cores, which round towards zero, by n / 16 steps of 2 u; twice the first and the
-// second hold both. Scores also round once for the scale, and the output in its type.
-double product_error(double products, double sum_of_sizes) {
-  return (2 * std::sqrt(products) + products / 8 + 8) * u * sum_of_sizes;
+// (Higham and Mary 2019). Tensor cores, which take the products of 16-bit types, round towards zero, by n / 16 steps of
+// 2 u. Scores also round once for the scale, and the output in its type.
+double product_error(DType dtype, double products, double sum_of_sizes) {
+  return (2 * std::sqrt(products) + (dtype == DType::f32 ? 0 : products / 8) + 8) * u * sum_of_sizes;
 }
 
 void score_row(const CodegenCase& config, const CodegenTensors& tensors, const RowIndex& row, double* out,
@@ -43,8 +43,8 @@ void score_row(const CodegenCase& config, const CodegenTensors& tensors, const R
       size += std::abs(q[d] * k[d]);
     }
     out[key] = scale * sum;
-    allowed[key] =
-        product_error(static_cast<double>(q.size()), scale * size) + 2 * unit(config.dtype) * std::abs(out[key]);
+    allowed[key] = product_error(config.dtype, static_cast<double>(q.size()), scale * size) +
+                   2 * unit(config.dtype) * std::abs(out[key]);
   }
 }
 
@@ -77,8 +77,8 @@ void value_row(const CodegenCase& config, const CodegenTensors& tensors, const R
     }
   }
   for (size_t d = 0; d < sizes.size(); ++d) {
-    allowed[d] =
-        product_error(static_cast<double>(weights.size()), sizes[d]) + 2 * unit(config.dtype) * std::abs(out[d]);
+    allowed[d] = product_error(config.dtype, static_cast<double>(weights.size()), sizes[d]) +
+                 2 * unit(config.dtype) * std::abs(out[d]);
   }
 }
 

@@ -159,7 +159,8 @@ def halide_attention(w):
         tanh = 1.0 - 2.0 / (exponential(changed * (2.0 / soft_cap)) + 1.0)
         changed = soft_cap * tanh + w.slope * hl.f32(k - i - w.first)
     if w.constants["CAUSAL"]:
-        changed = hl.select(k <= i + w.first, changed, hl.f32(-1e30))
+        # Added, not selected: with a select around the product its sums are kept in memory, and not in registers.
+        changed = changed + hl.select(k <= i + w.first, hl.f32(0), hl.f32(-1e30))
     score[i, k] = changed
     maximum[i] = hl.f32(-1e30)
     maximum[i] = hl.max(maximum[i], score[i, r])
