@@ -19,11 +19,11 @@ namespace attn {
 struct AheadParameter {
   /// tensor_map: of [heads, rows, columns], a box of one head; null: a pointer to nothing.
   enum Kind { tensor_map, pointer, null, int32, int64, number } kind = null;
-  std::string tensor;         // "q", "k", "v", "in", "out", "slopes": of a map or a pointer
-  std::string rows, columns;  // of a map: the names of lengths
+  std::string tensor = {};              // "q", "k", "v", "in", "out", "slopes": of a map or a pointer
+  std::string rows = {}, columns = {};  // of a map: the names of lengths
   uint32_t box_rows = 0, box_columns = 0;
-  int swizzle = 0;              // of a map: in bytes
-  std::vector<std::string> of;  // of int32 and int64: lengths, whose product it is; of a number: "scale" or "cap"
+  int swizzle = 0;                   // of a map: in bytes
+  std::vector<std::string> of = {};  // of int32 and int64: lengths, whose product it is; of a number: "scale" or "cap"
 };
 
 struct AheadKernel {
@@ -33,16 +33,16 @@ struct AheadKernel {
     int64_t per = 1;
   };
 
-  std::string file, cubin_sha256, entry;
-  std::string work, dtype;
+  std::string file = {}, cubin_sha256 = {}, entry = {};
+  std::string work = {}, dtype = {};
   int64_t head_dim = 0, causal = 0;
   int64_t most_kv_len = 0;      // 0: any
   int64_t kv_len_multiple = 1;  // of which kv_len has to be one
-  std::vector<Side> grid;
+  std::vector<Side> grid = {};
   uint32_t threads = 1;
   size_t threadgroup_bytes = 0;
-  std::vector<AheadParameter> parameters;
-  nlohmann::ordered_json tile, search;  // constants, and what the search for them found
+  std::vector<AheadParameter> parameters = {};
+  nlohmann::ordered_json tile = {}, search = {};  // constants, and what the search for them found
   double compile_s = 0;
 };
 

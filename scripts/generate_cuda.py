@@ -114,7 +114,7 @@ def candidates_of(generator):
 
 
 def compile_one(job):
-    """Machine code and its description into the folder; why not, where the generator fails."""
+    """Machine code into the folder; its description, or why there is none."""
     generator, problem, number, tile, folder = job
     name = f"{generator}_{problem.name()}_{number}"
     start = time.perf_counter()
@@ -126,8 +126,9 @@ def compile_one(job):
         made["cubin_sha256"] = sha256(cubin)
     except Exception as error:  # pylint: disable=broad-except; whatever a generator raises is that candidate's result
         made = {"failed": f"{type(error).__name__}: {str(error).strip()[-300:]}"}
-    return {"name": name, "problem": problem._asdict(), "tile": tile, "candidate": number, **made,
-            "compile_s": round(time.perf_counter() - start, 3)}
+    # As a text, since a generator's own strings would bring its libraries into the process that reads them.
+    return json.dumps({"name": name, "problem": problem._asdict(), "tile": tile, "candidate": number, **made,
+                       "compile_s": round(time.perf_counter() - start, 3)})
 
 
 def compile_all(options):
@@ -147,7 +148,7 @@ def compile_all(options):
             return 0
         jobs = [(generator, problem, number, tile, options.candidates) for problem, tiles in candidates
                 for number, tile in enumerate(tiles[:1 if options.default else None])]
-        for one in pool.map(compile_one, jobs):
+        for one in map(json.loads, pool.map(compile_one, jobs)):
             made.append(one)
             if "failed" in one:
                 print(f"{one['name']}: {one['failed']}", flush=True)

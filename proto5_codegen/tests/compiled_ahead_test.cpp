@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 namespace attn {
 namespace {
 
-const std::vector<std::string> generators = {"triton", "tilelang"};
+const std::vector<std::string> compiling_ahead = {"triton", "tilelang"};
 
 std::string text_of(const std::string& path) {
   const auto text = read_file(std::filesystem::path(source_root()) / path);
@@ -25,9 +26,9 @@ std::string text_of(const std::string& path) {
 }
 
 CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int64_t tokens) {
-  const std::vector<std::string> works = work_names();
+  const std::vector<std::string> names = work_names();
   CodegenCase one;
-  one.work = static_cast<CodegenWork>(std::find(works.begin(), works.end(), kernel.work) - works.begin());
+  one.work = static_cast<CodegenWork>(std::find(names.begin(), names.end(), kernel.work) - names.begin());
   one.generator = generator;
   one.dtype = kernel.dtype == "f32" ? DType::f32 : DType::bf16;
   one.shape = {.batch = 2,
@@ -42,7 +43,7 @@ CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int
 
 // A kernel whose text is changed has to be compiled anew: scripts/generate_cuda.py compile, tune and keep.
 TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
-  for (const std::string& generator : generators) {
+  for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index) << generator;
     EXPECT_EQ(index->source_sha256, sha256(text_of(fmt::format("proto5_codegen/generators/{}_kernels.py", generator))))
@@ -55,7 +56,7 @@ TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
 }
 
 TEST(CompiledAheadTest, EveryKernelHasAPlan) {
-  for (const std::string& generator : generators) {
+  for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index);
     for (const AheadKernel& kernel : index->kernels) {

@@ -14,7 +14,7 @@ namespace {
 using test::checked;
 using test::codegen_case;
 
-constexpr CodegenWork works[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED};
+constexpr CodegenWork works_of_gpu[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED};
 
 class GpuCodegenTest : public test::OnDevice<testing::Test> {
  protected:
@@ -29,7 +29,7 @@ template <typename Action>
 int for_each_kernel(int64_t tokens, int64_t head_dim, bool causal, Action action) {
   int cases = 0;
   for (const std::string& generator : generators_of(test::device().info())) {
-    for (const CodegenWork work : works) {
+    for (const CodegenWork work : works_of_gpu) {
       for (const DType dtype : {DType::bf16, DType::f32}) {
         CodegenCase one = codegen_case(work, generator, tokens, head_dim, causal);
         one.dtype = dtype;
