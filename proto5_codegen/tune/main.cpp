@@ -130,8 +130,10 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
     }
   }
   if (state.best_s == 0) return nullptr;
+  const auto [usual_s, best_s] = state.in_turn({}, state.best);
+  if (best_s >= usual_s) state.best = {};
   return {{"constants", as_json(state.best)},
-          {"us", 1e6 * state.best_s},
+          {"us", 1e6 * best_s},
           {"usual_us", 1e6 * usual_s},
           {"q_len", config.shape.q_len},
           {"heads", config.heads()},
