@@ -11,6 +11,11 @@ namespace {
 
 uint32_t tiles_of(int64_t length, int64_t tile) { return static_cast<uint32_t>((length + tile - 1) / tile); }
 
+/// What a search found in the place of the usual constant.
+int64_t constant(const CodegenCase& config, const char* name, int64_t usual) {
+  return config.constants.contains(name) ? config.constants.at(name) : usual;
+}
+
 ElementType element_of(const CodegenCase& config) { return config.dtype == DType::f32 ? F32 : BF16; }
 
 Launch launch_of(const CodegenCase& config, const std::string& file, const std::string& entry) {
@@ -27,9 +32,10 @@ Plan softmax_plan(const CodegenCase& config) {
   const int64_t of_unit = 16 / element_bytes, units = (config.shape.kv_len + of_unit - 1) / of_unit;
   int64_t row_threads = 32;
   while (row_threads < threads && row_threads * few_units < units) row_threads *= 2;
+  row_threads = constant(config, "ROW_THREADS", row_threads);
   const int64_t own = tiles_of(units, row_threads);
   if (own > most_units) {
-    return {.unable = fmt::format("generator hand: its rows of a softmax have at most {} keys",
+    return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
                                   most_units * threads * of_unit)};
   }
   Launch launch = launch_of(config, "softmax", "softmax");
@@ -56,14 +62,16 @@ Plan product_f32_plan(const CodegenCase& config) {
 
 // Tiles of which a multiprocessor takes two at a time.
 Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
-  constexpr int64_t rows = 128, alignment = 8, element_bytes = 2;
+  constexpr int64_t alignment = 8, element_bytes = 2;
   const AttentionShape& shape = config.shape;
+  const int64_t rows = constant(config, "BLOCK_R", 128);
   if (!device.has("wgmma")) {
-    return {.unable =
-                fmt::format("generator hand: its products of bf16 need sm_90a, {} has {}", device.spec, device.arch)};
+    return {.unable = fmt::format("generator {}: its products of bf16 need sm_90a, {} has {}", config.generator,
+                                  device.spec, device.arch)};
   }
   if (shape.kv_len % alignment != 0) {
-    return {.unable = fmt::format("generator hand: its products of bf16 take multiples of {} keys", alignment)};
+    return {.unable = fmt::format("generator {}: its products of bf16 take multiples of {} keys", config.generator,
+                                  alignment)};
   }
   const std::string work = work_names()[config.work];
   Launch launch = launch_of(config, work, work);
@@ -73,20 +81,20 @@ Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
   const auto heads = static_cast<uint32_t>(config.heads());
   int64_t elements = 0;
   if (config.work == WORK_SCORES) {
-    constexpr int64_t keys = 128, stripe = 4;
+    const int64_t keys = constant(config, "BLOCK_C", 128), stripe = constant(config, "STRIPE", 4);
     constants["BLOCK_C"] = keys;
     constants["STRIPE"] = stripe;
     launch.grid = {tiles_of(shape.kv_len, keys * stripe), row_tiles, heads};
     elements = (rows + 2 * keys) * shape.head_dim;
   } else {
-    constexpr int64_t keys = 64;
-    const int64_t stages = shape.head_dim <= 64 ? 4 : 3;
+    const int64_t keys = constant(config, "BLOCK_C", 64);
+    const int64_t stages = constant(config, "STAGES", shape.head_dim <= 64 ? 4 : 3);
     constants["BLOCK_C"] = keys;
     constants["STAGES"] = stages;
     launch.grid = {row_tiles, heads, 1};
     elements = stages * (rows + shape.head_dim) * keys;
   }
-  launch.threads = rows * 2;
+  launch.threads = static_cast<uint32_t>(rows * 2);
   launch.threadgroup_bytes = static_cast<size_t>(elements * element_bytes);
   return {.launches = {launch}};
 }
@@ -122,7 +130,7 @@ Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
     return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
   }
   if (is_ahead(config.generator)) return ahead_plan(config, device);
-  if (config.generator == "hand") return hand_plan(config, device);
+  if (config.generator == "hand" || config.generator == "search") return hand_plan(config, device);
   if (config.generator == "compiler") return plain_plan(config);
   if (config.generator == "halide_gpu") {
     return {.unable =

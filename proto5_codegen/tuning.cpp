@@ -36,12 +36,23 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
+/// Of a tile for a whole attention, else of the constants in kernels/NAME.cuda.cu; products of f32 have none.
+SearchSpace cuda_search_space(const CodegenCase& config) {
+  if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
+  if (config.work == WORK_SOFTMAX) return {{"ROW_THREADS", {32, 64, 128, 256}}};
+  if (config.dtype == DType::f32) return {};
+  if (config.work == WORK_SCORES) {
+    return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", range(32, 128, 32)}, {"STRIPE", {1, 2, 4, 8, 16}}};
+  }
+  return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", {64, 128}}, {"STAGES", range(2, 6, 1)}};
+}
+
 }  // namespace
 
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device) {
   const std::vector<int64_t> rows = range(16, 256, 16), keys = range(16, 512, 16), vectors = {1, 2, 3, 4, 6, 8};
   if (config.generator == "search") {
-    if (device.is_cuda()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
+    if (device.is_cuda()) return cuda_search_space(config);
     if (config.work == WORK_SOFTMAX) return {{"BLOCK_R", range(1, 64, 1)}, {"AT_ONCE", range(1, 16, 1)}};
     SearchSpace space = {{"BLOCK_R", rows}, {"TILE_VECTORS", vectors}, {"TILE_ROWS", range(1, 14, 1)}};
     if (config.work != WORK_SCORES) space.emplace_back("BLOCK_C", keys);
