@@ -69,9 +69,12 @@ SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device) {
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants) {
   if (device.is_cuda() || config.work == WORK_SOFTMAX) return {};
   const int64_t lanes = constants.at("TILE_VECTORS") * device.simd_width, rows = constants.at("BLOCK_R");
-  const int64_t accumulators = constants.at("TILE_VECTORS") * constants.at("TILE_ROWS");
-  if (accumulators < least_accumulators) return "too few sums under way";
-  if (accumulators > device.vector_registers) return "more sums than registers";
+  for (const char* rows_of_tile : {"TILE_ROWS", "TILE_COLUMNS"}) {
+    if (!constants.contains(rows_of_tile)) continue;
+    const int64_t vectors = constants.at("TILE_VECTORS"), sums = vectors * constants.at(rows_of_tile);
+    if (sums < least_accumulators) return "too few sums under way";
+    if (sums + vectors + 1 > device.vector_registers) return "more sums and operands than registers";
+  }
   if (config.work == WORK_VALUES && config.shape.head_dim % lanes != 0) return "the columns are no multiple of a tile";
   if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
   // A tile that is no power of two is none that the kernel of a whole attention halves.

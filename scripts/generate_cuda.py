@@ -6,12 +6,12 @@
     scripts/generate_cuda.py keep [--candidates DIR] [--log FILE]
     scripts/generate_cuda.py check
 
-`compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates, so
-many minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of
+`compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
+so many minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of
 each problem (without a log the default) into proto5_codegen/generated, where the experiment finds it. `check` says
 whether what is kept there is what the scripts as they are now have made; it needs nothing.
 
-The kernels are in proto5_codegen/generators/NAME_kernels.py. A module there has NAME, VERSION, tiles(problem), which lists
+The kernels are in proto5_codegen/generators/NAME_kernels.py. A module there has VERSION, tiles(problem), which lists
 candidates, the default first, and generate(problem, tile), which compiles one.
 """
 
@@ -29,6 +29,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -305,52 +306,79 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """The first candidate of every problem, then the second, and so on, so that a search that ends early has no favourites."""
+    """The first candidate of every problem, then the second: a search that ends early has no favourites."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
 
-def tune(options):
+def tune_some(candidates, log_path, generator, minutes):
+    """Times candidates until all were tried, or the time is over. The log says of the one under way that it does not
+    end: a fault takes this process's context away, and a kernel that hangs has the alarm end the process."""
     import torch
-    log = {"device": torch.cuda.get_device_name(0), "minutes": options.minutes, "generators": {}}
+    index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()
+    log["device"] = torch.cuda.get_device_name(0)
+    about = log["generators"][generator]
+    done, inputs = {one["name"] for one in about["tried"]}, {}
+    spent, start = about["seconds"], time.perf_counter()
+    for kernel in in_turn(index["kernels"]):
+        about["seconds"] = round(spent + time.perf_counter() - start, 1)
+        if about["seconds"] > 60 * minutes:
+            break
+        if kernel["name"] in done:
+            continue
+        one = {"name": kernel["name"], "tile": kernel["tile"], "failed": "it does not end, or ends the process"}
+        about["tried"].append(one)
+        log_path.write_text(json.dumps(log) + "\n")
+        signal.alarm(20)
+        problem = Problem(**kernel["problem"])
+        try:
+            if "failed" in kernel:
+                raise RuntimeError(kernel["failed"])
+            if problem not in inputs:
+                if torch.cuda.memory_allocated() > 60 * 2**30:
+                    inputs.clear()
+                inputs[problem] = Tuned(torch, problem)
+            code = (candidates / f"{kernel['name']}.cubin").read_bytes()
+            one["us"] = round(1e6 * seconds_of(torch, cuda, kernel, code, inputs[problem]), 2)
+            del one["failed"]
+        except Exception as error:  # pylint: disable=broad-except; a candidate that fails is not chosen
+            one["failed"] = str(error).strip()[:200]
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                log_path.write_text(json.dumps(log) + "\n")
+                os._exit(1)  # the context is lost
+    signal.alarm(0)
+    log_path.write_text(json.dumps(log, indent=1) + "\n")
+
+
+def tune(options):
+    log = {"device": "", "minutes": options.minutes, "generators": {}}
+    options.log.parent.mkdir(parents=True, exist_ok=True)
     for generator in options.generator:
         path = options.candidates / f"{generator}.json"
         if not path.is_file():
             print(f"generate_cuda: {generator} is left out: no {path.name} in {options.candidates}")
             continue
-        index, inputs, tried = json.loads(path.read_text()), {}, []
-        log["generators"][generator] = {"version": index["version"], "source_sha256": index["source_sha256"],
-                                        "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1),
-                                        "candidates": len(index["kernels"]), "tried": tried}
-        start = time.perf_counter()
-        for kernel in in_turn(index["kernels"]):
-            spent = time.perf_counter() - start
-            if spent > 60 * options.minutes:
-                break
-            one = {"name": kernel["name"], "tile": kernel["tile"]}
-            problem = Problem(**kernel["problem"])
-            try:
-                if "failed" in kernel:
-                    raise RuntimeError(kernel["failed"])
-                if problem not in inputs:
-                    if torch.cuda.memory_allocated() > 60 * 2**30:
-                        inputs.clear()
-                    inputs[problem] = Tuned(torch, problem)
-                code = (options.candidates / f"{kernel['name']}.cubin").read_bytes()
-                one["us"] = round(1e6 * seconds_of(torch, cuda, kernel, code, inputs[problem]), 2)
-            except Exception as error:  # pylint: disable=broad-except; a candidate that fails is not chosen
-                one["failed"] = str(error)[-200:]
-            tried.append(one)
-            log["generators"][generator]["seconds"] = round(time.perf_counter() - start, 1)
-            if len(tried) % 20 == 0:
-                options.log.write_text(json.dumps(log, indent=1) + "\n")
-            if "CUDA_ERROR_ILLEGAL" in one.get("failed", "") or "illegal" in one.get("failed", ""):
-                print(f"generate_cuda: {kernel['name']} ends the search: {one['failed']}")
-                break  # the context is lost
+        index = json.loads(path.read_text())
+        log["generators"][generator] = {
+            "version": index["version"], "source_sha256": index["source_sha256"], "candidates": len(index["kernels"]),
+            "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
-        wrong = [one for one in tried if "failed" in one]
-        print(f"{generator}: {len(tried)} of {len(index['kernels'])} candidates timed in "
-              f"{time.perf_counter() - start:.0f} s, {len(wrong)} failed", flush=True)
+        tried = -1
+        while tried < len(log["generators"][generator]["tried"]):  # again where a process was lost that had tried some
+            tried = len(log["generators"][generator]["tried"])
+            process = multiprocessing.get_context("spawn").Process(
+                target=tune_some, args=(options.candidates, options.log, generator, options.minutes))
+            process.start()
+            process.join()
+            log = json.loads(options.log.read_text())
+            if process.exitcode == 0:
+                break
+        about = log["generators"][generator]
+        failed = sum("failed" in one for one in about["tried"])
+        print(f"{generator}: {len(about['tried'])} of {about['candidates']} candidates timed in "
+              f"{about['seconds']:.0f} s, {failed} failed", flush=True)
     return 0
 
 
@@ -402,7 +430,7 @@ def complaints():
         index = json.loads(path.read_text())
         source = source_of(index["generator"])
         if sha256(source.read_bytes()) != index["source_sha256"]:
-            found.append(f"{path.name} was made from another {source.name}: run scripts/generate_cuda.py compile, tune, keep")
+            found.append(f"{path.name} was made from another {source.name}: run the steps compile, tune and keep")
         for kernel in index["kernels"]:
             cubin = KEPT / kernel["file"]
             if not cubin.is_file():

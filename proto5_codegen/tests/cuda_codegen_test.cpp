@@ -113,7 +113,7 @@ TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
                                        mutation.to);
     CodegenCase one = codegen_case(mutation.work, mutation.generator, 200, 64, true);
     one.dtype = mutation.dtype;
-    EXPECT_FALSE(checked(one).ok) << mutation.file << ": " << mutation.from;
+    EXPECT_FALSE(test::checked_anew(one).ok) << mutation.file << ": " << mutation.from;
   }
 }
 
