@@ -144,7 +144,7 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
   const Binary& binary = pipeline.binary;
   const auto [known, added] = code_contents.try_emplace(binary.code_sha256);
   if (added) known->second = device->contents(binary);
-  const auto& [instructions, code_bytes] = known->second;
+  const auto& [instructions, classes, loop, code_bytes] = known->second;
   return {{"key", binary.key},
           {"source_sha256", binary.source_sha256},
           {"code_sha256", binary.code_sha256},
@@ -152,6 +152,8 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
           {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
           {"threadgroup_bytes", launch.threadgroup_bytes + static_cast<size_t>(binary.threadgroup_bytes)},
           {"instructions", instructions.empty() ? Json(nullptr) : Json(instructions)},
+          {"classes", classes.empty() ? Json(nullptr) : Json(classes)},
+          {"loop", loop.empty() ? Json(nullptr) : Json(loop)},
           {"code_bytes", code_bytes >= 0 ? Json(code_bytes) : Json(nullptr)},
           {"compile_s", binary.times.total_s()},
           {"cache", pipeline.origin}};

@@ -161,8 +161,9 @@ void check_pipeline(const Fields& pipeline) {
   if (pipeline.has("code_bytes")) pipeline.count("code_bytes", 0, true);
   pipeline.number("compile_s", 0);
   pipeline.one_of("cache", {"compiled", "disk", "archive"});
-  if (pipeline.has("instructions")) {
-    pipeline.object("instructions", true, [](const Fields& instructions) {
+  for (const char* counts : {"instructions", "classes", "loop"}) {
+    if (!pipeline.has(counts)) continue;
+    pipeline.object(counts, true, [](const Fields& instructions) {
       for (const auto& item : instructions.json().items()) instructions.count(item.key().c_str(), 1);
     });
   }
