@@ -83,6 +83,31 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
+# PyTorch's operators, the target attn_torch (docs/extension.md), where -DATTN_TORCH=... names an installed PyTorch: the
+# folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. CUDA is not needed to build them.
+set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
+function(attn_find_torch)
+  if(NOT ATTN_TORCH)
+    return()
+  endif()
+  find_library(ATTN_TORCH_LIBRARY torch HINTS ${ATTN_TORCH}/lib ${ATTN_TORCH}/lib/x86_64-linux-gnu
+               ${ATTN_TORCH}/lib/aarch64-linux-gnu NO_DEFAULT_PATH REQUIRED)
+  get_filename_component(folder ${ATTN_TORCH_LIBRARY} DIRECTORY)
+  add_library(attn_libtorch INTERFACE)
+  target_include_directories(attn_libtorch SYSTEM INTERFACE ${ATTN_TORCH}/include
+                                                            ${ATTN_TORCH}/include/torch/csrc/api/include)
+  target_compile_definitions(attn_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+  # PyTorch's libraries have parts of an older libstdc++, which must not come before the system's.
+  set(libraries ${folder}/libtorch.so ${folder}/libtorch_cpu.so ${folder}/libc10.so)
+  target_link_libraries(attn_libtorch INTERFACE stdc++ ${libraries})
+  set(ATTN_TORCH_LIBRARIES ${libraries} PARENT_SCOPE)
+  add_library(attn_torch SHARED ${PROJECT_SOURCE_DIR}/python/csrc/operators.cpp)
+  target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
+  set_target_properties(attn_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
+                                              BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
+endfunction()
+
 # What bookkeeping is compiled with. It has no loops over elements, and no measurement waits for it; to compile it takes
 # most of a build's time.
 add_library(attn_cold INTERFACE)

@@ -18,8 +18,12 @@
 namespace attn {
 namespace {
 
-constexpr double least_sample_s = 200e-6;  // calls are repeated until a sample takes this long
-constexpr int64_t most_calls = 256;        // of a sample: fewer than a stream takes before it makes its host wait
+/// Calls of a sample, the same for all paths: fewer than a stream takes before it makes its host wait.
+int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
+  constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
+  const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;
+  return std::clamp<int64_t>(pairs_of_sample / pairs, device.is_cuda() ? 16 : 1, most);
+}
 
 /// Whether outputs are those of the oracle, in a sample of rows. Without `written` the output is the tensors' own.
 Check check_outputs(Host& host, Tensors& tensors, const void* written) {
@@ -47,7 +51,10 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config)
-      : host_(std::move(host)), tensors_(std::move(tensors)), flash_(config.text("op") == "flash") {
+      : host_(std::move(host)),
+        tensors_(std::move(tensors)),
+        flash_(config.text("op") == "flash"),
+        calls_(calls_of(tensors_->config.shape, host_->device->info())) {
     const std::string& path = config.text("path");
 #ifdef ATTN_HAS_TORCH
     if (path == "torch") call_ = torch_call(config.text("op"), host_->device->info(), *tensors_, &written_);
@@ -55,11 +62,6 @@ class CallProblem : public HostProblem {
     if (!call_) call_ = call_of(path, config.text("op"), *host_, *tensors_);
     tensors_->o.poison();
     call_();
-    wait();
-    const Stopwatch stopwatch;
-    call_();
-    calls_ =
-        std::clamp<int64_t>(static_cast<int64_t>(least_sample_s / std::max(stopwatch.seconds(), 1e-9)), 1, most_calls);
     wait();
   }
 
@@ -82,9 +84,9 @@ class CallProblem : public HostProblem {
   std::shared_ptr<Host> host_;
   std::shared_ptr<Tensors> tensors_;
   const bool flash_;
+  const int64_t calls_;
   const void* written_ = nullptr;
   std::function<void()> call_;
-  int64_t calls_ = 1;
   float last_ = 0;
   double allocated_ = 0;
 };

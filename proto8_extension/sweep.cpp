@@ -38,7 +38,7 @@ Sweep extension_sweep(const std::string& profile, const DeviceInfo& /*device*/) 
                           integers("q_len", profile == "quick" ? std::vector<int64_t>{64, 1024}
                                                                : std::vector<int64_t>{64, 256, 1024, 4096})});
   sweep.blocks.push_back({first, texts("path", {"c"}), flash, texts("from", {"archive", "disk", "compiler"}), heads,
-                          integers("q_len", {1024})});
+                          integers("q_len", {64})});
   return sweep;
 }
 

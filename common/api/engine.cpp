@@ -148,12 +148,11 @@ Modifiers modifiers_of(const FlashCall& call) {
   m.block_sparse = call.blocks != nullptr;
   m.lists = false;  // they would be made on the host's time
   if (call.bias) {
-    m.bias.clear();
+    std::string axes;
     for (int axis = 0; axis < 4; ++axis) {
-      if (call.bias_sizes[axis] != 1) m.bias += "bhqk"[axis];
+      if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
     }
-    // The kernel knows two kinds: an element for each key, or one for all.
-    if (m.bias.empty()) m.bias = "q";
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // of one element: any axis but k
   }
   return m;
 }

@@ -35,7 +35,7 @@ struct TensorView {
 /// The tables that the pointers name are read when the kernel runs, on the device, through a copy that the call puts
 /// before it. They are dense.
 struct FlashCall {
-  TensorView q, k, v, o;
+  TensorView q = {}, k = {}, v = {}, o = {};
   float* lse = nullptr;                         // dense [batch, q_heads, q_len], natural log; null: unwanted
   bool causal = false;                          // a query sees the keys up to its own
   double scale = 0;                             // 0: 1 / sqrt(head_dim)

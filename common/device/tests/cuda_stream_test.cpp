@@ -116,6 +116,38 @@ TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
   cuda_->cuGraphExecDestroy(executable);
 }
 
+// What a framework's operator does that is called for the first time while a graph is captured.
+TEST_F(GpuStreamTest, WorksBesideACaptureOfAnyStream) {
+  const auto device = Device::open_for_caller("cuda:0");
+  check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+  EXPECT_EQ(device->capture_of(stream_), 0u);
+  check(cuda_->cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+  EXPECT_NE(device->capture_of(stream_), 0u);
+  const KernelSource source = test::any_kernel(device->info(), R"(
+    struct Count { unsigned* count; };
+    KERNEL(Count) { *p->count += 1 + 0 * (index[0] + count[0]); })");
+  const auto kernel = device->load(device->compile(source), source.entry);
+  const Buffer count = buffer_of(*device, std::vector<unsigned>{5});
+  CommandEncoder encoder;
+  encoder.dispatch(*kernel, {}, 1, 0, count.data());
+  device->enqueue(encoder, stream_);
+  CUgraph graph = nullptr;
+  check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
+  CUcontext current = nullptr;
+  cuda_->cuCtxGetCurrent(&current);
+  EXPECT_EQ(current, context_) << "the caller's context is as it was";
+  CUgraphExec executable = nullptr;
+  check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
+  cuda_->cuGraphDestroy(graph);
+  for (const unsigned want : {6u, 7u}) {
+    check(cuda_->cuGraphLaunch(executable, stream_), "cuGraphLaunch");
+    while (cuda_->cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
+    }
+    EXPECT_EQ(content_of<unsigned>(count)[0], want);
+  }
+  cuda_->cuGraphExecDestroy(executable);
+}
+
 TEST_F(GpuStreamTest, TakesTheDefaultStream) {
   const auto device = open_cuda_device_for(0, nullptr);
   const KernelSource source = test::any_kernel(device->info(), R"(

@@ -1,0 +1,35 @@
+// What a compiler says of a backend that lacks something.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "common/base/file.h"
+#include "common/base/temporary_folder.h"
+
+namespace attn {
+namespace {
+
+TEST(BackendMessageTest, NamesWhatIsMissing) {
+  const TemporaryFolder folder;
+  const std::string source = folder.path() / "wrong.cpp", messages = folder.path() / "messages";
+  std::ofstream(source) << R"(
+    #include "common/api/backend.h"
+    struct Blind {
+      using Tensor = int;
+      Tensor empty_like(const Tensor& tensor) const { return tensor; }
+      void* stream() const { return nullptr; }
+    };
+    attn::WithAttention<Blind>* wrong;
+  )";
+  const std::string command =
+      std::string(ATTN_CXX) + " -std=c++20 -fsyntax-only -I" ATTN_SOURCE_DIR " " + source + " 2> " + messages;
+  EXPECT_NE(std::system(command.c_str()), 0);
+  const std::string text = read_file(messages).value_or("");
+  EXPECT_NE(text.find("ShowsTensors"), std::string::npos) << text;
+  EXPECT_NE(text.find("view"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,284 @@
+// Engine and attn.h on the cpu: results, what is refused and how, what is prepared once, threads, forks.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/api/attn.h"
+#include "common/api/backend.h"
+#include "common/api/engine.h"
+#include "common/attention/reference.h"
+#include "common/base/error.h"
+#include "common/base/temporary_folder.h"
+#include "common/data/tensor.h"
+
+namespace attn {
+namespace {
+
+TensorView view_of(Tensor& tensor) {
+  return {tensor.data.data(), tensor.dtype, tensor.batch, tensor.heads, tensor.seq, tensor.dim, tensor.strides()};
+}
+
+/// Q, K, V and O on the host.
+struct Case4 {
+  Case4(int64_t heads, int64_t kv_heads, int64_t rows, int64_t keys, DType dtype = DType::f32,
+        Layout layout = Layout::bhsd)
+      : q(random_tensor(2, heads, rows, 64, dtype, layout, 1, 0)),
+        k(random_tensor(2, kv_heads, keys, 64, dtype, layout, 1, 1)),
+        v(random_tensor(2, kv_heads, keys, 64, dtype, layout, 1, 2)),
+        o(Tensor::zeros(2, heads, rows, 64, dtype, layout)) {}
+
+  FlashCall call() {
+    FlashCall call;
+    call.q = view_of(q);
+    call.k = view_of(k);
+    call.v = view_of(v);
+    call.o = view_of(o);
+    return call;
+  }
+  /// The largest difference from the oracle.
+  double error(bool causal = false) const {
+    const AttentionShape shape{2, q.heads, k.heads, q.seq, k.seq, 64, causal};
+    const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
+    double most = 0;
+    for (size_t row = 0; row < want.rows.size(); ++row) {
+      const auto [batch, head, query] = want.rows[row];
+      for (int64_t d = 0; d < 64; ++d) {
+        const double got = o.at(batch, head, query, d);
+        most = std::isnan(got) ? INFINITY : std::max(most, std::abs(got - want.o[row * 64 + static_cast<size_t>(d)]));
+      }
+    }
+    return most;
+  }
+
+  Tensor q, k, v, o;
+};
+
+TEST(EngineTest, ServesShapesTypesAndLayouts) {
+  Engine engine("cpu:threads=2");
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
+      for (const auto& [heads, kv_heads, rows, keys] :
+           {std::tuple{4, 2, 40, 40}, {4, 4, 1, 300}, {8, 2, 16, 90}, {2, 1, 70, 9}}) {
+        for (const bool causal : {false, true}) {
+          Case4 tensors(heads, kv_heads, rows, keys, dtype, layout);
+          FlashCall call = tensors.call();
+          call.causal = causal;
+          engine.flash(call);
+          EXPECT_LT(tensors.error(causal), dtype == DType::f32 ? 1e-5 : 2e-2) << rows << " on " << keys;
+        }
+      }
+    }
+  }
+}
+
+TEST(EngineTest, PreparesAShapeOnceAndKeysOfDecodingTogether) {
+  Engine engine("cpu:threads=1");
+  for (int turn = 0; turn < 3; ++turn) {
+    Case4 tensors(2, 2, 40, 40);
+    engine.flash(tensors.call());
+  }
+  EXPECT_EQ(engine.prepared(), 1u);
+  for (const int64_t keys : {100, 101, 400}) {  // a cache that grows
+    Case4 tensors(2, 2, 1, keys);
+    engine.flash(tensors.call());
+    EXPECT_LT(tensors.error(), 1e-5) << keys;
+  }
+  EXPECT_EQ(engine.prepared(), 2u);
+}
+
+TEST(EngineTest, RefusesWhatNoKernelTakes) {
+  Engine engine("cpu:threads=1");
+  Case4 tensors(4, 2, 40, 40);
+  const auto refused = [&](const char* part, auto change) {
+    FlashCall call = tensors.call();
+    change(call);
+    try {
+      engine.flash(call);
+      FAIL() << part;
+    } catch (const BadInput& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refused("do not divide", [](FlashCall& call) { call.q.heads = call.o.heads = 3; });
+  refused("q has no data", [](FlashCall& call) { call.q.data = nullptr; });
+  refused("widths", [](FlashCall& call) { call.k.width = 32; });
+  refused("o is [2, 4, 39]", [](FlashCall& call) { call.o.tokens = 39; });
+  refused("k: bf16", [](FlashCall& call) { call.k.dtype = call.v.dtype = DType::bf16; });
+  refused("o: f16", [](FlashCall& call) { call.o.dtype = DType::f16; });
+  refused("soft_cap", [](FlashCall& call) { call.soft_cap = 1001; });
+  refused("bias", [](FlashCall& call) {
+    static const float bias[6] = {};
+    call.bias = bias;
+    call.bias_sizes[0] = call.bias_sizes[1] = call.bias_sizes[2] = 1;
+    call.bias_sizes[3] = 6;
+  });
+  EXPECT_THROW(Engine("gpu"), BadInput);
+  EXPECT_THROW(Engine("cpu", {.archive = "/no/such/file"}), BadInput);
+}
+
+TEST(EngineTest, ThreadsShareIt) {
+  Engine engine("cpu:threads=2");
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int turn = 0; turn < 20; ++turn) {
+        Case4 tensors(2, 1, 20 + 7 * ((i + turn) % 3), 50);
+        engine.flash(tensors.call());
+        wrong += tensors.error() > 1e-5;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(engine.prepared(), 3u);
+}
+
+TEST(EngineTest, AForkBeginsAnew) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not follow a fork of several threads";
+#endif
+  Engine engine("cpu:threads=2");
+  Case4 tensors(4, 4, 100, 100);
+  engine.flash(tensors.call());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // ends a child that hangs
+    std::memset(tensors.o.data.data(), 0xFF, tensors.o.bytes());
+    engine.flash(tensors.call());
+    _exit(tensors.error() < 1e-5 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// ---- attn.h
+
+DLTensor described(Tensor& tensor, int64_t (&shape)[4]) {
+  const bool bhsd = tensor.layout == Layout::bhsd;
+  const int64_t sizes[] = {tensor.batch, bhsd ? tensor.heads : tensor.seq, bhsd ? tensor.seq : tensor.heads,
+                           tensor.dim};
+  std::copy_n(sizes, 4, shape);
+  DLTensor described{};
+  described.data = tensor.data.data();
+  described.device = {1, 0};
+  described.ndim = 4;
+  described.dtype = {2, 32, 1};
+  described.shape = shape;
+  return described;
+}
+
+class AttnTest : public testing::Test {
+ protected:
+  AttnTest() { EXPECT_EQ(attn_open("cpu:threads=1", nullptr, &engine_), ATTN_OK) << attn_message(); }
+  ~AttnTest() override { attn_close(engine_); }
+
+  Case4 tensors_{4, 2, 40, 40};
+  int64_t shapes_[4][4];
+  DLTensor q_ = described(tensors_.q, shapes_[0]), k_ = described(tensors_.k, shapes_[1]),
+           v_ = described(tensors_.v, shapes_[2]), o_ = described(tensors_.o, shapes_[3]);
+  attn_engine* engine_ = nullptr;
+};
+
+TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
+  EXPECT_EQ(attn_abi_version(), ATTN_ABI_VERSION);
+  attn_flash_options options = ATTN_FLASH_OPTIONS;
+  options.causal = 1;
+  ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
+  EXPECT_LT(tensors_.error(true), 1e-5);
+  ASSERT_EQ(attn_empty(engine_, nullptr), ATTN_OK) << attn_message();
+  EXPECT_EQ(attn_prepared(engine_), 2u);
+}
+
+TEST_F(AttnTest, TakesOptionsOfAnOlderHeader) {
+  attn_flash_options options = ATTN_FLASH_OPTIONS;
+  options.struct_bytes = offsetof(attn_flash_options, scale);  // what is behind is as if it were off
+  options.scale = 17;
+  ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
+  EXPECT_LT(tensors_.error(), 1e-5);
+  options.struct_bytes = sizeof options + 8;
+  EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_BAD_INPUT);
+}
+
+TEST_F(AttnTest, SaysWhatIsWrong) {
+  const auto refused = [&](const char* part, attn_status status, attn_status wanted = ATTN_BAD_INPUT) {
+    EXPECT_EQ(status, wanted);
+    EXPECT_NE(std::string(attn_message()).find(part), std::string::npos) << attn_message();
+  };
+  const auto flash = [&](const DLTensor* q) { return attn_flash(engine_, nullptr, q, &k_, &v_, &o_, nullptr); };
+  refused("q is missing", flash(nullptr));
+  refused("no engine", attn_flash(nullptr, nullptr, &q_, &k_, &v_, &o_, nullptr));
+  DLTensor bad = q_;
+  bad.ndim = 3;
+  refused("3 dimensions", flash(&bad));
+  bad = q_;
+  bad.device = {2, 0};
+  refused("on device 2:0", flash(&bad));
+  bad = q_;
+  bad.dtype.bits = 64;
+  refused("64 bits", flash(&bad));
+  bad = q_;
+  int64_t strides[] = {1, 1, 1, 2};
+  bad.strides = strides;
+  refused("a stride of 2", flash(&bad));
+  attn_engine* none = nullptr;
+  refused("unknown device", attn_open("gpu", nullptr, &none));
+  refused("", attn_open("cuda:99", nullptr, &none), ATTN_NO_DEVICE);
+}
+
+TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
+  const TemporaryFolder folder;
+  const std::string archive = folder.path() / "a.archive", nothing = folder.path() / "nothing";
+  ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK);
+  ASSERT_EQ(attn_save_archive(engine_, archive.c_str()), ATTN_OK) << attn_message();
+  attn_engine* shipped = nullptr;
+  const attn_open_options options{sizeof options, nothing.c_str(), archive.c_str()};
+  ASSERT_EQ(attn_open("cpu:threads=1", &options, &shipped), ATTN_OK) << attn_message();
+  ASSERT_EQ(attn_flash(shipped, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
+  attn_close(shipped);
+  EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "what is compiled is written there";
+}
+
+// ---- a backend that gets attention
+
+struct HostBackend {
+  using Tensor = attn::Tensor;
+
+  explicit HostBackend(double factor) : scale_factor(factor) {}
+  TensorView view(Tensor& tensor) const { return view_of(tensor); }
+  Tensor empty_like(const Tensor& tensor) const {
+    return Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, tensor.dtype, tensor.layout);
+  }
+  void* stream() const { return nullptr; }
+  double scaled(double x) const { return scale_factor * x; }  // something of its own
+
+  double scale_factor;
+};
+struct Blind {
+  using Tensor = int;
+  Tensor empty_like(const Tensor& tensor) const { return tensor; }
+  void* stream() const { return nullptr; }
+};
+static_assert(Backend<HostBackend> && !AttentionBackend<HostBackend>);
+static_assert(AttentionBackend<WithAttention<HostBackend>> && Backend<WithAttention<HostBackend>>);
+static_assert(!Backend<Blind> && HasTensors<Blind> && !ShowsTensors<Blind> && !Backend<int>);
+
+TEST(BackendTest, HasAttentionAndAllThatItHad) {
+  Engine engine("cpu:threads=1");
+  WithAttention<HostBackend> backend(engine, 2.5);
+  EXPECT_EQ(backend.scaled(2), 5);
+  Case4 tensors(4, 2, 40, 40);
+  tensors.o = backend.attention(tensors.q, tensors.k, tensors.v, {.causal = true});
+  EXPECT_LT(tensors.error(true), 1e-5);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,62 @@
+// The claims on invented results.
+#include "proto8_extension/findings.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace attn {
+namespace {
+
+Measurement result(const std::string& path, double seconds, double allocations) {
+  Measurement made;
+  made.config.set("task", std::string("call"));
+  made.config.set("path", path);
+  made.config.set("op", std::string("flash"));
+  made.config.set("from", std::string("none"));
+  made.config.set("dtype", std::string("f32"));
+  for (const auto& [axis, value] : {std::pair{"q_heads", 1}, {"q_len", 16}, {"head_dim", 64}})
+    made.config.set(axis, int64_t{value});
+  made.id = path;
+  made.check = Check{};
+  Timing time;
+  time.scope = Scope::host;
+  time.median_s = time.ci_lo_s = time.ci_hi_s = seconds;
+  made.time = {time};
+  made.values = {{"allocations", allocations}};
+  return made;
+}
+
+TEST(ExtensionFindingsTest, AnOverheadIsTheDifferenceInMicroseconds) {
+  const std::vector<Measurement> results = {result("direct", 4e-6, 2), result("c", 4.5e-6, 3)};
+  const std::vector<Claim> claims = extension_claims();
+  EXPECT_GE(claims.size(), 6u);
+  const std::vector<Duel> wanted = duels(claims, results);
+  ASSERT_EQ(std::ranges::count_if(wanted, [](const Duel& duel) { return duel.hypothesis == "c_overhead"; }), 1);
+  Comparison pair;
+  pair.hypothesis = "c_overhead";
+  pair.baseline = results[0].config;
+  pair.contender = results[1].config;
+  pair.ratio = {1.125, 1.1, 1.15};
+  pair.aa = {1, 1, 1};
+  pair.time = {results[0].time.front(), results[1].time.front()};
+  bool overhead = false, allocated = false;
+  for (const Conclusion& conclusion : conclude(claims, results, {pair})) {
+    if (conclusion.hypothesis == "c_overhead") {
+      overhead = true;
+      EXPECT_NEAR(conclusion.estimate.value, 0.5, 1e-9);
+      EXPECT_NEAR(conclusion.estimate.ci_hi, 0.6, 1e-9);
+      EXPECT_NEAR(double{conclusion.values["contender_us"]}, 4.5, 1e-9);
+    }
+    if (conclusion.hypothesis == "allocations") {
+      allocated = true;
+      EXPECT_EQ(conclusion.estimate.value, 1);
+    }
+  }
+  EXPECT_TRUE(overhead && allocated);
+}
+
+}  // namespace
+}  // namespace attn
