@@ -107,7 +107,8 @@ TEST(CompiledAheadTest, SkipsSayWhy) {
 TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
   Binary binary;
   binary.registers = 128;
-  Launch launch{.threads = 256, .threadgroup_bytes = 0};
+  Launch launch;
+  launch.threads = 256;
   const auto room = [&] { return threadgroups_at_once(binary, launch, test::hopper()); };
   EXPECT_EQ(room(), 2);  // 65536 registers
   binary.registers = 168;
