@@ -83,7 +83,8 @@ def attend(output, shift, total, queries, k, v, head, rows, begin, end, kv_len, 
         keys = load_rows(k, head, key, 0, BLOCK_C, HEAD_DIM)
         x = tl.dot(queries, keys.T, input_precision=PRECISION)
         if MODIFIED:  # cap tanh(s / cap) - slope (own key - key); the factors are folded, and powers are of 2
-            bias = slope * (key + columns)[None, :].to(tl.float32) - (slope * (rows + own).to(tl.float32))[:, None]
+            first = slope * (key - own - rows).to(tl.float32)  # small where weights are large
+            bias = (slope * columns.to(tl.float32))[None, :] + first[:, None]
             x = (cap * LOG2_E) * tanh(x * (scale / cap), TYPE == tl.bfloat16) + bias * LOG2_E
         if MASKED_KEYS:
             seen = (key + columns < kv_len)[None, :]
