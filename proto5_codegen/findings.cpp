@@ -58,6 +58,15 @@ void add_loops(Conclusion& conclusion, const Evidence& evidence) {
       "{values.baseline_loop.loads} load.";
 }
 
+/// Says how long was searched, where the contender was found by a search.
+void add_search(Conclusion& conclusion, const Evidence& evidence) {
+  const Json& facts = evidence.results.back()->values;
+  if (!facts.is_object() || !facts.contains("tried")) return;
+  conclusion.values["tried"] = facts.at("tried");
+  conclusion.values["search_s"] = facts.at("search_s");
+  conclusion.content += " A search tried {values.tried} variants in {values.search_s:.0f} s.";
+}
+
 /// Kernels of one work and shape, measured in turn.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick,
                const std::string& what, const std::string& against, const Advice& advice) {
@@ -76,7 +85,11 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
                      "time of " +
                      against + ", at " + shape_words + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
           .advice = advice,
-          .complete = add_loops};
+          .complete =
+              [](Conclusion& conclusion, const Evidence& evidence) {
+                add_loops(conclusion, evidence);
+                add_search(conclusion, evidence);
+              }};
 }
 
 /// A figure of results that were not measured again.

@@ -124,7 +124,11 @@ Check CodegenProblem::check() {
   return check;
 }
 
-Json CodegenProblem::values() const { return {{"source_lines", source_lines(launch_.source)}}; }
+Json CodegenProblem::values() const {
+  Json values = {{"source_lines", source_lines(launch_.source)}};
+  if (const Json facts = search_facts(config_, device_.info()); !facts.is_null()) values.update(facts);
+  return values;
+}
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems() {
   return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case& config, const Plan& plan) mutable {

@@ -37,7 +37,7 @@ class CodegenProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
   Check check() override;
-  /// Lines of source that the generator's user writes.
+  /// source_lines(), and search_facts().
   Json values() const override;
   /// What the last launch wrote: [batch, heads, q_len, columns].
   Tensor output() const;

@@ -28,7 +28,8 @@ inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, 
 }
 
 /// A launch on these tensors, and the check of what it wrote against what the oracle makes of others, if given.
-inline Check checked(const CodegenCase& config, CodegenTensors tensors, const CodegenTensors* oracle = nullptr) {
+inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, const CodegenTensors* oracle = nullptr,
+                     PipelineCache& cache = pipelines()) {
   const Plan plan = codegen_plan(config, device().info());
   constexpr uint64_t seed = 1;
   auto inputs = std::make_shared<CodegenInputs>(device(), config, seed, oracle ? *oracle : tensors);
@@ -41,7 +42,7 @@ inline Check checked(const CodegenCase& config, CodegenTensors tensors, const Co
       if (buffer->bytes() > 0) buffer->upload(tensor->data.data(), tensor->bytes());
     }
   }
-  CodegenProblem problem(device(), pipelines(), inputs, config, plan);
+  CodegenProblem problem(device(), cache, inputs, config, plan);
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
