@@ -144,7 +144,11 @@ Json CodegenProblem::values() const {
 }
 
 Json CodegenProblem::of_source() const {
-  if (!ahead_) return {{"source_lines", source_lines(launch_.source)}};
+  if (!ahead_) {
+    Json values = {{"source_lines", source_lines(launch_.source)}};
+    if (const Json facts = search_facts(config_, device_.info()); !facts.is_null()) values.update(facts);
+    return values;
+  }
   const AheadKernel& kernel = *find_ahead(*ahead_, config_);
   return {{"source_lines", kernel.source_lines},
           {"generator_version", ahead_->version},

@@ -38,9 +38,8 @@ class CodegenProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
   Check check() override;
-  /// Lines of source that the generator's user writes; on a GPU how many threadgroups a multiprocessor has room for; of
-  /// a kernel compiled ahead of time also by which version, how long that took, its constants, and what the search for
-  /// them found.
+  /// source_lines() and search_facts(); on a GPU how many threadgroups a multiprocessor has room for; of a kernel
+  /// compiled ahead of time by which version, how long that took, its constants, and what the search for them found.
   Json values() const override;
   /// What the last launch wrote: [batch, heads, q_len, columns].
   Tensor output() const;
