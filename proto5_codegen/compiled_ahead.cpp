@@ -68,6 +68,7 @@ AheadKernel parse_kernel(const json& text) {
   kernel.tile = text.at("tile");
   kernel.search = text.at("search");
   kernel.compile_s = text.at("compile_s");
+  kernel.source_lines = text.at("source_lines");
   return kernel;
 }
 
@@ -126,7 +127,6 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
     index.generator = parsed.at("generator");
     index.version = parsed.at("version");
     index.source_sha256 = parsed.at("source_sha256");
-    index.source_lines = parsed.at("source_lines");
     for (const json& kernel : parsed.at("kernels")) {
       place = fmt::format("kernel {}", index.kernels.size());
       index.kernels.push_back(parse_kernel(kernel));

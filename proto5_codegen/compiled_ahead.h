@@ -44,12 +44,12 @@ struct AheadKernel {
   std::vector<AheadParameter> parameters = {};
   nlohmann::ordered_json tile = {}, search = {};  // constants, and what the search for them found
   double compile_s = 0;
+  int64_t source_lines = 0;  // that say something, of the work's function and those that it calls
 };
 
 /// All that one generator has made.
 struct AheadIndex {
   std::string generator, version, source_sha256;
-  int64_t source_lines = 0;
   std::vector<AheadKernel> kernels;
 };
 

@@ -56,7 +56,8 @@ enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // SCHEDULE of
 /// The constants of the fragment but those of the problem. Where nobody searched, the register tile of tuned is that of
 /// the hand-written kernels.
 FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& device, HalideSchedule schedule) {
-  FunctionConstants constants = {{"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}};
+  FunctionConstants constants = {
+      {"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}, {"VECTOR_WIDTH", device.simd_width}};
   if (schedule == HALIDE_AUTO) {
     constants["AUTOSCHEDULER"] = 0;
     constants["LENGTH"] = expected_keys;
@@ -64,7 +65,6 @@ FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& d
   if (schedule != HALIDE_TUNED) return constants;
   FunctionConstants usual;
   add_register_tile(usual, device);
-  usual.erase("VECTOR_WIDTH");
   usual["UNROLL"] = 2;
   if (config.whole()) usual["TILE_COLUMNS"] = 4;
   if (config.work == WORK_SOFTMAX) {

@@ -123,6 +123,16 @@ Plan plain_plan(const CodegenCase& config) {
 
 }  // namespace
 
+int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device) {
+  constexpr int64_t warp = 32, quarters = 4, registers = 16384, granule = 256;  // of a quarter, and given to a warp
+  constexpr int64_t most_warps = 64, most_threadgroups = 32, reserved_bytes = 1024;
+  const int64_t warps = tiles_of(launch.threads, warp);
+  const int64_t of_warp = tiles_of(std::max(binary.registers, 1) * warp, granule) * granule;
+  const int64_t bytes = binary.threadgroup_bytes + static_cast<int64_t>(launch.threadgroup_bytes) + reserved_bytes;
+  const int64_t all_bytes = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved_bytes;
+  return std::min({std::min(registers / of_warp * quarters, most_warps) / warps, all_bytes / bytes, most_threadgroups});
+}
+
 Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (is_flash(config)) {
     const ModifiedAttention attention(config.modifiers(), config.flash(device));

@@ -57,6 +57,10 @@ int64_t source_lines(const KernelSource& source);
 /// Whether the case launches the kernel of common/attention, with its parameters; else a kernel takes CodegenParams.
 bool is_flash(const CodegenCase& config);
 
+/// Threadgroups of a kernel that a multiprocessor of a GPU has room for at the same time: by its registers, threads and
+/// memory, which are those of sm_80 and sm_90.
+int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device);
+
 /// The launch of the case's kernel, or why there is none.
 Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 

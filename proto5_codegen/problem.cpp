@@ -57,6 +57,7 @@ CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::sh
   if (!is_flash(config)) {
     kernel_ = pipelines.get(launch_.source).kernel.get();
     if (is_ahead(config_.generator)) ahead_ = read_ahead_index(config_.generator);
+    find_room(pipelines);
     return;
   }
   const FlashConfig flash = config.flash(device.info());
@@ -66,6 +67,12 @@ CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::sh
     hook_data_ = uploaded(device, hooks->data.data(), hooks->data.size());
   }
   attention_.emplace(device, pipelines, flash, hooks ? &*hooks : nullptr);
+  find_room(pipelines);
+}
+
+void CodegenProblem::find_room(PipelineCache& pipelines) {
+  if (!device_.info().is_cuda()) return;
+  at_once_ = threadgroups_at_once(pipelines.get(launch_.source).binary, launch_, device_.info());
 }
 
 void CodegenProblem::encode(CommandEncoder& encoder) const {
@@ -131,9 +138,19 @@ Check CodegenProblem::check() {
 }
 
 Json CodegenProblem::values() const {
-  if (!ahead_) return {{"source_lines", source_lines(launch_.source)}};
+  Json values = of_source();
+  if (at_once_ > 0) values["threadgroups_at_once"] = at_once_;
+  return values;
+}
+
+Json CodegenProblem::of_source() const {
+  if (!ahead_) {
+    Json values = {{"source_lines", source_lines(launch_.source)}};
+    if (const Json facts = search_facts(config_, device_.info()); !facts.is_null()) values.update(facts);
+    return values;
+  }
   const AheadKernel& kernel = *find_ahead(*ahead_, config_);
-  return {{"source_lines", ahead_->source_lines},
+  return {{"source_lines", kernel.source_lines},
           {"generator_version", ahead_->version},
           {"compile_s", kernel.compile_s},
           {"constants", kernel.tile},

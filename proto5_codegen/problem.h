@@ -38,18 +38,22 @@ class CodegenProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
   Check check() override;
-  /// Lines of source that the generator's user writes; of a kernel compiled ahead of time also by which version, how
-  /// long that took, its constants, and what the search for them found.
+  /// source_lines() and search_facts(); on a GPU how many threadgroups a multiprocessor has room for; of a kernel
+  /// compiled ahead of time by which version, how long that took, its constants, and what the search for them found.
   Json values() const override;
   /// What the last launch wrote: [batch, heads, q_len, columns].
   Tensor output() const;
 
  private:
+  void find_room(PipelineCache& pipelines);
+  Json of_source() const;
+
   Device& device_;
   std::shared_ptr<CodegenInputs> inputs_;
   CodegenCase config_;
   Launch launch_;
   const Kernel* kernel_ = nullptr;            // takes CodegenParams, or what ahead_ says
+  int64_t at_once_ = 0;                       // threadgroups that a multiprocessor has room for; 0 on a cpu
   std::optional<AheadIndex> ahead_;           // of a generator whose kernels were compiled ahead of time
   std::optional<AttentionLaunch> attention_;  // or that of common/attention
   Buffer hook_data_;

@@ -93,13 +93,29 @@ std::string tuning_key(const CodegenCase& config) {
 
 std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned/" + device.arch + ".json"; }
 
-CodegenCase with_searched(CodegenCase config, const DeviceInfo& device) {
+namespace {
+
+/// What the file has for a case; null where it has nothing.
+const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
   const Json& all = winners(tuning_path(device));
   const auto of_generator = all.find(config.generator);
-  if (of_generator == all.end()) return config;
+  if (of_generator == all.end()) return nullptr;
   const auto found = of_generator->find(tuning_key(config));
-  if (found == of_generator->end()) return config;
-  for (const auto& [name, value] : found->at("constants").items()) config.constants[name] = value.get<int64_t>();
+  return found == of_generator->end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+Json search_facts(const CodegenCase& config, const DeviceInfo& device) {
+  const Json* const winner = winner_of(config, device);
+  if (!winner) return nullptr;
+  return {{"tried", winner->at("tried")}, {"search_s", winner->at("seconds")}};
+}
+
+CodegenCase with_searched(CodegenCase config, const DeviceInfo& device) {
+  const Json* const winner = winner_of(config, device);
+  if (!winner) return config;
+  for (const auto& [name, value] : winner->at("constants").items()) config.constants[name] = value.get<int64_t>();
   return config;
 }
 

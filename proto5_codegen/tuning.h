@@ -27,6 +27,10 @@ std::string tuning_key(const CodegenCase& config);
 /// The file of a device's winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
+/// What a record says of the search behind a case: "tried", how many variants, and "search_s", the seconds; null where
+/// there was none.
+nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
+
 /// The same case with the constants that were found for it on devices of this arch; as it is where nobody searched.
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device);
 

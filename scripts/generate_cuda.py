@@ -7,8 +7,8 @@
     scripts/generate_cuda.py check
 
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
-so many minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of
-each problem (without a log the default) into proto5_codegen/generated, where the experiment finds it. `check` says
+so many minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate
+of each problem (without a log the default) into proto5_codegen/generated, where the experiment finds it. `check` says
 whether what is kept there is what the scripts as they are now have made; it needs nothing.
 
 The kernels are in proto5_codegen/generators/NAME_kernels.py. A module there has VERSION, tiles(problem), which lists
@@ -16,6 +16,7 @@ candidates, the default first, and generate(problem, tile), which compiles one.
 """
 
 import argparse
+import ast
 import atexit
 import concurrent.futures
 import ctypes
@@ -88,11 +89,23 @@ def module_of(generator):
     return importlib.import_module(f"{generator}_kernels")
 
 
-def source_lines(generator):
-    """Lines that say something, but for the candidates and how they are compiled."""
-    text = source_of(generator).read_text().split("# ---- what a search tries")[0]
-    lines = re.sub(r'"""(.|\n)*?"""', "", text).splitlines()
-    return sum(1 for line in lines if line.strip() and not line.strip().startswith("#"))
+def source_lines(generator, work):
+    """Lines that say something, of the function that makes a work and of those that it calls."""
+    text = source_of(generator).read_text()
+    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    wanted = [next(name for name in (work, f"{work}_kernel", "attention", "attention_kernel") if name in functions)]
+    count = 0
+    for name in wanted:  # grows
+        used = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)}
+        wanted += [other for other in sorted(used & functions.keys()) if other not in wanted]
+        body = functions[name].body
+        told = [node for node in ast.walk(functions[name])
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+        left_out = {line for node in told for line in range(node.lineno, node.end_lineno + 1)}
+        lines = text.splitlines()[functions[name].lineno - 1:body[-1].end_lineno]
+        count += sum(1 for number, line in enumerate(lines, functions[name].lineno)
+                     if line.strip() and not line.strip().startswith("#") and number not in left_out)
+    return count
 
 
 # ---- compile
@@ -118,9 +131,10 @@ def compile_one(job):
     """Machine code into the folder; its description, or why there is none."""
     generator, problem, number, tile, folder = job
     name = f"{generator}_{problem.name()}_{number}"
+    module = module_of(generator)
     start = time.perf_counter()
     try:
-        made = module_of(generator).generate(problem, tile)
+        made = module.generate(problem, tile)
         cubin = made.pop("cubin")
         made["parameters"] = checked(made["parameters"], problem.work)
         (folder / f"{name}.cubin").write_bytes(cubin)
@@ -154,8 +168,7 @@ def compile_all(options):
             if "failed" in one:
                 print(f"{one['name']}: {one['failed']}", flush=True)
     index = {"generator": generator, "version": version,
-             "source_sha256": sha256(source_of(generator).read_bytes()), "source_lines": source_lines(generator),
-             "kernels": made}
+             "source_sha256": sha256(source_of(generator).read_bytes()), "kernels": made}
     (options.candidates / f"{generator}.json").write_text(json.dumps(index, indent=1) + "\n")
     failures = sum("failed" in one for one in made)
     print(f"{generator} {version}: {len(made)} candidates in {time.perf_counter() - start:.0f} s, "
@@ -411,7 +424,8 @@ def keep(options):
             if timed:
                 search |= {"us": times[best["name"]]["us"], "default_us": times.get(made[0]["name"], {}).get("us")}
             kernel = {key: value for key, value in best.items() if key not in ("name", "candidate")}
-            chosen.append({"file": name, **kernel, "search": search})
+            lines = source_lines(generator, problem.work)
+            chosen.append({"file": name, **kernel, "source_lines": lines, "search": search})
         about = {key: tried[key] for key in ("seconds", "compile_s", "candidates") if key in tried}
         if tried:
             about["device"], about["minutes"] = log["device"], log["minutes"]
@@ -426,7 +440,7 @@ def keep(options):
 def complaints():
     """What is wrong with what is kept, one line each."""
     found = []
-    for path in sorted(KEPT.glob("*.json")):
+    for path in (KEPT / f"{generator}.json" for generator in NAMES):
         index = json.loads(path.read_text())
         source = source_of(index["generator"])
         if sha256(source.read_bytes()) != index["source_sha256"]:

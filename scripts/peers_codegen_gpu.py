@@ -4,9 +4,9 @@
     scripts/peers_codegen_gpu.py [--device cuda:0] [--seconds 0.1] [--out peers_codegen_gpu.json] [--page]
 
 Two works of proto5_codegen, 32 heads: attention, and attention modified by ALiBi and a soft cap of 30, full and causal.
-FlexAttention is Inductor's template: it gets the modifiers as a score function, the mask as a block mask. Inductor alone
-gets the definition in plain PyTorch, softmax(f(Q K^T)) V. All take turns as in scripts/peers_gpu.py. --page writes the
-table into docs/peers.md; --from needs neither PyTorch nor a GPU.
+FlexAttention is Inductor's template: it gets the modifiers as a score function, the mask as a block mask. Inductor
+alone gets the definition in plain PyTorch, softmax(f(Q K^T)) V. All take turns as in scripts/peers_gpu.py. --page
+writes the table into docs/peers.md; --from needs neither PyTorch nor a GPU.
 """
 
 import json

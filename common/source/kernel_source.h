@@ -104,7 +104,7 @@ bool is_program(std::string_view path);
 /// it is; such a source has no constants.
 bool is_machine_code(std::string_view path);
 
-/// Paths of the kernels under the root: the *.cpp, *.cu and *.py of folders that are called `kernels`.
+/// Paths of the kernels under the root: the *.cpp, *.cu and *.py of folders that are called `kernels`, and machine code.
 std::vector<std::string> kernel_files();
 
 /// Text of a kernel source or header, from KernelSource::includes, else from the source root. Throws BadInput.

@@ -1,7 +1,8 @@
 """The parts of attention in TileLang, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
 
 Tensors are [heads, rows, columns], where `heads` counts those of all batches; all lengths are known only when a kernel
-runs. TileLang writes CUDA C++, which nvcc compiles. It has no product of f32 as exact as the oracle asks: its f32 is tf32.
+runs. TileLang writes CUDA C++, which nvcc compiles. It has no product of f32 as exact as the oracle asks: its products
+of f32 are of tf32.
 """
 
 import pathlib
@@ -13,7 +14,7 @@ import tilelang
 import tilelang.language as T
 from tvm.target import Target
 
-NAME, VERSION = "tilelang", tilelang.__version__
+VERSION = tilelang.__version__
 TYPE, SUM = "bfloat16", "float32"
 LOG2_E = 1.4426950408889634
 
@@ -187,8 +188,8 @@ def tiles(problem):
                 for r, c, w in ((128, 64, 128), (128, 128, 256), (128, 64, 256), (64, 128, 128), (64, 64, 128))
                 for s in (3, 4, 2)]
     return [{"BLOCK_R": r, "BLOCK_C": c, "STAGES": s, "threads": w}
-            for r, c, w in ((128, 128, 256), (128, 64, 256), (64, 128, 128), (64, 64, 128), (192, 128, 384), (192, 64, 384),
-                            (128, 176, 256))
+            for r, c, w in ((128, 128, 256), (128, 64, 256), (64, 128, 128), (64, 64, 128), (192, 128, 384),
+                            (192, 64, 384), (128, 176, 256))
             for s in (2, 3) if s == 2 or c == 64 or dim == 64]
 
 
@@ -223,11 +224,11 @@ def tensor_map(arguments, dim):
             "box": [int(box[1]), int(box[0])], "swizzle": [0, 32, 64, 128][int(swizzle)]}
 
 
-def grid_of(extent, problem):
+def grid_of(extent):
     """A dimension of the grid: "(q_len + 127) // 128" or "heads"."""
     rounded = re.fullmatch(r"\((\w+) \+ \d+\) // (\d+)", extent)
     name, per = rounded.groups() if rounded else (extent, 1)
-    return {"of": lengths_of(name, problem.head_dim), "per": int(per)}
+    return {"of": lengths_of(name, 0), "per": int(per)}
 
 
 def generate(problem, tile):
@@ -249,7 +250,7 @@ def generate(problem, tile):
         elif "*" in kind:
             parameters.append({"kind": "pointer", "tensor": name})
         else:
-            parameters.append({"kind": {"int": "int32", "float": "float"}[kind], "of": lengths_of(name, problem.head_dim)})
+            parameters.append({"kind": {"int": "int32", "float": "float"}[kind], "of": lengths_of(name, 0)})
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = pathlib.Path(folder, "kernel.cu"), pathlib.Path(folder, "kernel.cubin")
         source.write_text(lowered.kernel_source)
@@ -261,7 +262,7 @@ def generate(problem, tile):
             raise RuntimeError("nvcc: " + done.stderr.strip()[-400:])
         code = cubin.read_bytes()
     return {"cubin": code, "entry": str(entry), "threads": int(extents["threadIdx.x"]),
-            "grid": [grid_of(str(extents[f"blockIdx.{axis}"]), problem) for axis in "xyz" if f"blockIdx.{axis}" in extents],
+            "grid": [grid_of(str(extents[side])) for side in (f"blockIdx.{axis}" for axis in "xyz") if side in extents],
             "threadgroup_bytes": int(device.attrs.get("dyn_shared_memory_buf", 0)), "parameters": parameters,
             "kv_len_multiple": 16 if problem.work == "softmax" else 8 if problem.work in ("scores", "values") else 1,
             "most_kv_len": problem.kv_len if problem.work == "softmax" else 0}

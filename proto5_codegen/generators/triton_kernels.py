@@ -1,8 +1,8 @@
 """The parts of attention in Triton, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
 
 Tensors are [heads, rows, columns], where `heads` counts those of all batches. Rows arrive and leave by tensor copies,
-which read zeros and write nothing beyond a tensor's end; so a row must be a multiple of 16 bytes long. The softmax, which
-keeps its rows in registers, uses plain loads instead.
+which read zeros and write nothing beyond a tensor's end; so a row must be a multiple of 16 bytes long. The softmax,
+which keeps its rows in registers, uses plain loads instead.
 """
 
 import triton
@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.language.extra.cuda import libdevice
 
-NAME, VERSION = "triton", triton.__version__
+VERSION = triton.__version__
 LOG2_E = tl.constexpr(1.4426950408889634)
 MASKED = tl.constexpr(-1e30)
 
@@ -83,7 +83,8 @@ def attend(output, shift, total, queries, k, v, head, rows, begin, end, kv_len, 
         keys = load_rows(k, head, key, 0, BLOCK_C, HEAD_DIM)
         x = tl.dot(queries, keys.T, input_precision=PRECISION)
         if MODIFIED:  # cap tanh(s / cap) - slope (own key - key); the factors are folded, and powers are of 2
-            bias = slope * (key + columns)[None, :].to(tl.float32) - (slope * (rows + own).to(tl.float32))[:, None]
+            first = slope * (key - own - rows).to(tl.float32)  # small where weights are large
+            bias = (slope * columns.to(tl.float32))[None, :] + first[:, None]
             x = (cap * LOG2_E) * tanh(x * (scale / cap), TYPE == tl.bfloat16) + bias * LOG2_E
         if MASKED_KEYS:
             seen = (key + columns < kv_len)[None, :]
@@ -109,7 +110,7 @@ def attend(output, shift, total, queries, k, v, head, rows, begin, end, kv_len, 
 def attention(q, k, v, o, slopes, scale, cap, q_len, kv_len, HEAD_DIM: tl.constexpr, BLOCK_R: tl.constexpr,
               BLOCK_C: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, MODIFIED: tl.constexpr,
               TYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """Flash attention (Dao 2023, FlashAttention-2): first the blocks of keys that all rows see, then the masked ones."""
+    """Flash attention (Dao 2023, FlashAttention-2): first the blocks of keys that all rows see, then masked ones."""
     tile, head = tl.program_id(0), tl.program_id(1)
     if CAUSAL:
         tile = tl.num_programs(0) - 1 - tile  # the longest first
@@ -215,5 +216,5 @@ def generate(problem, tile):
     parameters += [{"kind": "null"}, {"kind": "null"}]  # scratch memory, which these kernels do without
     return {"cubin": compiled.asm["cubin"], "entry": meta.name, "grid": grid, "threads": 32 * meta.num_warps,
             "threadgroup_bytes": meta.shared, "parameters": parameters,
-            "kv_len_multiple": 16 if work == "softmax" else 16 // (4 if f32 else 2) if work in ("scores", "values") else 1,
+            "kv_len_multiple": {"softmax": 16, "scores": 4 if f32 else 8, "values": 4 if f32 else 8}.get(work, 1),
             "most_kv_len": problem.kv_len if work == "softmax" else 0}

@@ -11,6 +11,7 @@
 #   HALIDE         the version, major * 10000 + minor * 100 + patch, which decides the code as much as this text
 #   BLOCK_R        rows of the output that one call computes
 #   MULTIPLE       the columns of the output are a multiple of this
+#   VECTOR_WIDTH   lanes of a vector
 #   HEAD_DIM, CAUSAL, MODIFIED, LENGTH (an estimate of the keys, for the autoscheduler)
 #   TILE_VECTORS, TILE_ROWS, UNROLL   of tuned: the register tile, and steps of its loop at once
 #
@@ -29,16 +30,16 @@ soft_cap = 30.0  # as generated.h has it
 class Work:
     """What the pipelines share: constants, inputs, and how they are scheduled."""
 
-    def __init__(self, constants, vector):
+    def __init__(self, constants):
         self.constants = constants
-        self.vector = vector  # lanes
+        self.vector = constants["VECTOR_WIDTH"]
         self.q, self.k, self.v, self.input = (hl.ImageParam(f32, 2, name) for name in ("q", "k", "v", "in"))
         self.keys, self.rows, self.first = (hl.Param(hl.Int(32), name) for name in ("keys", "rows", "first"))
         self.scale, self.slope = hl.Param(f32, "scale"), hl.Param(f32, "slope")
         self.reduced_keys = hl.RDom([(0, self.keys)])
         self.plain, self.auto, self.tuned = (constants["SCHEDULE"] == which for which in range(3))
         if self.tuned:
-            self.tile = constants["TILE_VECTORS"] * vector
+            self.tile = constants["TILE_VECTORS"] * self.vector
             self.tile_rows, self.unroll = constants.get("TILE_ROWS"), constants.get("UNROLL")
 
     def key(self, at):
@@ -190,19 +191,18 @@ def halide_attention(w):
 
 
 def target_of(arch, features):
-    """Halide's name for the host, and the lanes of its vectors."""
+    """Halide's name for the host."""
     if "neon" in features:
-        return hl.Target("arm-64-linux-no_runtime-no_asserts-no_bounds_query"), 4
+        return hl.Target("arm-64-linux-no_runtime-no_asserts-no_bounds_query")
     names = ["x86-64-linux", "sse41"]
     if "avx2" in features and "fma" in features:
         names += ["avx", "avx2", "fma", "f16c"]
-    wide = all(name in features for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"))
-    if wide:
+    if all(name in features for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")):
         names += ["avx512", "avx512_skylake"]
     if arch in ("znver1", "znver2", "znver3", "znver4", "znver5"):
         names.append("tune_" + arch)
     names += ["no_runtime", "no_asserts", "no_bounds_query"]
-    return hl.Target("-".join(names)), 16 if wide else 8 if "avx2" in features else 4
+    return hl.Target("-".join(names))
 
 
 def version():
@@ -217,8 +217,8 @@ def main():
     constants = {name: int(value) for name, value in (argument.split("=") for argument in sys.argv[5:])}
     if constants["HALIDE"] != version():
         sys.exit(f"Halide is {version()}, and {constants['HALIDE']} is asked for")
-    target, vector = target_of(arch, features.split(","))
-    work = Work(constants, vector)
+    target = target_of(arch, features.split(","))
+    work = Work(constants)
     out, columns, arguments = globals()[entry](work)
     out.output_buffer().dim(0).set_min(0).set_extent(
         out.output_buffer().dim(0).extent() / constants["MULTIPLE"] * constants["MULTIPLE"]

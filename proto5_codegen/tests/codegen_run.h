@@ -28,7 +28,7 @@ inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, 
 }
 
 /// A launch on these tensors, and the check of what it wrote against what the oracle makes of others, if given.
-inline Check checked(const CodegenCase& config, CodegenTensors tensors, const CodegenTensors* oracle = nullptr,
+inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, const CodegenTensors* oracle = nullptr,
                      PipelineCache& cache = pipelines()) {
   const Plan plan = codegen_plan(config, device().info());
   constexpr uint64_t seed = 1;

@@ -85,7 +85,7 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   };
   const Mutation mutations[] = {
       {WORK_SCORES, "hand", "scores.cpu.cpp", "key + i < keys ?", "key + i < keys - 1 ?"},
-      {WORK_SCORES, "hand", "scores.cpu.cpp", "keys == PANEL", "keys >= PANEL - 1"},
+      {WORK_SCORES, "hand", "scores.cpu.cpp", "c < keys; ++c", "c < keys - 1; ++c"},
       {WORK_SCORES, "hand", "products.h", "3 * g * row_step", "2 * g * row_step"},
       {WORK_VALUES, "hand", "values.cpu.cpp", "product<true>(rows", "product<false>(rows"},
       {WORK_VALUES, "hand", "products.h", "whole ? TILE_ROWS : 1;", "TILE_ROWS;"},
@@ -98,7 +98,7 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
                                        mutation.to);
-    EXPECT_FALSE(test::checked_anew(codegen_case(mutation.work, mutation.generator, 101, 64, true)).ok)
+    EXPECT_FALSE(test::checked_anew(codegen_case(mutation.work, mutation.generator, 191, 64, true)).ok)
         << mutation.file << ": " << mutation.from;
   }
 }

@@ -104,13 +104,34 @@ TEST(CompiledAheadTest, SkipsSayWhy) {
   EXPECT_NE(codegen_plan(one, test::hopper()).unable.find("multiples of"), std::string::npos);
 }
 
+TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
+  Binary binary;
+  binary.registers = 128;
+  Launch launch;
+  launch.threads = 256;
+  const auto room = [&] { return threadgroups_at_once(binary, launch, test::hopper()); };
+  EXPECT_EQ(room(), 2);  // 65536 registers
+  binary.registers = 168;
+  launch.threads = 384;
+  EXPECT_EQ(room(), 1);
+  binary.registers = 32;
+  launch.threads = 128;
+  EXPECT_EQ(room(), 16);  // 64 warps
+  launch.threads = 32;
+  EXPECT_EQ(room(), 32);
+  launch.threadgroup_bytes = 75 << 10;
+  EXPECT_EQ(room(), 3);  // 228 KiB, of which each threadgroup's first KiB is the driver's
+  launch.threadgroup_bytes = 76 << 10;
+  EXPECT_EQ(room(), 2);
+}
+
 // One line that says where and what.
 TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
   const std::string good =
-      R"({"generator": "g", "version": "1", "source_sha256": "x", "source_lines": 1, "kernels": [{"file": "f.cubin",
+      R"({"generator": "g", "version": "1", "source_sha256": "x", "kernels": [{"file": "f.cubin",
           "cubin_sha256": "y", "entry": "e", "problem": {"work": "scores", "dtype": "bf16", "head_dim": 64, "causal": 0},
           "most_kv_len": 0, "kv_len_multiple": 8, "grid": [{"of": ["q_len"], "per": 64}], "threads": 128,
-          "threadgroup_bytes": 0, "tile": {}, "search": {}, "compile_s": 1,
+          "threadgroup_bytes": 0, "tile": {}, "search": {}, "compile_s": 1, "source_lines": 9,
           "parameters": [{"kind": "tensor_map", "tensor": "q", "rows": "q_len", "columns": "head_dim", "box": [64, 64],
                           "swizzle": 128}]}]})";
   ASSERT_EQ(parse_ahead_index(good, "name").kernels.size(), 1u);
