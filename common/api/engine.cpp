@@ -405,9 +405,10 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
 /// Whether the launch of decoding serves it, which shares the keys of few rows out among all units, and whatever their
 /// number with the same launch.
 bool few_rows(const FlashCall& call) {
-  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_lengths = int64_t{1} << 24;
+  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512, most_lengths = int64_t{1} << 24;
   return !modified(call) && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
-         call.q.width % 16 == 0 && call.q.width <= 256 && call.k.tokens >= least_keys &&
+         call.q.width % 16 == 0 &&
+         call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes && call.k.tokens >= least_keys &&
          call.k.tokens * call.q.batch < most_lengths;
 }
 

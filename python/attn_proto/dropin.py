@@ -10,6 +10,7 @@ _lock = threading.Lock()
 _reasons = collections.Counter()
 _depth = 0
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
+_decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
 
 
 def _why_not(query, key, value, mask, dropout, causal, gqa):
@@ -18,8 +19,6 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         return f"device {query.device.type}"
     if dropout > 0:
         return "dropout"
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        return "a gradient is wanted"
     if query.dtype not in _dtypes or key.dtype != query.dtype or value.dtype != query.dtype:
         return f"types {query.dtype}, {key.dtype}, {value.dtype}"
     if query.dim() not in (3, 4) or key.dim() != query.dim() or value.dim() != query.dim():
@@ -37,10 +36,9 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
     for tensor in (query, key, value):
         if tensor.stride(-1) != 1:
             return "a last dimension that is not dense"
-        if tensor.is_cuda:
-            step = 16 // tensor.element_size()
-            if tensor.data_ptr() % 16 or any(s % step for s, n in zip(tensor.stride()[:-1], tensor.shape) if n > 1):
-                return "addresses or strides that are no multiples of 16 bytes"
+        step = 16 // tensor.element_size() if tensor.is_cuda else 1
+        if any(s % step for s, n in zip(tensor.stride()[:-1], tensor.shape) if n > 1):
+            return "strides that are no multiples of 16 bytes"
     if mask is not None:
         if causal:
             return "a mask and is_causal"
@@ -53,10 +51,32 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
     return None
 
 
+def _why_not_now(*tensors):
+    """The same of what may differ from call to call on tensors that are alike."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return "a gradient is wanted"
+    if tensors[0].is_cuda and not torch.compiler.is_compiling() and any(tensor.data_ptr() % 16 for tensor in tensors):
+        return "addresses that are no multiples of 16 bytes"
+    return None
+
+
+def _decide(query, key, value, mask, dropout, causal, gqa):
+    """_why_not(), once for tensors that are alike."""
+    if mask is not None or torch.compiler.is_compiling():
+        return _why_not(query, key, value, mask, dropout, causal, gqa)
+    alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
+             value.shape, value.stride(), value.dtype, value.device, dropout, causal, gqa)
+    if (why := _decided.get(alike, alike)) is alike:
+        why = _why_not(query, key, value, mask, dropout, causal, gqa)
+        if len(_decided) < _most_decided:
+            _decided[alike] = why
+    return why
+
+
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
                                  enable_gqa=False):
     """As torch.nn.functional has it."""
-    why = _why_not(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    why = _why_not_now(query, key, value) or _decide(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if why is not None:
         if not torch.compiler.is_compiling():
             _reasons[why] += 1

