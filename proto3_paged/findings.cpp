@@ -371,24 +371,28 @@ Claim int8_error() {
   return claim;
 }
 
-Claim rate() {
-  return {.hypothesis = {"rate", "Decoding reads a cache of 16 MB and more at 85 % of the rate of a copy, or faster.",
-                         "share of the copy rate in the same rounds, cold", ">=", 85, expectation},
+/// `of`: "copy", or "read", which is what decoding does; `share`: what a record says of it.
+Claim rate(const std::string& id, const std::string& of, std::optional<Estimate> Measurement::* share) {
+  return {.hypothesis = {id,
+                         fmt::format("Decoding reads a cache of 16 MB and more at 85 % of the rate of a {}, or faster.",
+                                     of),
+                         fmt::format("share of the {} rate in the same rounds, cold", of), ">=", 85, expectation},
           .takes =
-              [](const Measurement& result) {
-                return is_plain(result, {}) && result.work->bytes >= 16e6 && result.copy_pct;
+              [share](const Measurement& result) {
+                return is_plain(result, {}) && result.work->bytes >= 16e6 && result.*share;
               },
           .pick = each,
           .compared = false,
-          .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
+          .figure = [share](const Evidence& evidence) { return *(evidence.results.front()->*share); },
           .subject = subject_without({}),
-          .title =
-              "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the copy rate "
-              "({values.batch} x {values.kv_len} tokens, {values.q_heads} query heads on {values.kv_heads})",
+          .title = "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the " + of +
+                   " rate "
+                   "({values.batch} x {values.kv_len} tokens, {values.q_heads} query heads on {values.kv_heads})",
           .content =
               "Decoding with page_size={values.page_size} over {values.batch} x {values.kv_len} tokens, "
               "{values.lengths} lengths, runs at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
-              "{estimate.ci_hi:.1f}) of the rate of a copy that ran in the same rounds, from cold caches.",
+              "{estimate.ci_hi:.1f}) of the rate of a " +
+              of + " that ran in the same rounds, from cold caches.",
           .advice = {"Expect decoding to take as long as reading the cache.",
                      "Look for what beside memory limits decoding here."}};
 }
@@ -519,7 +523,8 @@ std::vector<Claim> paged_claims(const DeviceInfo& device) {
           published_paging("paging_25", "Pages of 16 tokens cost at most 25 %.", "<=", 1.25, expected, cheap),
           published_paging("paging_9", "Pages of 16 tokens cost at most 9 %.", "<=", 1.09,
                            "published study, claim 8: measured on an M4 with 256 to 512 tokens", cheap),
-          rate(),
+          rate("rate", "copy", &Measurement::copy_pct),
+          rate("read_rate", "read", &Measurement::read_pct),
           rule(),
           second_launch(),
           layout(),

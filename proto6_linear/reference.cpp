@@ -114,7 +114,7 @@ struct RunningSums {
 //   the state S        to multiply it by q: an error of one unit of each q_d S_d
 //   f(q), and what a gate makes of it: the same
 //   scores             of tokens of the same chunk, at most 256: one unit of each score times v
-//   f(k) or v          times its decay: one unit of each term
+//   f(k) or v          times its decay: one unit of each term; f(k) and v times its decay, two roundings, sqrt(2) units
 //
 // Errors of different numbers are independent, so they add up as squares, to the roots over_rows (of the sum of
 // (q_d S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). A rounding's
@@ -137,7 +137,7 @@ struct RunningSums {
 // In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size: a chunk of 16 among a million tokens is 16 times that. In
 // bf16 it is 0.03 of the size: a chunk of 64 shows in every row within 60000 tokens behind it.
 struct Errors {
-  double unit, out_unit, f32, decay;
+  double unit, term_unit, out_unit, f32, decay;
 
   Errors(const LinearConfig& config, double length) {
     constexpr double u = 0x1p-24;
@@ -146,6 +146,7 @@ struct Errors {
     const bool exact = config.dtype == DType::f32;
     const double steps = (exact ? 3 * 2 : 1) * (dims + window) / 16 + (exact ? 0 : length / 16);
     unit = of(config.dtype);
+    term_unit = config.feature.name != "identity" && config.gate != GATE_NONE ? std::sqrt(2.0) * unit : unit;
     out_unit = std::max(of(config.out_dtype), u);
     f32 = u * (16 + 2 * std::sqrt(dims) + 2 * std::sqrt(length) + steps);
     decay = config.gate == GATE_NONE ? 0 : 4e-5;
@@ -153,7 +154,7 @@ struct Errors {
 
   double of_sum(double value, double over_rows, double over_keys, double over_terms) const {
     const double size = std::abs(value) + over_rows + over_keys + over_terms;
-    return 2 * unit * (2 * over_rows + over_keys + over_terms) + (f32 + decay) * size;
+    return 2 * (unit * (2 * over_rows + over_keys) + term_unit * over_terms) + (f32 + decay) * size;
   }
 };
 

@@ -1,79 +1,37 @@
 #!/usr/bin/env python3
-"""Decoding over a cache on a GPU, bf16: proto3_paged against FlashAttention-3 and FlashInfer, in turns.
+"""Decoding over a cache on a GPU, bf16: attn::paged_decode and decode_fused against FlashAttention-3 and FlashInfer.
 
-    scripts/peers_paged.py [--device cuda:0] [--program FILE] [--seconds 1] [--out peers_paged.json] [--page]
+    scripts/peers_paged.py [--device cuda:0] [--libraries FOLDER] [--seconds 0.05] [--out peers_paged.json] [--page]
 
 One query for each sequence, over a contiguous cache, over pages of 16, and with a new token that is turned (RoPE) and
-appended to a contiguous cache. All sides take turns, round by round; ratios are taken round by round. Peers are timed
-as scripts/peers_gpu.py does: a CUDA graph fills twice the last-level cache before each launch. Ours is the program
-itself, which times from cold caches in the same way, on values of its own, and checks them against its oracle; the
-peers' answers are compared with each other, but for those with a new token. A peer that is not there, or does not run
-a row, is left out, and one line says why. --page writes the table into docs/peers.md; --from needs neither PyTorch
-nor a GPU.
+appended to a contiguous cache. All sides take turns on the same values; ratios are taken turn by turn, each peer against
+ours of the same kind. All are timed as scripts/peers_gpu.py times its peers: a CUDA graph fills twice the last-level
+cache before each launch. Answers are compared, but for those with a new token. A side that is not there, or does not run
+a row, is left out, and one line says why. --page writes the table into docs/peers.md; --from needs neither PyTorch nor a
+GPU. Ours are PyTorch's operators of this project (docs/extension.md).
 """
 
 import json
-import pathlib
-import subprocess
+import os
 import sys
-import tempfile
 
 import peers_gpu as peers
 
 torch = peers.torch
 PAGE_SIZE = 16
-ROUNDS, LAUNCHES = 3, 15  # rounds of each row, and a peer's launches in a round
 BEGIN, END = "<!-- peers-paged:begin -->\n", "<!-- peers-paged:end -->\n"
 # Sequences, tokens of each, query heads, key/value heads, head_dim.
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
         (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
-# What each peer is measured against: page_size and append of ours.
-OURS = {"contiguous": (0, "none"), "paged": (PAGE_SIZE, "none"), "append": (0, "fused")}
+KINDS = ("contiguous", "paged", "append")  # of cache, and of ours
 SIDES = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
 
 
-def command(program, device, row, seconds, folder):
-    """Of one run of ours, which measures all its kinds of cache."""
-    axes = dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row), q_len=1, causal=1, dtype="bf16",
-                cache_dtype="bf16", page_size=f"0,{PAGE_SIZE}", append="none,fused", page_order="identity",
-                shared_pct=25, cache_layout="nhd", workers=0, reduce="last", lengths="equal", block_c=64,
-                task="decode", cascade=0, alibi=0, soft_cap=0, sinks=0, window_left=-1)
-    return [str(program), "--device", device, "--json", "--quiet", "--budget", str(6 * seconds),
-            "--measurements", str(folder / "measurements.jsonl"), "--out", str(folder / "findings.jsonl"),
-            *(word for name, value in axes.items() for word in ("--axis", f"{name}={value}"))]
+class Ours(peers.Peer):
+    """An operator of this project's."""
 
-
-def cold_seconds(lines):
-    """Median seconds of each kind of cache, and whether all were right, from what a run of ours prints."""
-    records = [json.loads(line) for line in lines if line.startswith("{")]
-    found, right = {}, True
-    for record in records:
-        if "case" not in record:
-            continue
-        kind = next((name for name, (page_size, append) in OURS.items()
-                     if (record["case"]["page_size"], record["case"]["append"]) == (page_size, append)), None)
-        if kind is None:
-            continue
-        times = [t["median_s"] for t in record.get("time") or [] if t["scope"] == "device_cold"]
-        if not times:
-            sys.exit(f"peers_paged: ours, {kind}, has no cold time: {record['status']} {record.get('reason') or ''}")
-        found[kind] = times[0]
-        right = right and bool((record["check"] or {}).get("ok"))
-    if set(found) != set(OURS):
-        sys.exit(f"peers_paged: ours measured {sorted(found)} alone")
-    return found, right
-
-
-def lines_of(command):
-    """What a run of ours prints."""
-    run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if run.returncode not in (0, 1):
-        sys.exit(f"{pathlib.Path(command[0]).name} ended with status {run.returncode}")
-    return run.stdout.splitlines()
-
-
-def ours(*arguments):
-    return cold_seconds(lines_of(command(*arguments)))
+    def __init__(self, function, *tensors, **options):
+        self.run = lambda: function(*tensors, bshd=True, cache_bshd=True, **options)
 
 
 class FlashAttention3(peers.Peer):
@@ -136,11 +94,16 @@ def makers(fa3, row):
     k_pages, v_pages = (x.view(batch * pages, PAGE_SIZE, kv_heads, dim) for x in (k, v))
     lengths = torch.full((batch,), tokens, device="cuda", dtype=torch.int32)
     cosines, sines = angles(tokens, dim)
-    found = {"flashinfer_paged": lambda: FlashInfer(q, k_pages, v_pages, table, PAGE_SIZE)}
+    attn = peers.importlib.import_module("attn_proto")
+    # Those that append write to copies: the others read what was drawn.
+    found = {"ours_contiguous": lambda: Ours(attn.paged_decode, q, k, v, lengths),
+             "ours_paged": lambda: Ours(attn.paged_decode, q, k_pages, v_pages, lengths, table),
+             "ours_append": lambda: Ours(attn.decode_fused, q, new_k, new_v, k.clone(), v.clone(), lengths,
+                                         cosines=cosines.float(), sines=sines.float()),
+             "flashinfer_paged": lambda: FlashInfer(q, k_pages, v_pages, table, PAGE_SIZE)}
     if fa3:
         found["fa3_contiguous"] = lambda: FlashAttention3(fa3, q, k, v, cache_seqlens=lengths)
         found["fa3_paged"] = lambda: FlashAttention3(fa3, q, k_pages, v_pages, cache_seqlens=lengths, page_table=table)
-        # Writes to copies: the others read what was drawn.
         found["fa3_append"] = lambda: FlashAttention3(fa3, q, k.clone(), v.clone(), k=new_k, v=new_v,
                                                       cache_seqlens=lengths - 1, rotary_cos=cosines, rotary_sin=sines,
                                                       rotary_interleaved=False)
@@ -159,48 +122,37 @@ def captured(makers, flush, script="peers_paged"):
         except Exception as error:  # not there, does not build, or does not take the row
             why = [*str(error).splitlines(), type(error).__name__][0]
             print(f"{script}: {name} is left out: {why}", file=sys.stderr, flush=True)
-    return sides
+    return sides or sys.exit(f"{script}: no side is there")
 
 
-def figures(rounds):
+def figures(turns):
     """Microseconds of each side, and each peer's time over that of ours of the same kind."""
-    found = {f"ours_{kind}_us": 1e6 * peers.statistics.median(each[kind] for each in rounds) for kind in OURS}
+    found = {name + "_us": 1e6 * peers.statistics.median(turn[name] for turn in turns) for name in turns[0]}
     for name, kind in SIDES.items():
-        if name in rounds[0]:
-            found[name + "_us"] = 1e6 * peers.statistics.median(each[name] for each in rounds)
-            found[name + "_ratio"] = peers.statistics.median(each[name] / each[kind] for each in rounds)
+        if name in turns[0] and "ours_" + kind in turns[0]:
+            found[name + "_ratio"] = peers.statistics.median(turn[name] / turn["ours_" + kind] for turn in turns)
     return found
 
 
-def measure(options, fa3, flush, row, folder):
+def measure(options, fa3, flush, row):
     sides = captured(makers(fa3, row), flush)
-    answers = [side.output() for name, side in sides.items() if SIDES[name] != "append"]
-    agree, rounds = all(peers.all_agree([answer], answers[0]) for answer in answers), []
-    for turn in range(ROUNDS):
-        times = {}
-        for step in ("ours", *sides) if turn % 2 == 0 else (*reversed(sides), "ours"):
-            if step == "ours":
-                measured, right = ours(options.library, options.device, row, options.seconds, folder)
-                times.update(measured)
-                agree = agree and right
-            else:
-                times[step] = peers.statistics.median(sides[step].seconds() for _ in range(LAUNCHES))
-        rounds.append(times)
-    return {**dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row)), "rounds": len(rounds),
-            "agree": agree, **figures(rounds)}
+    answers = [side.output() for name, side in sides.items() if not name.endswith("append")]
+    turns = peers.take_turns(sides, options.seconds)
+    return {**dict(zip(("batch", "kv_len", "q_heads", "kv_heads", "head_dim"), row)), "turns": len(turns),
+            "agree": peers.all_agree(answers[1:], answers[0]), **figures(turns)}
 
 
 def table(rows, about):
     lines = [f"Measured on {about['device']} with {about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, "
              f"bf16, pages of {PAGE_SIZE}, by `scripts/peers_paged.py`. Microseconds from cold caches, and the medians "
-             "of the ratios round by round.\n\n",
+             "of the ratios turn by turn.\n\n",
              "| sequences x tokens | heads | head_dim | " +
              " | ".join(["ours, contiguous", "ours, paged", "ours, append",
                          *(f"{name.replace('_', ', ')} | theirs / ours" for name in SIDES)]) + " |\n",
              "|---" * (6 + 2 * len(SIDES)) + "|\n"]
     for row in rows:
         cells = [f"{row['batch']} x {row['kv_len']}", f"{row['q_heads']}/{row['kv_heads']}", row["head_dim"],
-                 *(f"{row[f'ours_{kind}_us']:.1f}" for kind in OURS)]
+                 *(f"{row[f'ours_{kind}_us']:.1f}" if f"ours_{kind}_us" in row else "" for kind in KINDS)]
         for name in SIDES:
             cells += [f"{row[name + '_us']:.1f}", f"{row[name + '_ratio']:.3f}"] if name + "_us" in row else ["", ""]
         cells[0] += "" if row["agree"] else " (results differ)"
@@ -215,24 +167,27 @@ def version(package):
         return f"no {package}"
 
 
-def run(script, description, program, about, rows, table, begin, end):
-    """main() of a script whose side of ours is a program. about() says what takes part; rows(options, flush, folder)
-    yields a row after the other."""
-    options = peers.arguments(description, 1, library=peers.ROOT / "build/gpu/bin" / program, option="--program")
+def run(script, description, about, rows, table, begin, end):
+    """main() of a script whose side of ours are operators. about() says what takes part; rows(options, flush) yields a
+    row after the other, which are kept as they come."""
+    options = peers.arguments(description, 0.05, library=peers.ROOT / "build/gpu/bin", option="--libraries")
     if options.source:
         result = json.loads(options.source.read_text())
     elif torch is None or not torch.cuda.is_available():
         sys.exit(f"{script}: needs PyTorch and a GPU")
     else:
+        os.environ["ATTENTION_PROTO_LIBRARIES"] = str(options.library)
+        sys.path.insert(0, str(peers.ROOT / "python"))
         result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0], **about()},
                   "rows": []}
         peers.timed_event()
         flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
-        with tempfile.TemporaryDirectory() as folder:
-            for row in rows(options, flush, pathlib.Path(folder)):
-                result["rows"].append(row)
-                print(json.dumps(row), flush=True)
-                torch.cuda.empty_cache()
+        for row in rows(options, flush):
+            result["rows"].append(row)
+            print(json.dumps(row), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(result, indent=1) + "\n")
+            torch.cuda.empty_cache()
     return peers.finish(options, result, table(result["rows"], result["about"]), begin, end)
 
 
@@ -240,12 +195,12 @@ def main():
     def about():
         return {"fa3": cache_function()[1] or "no FlashAttention-3", "flashinfer": version("flashinfer-python")}
 
-    def rows(options, flush, folder):
+    def rows(options, flush):
         fa3, _ = cache_function()
         for row in ROWS:
-            yield measure(options, fa3, flush, row, folder)
+            yield measure(options, fa3, flush, row)
 
-    return run("peers_paged", __doc__.split("\n")[0], "proto3_paged", about, rows, table, BEGIN, END)
+    return run("peers_paged", __doc__.split("\n")[0], about, rows, table, BEGIN, END)
 
 
 if __name__ == "__main__":

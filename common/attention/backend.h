@@ -26,6 +26,8 @@ struct FlashConfig {
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
   int64_t block_r = 0, block_c = 0;
+  /// The register tile of `tuned` on a cpu, vectors of queries by rows of keys or columns; 0: as suits the host.
+  int64_t tile_vectors = 0, tile_rows = 0;
   /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in that; 0:
   /// they are as `shape` says.
   int64_t page_size = 0, pool_pages = 0;

@@ -39,8 +39,9 @@ struct RegisterTile {
 RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) {
   const bool many = device.vector_registers >= 32;
   int64_t vectors = many && (device.simd_width <= 4 || intel_512(device)) ? 4 : 2;
+  if (config.tile_vectors > 0) vectors = config.tile_vectors;
   while (vectors > 1 && config.block_r % (vectors * device.simd_width) != 0) vectors /= 2;
-  return {vectors, (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
+  return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
 }
 
 // Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart

@@ -56,7 +56,11 @@ struct Clocks {
 /// What stands in a kernel's machine code.
 struct CodeContents {
   std::map<std::string, int> instructions;  // how often each one does; empty where the device does not tell
-  int64_t bytes = -1;                       // of code, without data; -1 where the device does not tell
+  std::map<std::string, int> classes;       // how often one of a class does (instruction_class.h); likewise
+  /// Of the innermost loop with the most multiply-adds: its classes, and "instructions", all that it has. Empty where
+  /// there is none, or the device does not tell.
+  std::map<std::string, int> loop;
+  int64_t bytes = -1;  // of code, without data; -1 where the device does not tell
 };
 
 /// How a kernel is compiled, not to what: the code is the same whatever these say.

@@ -38,6 +38,7 @@ struct CeilingKernels {
   size_t copy_bytes;       // of source and of target, far larger than the caches
   int copy_slices;         // a repetition copies one of them; by its next turn the others have evicted it
   size_t copy_part_bytes;  // of a threadgroup; 0 for as many threadgroups as the arithmetic has
+  size_t read_part_bytes;  // likewise
 };
 
 CeilingKernels cpu_kernels(const DeviceInfo& info) {
@@ -51,7 +52,8 @@ CeilingKernels cpu_kernels(const DeviceInfo& info) {
           .copy_threads = 1,
           .copy_bytes = std::clamp(4 * info.last_level_cache_bytes, 64 * mebibyte, 128 * mebibyte),
           .copy_slices = 8,
-          .copy_part_bytes = 0};
+          .copy_part_bytes = 0,
+          .read_part_bytes = 0};
 }
 
 CeilingKernels cuda_kernels(const DeviceInfo& info) {
@@ -64,12 +66,11 @@ CeilingKernels cuda_kernels(const DeviceInfo& info) {
           .copy_threads = copy_threads,
           .copy_bytes = std::max(32 * info.last_level_cache_bytes, 512 * mebibyte),
           .copy_slices = 1,
-          .copy_part_bytes = copy_threads * 16};
+          .copy_part_bytes = copy_threads * 16,
+          .read_part_bytes = 16 * copy_threads * 16};
 }
 
-CeilingKernels kernels_of(const DeviceInfo& info) {
-  return info.is_cuda() ? cuda_kernels(info) : cpu_kernels(info);
-}
+CeilingKernels kernels_of(const DeviceInfo& info) { return info.is_cuda() ? cuda_kernels(info) : cpu_kernels(info); }
 
 /// `changed`: constants that differ from the file's usual ones.
 const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
@@ -104,32 +105,45 @@ double best_time(Device& device, const std::vector<CommandEncoder>& encoders, do
   return best;
 }
 
-/// A copy cut among threadgroups; see CopyParams.
-struct CopyShape {
+/// A copy or a read cut among threadgroups; see CopyParams and ReadParams.
+struct MemoryShape {
   uint32_t groups;
   size_t part_bytes;
   size_t bytes() const { return groups * part_bytes; }
 };
 
-/// Of about `bytes`.
-CopyShape copy_shape(const DeviceInfo& info, size_t bytes) {
-  if (const size_t part_bytes = kernels_of(info).copy_part_bytes) {
-    return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
-  }
+/// Of about `bytes`, in parts of `part_bytes` where that is not 0.
+MemoryShape memory_shape(const DeviceInfo& info, size_t bytes, size_t part_bytes) {
+  if (part_bytes) return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
   return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};
 }
 
+MemoryShape copy_shape(const DeviceInfo& info, size_t bytes) {
+  return memory_shape(info, bytes, kernels_of(info).copy_part_bytes);
+}
+
 /// Slice number `i` of a copy of large buffers.
-CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const CopyShape& shape, bool non_temporal,
+CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
                            const Buffer& source, const Buffer& target, int i, const CacheFlush* flush = nullptr) {
   const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + i * shape.bytes(); };
   return timed(ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
                kernels_of(device.info()).copy_threads, CopyParams{at(source), at(target), shape.part_bytes}, flush);
 }
 
+size_t read_result_floats(const DeviceInfo& info) {
+  return info.is_cuda() ? copy_threads : static_cast<size_t>(kernels_of(info).lanes);
+}
+
+CommandEncoder encode_read(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
+                           const Buffer& source, const Buffer& result, const CacheFlush& flush) {
+  return timed(ceiling_kernel(device, pipelines, "ceiling_read", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
+               kernels_of(device.info()).copy_threads,
+               ReadParams{source.data(), static_cast<float*>(result.data()), shape.part_bytes}, &flush);
+}
+
 double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
   const CeilingKernels kernels = kernels_of(device.info());
-  const CopyShape shape = copy_shape(device.info(), kernels.copy_bytes / kernels.copy_slices);
+  const MemoryShape shape = copy_shape(device.info(), kernels.copy_bytes / kernels.copy_slices);
   const size_t slice = shape.bytes();
   Buffer source(device, kernels.copy_slices * slice), target(device, kernels.copy_slices * slice);
   double best = 0;
@@ -227,15 +241,21 @@ MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dty
 
 double MatrixCeiling::sample() const { return run_once(device_, encoder_); }
 
-CopyCeiling::CopyCeiling(Device& device, PipelineCache& pipelines, const CacheFlush& flush) : device_(device) {
+MemoryCeiling::MemoryCeiling(Device& device, PipelineCache& pipelines, Access access, const CacheFlush& flush)
+    : device_(device) {
   constexpr int tries = 3;
-  const CopyShape shape = copy_shape(device.info(), kernels_of(device.info()).copy_bytes);
+  const CeilingKernels kernels = kernels_of(device.info());
+  const bool reads = access == Access::read;
+  const MemoryShape shape =
+      memory_shape(device.info(), kernels.copy_bytes, reads ? kernels.read_part_bytes : kernels.copy_part_bytes);
   source_ = Buffer(device, shape.bytes());
-  target_ = Buffer(device, shape.bytes());
-  bytes_ = 2.0 * static_cast<double>(shape.bytes());
+  target_ = Buffer(device, reads ? shape.groups * read_result_floats(device.info()) * sizeof(float) : shape.bytes());
+  bytes_ = (reads ? 1.0 : 2.0) * static_cast<double>(shape.bytes());
   double least = std::numeric_limits<double>::infinity();
   for (const bool non_temporal : {false, true}) {
-    const CommandEncoder encoder = encode_copy(device, pipelines, shape, non_temporal, source_, target_, 0, &flush);
+    const CommandEncoder encoder =
+        reads ? encode_read(device, pipelines, shape, non_temporal, source_, target_, flush)
+              : encode_copy(device, pipelines, shape, non_temporal, source_, target_, 0, &flush);
     for (int i = 0; i < tries; ++i) {
       const double seconds = run_once(device, encoder);
       if (seconds >= least) continue;
@@ -245,7 +265,7 @@ CopyCeiling::CopyCeiling(Device& device, PipelineCache& pipelines, const CacheFl
   }
 }
 
-double CopyCeiling::sample() const { return run_once(device_, encoder_); }
+double MemoryCeiling::sample() const { return run_once(device_, encoder_); }
 
 Ceilings max(const Ceilings& a, const Ceilings& b) {
   return {.copy_gbps = std::max(a.copy_gbps, b.copy_gbps),
@@ -262,7 +282,7 @@ nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"col
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
   constexpr int samples = 5;
   const DeviceInfo& info = device.info();
-  const CopyShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
+  const MemoryShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
   const Buffer source(device, shape.bytes()), target(device, shape.bytes());
   const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy");
   const CopyParams parameters{source.data(), target.data(), shape.part_bytes};

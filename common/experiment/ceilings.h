@@ -48,11 +48,13 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// A copy between large buffers, behind a flush of the caches, as one more subject of interleaved rounds.
-class CopyCeiling {
+/// A copy between large buffers, or a read of one, behind a flush of the caches, as one more subject of interleaved
+/// rounds.
+class MemoryCeiling {
  public:
-  /// The faster of the copies with and without non-temporal loads and stores.
-  CopyCeiling(Device& device, PipelineCache& pipelines, const CacheFlush& flush);
+  enum class Access { copy, read };
+  /// The faster of the kernels with and without non-temporal loads and stores.
+  MemoryCeiling(Device& device, PipelineCache& pipelines, Access access, const CacheFlush& flush);
   /// Seconds of a launch.
   double sample() const;
   /// Read plus written by a launch.

@@ -80,6 +80,8 @@ const std::vector<Measurement>& Experiment::results() const { return state_->res
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
+  if (interrupted()) throw Interrupted{};
+  state_->compile_ahead(cases);
   std::vector<Trial> trials;
   for (const Case& config : cases) {
     if (interrupted()) throw Interrupted{};

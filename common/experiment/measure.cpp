@@ -166,8 +166,11 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     const auto [dtype, length] = ceiling_key(trial);
     matrix.try_emplace({dtype, length}, *device, *pipelines, dtype, measured_ceilings(), std::exp2(2 * length));
   }
-  std::optional<CopyCeiling> copy;
-  if (some_memory_bound) copy.emplace(*device, *pipelines, *cold);
+  std::optional<MemoryCeiling> copy, read;
+  if (some_memory_bound) {
+    copy.emplace(*device, *pipelines, MemoryCeiling::Access::copy, *cold);
+    read.emplace(*device, *pipelines, MemoryCeiling::Access::read, *cold);
+  }
 
   const auto left = static_cast<double>(std::max(cases_left, trials.size()));
   const double share = std::min(most_s, sweep_budget() * static_cast<double>(trials.size()) / left);
@@ -195,16 +198,16 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
         phase_subjects.emplace_back(i, phase_sampler(*device, *trial.problem, judged_cold(trial) ? cold : nullptr));
       }
     }
-    std::vector<Sampler> matrix_samplers, copy_samplers;
+    std::vector<Sampler> matrix_samplers, memory_samplers;
     for (const auto& [key, ceiling] : matrix) matrix_samplers.push_back(sampler_of(ceiling));
-    if (copy) copy_samplers.push_back(sampler_of(*copy));
+    if (some_memory_bound) memory_samplers = {sampler_of(*copy), sampler_of(*read)};
     const Rounds& rounds = host ? host_rounds : sweep_rounds;
     TimingPolicy hot_policy = policy(rounds, share - for_cold - for_phases);
     if (host) hot_policy.warmup = 0;  // it was sampled when it was checked
     progress.begin(fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config)));
     hot = timer.take_turns(hot_subjects, matrix_samplers, hot_policy);
     if (!cold_subjects.empty())
-      cold_measured = timer.take_turns(cold_subjects, copy_samplers, policy(rounds, for_cold));
+      cold_measured = timer.take_turns(cold_subjects, memory_samplers, policy(rounds, for_cold));
     if (phased) phases = timer.take_turns(phase_subjects, {}, policy(rounds, for_phases));
   } catch (const DeviceLost& error) {
     Trial& culprit = trials[timer.running];
@@ -239,9 +242,12 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     if (const Measured* cold_of = found(cold_subjects, cold_measured, i)) {
       timer.add(i, *cold_of, 0, Scope::device_cold);
       if (judged_cold(trial)) {
-        const Measured& turns = cold_measured[cold_subjects.size()];
-        trial.record.copy_pct =
-            pct_of(turns.series.front(), copy->bytes(), cold_of->series.front(), work.bytes, options.seed);
+        const auto share_of = [&](size_t turns, const MemoryCeiling& ceiling) {
+          return pct_of(cold_measured[cold_subjects.size() + turns].series.front(), ceiling.bytes(),
+                        cold_of->series.front(), work.bytes, options.seed);
+        };
+        trial.record.copy_pct = share_of(0, *copy);
+        trial.record.read_pct = share_of(1, *read);
       }
     }
     timer.add(i, *hot_of, host ? 0 : 1, Scope::host);

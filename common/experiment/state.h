@@ -76,6 +76,8 @@ struct Experiment::State {
   std::string label(const Case& config) const;
 
   // verify.cpp
+  /// Compiles what the cases launch, several kernels at once. A kernel that does not compile is left to its case.
+  void compile_ahead(const std::vector<Case>& cases);
   /// A case that may be measured, or nothing: then its record is stored.
   std::optional<Trial> verify(const Case& config);
   Trial new_trial(const Case& config) const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/parallel.h"
 #include "common/experiment/sampling.h"
 #include "common/experiment/state.h"
 
@@ -59,6 +60,24 @@ Trial Experiment::State::new_trial(const Case& config) const {
   trial.record.work = trial.plan.work;
   trial.record.dtype = trial.plan.work.dtype;
   return trial;
+}
+
+void Experiment::State::compile_ahead(const std::vector<Case>& cases) {
+  if (!options.only_verify && sweep_budget() <= 0) return;
+  std::vector<KernelSource> sources;
+  for (const Case& config : cases) {
+    const Plan todo = plan(config);
+    if (todo.host || skip_reason(todo, device->info())) continue;
+    for (const Launch& launch : todo.launches) sources.push_back(launch.source);
+  }
+  if (sources.empty()) return;
+  progress.begin(fmt::format("compiling for {} cases, from {}", cases.size(), label(cases.front())));
+  parallel_for(static_cast<int64_t>(sources.size()), 1, [&](int64_t i, int64_t) {
+    try {
+      pipelines->get(sources[static_cast<size_t>(i)]);
+    } catch (const std::exception&) {
+    }
+  });
 }
 
 std::optional<Trial> Experiment::State::verify(const Case& config) {
@@ -125,7 +144,7 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
   const Binary& binary = pipeline.binary;
   const auto [known, added] = code_contents.try_emplace(binary.code_sha256);
   if (added) known->second = device->contents(binary);
-  const auto& [instructions, code_bytes] = known->second;
+  const auto& [instructions, classes, loop, code_bytes] = known->second;
   return {{"key", binary.key},
           {"source_sha256", binary.source_sha256},
           {"code_sha256", binary.code_sha256},
@@ -133,6 +152,8 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
           {"spill_bytes", binary.spill_bytes >= 0 ? Json(binary.spill_bytes) : Json(nullptr)},
           {"threadgroup_bytes", launch.threadgroup_bytes + static_cast<size_t>(binary.threadgroup_bytes)},
           {"instructions", instructions.empty() ? Json(nullptr) : Json(instructions)},
+          {"classes", classes.empty() ? Json(nullptr) : Json(classes)},
+          {"loop", loop.empty() ? Json(nullptr) : Json(loop)},
           {"code_bytes", code_bytes >= 0 ? Json(code_bytes) : Json(nullptr)},
           {"compile_s", binary.times.total_s()},
           {"cache", pipeline.origin}};

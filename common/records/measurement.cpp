@@ -95,6 +95,11 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
     rate["pct_copy_ci_lo"] = pct->ci_lo;
     rate["pct_copy_ci_hi"] = pct->ci_hi;
   }
+  if (const auto& pct = measurement.read_pct) {
+    rate["pct_read_ceiling"] = pct->value;
+    rate["pct_read_ci_lo"] = pct->ci_lo;
+    rate["pct_read_ci_hi"] = pct->ci_hi;
+  }
   if (const auto& pct = measurement.matrix_pct) {
     rate["pct_matrix_ceiling"] = pct->value;
     rate["pct_matrix_ci_lo"] = pct->ci_lo;
@@ -244,6 +249,7 @@ Measurement measurement_from_json(const Json& json) {
   };
   measurement.matrix_pct = pct("matrix");
   measurement.copy_pct = pct("copy");
+  measurement.read_pct = pct("read");
   measurement.pipeline = json.at("pipeline");
   measurement.clocks = json.at("clocks");
   if (json.contains("values")) measurement.values = json["values"];

@@ -63,6 +63,7 @@ struct Measurement {
   DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
   std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
   std::optional<Estimate> copy_pct;    // of the copy ceiling in the same rounds, cold, where memory is the bound
+  std::optional<Estimate> read_pct;    // likewise of a read
   Json pipeline, clocks;               // null where there is none; of several kernels the first
   std::vector<Phase> phases;           // of a case of several launches; else empty
   Json values;                         // what else the experiment says of the case; null where there is nothing

@@ -174,6 +174,10 @@ std::string source_root() {
   return named && *named ? fs::absolute(named).lexically_normal().string() : ATTN_SOURCE_ROOT;
 }
 
+bool is_program(std::string_view path) { return path.ends_with(".py"); }
+
+bool is_machine_code(std::string_view path) { return path.ends_with(".cubin"); }
+
 std::vector<std::string> kernel_files() {
   std::vector<std::string> paths;
   const fs::path root = source_root();
@@ -182,7 +186,8 @@ std::vector<std::string> kernel_files() {
     const fs::path path = fs::relative(file->path(), root, error);
     const std::string name = path.filename();
     if (file->is_directory() && (name.starts_with('.') || name == "build")) file.disable_recursion_pending();
-    if (path.parent_path().filename() != "kernels" || !(name.ends_with(".cpp") || name.ends_with(".cu"))) continue;
+    const bool text = name.ends_with(".cpp") || name.ends_with(".cu") || is_program(name);
+    if (!(path.parent_path().filename() == "kernels" && text) && !is_machine_code(name)) continue;
     paths.push_back(path.generic_string());
   }
   std::sort(paths.begin(), paths.end());
@@ -273,9 +278,13 @@ void expand(const KernelSource& source, const std::string& path, std::set<std::s
   });
 }
 
+/// Whether a file is no C++, and includes nothing.
+bool is_whole(const std::string& path) { return is_program(path) || is_machine_code(path); }
+
 }  // namespace
 
 std::vector<SourceFile> reached_sources(const KernelSource& source) {
+  if (is_whole(source.path)) return {{source.path, read_source(source, source.path)}};
   std::vector<SourceFile> files;
   std::set<std::string> seen;
   collect(source, source.path, seen, files);
@@ -283,6 +292,7 @@ std::vector<SourceFile> reached_sources(const KernelSource& source) {
 }
 
 std::string expanded_text(const KernelSource& source) {
+  if (is_whole(source.path)) return read_source(source, source.path);
   std::string text;
   std::set<std::string> seen;
   expand(source, source.path, seen, text);

@@ -54,7 +54,8 @@ struct KernelSource {
   FunctionConstants constants = {};
   std::map<std::string, std::string> includes = {};  // text that stands in for the file of an #include "NAME"
   /// Compiled apart, each with its own constants, and linked in: what the kernel declares extern "C" and does not
-  /// define. A fragment's entry is the function that it brings; it has no fragments itself.
+  /// define. A fragment's entry is the function that it brings; it has no fragments itself. A fragment that is linked
+  /// as machine code may be a program (is_program).
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
   /// Those of the constants that the code reads when it runs: globals of the same names, which Device::load() sets. One
@@ -96,7 +97,14 @@ std::string cxx_prologue(const KernelSource& source,
 /// The folder kernels are read from, as an absolute path: $ATTENTION_PROTO_SOURCE, else the tree this was built from.
 std::string source_root();
 
-/// Paths of the kernels under the root: the *.cpp and *.cu of folders that are called `kernels`.
+/// Whether the file is a program that writes machine code, *.py, and no C++.
+bool is_program(std::string_view path);
+
+/// Whether the file is a GPU's machine code, *.cubin, which a compiler elsewhere has made. Device::compile() takes it as
+/// it is; such a source has no constants.
+bool is_machine_code(std::string_view path);
+
+/// Paths of the kernels under the root: the *.cpp, *.cu and *.py of folders that are called `kernels`, and machine code.
 std::vector<std::string> kernel_files();
 
 /// Text of a kernel source or header, from KernelSource::includes, else from the source root. Throws BadInput.
@@ -109,7 +117,8 @@ struct SourceFile {
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
 /// The text with each #include "NAME" replaced by the file's text, the first time, and without comments, blank lines
-/// and #pragma once: all of the text that can change the code, whatever its files are called. Throws BadInput.
+/// and #pragma once: all of the text that can change the code, whatever its files are called. Of a program, and of
+/// machine code, all of it. Throws BadInput.
 std::string expanded_text(const KernelSource& source);
 
 /// Identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's option, the

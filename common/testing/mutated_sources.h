@@ -20,8 +20,9 @@ class MutatedSources {
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {
     namespace fs = std::filesystem;
     const fs::path original = source_root(), copy = root_.path();
-    for (const fs::path folder : {"common/kernel", "common/attention/kernels", "common/paged/kernels",
-                                  "common/linear/kernels", "proto2_stitching/kernels", "proto7_variants/kernels"}) {
+    for (const fs::path folder :
+         {"common/kernel", "common/attention/kernels", "common/paged/kernels", "common/linear/kernels",
+          "proto2_stitching/kernels", "proto5_codegen/kernels", "proto7_variants/kernels"}) {
       fs::create_directories(copy / folder);
       fs::copy(original / folder, copy / folder, fs::copy_options::recursive);
     }

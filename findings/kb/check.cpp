@@ -161,8 +161,9 @@ void check_pipeline(const Fields& pipeline) {
   if (pipeline.has("code_bytes")) pipeline.count("code_bytes", 0, true);
   pipeline.number("compile_s", 0);
   pipeline.one_of("cache", {"compiled", "disk", "archive"});
-  if (pipeline.has("instructions")) {
-    pipeline.object("instructions", true, [](const Fields& instructions) {
+  for (const char* counts : {"instructions", "classes", "loop"}) {
+    if (!pipeline.has(counts)) continue;
+    pipeline.object(counts, true, [](const Fields& instructions) {
       for (const auto& item : instructions.json().items()) instructions.count(item.key().c_str(), 1);
     });
   }
@@ -206,7 +207,8 @@ void check_measurement(const Fields& record) {
     rate.number("gbps", 0);
     rate.number("pct_matrix_ceiling", 0, infinity, true);
     rate.number("pct_copy_ceiling", 0, infinity, true);
-    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi", "pct_copy_ci_lo", "pct_copy_ci_hi"}) {
+    for (const char* key : {"pct_matrix_ci_lo", "pct_matrix_ci_hi", "pct_copy_ci_lo", "pct_copy_ci_hi",
+                            "pct_read_ceiling", "pct_read_ci_lo", "pct_read_ci_hi"}) {
       if (rate.has(key)) rate.number(key, 0, infinity, true);
     }
     for (const char* key : {"gbps_ci_lo", "gbps_ci_hi"}) {

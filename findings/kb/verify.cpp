@@ -154,7 +154,8 @@ bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
   }
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];
   return std::any_of(kernels.begin(), kernels.end(), [&](const SourceFile& file) {
-    if (file.text.find(part.entry + "(") == file.text.npos) return false;
+    const std::string defined = part.entry + (is_machine_code(file.path) ? "" : "(");
+    if (file.text.find(defined) == file.text.npos) return false;
     part.path = file.path;
     return name_files_from(at + 1, source, sha256, kernels);
   });

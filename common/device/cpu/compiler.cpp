@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/base/stopwatch.h"
+#include "common/device/cpu/generator.h"
 #include "common/device/cpu/objects.h"
 
 namespace attn {
@@ -35,7 +36,16 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
   llvm::LLVMContext context;
   std::vector<std::unique_ptr<llvm::Module>> modules;
   modules.push_back(front_end_.parse(source, context));
-  for (const KernelSource& fragment : source.fragments) modules.push_back(front_end_.parse(fragment, context));
+  std::vector<std::string> objects;
+  for (const KernelSource& fragment : source.fragments) {
+    if (!is_program(fragment.path)) {
+      modules.push_back(front_end_.parse(fragment, context));
+    } else if (source.linking == Linking::after_code_generation) {
+      objects.push_back(generated_object(fragment, target_));
+    } else {
+      throw CompileError(binary.key, fragment.path + " writes machine code, which is linked after code generation");
+    }
+  }
   binary.times.front_end_s = stopwatch.lap();
   std::string errors;
   collect_errors(context, errors);
@@ -43,7 +53,6 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
     throw CompileError(binary.key, "the fragments do not link:\n" + errors);
   }
   const std::shared_ptr<llvm::TargetMachine> machine = machines_.take();
-  std::vector<std::string> objects;
   for (const auto& module : modules) {
     optimize(*module, *machine);
     binary.times.optimizer_s += stopwatch.lap();

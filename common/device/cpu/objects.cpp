@@ -5,6 +5,7 @@
 #include <llvm/MC/MCDisassembler/MCDisassembler.h>
 #include <llvm/MC/MCInst.h>
 #include <llvm/MC/MCInstPrinter.h>
+#include <llvm/MC/MCInstrAnalysis.h>
 #include <llvm/MC/MCInstrInfo.h>
 #include <llvm/MC/MCRegisterInfo.h>
 #include <llvm/MC/MCSubtargetInfo.h>
@@ -16,9 +17,13 @@
 #include <llvm/Target/TargetMachine.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "common/base/error.h"
+#include "common/device/instruction_class.h"
 
 namespace attn {
 
@@ -48,6 +53,39 @@ std::vector<std::string> unpack(const std::string& code) {
   return objects;
 }
 
+namespace {
+
+constexpr const char* multiply_add = "multiply_add";
+
+/// An instruction, by its place in a section.
+struct Placed {
+  uint64_t at;
+  std::vector<std::string> classes;
+  std::optional<uint64_t> target = {};  // of a branch
+};
+
+/// Of the loops without another one within, that with the most multiply-adds: what CodeContents::loop has.
+std::map<std::string, int> busiest_loop(const std::vector<Placed>& code) {
+  std::map<std::string, int> busiest;
+  std::optional<size_t> last_end;  // of the loop that ended last, as an index
+  for (size_t end = 0; end < code.size(); ++end) {
+    const std::optional<uint64_t> target = code[end].target;
+    if (!target || *target > code[end].at) continue;
+    const auto begin = static_cast<size_t>(std::ranges::lower_bound(code, *target, {}, &Placed::at) - code.begin());
+    const bool innermost = !last_end || *last_end < begin;
+    last_end = end;
+    if (!innermost) continue;
+    std::map<std::string, int> loop = {{"instructions", static_cast<int>(end + 1 - begin)}};
+    for (size_t i = begin; i <= end; ++i) {
+      for (const std::string& one : code[i].classes) ++loop[one];
+    }
+    if (loop[multiply_add] > busiest[multiply_add]) busiest = std::move(loop);
+  }
+  return busiest;
+}
+
+}  // namespace
+
 CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& machine) {
   const llvm::MCInstrInfo& names = *machine.getMCInstrInfo();
   const llvm::Triple& triple = machine.getTargetTriple();
@@ -57,6 +95,7 @@ CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& ma
   const std::unique_ptr<llvm::MCInstPrinter> printer(
       machine.getTarget().createMCInstPrinter(triple, machine.getMCAsmInfo()->getAssemblerDialect(),
                                               *machine.getMCAsmInfo(), names, *machine.getMCRegisterInfo()));
+  const std::unique_ptr<llvm::MCInstrAnalysis> branches(machine.getTarget().createMCInstrAnalysis(&names));
   CodeContents found;
   if (!disassembler || !printer) return found;
   found.bytes = 0;
@@ -69,6 +108,7 @@ CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& ma
       if (!text) throw CompileError("no object file: " + llvm::toString(text.takeError()));
       const llvm::ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t*>(text->data()), text->size());
       found.bytes += static_cast<int64_t>(bytes.size());
+      std::vector<Placed> placed;
       for (uint64_t at = 0, size = 0; at < bytes.size(); at += std::max<uint64_t>(size, 1)) {
         llvm::MCInst instruction;
         if (disassembler->getInstruction(instruction, size, bytes.slice(at), at, llvm::nulls()) !=
@@ -82,9 +122,21 @@ CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& ma
 #endif
         // Behind a tabulator comes what belongs to the operands: "callq\t*".
         if (name) ++found.instructions[llvm::StringRef(name).split('\t').first.str()];
+        if (!triple.isX86()) continue;
+        std::string printed;
+        llvm::raw_string_ostream stream(printed);
+        printer->printInst(&instruction, at, "", *machine.getMCSubtargetInfo(), stream);
+        placed.push_back({at, x86_classes(stream.str())});
+        for (const std::string& one : placed.back().classes) ++found.classes[one];
+        uint64_t target = 0;
+        if (branches->isBranch(instruction) && branches->evaluateBranch(instruction, at, size, target)) {
+          placed.back().target = target;
+        }
       }
+      if (auto loop = busiest_loop(placed); loop[multiply_add] > found.loop[multiply_add]) found.loop = std::move(loop);
     }
   }
+  if (found.loop[multiply_add] == 0) found.loop.clear();
   return found;
 }
 

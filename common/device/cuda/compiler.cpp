@@ -51,6 +51,14 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
   binary.key = source.key();
   binary.source_sha256 = source_sha256(source);
   binary.run_time = source.run_time_values();
+  if (is_machine_code(source.path)) {
+    binary.code = read_source(source, source.path);
+    if (!read_resources(binary.code, source.entry, binary)) {
+      throw CompileError(binary.key, fmt::format("{} is no cubin with a kernel {}", source.path, source.entry));
+    }
+    binary.code_sha256 = sha256(machine_code(binary.code));
+    return binary;
+  }
   const Stopwatch stopwatch;
   const auto translated = [&](const KernelSource& part, NvrtcOutput output) {
     return translate(*nvrtc_, part, options_, output,

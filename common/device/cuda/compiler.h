@@ -27,7 +27,7 @@ class CudaCompiler {
   bool has_precompiled_headers() const { return has_precompiled_headers_; }
   bool has_phase_trace() const { return has_phase_trace_; }
 
-  /// Throws CompileError, BadInput for a source that is not there, DeviceMissing for one with fragments where there is
+  /// Machine code is taken as it is; its times are zero. Throws CompileError, BadInput for a source that is not there, DeviceMissing for one with fragments where there is
   /// no nvJitLink.
   Binary compile(const KernelSource& source, const CompileOptions& options = {}) const;
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/device/cuda/scratch.h"
+#include "common/device/instruction_class.h"
 
 namespace attn {
 
@@ -19,6 +20,8 @@ namespace {
 
 struct Section {
   std::string name, content;
+  size_t bytes = 0;     // also of a section without content, which takes memory only when it runs
+  uint32_t kernel = 0;  // of code: its number among the symbols
 };
 
 std::vector<Section> sections_of(const std::string& cubin) {
@@ -36,7 +39,10 @@ std::vector<Section> sections_of(const std::string& cubin) {
   for (size_t i = 0; i < header.e_shnum; ++i) {
     const Elf64_Shdr found = section(i);
     sections.push_back({cubin.c_str() + std::min(names.sh_offset + found.sh_name, cubin.size()),
-                        cubin.substr(std::min(found.sh_offset, cubin.size()), found.sh_size)});
+                        found.sh_type == SHT_NOBITS
+                            ? std::string()
+                            : cubin.substr(std::min(found.sh_offset, cubin.size()), found.sh_size),
+                        found.sh_size, found.sh_info & 0xffffff});
   }
   return sections;
 }
@@ -54,9 +60,9 @@ std::string output_of(const std::string& command) {
 // The sections whose names begin with one of these, with their names.
 std::string joined(const std::string& cubin, std::initializer_list<std::string_view> beginnings) {
   std::string code;
-  for (const auto& [name, content] : sections_of(cubin)) {
-    const auto begins = [&name = name](std::string_view beginning) { return name.starts_with(beginning); };
-    if (std::any_of(beginnings.begin(), beginnings.end(), begins)) code += name + '\n' + content;
+  for (const Section& section : sections_of(cubin)) {
+    const auto begins = [&](std::string_view beginning) { return section.name.starts_with(beginning); };
+    if (std::any_of(beginnings.begin(), beginnings.end(), begins)) code += section.name + '\n' + section.content;
   }
   return code;
 }
@@ -67,11 +73,40 @@ std::string machine_code(const std::string& cubin) { return joined(cubin, {".tex
 
 std::string instructions_of(const std::string& cubin) { return joined(cubin, {".text"}); }
 
+bool read_resources(const std::string& cubin, const std::string& entry, Binary& binary) {
+  if (!cubin.starts_with(ELFMAG)) return false;
+  constexpr size_t reserved = 1024;  // by the driver, of each threadgroup's memory
+  const std::vector<Section> sections = sections_of(cubin);
+  const auto named = [&](const std::string& name) {
+    return std::find_if(sections.begin(), sections.end(), [&](const Section& one) { return one.name == name; });
+  };
+  const auto code = named(".text." + entry), info = named(".nv.info"), memory = named(".nv.shared." + entry);
+  if (code == sections.end() || info == sections.end()) return false;
+  binary.threadgroup_bytes =
+      memory == sections.end() ? 0 : static_cast<int64_t>(memory->bytes - std::min(memory->bytes, reserved));
+  // Each attribute: how its value is kept, its number, the value's bytes, the value; here of a kernel and a number.
+  struct Attribute {
+    uint8_t format, number;
+    uint16_t bytes;
+    uint32_t kernel, value;
+  };
+  constexpr uint8_t sized = 4, frame_bytes = 0x11, registers = 0x2f;
+  for (size_t at = 0; at + sizeof(Attribute) <= info->content.size();) {
+    Attribute found{};
+    std::memcpy(&found, info->content.data() + at, sizeof found);
+    at += 4 + (found.format == sized ? found.bytes : 0);
+    if (found.format != sized || found.bytes != 8 || found.kernel != code->kernel) continue;
+    if (found.number == registers) binary.registers = static_cast<int>(found.value);
+    if (found.number == frame_bytes) binary.spill_bytes = found.value;
+  }
+  return true;
+}
+
 CodeContents cuda_contents(const Binary& binary) {
   CodeContents found;
   found.bytes = 0;
-  for (const auto& [name, content] : sections_of(binary.code)) {
-    if (name.starts_with(".text")) found.bytes += static_cast<int64_t>(content.size());
+  for (const Section& section : sections_of(binary.code)) {
+    if (section.name.starts_with(".text")) found.bytes += static_cast<int64_t>(section.bytes);
   }
   const auto folder = scratch_folder();
   if (!folder) return found;
@@ -86,6 +121,7 @@ CodeContents cuda_contents(const Binary& binary) {
     std::string word;
     words >> word;
     if (word.starts_with('@')) words >> word;
+    for (const std::string& one : sass_classes(word.substr(0, word.find(';')))) ++found.classes[one];
     if (word = word.substr(0, word.find_first_of(".;")); !word.empty()) ++found.instructions[word];
   }
   return found;

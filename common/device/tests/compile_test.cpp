@@ -1,4 +1,5 @@
 // From kernel source to machine code: function constants, errors with the kernel's own lines, headers and their hashes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -260,6 +261,55 @@ TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   };
   EXPECT_EQ(calls(Linking::before_optimizer), 0);
   EXPECT_EQ(calls(Linking::after_code_generation), 1);
+}
+
+// A program that writes an object file stands where a source would; what it is told, and its text, belong to the hash.
+TEST_F(CompileTest, AFragmentMayBeAProgram) {
+  const std::string object =
+      device_->compile(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }")).code;
+  std::string hex;
+  for (const char byte : object) hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  const auto program = [&](const std::string& text) {
+    KernelSource fragment{.path = "test/part.py", .entry = "part", .constants = {{"N", 7}}};
+    fragment.includes = {{fragment.path, text}};
+    return with_fragment(fragment, Linking::after_code_generation);
+  };
+  const std::string writes =
+      "import sys  # // no comment of C++\n"
+      "assert sys.argv[2] == 'part' and sys.argv[5:] == ['N=7'], sys.argv\n"
+      "open(sys.argv[1], 'wb').write(bytes.fromhex('" +
+      hex + "'))\n";
+  const KernelSource source = program(writes);
+  EXPECT_EQ(value_of(source),
+            value_of(with_fragment(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }"),
+                                   Linking::after_code_generation)));
+  EXPECT_NE(source_sha256(source), source_sha256(program(writes + "#")));
+  KernelSource other = source;
+  other.fragments.front().constants["N"] = 8;
+  EXPECT_NE(source_sha256(source), source_sha256(other));
+
+  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "what the program says";
+  EXPECT_TRUE(contains(error_of(program("import sys; sys.exit('no such work')")), "no such work"));
+  EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "it writes nothing";
+  KernelSource early = source;
+  early.linking = Linking::before_optimizer;
+  EXPECT_TRUE(contains(error_of(early), "after code generation"));
+}
+
+TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
+  if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add instructions of their own";
+  if (!device_->info().has("avx2")) GTEST_SKIP() << "counts are of x86";
+  KernelSource source = kernel_text(
+      "extern \"C\" void run(float* const* data, const Threadgroup*) {\n"
+      "  float* x = *data; float sum = 0;\n"
+      "  for (int i = 0; i < 1000; ++i) sum += x[i] * x[i + 1];\n"
+      "  for (int i = 0; i < 1000; ++i) x[i] = sum;\n"
+      "}");
+  const CodeContents contents = device_->contents(device_->compile(source));
+  EXPECT_EQ(contents.loop.at("multiply_add"), contents.classes.at("multiply_add"));
+  EXPECT_EQ(contents.loop.at("branch"), 1);
+  EXPECT_GE(contents.loop.at("instructions"), 4);
+  EXPECT_FALSE(contents.loop.contains("store_4")) << "of the other loop";
 }
 
 TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {

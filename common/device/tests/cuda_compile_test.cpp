@@ -196,7 +196,7 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
 }
 
 TEST_F(CudaCompileTest, CountsInstructions) {
-  const auto [counts, bytes] = cuda_contents(compiler_->compile(stores("sqrtf(*result)")));
+  const auto [counts, classes, loop, bytes] = cuda_contents(compiler_->compile(stores("sqrtf(*result)")));
   EXPECT_GT(bytes, 0);
   EXPECT_EQ(bytes % 16, 0);
   if (counts.empty()) GTEST_SKIP() << "no disassembler (nvdisasm) here";

@@ -1,4 +1,4 @@
-// What a host thread reaches at most: a copy, and multiply-adds that touch nothing but registers.
+// What a host thread reaches at most: a copy, a read, and multiply-adds that touch nothing but registers.
 //
 // Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains; more than latency times pipes),
 // NON_TEMPORAL (copy past the caches). Launch: one threadgroup per part of the work, no threadgroup memory.
@@ -35,6 +35,22 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
   }
   // Non-temporal stores are in memory only after a fence.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group) {
+  constexpr int unroll = 8;  // sums, so that no load waits for an addition
+  constexpr unsigned long long step = unroll * VECTOR_WIDTH;
+  const unsigned long long count = params->part_bytes / sizeof(float);
+  const float* source = static_cast<const float*>(params->source) + group->index[0] * count;
+  Lanes sums[unroll] = {};
+  unsigned long long i = 0;
+  for (; i + step <= count; i += step) {
+    UNROLL for (int j = 0; j < unroll; ++j) sums[j] += load<Lanes>(source + i + j * VECTOR_WIDTH);
+  }
+  for (; i < count; i += VECTOR_WIDTH) sums[0] += load<Lanes>(source + i);
+  Lanes total = {};
+  UNROLL for (int j = 0; j < unroll; ++j) total += sums[j];
+  store(params->result + group->index[0] * VECTOR_WIDTH, total);
 }
 
 // 2 * VECTOR_WIDTH * ACCUMULATORS flops an iteration.

@@ -1,11 +1,12 @@
-// What a GPU reaches at most: a copy, multiply-adds in registers, and matrix products of operands that stay where the
-// matrix units read them.
+// What a GPU reaches at most: a copy, a read, multiply-adds in registers, and matrix products of operands that stay
+// where the matrix units read them.
 //
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
 // latency over the warps that take turns), IN_TYPE (of the matrices; F32 stands for tf32). Launch: ceiling_threads
-// threads per threadgroup (ceiling_copy: copy_threads), no threadgroup memory.
+// threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
+// Checked: ceiling_read[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
 // Checked: ceiling_fma[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=0] without spills
 // Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=0,NON_TEMPORAL=0] without spills
 // Checked: ceiling_mma[ACCUMULATORS=8,IN_TYPE=1,NON_TEMPORAL=0] without spills
@@ -41,6 +42,18 @@ extern "C" __global__ void __launch_bounds__(copy_threads) ceiling_copy(const Co
       target[i] = source[i];
     }
   }
+}
+
+extern "C" __global__ void __launch_bounds__(copy_threads) ceiling_read(const ReadParams p) {
+  const u64 count = p.part_bytes / sizeof(float4);
+  const float4* source = static_cast<const float4*>(p.source) + blockIdx.x * count;
+  float sum = 0;
+#pragma unroll 8
+  for (u64 i = threadIdx.x; i < count; i += copy_threads) {
+    const float4 values = NON_TEMPORAL ? __ldcs(source + i) : source[i];
+    sum += values.x + values.y + values.z + values.w;
+  }
+  p.result[blockIdx.x * u64{copy_threads} + threadIdx.x] = sum;
 }
 
 // 2 * ceiling_threads * ACCUMULATORS flops an iteration.

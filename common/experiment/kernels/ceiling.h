@@ -8,6 +8,14 @@ struct CopyParams {
   unsigned long long part_bytes;
 };
 
+/// Each threadgroup reads one contiguous part, a multiple of 256 bytes. `result` takes a float of each thread (cuda) or
+/// lane (cpu), so that no load can be left out.
+struct ReadParams {
+  const void* source;
+  float* result;
+  unsigned long long part_bytes;
+};
+
 /// `result` takes one float per lane, so that the arithmetic cannot be left out. The operands come at run time, so that
 /// it cannot be done at compile time either: sums become sum * factor + addend, with |factor| < 1 for finite ones.
 struct ArithmeticParams {

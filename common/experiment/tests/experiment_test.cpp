@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double fma_tflops = 0.5, copy_rate_gbps = 20;
+constexpr double fma_tflops = 0.5, copy_rate_gbps = 20, read_rate_gbps = 40;
 
 /// What the fake world does; every test starts with a fresh one.
 struct World {
@@ -86,7 +86,7 @@ class FakeDevice : public Device {
     return binary;
   }
   std::string compiler_identity() const override { return "fake"; }
-  CodeContents contents(const Binary&) const override { return {{{"nop", 3}}, 4096}; }
+  CodeContents contents(const Binary&) const override { return {.instructions = {{"nop", 3}}, .bytes = 4096}; }
   std::unique_ptr<Kernel> load(const Binary&, const std::string& entry) override {
     return std::make_unique<FakeKernel>(entry);
   }
@@ -124,6 +124,11 @@ class FakeDevice : public Device {
       CopyParams params;
       std::memcpy(&params, dispatch.parameters.data(), sizeof params);
       return 2.0 * static_cast<double>(params.part_bytes * dispatch.grid.count()) / (copy_rate_gbps * 1e9);
+    }
+    if (entry == "ceiling_read") {
+      ReadParams params;
+      std::memcpy(&params, dispatch.parameters.data(), sizeof params);
+      return static_cast<double>(params.part_bytes * dispatch.grid.count()) / (read_rate_gbps * 1e9);
     }
     if (entry == "ceiling_fma") {
       ArithmeticParams params;
@@ -618,6 +623,8 @@ TEST_F(ExperimentTest, WhatMemoryLimitsIsMeasuredColdInEveryProfile) {
   // The flush makes the fake copy take twice the time, too.
   EXPECT_NEAR(rate["pct_copy_ceiling"].get<double>(), 80, 2);
   EXPECT_LE(rate["pct_copy_ci_lo"], rate["pct_copy_ceiling"]);
+  EXPECT_NEAR(rate["pct_read_ceiling"].get<double>(), 40, 1);
+  EXPECT_LE(rate["pct_read_ci_lo"], rate["pct_read_ceiling"]);
   ASSERT_EQ(findings().size(), 1u);
   EXPECT_EQ(findings()[0]["data"]["compare"]["time"][0]["scope"], "device_cold");
 }

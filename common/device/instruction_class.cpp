@@ -1,0 +1,66 @@
+#include "common/device/instruction_class.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace attn {
+namespace {
+
+bool begins(std::string_view text, std::initializer_list<std::string_view> beginnings) {
+  return std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view one) { return text.starts_with(one); });
+}
+bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+int bytes_of_operand(std::string_view name, std::string_view operands) {
+  const bool scalar = name.ends_with("ss") || has(operands, "{1to") || has(name, "broadcastss");
+  if (scalar) return 4;
+  if (name.ends_with("sd") || has(name, "broadcastsd")) return 8;
+  if (has(operands, "%zmm")) return 64;
+  if (has(operands, "%ymm")) return 32;
+  if (has(operands, "%xmm")) return 16;
+  return name.ends_with('q') ? 8 : name.ends_with('w') ? 2 : name.ends_with('b') ? 1 : 4;
+}
+
+}  // namespace
+
+std::vector<std::string> x86_classes(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  const std::string_view name = text.substr(0, text.find_first_of(" \t"));
+  const std::string_view operands = text.substr(name.size());
+  std::vector<std::string> classes;
+  if (begins(name, {"vfmadd", "vfmsub", "vfnmadd", "vfnmsub", "vdpbf16"})) classes.emplace_back("multiply_add");
+  if (begins(name, {"tdp"})) classes.emplace_back("matrix");
+  if (begins(name, {"call"})) classes.emplace_back("call");
+  if (begins(name, {"j"})) classes.emplace_back("branch");
+  const bool touches = has(operands, "(") && !begins(name, {"lea", "nop", "prefetch", "call", "j"});
+  if (!touches) return classes;
+  // The destination stands last; behind its closing parenthesis comes no register, but perhaps a mask.
+  const bool last = operands.substr(operands.rfind(')')).find(", %") == operands.npos;
+  const bool reads = begins(name, {"cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "push"});
+  classes.push_back(fmt::format("{}_{}", last && !reads ? "store" : "load", bytes_of_operand(name, operands)));
+  return classes;
+}
+
+std::vector<std::string> sass_classes(std::string_view name) {
+  const int bytes = has(name, ".128")                        ? 16
+                    : has(name, ".64")                       ? 8
+                    : has(name, ".U16") || has(name, ".S16") ? 2
+                    : has(name, ".U8") || has(name, ".S8")   ? 1
+                                                             : 4;
+  if (begins(name, {"HGMMA", "HMMA", "IGMMA", "QGMMA", "BGMMA", "IMMA", "DMMA"})) return {"matrix"};
+  if (begins(name, {"FFMA", "HFMA2", "DFMA"})) return {"multiply_add"};
+  if (begins(name, {"MUFU.EX2"})) return {"exponential"};
+  if (begins(name, {"UTMALDG"})) return {"load_tile"};
+  if (begins(name, {"UTMASTG"})) return {"store_tile"};
+  if (begins(name, {"LDSM"})) return {"load_16"};
+  if (begins(name, {"STSM"})) return {"store_16"};
+  if (begins(name, {"LDG", "LDS", "LDL", "LD."})) return {fmt::format("load_{}", bytes)};
+  if (begins(name, {"STG", "STS", "STL", "ST."})) return {fmt::format("store_{}", bytes)};
+  if (begins(name, {"CALL"})) return {"call"};
+  if (begins(name, {"BRA", "BRX", "JMP"})) return {"branch"};
+  return {};
+}
+
+}  // namespace attn

@@ -1,0 +1,50 @@
+// What an instruction is for, from its text.
+#include "common/device/instruction_class.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace attn {
+namespace {
+
+using Classes = std::vector<std::string>;
+
+TEST(InstructionClass, OfX86) {
+  EXPECT_EQ(x86_classes("\tvfmadd231ps\t%zmm1, %zmm2, %zmm3"), Classes{"multiply_add"});
+  EXPECT_EQ(x86_classes("\tvfmadd231ps\t(%rcx,%r11,4), %zmm2, %zmm1"), (Classes{"multiply_add", "load_64"}));
+  EXPECT_EQ(x86_classes("\tvfmadd231ps\t(%rax){1to16}, %zmm1, %zmm2"), (Classes{"multiply_add", "load_4"}));
+  EXPECT_EQ(x86_classes("\tvmovups\t0x40(%r8), %zmm25"), Classes{"load_64"});
+  EXPECT_EQ(x86_classes("\tvmovups\t%ymm0, (%rdi,%rax,4)"), Classes{"store_32"});
+  EXPECT_EQ(x86_classes("\tvmovups\t%zmm0, (%rdi) {%k1}"), Classes{"store_64"});
+  EXPECT_EQ(x86_classes("\tvmovaps\t(%rdi), %xmm3"), Classes{"load_16"});
+  EXPECT_EQ(x86_classes("\tvbroadcastss\t-4(%r13,%rsi), %zmm26"), Classes{"load_4"});
+  EXPECT_EQ(x86_classes("\tmovq\t%rax, 0x20(%rsp)"), Classes{"store_8"});
+  EXPECT_EQ(x86_classes("\tcmpq\t$64, (%rsp)"), Classes{"load_8"});
+  EXPECT_EQ(x86_classes("\tleaq\t(%r8,%r9,4), %r14"), Classes{});
+  EXPECT_EQ(x86_classes("\tprefetcht1\t(%rcx)"), Classes{});
+  EXPECT_EQ(x86_classes("\tcallq\t0"), Classes{"call"});
+  EXPECT_EQ(x86_classes("\tjne\t-0x10"), Classes{"branch"});
+  EXPECT_EQ(x86_classes("\ttdpbf16ps\t%tmm2, %tmm1, %tmm0"), Classes{"matrix"});
+  EXPECT_EQ(x86_classes("\tvaddps\t%zmm0, %zmm1, %zmm2"), Classes{});
+}
+
+TEST(InstructionClass, OfSass) {
+  EXPECT_EQ(sass_classes("HGMMA.64x128x16.F32.BF16"), Classes{"matrix"});
+  EXPECT_EQ(sass_classes("HMMA.16816.F32.BF16"), Classes{"matrix"});
+  EXPECT_EQ(sass_classes("FFMA"), Classes{"multiply_add"});
+  EXPECT_EQ(sass_classes("MUFU.EX2"), Classes{"exponential"});
+  EXPECT_EQ(sass_classes("MUFU.RCP"), Classes{});
+  EXPECT_EQ(sass_classes("LDG.E.128"), Classes{"load_16"});
+  EXPECT_EQ(sass_classes("LDS"), Classes{"load_4"});
+  EXPECT_EQ(sass_classes("STS.64"), Classes{"store_8"});
+  EXPECT_EQ(sass_classes("STG.E.U8"), Classes{"store_1"});
+  EXPECT_EQ(sass_classes("UTMALDG.4D"), Classes{"load_tile"});
+  EXPECT_EQ(sass_classes("CALL.REL.NOINC"), Classes{"call"});
+  EXPECT_EQ(sass_classes("BRA"), Classes{"branch"});
+  EXPECT_EQ(sass_classes("IADD3"), Classes{});
+}
+
+}  // namespace
+}  // namespace attn

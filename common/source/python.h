@@ -1,0 +1,16 @@
+// The Python that runs programs which generate code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace attn {
+
+/// $ATTENTION_PROTO_PYTHON, else that of .venv under the source root, where scripts/venv puts packages, else python3.
+std::string python();
+
+/// The version of a Python package, major * 10000 + minor * 100 + patch; 0 where it is not there. Asked for once in a
+/// process.
+int64_t python_package(const std::string& name);
+
+}  // namespace attn

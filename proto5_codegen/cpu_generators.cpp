@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/attention/launch.h"
+#include "common/source/python.h"
+#include "proto5_codegen/generators.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t values_keys = 64;    // whose values stay in the first cache
+constexpr int64_t product_rows = 128;  // of a threadgroup of scores or values
+constexpr int64_t softmax_rows = 16;
+constexpr int64_t halide_rows = 64;      // of a threadgroup where a schedule does not say another number
+constexpr int64_t expected_keys = 1024;  // what the autoscheduler is told
+constexpr int64_t whole_tiles = 96;      // a number of rows that tiles of 2, 3, 4, 6, 8 and 12 divide
+
+int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// The register tile of the products, by the registers that there are: accumulators leave a quarter to operands.
+void add_register_tile(FunctionConstants& constants, const DeviceInfo& device) {
+  const bool many = device.vector_registers >= 32;
+  const int64_t vectors = many ? 4 : 2;
+  constants["VECTOR_WIDTH"] = device.simd_width;
+  constants["TILE_VECTORS"] = vectors;
+  constants["TILE_ROWS"] = (many ? 24 : 12) / vectors;
+}
+
+Launch hand_launch(const CodegenCase& config, const DeviceInfo& device) {
+  Launch launch;
+  FunctionConstants& constants = launch.source.constants;
+  const std::string work = work_names()[config.work];
+  launch.phase = work;
+  launch.source.path = fmt::format("proto5_codegen/kernels/{}.cpu.cpp", work);
+  launch.source.entry = "codegen_" + work;
+  if (config.work == WORK_SOFTMAX) {
+    constants = {{"BLOCK_R", softmax_rows}, {"VECTOR_WIDTH", device.simd_width}, {"AT_ONCE", 4}};
+  } else {
+    constants = {{"BLOCK_R", product_rows}, {"HEAD_DIM", config.shape.head_dim}};
+    if (config.work == WORK_VALUES) constants["BLOCK_C"] = values_keys;
+    add_register_tile(constants, device);
+  }
+  for (const auto& [name, value] : config.constants) constants[name] = value;
+  const int64_t rows = constants.at("BLOCK_R");
+  launch.grid = {static_cast<uint32_t>(divided_up(config.shape.q_len, rows)), static_cast<uint32_t>(config.heads()), 1};
+  if (config.work == WORK_SCORES) {
+    const int64_t panel = constants.at("TILE_VECTORS") * constants.at("VECTOR_WIDTH");
+    launch.threadgroup_bytes = static_cast<size_t>((config.shape.head_dim + rows) * panel) * sizeof(float);
+  }
+  return launch;
+}
+
+enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // SCHEDULE of halide_pipelines.py
+
+/// The constants of the fragment but those of the problem. Where nobody searched, the register tile of tuned is that of
+/// the hand-written kernels.
+FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& device, HalideSchedule schedule) {
+  FunctionConstants constants = {
+      {"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}, {"VECTOR_WIDTH", device.simd_width}};
+  if (schedule == HALIDE_AUTO) {
+    constants["AUTOSCHEDULER"] = 0;
+    constants["LENGTH"] = expected_keys;
+  }
+  if (schedule != HALIDE_TUNED) return constants;
+  FunctionConstants usual;
+  add_register_tile(usual, device);
+  usual["UNROLL"] = 2;
+  if (config.whole()) usual["TILE_COLUMNS"] = 4;
+  if (config.work == WORK_SOFTMAX) {
+    for (const char* of_products : {"TILE_ROWS", "UNROLL"}) usual.erase(of_products);
+  }
+  const bool by_rows = config.work == WORK_SCORES || config.work == WORK_VALUES;  // tiles of rows
+  constants["BLOCK_R"] = by_rows ? whole_tiles : halide_rows;
+  for (const auto& [name, value] : config.constants) constants[name] = value;
+  constants.merge(usual);
+  const bool key_columns = config.work == WORK_SCORES || config.work == WORK_SOFTMAX;
+  constants["MULTIPLE"] = key_columns ? constants.at("TILE_VECTORS") * device.simd_width : config.shape.head_dim;
+  return constants;
+}
+
+Launch halide_launch(const CodegenCase& config, const FunctionConstants& schedule) {
+  Launch launch;
+  launch.phase = work_names()[config.work];
+  KernelSource shell{.path = "proto5_codegen/kernels/halide.cpu.cpp", .entry = "codegen_halide"};
+  KernelSource pipeline{.path = "proto5_codegen/kernels/halide_pipelines.py",
+                        .entry = "halide_" + work_names()[config.whole() ? WORK_ATTENTION : config.work],
+                        .constants = schedule};
+  pipeline.constants["HALIDE"] = python_package("halide");
+  const int64_t rows = schedule.at("BLOCK_R"), multiple = schedule.at("MULTIPLE");
+  shell.constants = {{"WORK", config.work}, {"BLOCK_R", rows}, {"MULTIPLE", multiple}};
+  for (KernelSource* source : {&shell, &pipeline}) {
+    if (config.work != WORK_SOFTMAX) source->constants["HEAD_DIM"] = config.shape.head_dim;
+    if (config.whole()) source->constants["CAUSAL"] = config.shape.causal;
+  }
+  if (config.whole()) pipeline.constants["MODIFIED"] = config.work == WORK_MODIFIED;
+  shell.fragments = {pipeline};
+  shell.linking = Linking::after_code_generation;
+  launch.source = shell;
+  launch.grid = {static_cast<uint32_t>(divided_up(config.shape.q_len, rows)), static_cast<uint32_t>(config.heads()), 1};
+  if (config.shape.q_len % rows != 0 || config.columns() % multiple != 0) {
+    launch.threadgroup_bytes =
+        static_cast<size_t>(rows * divided_up(config.columns(), multiple) * multiple) * sizeof(float);
+  }
+  return launch;
+}
+
+Launch plain_launch(const CodegenCase& config) {
+  Launch launch;
+  launch.phase = work_names()[config.work];
+  launch.source = {.path = "proto5_codegen/kernels/plain.cpu.cpp", .entry = "codegen_plain"};
+  launch.source.constants["WORK"] = config.work;
+  if (config.work != WORK_SOFTMAX) launch.source.constants["HEAD_DIM"] = config.shape.head_dim;
+  if (config.whole()) {
+    launch.source.constants["CAUSAL"] = config.shape.causal;
+    launch.threadgroup_bytes = static_cast<size_t>(config.shape.kv_len) * sizeof(float);
+  }
+  launch.grid = {static_cast<uint32_t>(config.shape.q_len), static_cast<uint32_t>(config.heads()), 1};
+  return launch;
+}
+
+}  // namespace
+
+Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
+  if (config.dtype != DType::f32) return {.unable = "dtype bf16: the generators of this device are asked for f32"};
+  if (is_flash(config)) {
+    const ModifiedAttention attention(config.modifiers(), config.flash(device));
+    const AttentionHooks texts = attention.texts();
+    return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
+  }
+  if (config.generator == "hand" || config.generator == "search") return {.launches = {hand_launch(config, device)}};
+  if (config.generator == "compiler") return {.launches = {plain_launch(config)}};
+  if (python_package("halide") == 0)
+    return {.unable = "generator " + config.generator +
+                      ": the Python package halide is missing (scripts/venv codegen installs it)"};
+  const HalideSchedule schedule = config.generator == "halide_plain"  ? HALIDE_PLAIN
+                                  : config.generator == "halide_auto" ? HALIDE_AUTO
+                                                                      : HALIDE_TUNED;
+  return {.launches = {halide_launch(config, halide_schedule(config, device, schedule))}};
+}
+
+}  // namespace attn

@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/attention/launch.h"
+#include "proto5_codegen/compiled_ahead.h"
+#include "proto5_codegen/generators.h"
+
+namespace attn {
+namespace {
+
+uint32_t tiles_of(int64_t length, int64_t tile) { return static_cast<uint32_t>((length + tile - 1) / tile); }
+
+/// What a search found in the place of the usual constant.
+int64_t constant(const CodegenCase& config, const char* name, int64_t usual) {
+  return config.constants.contains(name) ? config.constants.at(name) : usual;
+}
+
+ElementType element_of(const CodegenCase& config) { return config.dtype == DType::f32 ? F32 : BF16; }
+
+Launch launch_of(const CodegenCase& config, const std::string& file, const std::string& entry) {
+  Launch launch;
+  launch.phase = work_names()[config.work];
+  launch.source = {.path = fmt::format("proto5_codegen/kernels/{}.cuda.cu", file), .entry = "codegen_" + entry};
+  return launch;
+}
+
+// As few threads a row as leave each no more than four units of 16 bytes, and at least a warp.
+Plan softmax_plan(const CodegenCase& config) {
+  constexpr int64_t threads = 256, few_units = 4, most_units = 16;
+  const auto element_bytes = static_cast<int64_t>(size_bytes(config.dtype));
+  const int64_t of_unit = 16 / element_bytes, units = (config.shape.kv_len + of_unit - 1) / of_unit;
+  int64_t row_threads = 32;
+  while (row_threads < threads && row_threads * few_units < units) row_threads *= 2;
+  row_threads = constant(config, "ROW_THREADS", row_threads);
+  const int64_t own = tiles_of(units, row_threads);
+  if (own > most_units) {
+    return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
+                                  most_units * threads * of_unit)};
+  }
+  Launch launch = launch_of(config, "softmax", "softmax");
+  launch.source.constants = {{"IN_TYPE", element_of(config)},
+                             {"ROW_THREADS", row_threads},
+                             {"UNITS", own},
+                             {"WHOLE_UNITS", config.shape.kv_len % of_unit == 0}};
+  launch.grid = {tiles_of(config.shape.q_len, threads / row_threads), static_cast<uint32_t>(config.heads()), 1};
+  launch.threads = threads;
+  return {.launches = {launch}};
+}
+
+Plan product_f32_plan(const CodegenCase& config) {
+  constexpr int64_t rows = 128;
+  const int64_t dim = config.shape.head_dim;
+  const bool scores = config.work == WORK_SCORES;
+  Launch launch = launch_of(config, "products_f32", "products");
+  launch.source.constants = {{"WORK", config.work}, {"HEAD_DIM", dim}};
+  launch.grid = {tiles_of(config.columns(), scores || dim > 64 ? 128 : 64), tiles_of(config.shape.q_len, rows),
+                 static_cast<uint32_t>(config.heads())};
+  launch.threads = 256;
+  return {.launches = {launch}};
+}
+
+// Tiles of which a multiprocessor takes two at a time.
+Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
+  constexpr int64_t alignment = 8, element_bytes = 2;
+  const AttentionShape& shape = config.shape;
+  const int64_t rows = constant(config, "BLOCK_R", 128);
+  if (!device.has("wgmma")) {
+    return {.unable = fmt::format("generator {}: its products of bf16 need sm_90a, {} has {}", config.generator,
+                                  device.spec, device.arch)};
+  }
+  if (shape.kv_len % alignment != 0) {
+    return {.unable = fmt::format("generator {}: its products of bf16 take multiples of {} keys", config.generator,
+                                  alignment)};
+  }
+  const std::string work = work_names()[config.work];
+  Launch launch = launch_of(config, work, work);
+  FunctionConstants& constants = launch.source.constants;
+  constants = {{"BLOCK_R", rows}, {"HEAD_DIM", shape.head_dim}, {"IN_TYPE", BF16}};
+  const uint32_t row_tiles = tiles_of(shape.q_len, rows);
+  const auto heads = static_cast<uint32_t>(config.heads());
+  int64_t elements = 0;
+  if (config.work == WORK_SCORES) {
+    const int64_t keys = constant(config, "BLOCK_C", 128), stripe = constant(config, "STRIPE", 4);
+    constants["BLOCK_C"] = keys;
+    constants["STRIPE"] = stripe;
+    launch.grid = {tiles_of(shape.kv_len, keys * stripe), row_tiles, heads};
+    elements = (rows + 2 * keys) * shape.head_dim;
+  } else {
+    const int64_t keys = constant(config, "BLOCK_C", 64);
+    const int64_t stages = constant(config, "STAGES", shape.head_dim <= 64 ? 4 : 3);
+    constants["BLOCK_C"] = keys;
+    constants["STAGES"] = stages;
+    launch.grid = {row_tiles, heads, 1};
+    elements = stages * (rows + shape.head_dim) * keys;
+  }
+  launch.threads = static_cast<uint32_t>(rows * 2);
+  launch.threadgroup_bytes = static_cast<size_t>(elements * element_bytes);
+  return {.launches = {launch}};
+}
+
+Plan hand_plan(const CodegenCase& config, const DeviceInfo& device) {
+  if (config.work == WORK_SOFTMAX) return softmax_plan(config);
+  return config.dtype == DType::f32 ? product_f32_plan(config) : product_plan(config, device);
+}
+
+Plan plain_plan(const CodegenCase& config) {
+  constexpr int64_t threads = 128;
+  const AttentionShape& shape = config.shape;
+  Launch launch = launch_of(config, "plain", "plain");
+  launch.source.constants = {{"WORK", config.work}, {"IN_TYPE", element_of(config)}};
+  if (config.work != WORK_SOFTMAX) launch.source.constants["HEAD_DIM"] = shape.head_dim;
+  if (config.whole()) launch.source.constants["CAUSAL"] = shape.causal;
+  const auto heads = static_cast<uint32_t>(config.heads());
+  if (config.work == WORK_SCORES || config.work == WORK_VALUES) {
+    launch.grid = {tiles_of(config.columns(), threads), static_cast<uint32_t>(shape.q_len), heads};
+  } else {
+    launch.grid = {tiles_of(shape.q_len, threads), heads, 1};
+  }
+  launch.threads = threads;
+  return {.launches = {launch}};
+}
+
+}  // namespace
+
+int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device) {
+  constexpr int64_t warp = 32, quarters = 4, registers = 16384, granule = 256;  // of a quarter, and given to a warp
+  constexpr int64_t most_warps = 64, most_threadgroups = 32, reserved_bytes = 1024;
+  const int64_t warps = tiles_of(launch.threads, warp);
+  const int64_t of_warp = tiles_of(std::max(binary.registers, 1) * warp, granule) * granule;
+  const int64_t bytes = binary.threadgroup_bytes + static_cast<int64_t>(launch.threadgroup_bytes) + reserved_bytes;
+  const int64_t all_bytes = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved_bytes;
+  return std::min({std::min(registers / of_warp * quarters, most_warps) / warps, all_bytes / bytes, most_threadgroups});
+}
+
+Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
+  if (is_flash(config)) {
+    const ModifiedAttention attention(config.modifiers(), config.flash(device));
+    const AttentionHooks texts = attention.texts();
+    return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
+  }
+  if (is_ahead(config.generator)) return ahead_plan(config, device);
+  if (config.generator == "hand" || config.generator == "search") return hand_plan(config, device);
+  if (config.generator == "compiler") return plain_plan(config);
+  if (config.generator == "halide_gpu") {
+    return {.unable =
+                "generator halide_gpu: Halide keeps its PTX inside an object of the host, whose own runtime launches "
+                "it; nothing here takes it out"};
+  }
+  return {.unable = fmt::format("generator {}: it has no kernel of {}", config.generator, work_names()[config.work])};
+}
+
+}  // namespace attn

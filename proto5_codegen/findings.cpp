@@ -1,0 +1,272 @@
+#include "proto5_codegen/findings.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace attn {
+namespace {
+
+constexpr const char* expectation = "expectation before the first run";
+
+bool has(const Measurement& result, const char* axis, const std::string& value) {
+  return !where({&result}, axis, value).empty();
+}
+bool generated(const Measurement& result) {
+  return !has(result, "generator", "hand") && !has(result, "generator", "search");
+}
+bool by_hand_or_generated(const Measurement& result) { return !has(result, "generator", "search"); }
+bool is_whole(const Measurement& result) {
+  return by_hand_or_generated(result) && (has(result, "work", "attention") || has(result, "work", "modified"));
+}
+bool is_scores(const Measurement& result) { return by_hand_or_generated(result) && has(result, "work", "scores"); }
+
+const std::string shape_words =
+    "{values.contender.work}, {values.contender.heads} heads, {values.contender.q_len} tokens, head_dim "
+    "{values.contender.head_dim}, causal {values.contender.causal}, {values.contender.dtype}";
+
+/// What the inner loop of a result's kernel has; null where the record does not tell.
+Json loop_of(const Measurement& result) {
+  const std::vector<Json> kernels = result.kernels();
+  return kernels.empty() ? Json(nullptr) : kernels.front().value("loop", Json(nullptr));
+}
+double multiply_add_share(const Json& loop) {
+  return loop.value("multiply_add", 0.0) / loop.value("instructions", 1.0);
+}
+bool tells_loop(const Measurement& result) { return loop_of(result).is_object(); }
+
+/// Says why, where both records have the counts: what the inner loops consist of.
+void add_loops(Conclusion& conclusion, const Evidence& evidence) {
+  const Json baseline = loop_of(*evidence.results.front()), contender = loop_of(*evidence.results.back());
+  if (!baseline.is_object() || !contender.is_object()) return;
+  for (const auto& [name, loop] : {std::pair{"baseline_loop", baseline}, {"contender_loop", contender}}) {
+    Json counts = loop;
+    counts["multiply_add_pct"] = 100 * multiply_add_share(loop);
+    int64_t loads = 0;
+    for (const auto& [what, times] : loop.items()) loads += what.starts_with("load_") ? times.get<int64_t>() : 0;
+    counts["loads"] = loads;
+    conclusion.values[name] = counts;
+  }
+  conclusion.content +=
+      " Of the {values.contender_loop.instructions} instructions of its inner loop "
+      "{values.contender_loop.multiply_add_pct:.0f} % are multiply-adds, and {values.contender_loop.loads} load; of "
+      "the {values.baseline_loop.instructions} of the other {values.baseline_loop.multiply_add_pct:.0f} %, and "
+      "{values.baseline_loop.loads} load.";
+}
+
+/// Says how long was searched, where the contender was found by a search.
+void add_search(Conclusion& conclusion, const Evidence& evidence) {
+  const Json& facts = evidence.results.back()->values;
+  if (!facts.is_object() || !facts.contains("tried")) return;
+  conclusion.values["tried"] = facts.at("tried");
+  conclusion.values["search_s"] = facts.at("search_s");
+  conclusion.content += " A search tried {values.tried} variants in {values.search_s:.0f} s.";
+}
+
+/// Kernels of one work and shape, measured in turn.
+Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick,
+               const std::string& what, const std::string& against, const Advice& advice) {
+  return {.hypothesis = hypothesis,
+          .takes = std::move(takes),
+          .varies = {"generator"},
+          .pick = std::move(pick),
+          .subject = subject_without({"generator"}),
+          .title = what + " takes {compare.ratio:.2f} of the time of " + against + " (" + shape_words + ")",
+          .content = what +
+                     " takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the "
+                     "time of " +
+                     against + ", at " + shape_words + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
+          .advice = advice,
+          .complete = [](Conclusion& conclusion, const Evidence& evidence) {
+            add_loops(conclusion, evidence);
+            add_search(conclusion, evidence);
+          }};
+}
+
+/// A figure of results that were not measured again.
+Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
+              const std::string& title, const std::string& content, const Advice& advice) {
+  return {
+      .hypothesis = hypothesis,
+      .takes = std::move(takes),
+      .varies = {"generator"},
+      .pick = std::move(pick),
+      .compared = false,
+      .figure = std::move(figure),
+      .subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({"generator"}); },
+      .title = title + " (" + shape_words + ")",
+      .content = content,
+      .advice = advice};
+}
+
+/// The fastest generated kernel against that of hand.
+std::vector<Results> fastest_generated(const Results& group) {
+  Results made;
+  std::ranges::copy_if(group, std::back_inserter(made), [](const auto* one) { return generated(*one); });
+  return pair(where(group, "generator", "hand"), made);
+}
+
+/// Each result whose generator begins so against that of hand.
+Pick of_tool(const std::string& generator) {
+  return [generator](const Results& group) {
+    return pair(where(group, "generator", "hand"), where(group, "generator", generator));
+  };
+}
+
+// ---- rates
+
+Claim slower() {
+  Claim claim =
+      compared({"slower", "The fastest generated kernel of a whole attention takes at least 1.3 of the time of hand.",
+                "time of the fastest generated kernel / time of the hand-written one", ">=", 1.3,
+                "expectation of the published study before its first run: 30 to 60 % slower"},
+               is_whole, fastest_generated, "The fastest generated kernel, {values.contender.generator},",
+               "the hand-written one",
+               {"Write the kernel of a whole attention by hand.", "Try a generator before you write by hand."});
+  return claim;
+}
+
+/// The published study set a generated Q K^T against a whole attention; here it meets a hand-written Q K^T.
+Claim published() {
+  return compared({"published", "A generated Q K^T reaches at most 70 % of the rate of a hand-written one.",
+                   "time of the fastest generated kernel / time of the hand-written one", ">=", 1 / 0.7,
+                   "published study, claim 14: 58 to 70 % of the hand-written rate"},
+                  is_scores, fastest_generated, "The fastest generated Q K^T, by {values.contender.generator},",
+                  "the hand-written one", {"Write products by hand.", "Products alone need not be written by hand."});
+}
+
+Claim viable() {
+  Claim claim = compared(
+      {"viable", "A generated kernel is viable: it takes at most 1.25 of the time of the hand-written one.",
+       "time of the generated kernel / time of the hand-written one", "<=", 1.25,
+       "the rule of this experiment, registered before the first run"},
+      by_hand_or_generated, against("generator", "hand"), "{values.contender.generator}", "the hand-written kernel",
+      {"Take the generator where the hand-written kernel is too much to keep.", "Do not take the generator here."});
+  // One for each generator, whichever others there are.
+  claim.subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({}); };
+  return claim;
+}
+
+// ---- schedules and searches
+
+Claim schedule() {
+  return compared(
+      {"schedule", "A schedule written and searched by hand takes at most 0.6 of the time of an automatic one.",
+       "time of halide_tuned / time of halide_auto", "<=", 0.6, expectation},
+      {}, steps("generator", {{"halide_auto", "halide_tuned"}}), "Halide with a tuned schedule", "its autoscheduler",
+      {"Write the schedule, and search its numbers.", "Let the autoscheduler do it."});
+}
+
+Claim autoscheduler() {
+  return compared(
+      {"autoscheduler", "The autoscheduler takes at most 0.7 of the time of stages that are only vectorised.",
+       "time of halide_auto / time of halide_plain", "<=", 0.7, expectation},
+      {}, steps("generator", {{"halide_plain", "halide_auto"}}), "Halide's autoscheduler",
+      "stages that are vectorised one by one",
+      {"Ask the autoscheduler first.", "The autoscheduler brings little here."});
+}
+
+Claim search() {
+  return compared({"search", "A search of the function constants finds a kernel that takes at most 0.97 of the time.",
+                   "time with searched constants / time with the usual ones", "<=", 0.97, expectation},
+                  {}, steps("generator", {{"hand", "search"}}), "The hand-written kernel with searched constants",
+                  "the one with the usual constants", {"Search on the device at hand.", "Keep the usual constants."});
+}
+
+// ---- why, and what it takes
+
+Claim inner_loop() {
+  Claim claim = figured(
+      {"inner_loop",
+       "In the inner loop of the fastest generated kernel multiply-adds are at most 0.9 of the share of instructions "
+       "that they are in the hand-written one.",
+       "share of multiply-adds of the generated inner loop / of the hand-written one", "<=", 0.9, expectation},
+      [](const Measurement& result) {
+        return by_hand_or_generated(result) && !has(result, "work", "softmax") && tells_loop(result);
+      },
+      fastest_generated,
+      [](const Evidence& evidence) -> Estimate {
+        const double ratio = multiply_add_share(loop_of(*evidence.results.back())) /
+                             multiply_add_share(loop_of(*evidence.results.front()));
+        return {ratio, ratio, ratio};
+      },
+      "The inner loop of {values.contender.generator} has {estimate.value:.2f} of the hand-written one's share of "
+      "multiply-adds",
+      "Counted in the machine code, not measured, at " + shape_words + ".",
+      {"The generator spends instructions on other things than products.",
+       "The inner loop is not what the generator loses by."});
+  claim.complete = add_loops;
+  return claim;
+}
+
+double lines(const Measurement& result) { return result.values.at("source_lines").get<double>(); }
+
+Claim source(const std::string& generator, const std::string& tool) {
+  Claim claim = figured(
+      {"lines_" + generator, tool + " takes at most 0.25 of the lines of source for the same share of the rate.",
+       "(lines / share of the hand-written rate) / lines of the hand-written kernel", "<=", 0.25, expectation},
+      by_hand_or_generated, of_tool(generator),
+      [](const Evidence& evidence) -> Estimate {
+        const Estimate ratio = ratio_of_medians(evidence);
+        const double factor = lines(*evidence.results.back()) / lines(*evidence.results.front());
+        return {factor * ratio.value, factor * ratio.ci_lo, factor * ratio.ci_hi};
+      },
+      tool + " takes {estimate.value:.2f} of the lines of source for the same share of the rate",
+      "The hand-written kernel is {values.hand_lines} lines, without what all kernels share; "
+      "{values.contender.generator} "
+      "takes {values.lines} and reaches {values.rate_pct:.0f} % of its rate.",
+      {"Where lines count, let the tool write the kernel.", "By lines for the rate, writing by hand is no worse."});
+  claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
+    conclusion.values["hand_lines"] = evidence.results.front()->values.at("source_lines");
+    conclusion.values["lines"] = evidence.results.back()->values.at("source_lines");
+    conclusion.values["rate_pct"] = 100 / ratio_of_medians(evidence).value;
+  };
+  return claim;
+}
+
+/// Also of a kernel that was compiled ahead of time, which takes its device no time.
+double compile_s(const Measurement& result) {
+  const bool ahead = result.values.is_object() && result.values.contains("compile_s");
+  return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();
+}
+
+Claim generation() {
+  Claim claim = figured(
+      {"generation", "Generating a kernel takes at least 5 times as long as compiling the hand-written one.",
+       "seconds to generate and compile / seconds to compile the hand-written kernel", ">=", 5, expectation},
+      by_hand_or_generated, fastest_generated,
+      [](const Evidence& evidence) -> Estimate {
+        const double ratio = compile_s(*evidence.results.back()) / compile_s(*evidence.results.front());
+        return {ratio, ratio, ratio};
+      },
+      "{values.contender.generator} takes {estimate.value:.1f} times as long to make its kernel as the compiler takes "
+      "for the hand-written one",
+      "From source to machine code {values.contender.generator} takes {values.generated_ms:.0f} ms, and the "
+      "hand-written kernel {values.hand_ms:.0f} ms, in one compilation of each.",
+      {"Generate ahead of time, or keep what was generated.", "Kernels can be generated when a program starts."});
+  claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
+    conclusion.values["hand_ms"] = 1e3 * compile_s(*evidence.results.front());
+    conclusion.values["generated_ms"] = 1e3 * compile_s(*evidence.results.back());
+  };
+  return claim;
+}
+
+}  // namespace
+
+std::vector<Claim> codegen_claims(const DeviceInfo& device) {
+  std::vector<Claim> claims = {slower(), published(), viable(), search(), inner_loop(), generation()};
+  claims.push_back(source("compiler", "The compiler with plain loops"));
+  if (device.is_cuda()) {
+    claims.push_back(source("triton", "Triton"));
+    claims.push_back(source("tilelang", "TileLang"));
+    return claims;
+  }
+  claims.push_back(source("halide_tuned", "Halide with a tuned schedule"));
+  claims.push_back(schedule());
+  claims.push_back(autoscheduler());
+  return claims;
+}
+
+}  // namespace attn

@@ -1,0 +1,13 @@
+// What proto5_codegen claims, and how its measurements answer.
+#pragma once
+
+#include <vector>
+
+#include "common/device/device.h"
+#include "common/records/claim.h"
+
+namespace attn {
+
+std::vector<Claim> codegen_claims(const DeviceInfo& device);
+
+}  // namespace attn

@@ -1,0 +1,134 @@
+#include "proto5_codegen/generators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "common/attention/launch.h"
+#include "common/base/error.h"
+
+namespace attn {
+
+std::vector<std::string> work_names() { return {"scores", "softmax", "values", "attention", "modified"}; }
+
+std::vector<std::string> generator_names() {
+  return {"hand",         "search",     "compiler", "halide_plain", "halide_auto",
+          "halide_tuned", "halide_gpu", "triton",   "tilelang"};
+}
+
+std::vector<std::string> generators_of(const DeviceInfo& device) {
+  if (device.is_cuda()) return {"hand", "search", "compiler", "halide_gpu", "triton", "tilelang"};
+  return {"hand", "search", "compiler", "halide_plain", "halide_auto", "halide_tuned"};
+}
+
+CodegenCase CodegenCase::from(const Case& config) {
+  CodegenCase one;
+  const std::vector<std::string> works = work_names();
+  const auto work = std::ranges::find(works, config.text("work"));
+  if (work == works.end()) throw BadInput(fmt::format("work '{}' is none", config.text("work")));
+  one.work = static_cast<CodegenWork>(work - works.begin());
+  one.generator = config.text("generator");
+  const int64_t heads = config.integer("heads"), tokens = config.integer("q_len");
+  one.shape = {.batch = config.integer("batch"),
+               .q_heads = heads,
+               .kv_heads = heads,
+               .q_len = tokens,
+               .kv_len = tokens,
+               .head_dim = config.integer("head_dim"),
+               .causal = config.integer("causal") != 0};
+  one.dtype = parse_dtype(config.text("dtype"));
+  return one;
+}
+
+Work CodegenCase::amount() const {
+  const double pairs = shape.unmasked_pairs();
+  const auto rows = static_cast<double>(heads() * shape.q_len), keys = static_cast<double>(shape.kv_len);
+  const auto dim = static_cast<double>(shape.head_dim), element = static_cast<double>(size_bytes(dtype));
+  switch (work) {
+    case WORK_SCORES:
+      return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
+    case WORK_SOFTMAX:  // a subtraction, an exponential, a sum, a division; what limits are the bytes
+      return {.flops = 4 * pairs, .bytes = 2 * rows * keys * element, .bound = Bound::memory, .dtype = dtype};
+    case WORK_VALUES:
+      return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
+    default:
+      return {.flops = 4 * dim * pairs, .bytes = 4 * rows * dim * element, .dtype = dtype};
+  }
+}
+
+FlashConfig CodegenCase::flash(const DeviceInfo& device) const {
+  FlashConfig flash{.variant = "tuned", .shape = shape, .dtype = dtype, .out_dtype = dtype};
+  TileHints hints;
+  if (work == WORK_MODIFIED) hints.change = ScoreChange::any;
+  const auto found = [&](const char* name) { return constants.contains(name) ? constants.at(name) : 0; };
+  flash.block_r = found("BLOCK_R");
+  flash.block_c = found("BLOCK_C");
+  flash.tile_vectors = found("TILE_VECTORS");
+  flash.tile_rows = found("TILE_ROWS");
+  FlashBackend::of(device).choose_tile(flash, device, hints);
+  return flash;
+}
+
+Modifiers CodegenCase::modifiers() const {
+  Modifiers modifiers;
+  if (work != WORK_MODIFIED) return modifiers;
+  modifiers.alibi = true;
+  modifiers.soft_cap = soft_cap;
+  return modifiers;
+}
+
+bool CodegenCase::same_inputs(const CodegenCase& other) const {
+  return work == other.work && shape == other.shape && dtype == other.dtype;
+}
+
+namespace {
+
+/// Lines of a function of a Python program, without comments, blank lines and the blocks of other schedules.
+int64_t function_lines(const KernelSource& source) {
+  constexpr const char* blocks[] = {"if w.plain:", "if w.auto:", "if w.tuned:"};
+  std::istringstream text(read_source(source, source.path));
+  int64_t lines = 0;
+  size_t left_out = std::string::npos;  // lines that stand farther right than this belong to another schedule
+  bool within = false;
+  for (std::string line; std::getline(text, line);) {
+    const size_t indent = line.find_first_not_of(' ');
+    if (indent == std::string::npos || line[indent] == '#') continue;
+    if (indent == 0) within = line.starts_with("def " + source.entry + "(");
+    if (!within || indent > left_out) continue;
+    const auto* const block = std::ranges::find(blocks, line.substr(indent));
+    const bool other = block != std::end(blocks) && block - std::begin(blocks) != source.constants.at("SCHEDULE");
+    left_out = other ? indent : std::string::npos;
+    lines += !other;
+  }
+  return lines;
+}
+
+}  // namespace
+
+int64_t source_lines(const KernelSource& source) {
+  for (const KernelSource& fragment : source.fragments) {
+    if (is_program(fragment.path)) return function_lines(fragment);
+  }
+  KernelSource own = source;
+  for (const SourceFile& file : reached_sources(source)) {
+    if (file.path.starts_with("common/kernel/")) own.includes[file.path] = "";
+  }
+  return std::ranges::count(expanded_text(own), '\n');
+}
+
+bool is_flash(const CodegenCase& config) {
+  return config.whole() && (config.generator == "hand" || config.generator == "search");
+}
+
+Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
+  const std::vector<std::string> known = generators_of(device);
+  if (std::ranges::find(known, config.generator) == known.end()) {
+    return {.unable = fmt::format("generator {}: it makes no kernels for {}", config.generator, device.backend)};
+  }
+  Plan plan = device.is_cuda() ? cuda_codegen_plan(config, device) : cpu_codegen_plan(config, device);
+  plan.work = config.amount();
+  return plan;
+}
+
+}  // namespace attn

@@ -1,0 +1,49 @@
+// The cuda dialect: tiles of 16-bit elements for wgmma, copied by threads as tensor copies would leave them
+// (common/kernel/wgmma.h): panels of 64 columns, each [rows][128 bytes], 16-byte chunk c of row r at chunk c ^ (r % 8).
+// So a kernel needs no tensor maps, and takes any strides.
+#pragma once
+
+#include "common/kernel/ampere.h"
+#include "common/kernel/wgmma.h"
+
+/// Where chunk `chunk` of a row's panel is, in bytes.
+DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16; }
+
+/// ROWS rows of COLUMNS elements to panels at `tile`, by all THREADS threads; zeros behind `rows` rows and `columns`
+/// columns, of which each 16 bytes are there or not.
+template <int ROWS, int COLUMNS, int THREADS>
+DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_elements, int rows, int columns) {
+  constexpr int CHUNKS = COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;  // rows
+  static_assert(THREADS % CHUNKS == 0 && AT_ONCE % 8 == 0 && ROWS % AT_ONCE == 0);
+  const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+  const char* source = static_cast<const char*>(from) + (first * row_elements + chunk * 8) * 2;
+  const unsigned to = shared_address(tile) + chunk / 8 * ROWS * PANEL_ROW_BYTES + swizzled(first, chunk % 8);
+  UNROLL for (int row = 0; row < ROWS; row += AT_ONCE) {
+    copy_16(to + row * PANEL_ROW_BYTES, source, first + row < rows && chunk * 8 < columns);
+    source += AT_ONCE * row_elements * 2;
+  }
+}
+
+/// Results of a product (wgmma.h) times `factor` to rows of a tensor, 16 bytes at a time: columns from 0 to COUNT * 2,
+/// of which those from `columns` on do not exist. `row` is this thread's first, `to` where its first column is.
+template <int TYPE, int COUNT>
+DEVICE void store_results(const float (&x)[COUNT], float factor, void* to, long long row_elements, int row, int rows,
+                          int columns) {
+  const int quarter = threadIdx.x % 4;
+  UNROLL for (int r = 0; r < 2; ++r) {
+    const bool there = row + r * 8 < rows;
+    char* const target = static_cast<char*>(to) + (row + r * 8) * row_elements * 2;
+    UNROLL for (int group = 0; group < COUNT / 4; group += 4) {
+      unsigned words[4];
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const float* const pair = x + 4 * (group + i) + 2 * r;
+        words[i] = pack<TYPE>(pair[0] * factor, pair[1] * factor);
+      }
+      transpose_quad(words);
+      const int column = (group + quarter) * 8;
+      if (there && column < columns) {
+        *reinterpret_cast<uint4*>(target + column * 2) = uint4{words[0], words[1], words[2], words[3]};
+      }
+    }
+  }
+}

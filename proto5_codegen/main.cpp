@@ -1,0 +1,23 @@
+// proto5_codegen: can a generator replace the hand-written kernel?
+//
+// The same work, once written by hand and once made from a high-level description: by the compiler from plain loops, by
+// Halide, by Triton and TileLang. Each case is checked against an oracle in double. Hypotheses: findings.cpp.
+#include "common/experiment/experiment.h"
+#include "proto5_codegen/findings.h"
+#include "proto5_codegen/problem.h"
+#include "proto5_codegen/sweep.h"
+
+int main(int argc, char** argv) {
+  using namespace attn;
+  const ExperimentSpec spec = {.name = "proto5_codegen",
+                               .summary = "Generated kernels against hand-written ones, on the same work.",
+                               .axes = codegen_axes(),
+                               .compared_axes = {"generator"},
+                               .default_tile = false,
+                               .claims = codegen_claims,
+                               .sweep = codegen_sweep,
+                               .complete = complete_codegen,
+                               .plan = codegen_case_plan,
+                               .make = codegen_problems()};
+  return run_experiment(argc, argv, spec);
+}

@@ -1,0 +1,172 @@
+#include "proto5_codegen/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/error.h"
+#include "proto5_codegen/tuning.h"
+
+namespace attn {
+namespace {
+
+Buffer uploaded(Device& device, const void* data, size_t bytes) {
+  if (bytes == 0) return {};
+  Buffer buffer(device, bytes);
+  buffer.upload(data, bytes);
+  return buffer;
+}
+Buffer uploaded(Device& device, const Tensor& tensor) { return uploaded(device, tensor.data.data(), tensor.bytes()); }
+
+const void* data_of(const Buffer& buffer) { return buffer.bytes() > 0 ? buffer.data() : nullptr; }
+
+}  // namespace
+
+Plan codegen_case_plan(const Case& config, const Setting& setting) {
+  return codegen_plan(with_searched(CodegenCase::from(config), setting.device), setting.device);
+}
+
+CodegenInputs::CodegenInputs(Device& device, const CodegenCase& config_, uint64_t seed_, CodegenTensors tensors_)
+    : config(config_),
+      seed(seed_),
+      tensors(std::move(tensors_)),
+      q(uploaded(device, tensors.q)),
+      k(uploaded(device, tensors.k)),
+      v(uploaded(device, tensors.v)),
+      in(uploaded(device, tensors.in)),
+      out(device,
+          static_cast<size_t>(config.heads() * config.shape.q_len * config.columns()) * size_bytes(config.dtype)) {
+  if (config.work != WORK_MODIFIED) return;
+  std::vector<float> of_heads;
+  const std::vector<double> one = alibi_slopes(config.shape.q_heads);
+  for (int64_t b = 0; b < config.shape.batch; ++b) of_heads.insert(of_heads.end(), one.begin(), one.end());
+  slopes = uploaded(device, of_heads.data(), of_heads.size() * sizeof(float));
+}
+
+const CodegenReference& CodegenInputs::reference() {
+  if (!reference_) reference_ = codegen_reference(config, tensors, checked_rows(config, seed));
+  return *reference_;
+}
+
+CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<CodegenInputs> inputs,
+                               const CodegenCase& config, const Plan& plan)
+    : device_(device), inputs_(std::move(inputs)), config_(config) {
+  if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
+  launch_ = plan.launches.front();
+  if (!is_flash(config)) {
+    kernel_ = pipelines.get(launch_.source).kernel.get();
+    if (is_ahead(config_.generator)) ahead_ = read_ahead_index(config_.generator);
+    find_room(pipelines);
+    return;
+  }
+  const FlashConfig flash = config.flash(device.info());
+  std::optional<AttentionHooks> hooks;
+  if (config.work == WORK_MODIFIED) {
+    hooks = ModifiedAttention(config.modifiers(), flash).hooks();
+    hook_data_ = uploaded(device, hooks->data.data(), hooks->data.size());
+  }
+  attention_.emplace(device, pipelines, flash, hooks ? &*hooks : nullptr);
+  find_room(pipelines);
+}
+
+void CodegenProblem::find_room(PipelineCache& pipelines) {
+  if (!device_.info().is_cuda()) return;
+  at_once_ = threadgroups_at_once(pipelines.get(launch_.source).binary, launch_, device_.info());
+}
+
+void CodegenProblem::encode(CommandEncoder& encoder) const {
+  const AttentionShape& shape = config_.shape;
+  const CodegenInputs& inputs = *inputs_;
+  if (attention_) {
+    const Strides strides = inputs.tensors.q.strides();
+    attention_->encode(encoder, {.q = inputs.q.data(),
+                                 .k = inputs.k.data(),
+                                 .v = inputs.v.data(),
+                                 .o = inputs.out.data(),
+                                 .q_strides = strides,
+                                 .k_strides = strides,
+                                 .v_strides = strides,
+                                 .o_strides = strides,
+                                 .hook_data = data_of(hook_data_)});
+    return;
+  }
+  CodegenParams params{};
+  params.q = data_of(inputs.q);
+  params.k = data_of(inputs.k);
+  params.v = data_of(inputs.v);
+  params.in = data_of(inputs.in);
+  params.out = inputs.out.data();
+  params.slopes = static_cast<const float*>(data_of(inputs.slopes));
+  params.heads = static_cast<int>(config_.heads());
+  params.q_len = static_cast<int>(shape.q_len);
+  params.kv_len = static_cast<int>(shape.kv_len);
+  if (shape.head_dim > 0) params.scale = static_cast<float>(shape.effective_scale());
+  if (ahead_) {
+    encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes,
+                     ahead_arguments(*find_ahead(*ahead_, config_), config_, params));
+  } else {
+    encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);
+  }
+}
+
+Tensor CodegenProblem::output() const {
+  const AttentionShape& shape = config_.shape;
+  Tensor out = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, config_.columns(), config_.dtype, Layout::bhsd);
+  inputs_->out.download(out.data.data(), out.bytes());
+  return out;
+}
+
+Check CodegenProblem::check() {
+  const CodegenReference& want = inputs_->reference();
+  const auto columns = static_cast<size_t>(config_.columns());
+  const Tensor out = output();
+  std::vector<double> got(want.out.size());
+  for (size_t i = 0; i < want.rows.size(); ++i) {
+    const RowIndex& row = want.rows[i];
+    out.load(out.offset(row.batch, row.head, row.q, 0), std::span(got).subspan(i * columns, columns));
+  }
+  Check check = compare(got, want.out, want.allowed, [&](size_t i) {
+    const RowIndex& row = want.rows[i / columns];
+    return fmt::format("batch {}, head {}, row {}, column {}", row.batch, row.head, row.q, i % columns);
+  });
+  check.rows_checked = static_cast<int64_t>(want.rows.size());
+  for (const Buffer* buffer : {&inputs_->q, &inputs_->k, &inputs_->v, &inputs_->in, &inputs_->out, &inputs_->slopes}) {
+    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
+  }
+  return check;
+}
+
+Json CodegenProblem::values() const {
+  Json values = of_source();
+  if (at_once_ > 0) values["threadgroups_at_once"] = at_once_;
+  return values;
+}
+
+Json CodegenProblem::of_source() const {
+  if (!ahead_) {
+    Json values = {{"source_lines", source_lines(launch_.source)}};
+    if (const Json facts = search_facts(config_, device_.info()); !facts.is_null()) values.update(facts);
+    return values;
+  }
+  const AheadKernel& kernel = *find_ahead(*ahead_, config_);
+  return {{"source_lines", kernel.source_lines},
+          {"generator_version", ahead_->version},
+          {"compile_s", kernel.compile_s},
+          {"constants", kernel.tile},
+          {"search", kernel.search}};
+}
+
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems() {
+  return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case& config, const Plan& plan) mutable {
+    const CodegenCase one = with_searched(CodegenCase::from(config), lab.device().info());
+    std::shared_ptr<CodegenInputs> inputs = last.lock();
+    if (!inputs || !inputs->config.same_inputs(one)) {
+      inputs = std::make_shared<CodegenInputs>(lab.device(), one, lab.seed(), random_tensors(one, lab.seed()));
+      last = inputs;
+    }
+    return std::make_unique<CodegenProblem>(lab.device(), lab.pipelines(), inputs, one, plan);
+  };
+}
+
+}  // namespace attn

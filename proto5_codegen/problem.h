@@ -1,0 +1,65 @@
+// One problem of proto5_codegen: random inputs, a kernel of one generator on them, and its check.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "common/attention/launch.h"
+#include "common/experiment/experiment.h"
+#include "proto5_codegen/compiled_ahead.h"
+#include "proto5_codegen/generators.h"
+#include "proto5_codegen/reference.h"
+
+namespace attn {
+
+Plan codegen_case_plan(const Case& config, const Setting& setting);
+
+/// Inputs of one work and shape on the device, with the oracle's answer: what the generators of one comparison share.
+struct CodegenInputs {
+  CodegenInputs(Device& device, const CodegenCase& config, uint64_t seed, CodegenTensors tensors);
+  const CodegenReference& reference();
+
+  CodegenCase config;
+  uint64_t seed;
+  CodegenTensors tensors;
+  Buffer q, k, v, in, out, slopes;
+
+ private:
+  std::optional<CodegenReference> reference_;
+};
+
+class CodegenProblem : public Problem {
+ public:
+  /// `plan`: that of the case. Throws CompileError, and BadInput where the device does not take it.
+  CodegenProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<CodegenInputs> inputs,
+                 const CodegenCase& config, const Plan& plan);
+  void encode(CommandEncoder& encoder) const override;
+  void poison() override { inputs_->out.poison(); }
+  Check check() override;
+  /// source_lines() and search_facts(); on a GPU how many threadgroups a multiprocessor has room for; of a kernel
+  /// compiled ahead of time by which version, how long that took, its constants, and what the search for them found.
+  Json values() const override;
+  /// What the last launch wrote: [batch, heads, q_len, columns].
+  Tensor output() const;
+
+ private:
+  void find_room(PipelineCache& pipelines);
+  Json of_source() const;
+
+  Device& device_;
+  std::shared_ptr<CodegenInputs> inputs_;
+  CodegenCase config_;
+  Launch launch_;
+  const Kernel* kernel_ = nullptr;            // takes CodegenParams, or what ahead_ says
+  int64_t at_once_ = 0;                       // threadgroups that a multiprocessor has room for; 0 on a cpu
+  std::optional<AheadIndex> ahead_;           // of a generator whose kernels were compiled ahead of time
+  std::optional<AttentionLaunch> attention_;  // or that of common/attention
+  Buffer hook_data_;
+};
+
+/// Makes problems of the experiment; cases of one work and shape share their inputs, and the oracle's answer.
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems();
+
+}  // namespace attn

@@ -1,0 +1,34 @@
+// The oracle of proto5_codegen: each work in double precision, straight from its definition.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/attention/reference.h"
+#include "common/data/tensor.h"
+#include "proto5_codegen/generators.h"
+
+namespace attn {
+
+/// What the works read: q, k, v [batch, heads, q_len, head_dim], in [batch, heads, q_len, kv_len]; what a work does not
+/// read is empty.
+struct CodegenTensors {
+  Tensor q, k, v, in;
+};
+
+/// Independent standard normal values, all times `size`; values of `in` too.
+CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double size = 1);
+
+/// Some rows of the output, and how far a kernel may be from them.
+struct CodegenReference {
+  std::vector<RowIndex> rows;
+  std::vector<double> out, allowed;  // rows x columns
+};
+
+/// The rows that are checked: all, or of large cases a sample, so that checking stays cheaper than measuring.
+std::vector<RowIndex> checked_rows(const CodegenCase& config, uint64_t seed);
+
+CodegenReference codegen_reference(const CodegenCase& config, const CodegenTensors& tensors,
+                                   const std::vector<RowIndex>& rows);
+
+}  // namespace attn

@@ -1,0 +1,78 @@
+#include "proto5_codegen/sweep.h"
+
+#include <algorithm>
+
+#include "common/attention/axes.h"
+#include "proto5_codegen/generators.h"
+
+namespace attn {
+
+std::vector<AxisInfo> codegen_axes() {
+  return {
+      {"work",
+       "what is computed: scores S = scale Q K^T, softmax P of given scores, values P V of given weights, attention as "
+       "a whole, attention modified by ALiBi and a soft cap",
+       work_names(), 0, 0, 1},
+      {"generator", "what made the kernel; hand: written here; search: the same with constants that were searched",
+       generator_names(), 0, 0, 1},
+      {"dtype", "of all tensors", {"f32", "bf16"}, 0, 0, 1},
+      {"head_dim", "elements of a head; 0: the work has none", {}, 0, 128, 64},
+      {"batch", "sequences", {}, 1, 65535, 1},
+      {"heads", "of each sequence", {}, 1, 65535, 1},
+      {"q_len", "queries, and keys, of each sequence", {}, 1, longest_sequence, 1},
+      {"causal", "1: query i sees keys up to i; only of a whole attention", {}, 0, 1, 1},
+  };
+}
+
+Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
+  const bool full = profile == "full", cuda = device.is_cuda();
+  Sweep sweep;
+  const std::vector<std::string> generators = generators_of(device);
+  // `own` axes stand in the place of the usual ones.
+  const auto add = [&](Block own) {
+    for (Axis& axis :
+         Block{texts("generator", generators), texts("dtype", {cuda ? "bf16" : "f32"}), integers("head_dim", {64}),
+               integers("batch", {1}), integers("heads", {cuda ? 32 : 8}), integers("q_len", {cuda ? 2048 : 1024})}) {
+      if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
+    }
+    sweep.blocks.push_back(std::move(own));
+  };
+  const Axis parts = texts("work", {"scores", "softmax", "values"}), whole = texts("work", {"attention"});
+  const Axis modified = texts("work", {"modified"}), both = integers("head_dim", {64, 128});
+  const Axis masks = integers("causal", {0, 1});
+  add({whole, masks});
+  add({whole, integers("head_dim", {128}), integers("causal", {1})});
+  add({parts});
+  add({modified, integers("causal", {1})});
+  if (cuda) add({whole, texts("dtype", {"f32"})});
+  if (!full) return sweep;
+  const Axis lengths = integers("q_len", {256, 512, 1024, 2048, 4096, 8192});
+  add({parts, both, lengths, integers("heads", {cuda ? 8 : 1})});
+  add({whole, both, masks, lengths});
+  add({modified, both, masks, lengths});
+  if (cuda) add({texts("work", work_names()), both, masks, texts("dtype", {"f32"})});
+  return sweep;
+}
+
+void complete_codegen(Case& config, const DeviceInfo& device) {
+  const auto otherwise = [&](const char* axis, AxisValue value) {
+    if (!config.has(axis)) config.set(axis, std::move(value));
+  };
+  otherwise("work", std::string("attention"));
+  otherwise("generator", std::string("hand"));
+  otherwise("dtype", std::string(device.is_cuda() ? "bf16" : "f32"));
+  otherwise("head_dim", int64_t{64});
+  otherwise("batch", int64_t{1});
+  otherwise("heads", int64_t{8});
+  otherwise("q_len", int64_t{1024});
+  otherwise("causal", int64_t{0});
+  const std::string& work = config.text("work");
+  if (work == "softmax") {
+    config.set("head_dim", int64_t{0});
+  } else if (config.integer("head_dim") == 0) {
+    config.set("head_dim", int64_t{64});
+  }
+  if (work != "attention" && work != "modified") config.set("causal", int64_t{0});
+}
+
+}  // namespace attn

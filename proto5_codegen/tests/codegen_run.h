@@ -1,0 +1,63 @@
+// What the tests of proto5_codegen share: a case, its kernel on the device under test, and what the check says.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/testing/tested_device.h"
+#include "proto5_codegen/problem.h"
+
+namespace attn::test {
+
+inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, int64_t tokens, int64_t head_dim = 64,
+                                bool causal = false, int64_t heads = 3, int64_t batch = 2) {
+  CodegenCase one;
+  one.work = work;
+  one.generator = generator;
+  one.dtype = on_cuda ? DType::bf16 : DType::f32;
+  const bool whole = one.whole();
+  one.shape = {.batch = batch,
+               .q_heads = heads,
+               .kv_heads = heads,
+               .q_len = tokens,
+               .kv_len = tokens,
+               .head_dim = work == WORK_SOFTMAX ? 0 : head_dim,
+               .causal = whole && causal};
+  return one;
+}
+
+/// A launch on these tensors, and the check of what it wrote against what the oracle makes of others, if given.
+inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, const CodegenTensors* oracle = nullptr,
+                     PipelineCache& cache = pipelines()) {
+  const Plan plan = codegen_plan(config, device().info());
+  constexpr uint64_t seed = 1;
+  auto inputs = std::make_shared<CodegenInputs>(device(), config, seed, oracle ? *oracle : tensors);
+  inputs->reference();
+  if (oracle) {
+    for (const auto& [buffer, tensor] : {std::pair{&inputs->q, &tensors.q},
+                                         {&inputs->k, &tensors.k},
+                                         {&inputs->v, &tensors.v},
+                                         {&inputs->in, &tensors.in}}) {
+      if (buffer->bytes() > 0) buffer->upload(tensor->data.data(), tensor->bytes());
+    }
+  }
+  CodegenProblem problem(device(), cache, inputs, config, plan);
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  device().submit(encoder);
+  return problem.check();
+}
+
+inline Check checked(const CodegenCase& config, double size = 1) {
+  return checked(config, random_tensors(config, 1, size));
+}
+
+/// The same with a kernel that is compiled now: the text may be another one than before.
+inline Check checked_anew(const CodegenCase& config) {
+  PipelineCache cache(device(), "");
+  return checked(config, random_tensors(config, 1), nullptr, cache);
+}
+
+}  // namespace attn::test

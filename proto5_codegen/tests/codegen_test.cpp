@@ -1,0 +1,147 @@
+// Every generator's kernel of every work against the oracle; what mutated inputs and kernels change.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/testing/mutated_sources.h"
+#include "proto5_codegen/tests/codegen_run.h"
+#include "proto5_codegen/tuning.h"
+
+namespace attn {
+namespace {
+
+using test::checked;
+using test::codegen_case;
+
+constexpr CodegenWork works[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED};
+
+using CodegenTest = test::OnDevice<testing::Test>;
+
+/// Those that this machine can ask, for a work of so many tokens: on a GPU some take multiples of 8 or 16.
+std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
+  std::vector<std::string> able;
+  for (const std::string& generator : generators_of(test::device().info())) {
+    if (codegen_plan(codegen_case(work, generator, tokens), test::device().info()).unable.empty())
+      able.push_back(generator);
+  }
+  return able;
+}
+
+// One row, fewer than a tile, lengths that no tile divides, and one that all do.
+TEST_F(CodegenTest, EveryKernelComputesWhatTheOracleDoes) {
+  for (const CodegenWork work : works) {
+    for (const int64_t tokens : {1, 37, 192, 301}) {
+      for (const std::string& generator : generators(work, tokens)) {
+        for (const int64_t head_dim : {64, 128}) {
+          if (work == WORK_SOFTMAX && head_dim == 128) continue;
+          for (const bool causal : {false, true}) {
+            const CodegenCase one = codegen_case(work, generator, tokens, head_dim, causal);
+            if (causal && !one.whole()) continue;
+            const Check check = checked(one);
+            EXPECT_TRUE(check.ok) << tuning_key(one) << " " << generator << ", " << tokens
+                                  << " tokens: " << check.worst;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Scores of hundreds: most weights are 0, and exponentials neither overflow nor become NaN.
+TEST_F(CodegenTest, LargeValues) {
+  for (const CodegenWork work : works) {
+    for (const std::string& generator : generators(work, 100)) {
+      const Check check = checked(codegen_case(work, generator, 100, 64, true), 12);
+      EXPECT_TRUE(check.ok) << work_names()[work] << " " << generator << ": " << check.worst;
+    }
+  }
+}
+
+// One element of each tensor that a kernel reads is another one than the oracle's.
+TEST_F(CodegenTest, AChangedInputIsNoticed) {
+  for (const CodegenWork work : works) {
+    for (const std::string& generator : generators(work, 37)) {
+      const CodegenCase one = codegen_case(work, generator, 37);
+      const CodegenTensors oracle = random_tensors(one, 1);
+      for (Tensor CodegenTensors::* tensor :
+           {&CodegenTensors::q, &CodegenTensors::k, &CodegenTensors::v, &CodegenTensors::in}) {
+        CodegenTensors changed = oracle;
+        Tensor& values = changed.*tensor;
+        if (values.count() == 0) continue;
+        const int64_t last = values.count() - 1;
+        values.store(last, values.load(last) + 1);
+        EXPECT_FALSE(checked(one, changed, &oracle).ok) << work_names()[work] << " " << generator;
+      }
+    }
+  }
+}
+
+TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
+  if (test::on_cuda) GTEST_SKIP() << "kernels of the cpu dialect";
+  struct Mutation {
+    CodegenWork work;
+    const char *generator, *file, *from, *to;
+  };
+  const Mutation mutations[] = {
+      {WORK_SCORES, "hand", "scores.cpu.cpp", "key + i < keys ?", "key + i < keys - 1 ?"},
+      {WORK_SCORES, "hand", "scores.cpu.cpp", "c < keys; ++c", "c < keys - 1; ++c"},
+      {WORK_SCORES, "hand", "products.h", "3 * g * row_step", "2 * g * row_step"},
+      {WORK_VALUES, "hand", "values.cpu.cpp", "product<true>(rows", "product<false>(rows"},
+      {WORK_VALUES, "hand", "products.h", "whole ? TILE_ROWS : 1;", "TILE_ROWS;"},
+      {WORK_SOFTMAX, "hand", "softmax.cpu.cpp", "key < keys; ++key) out[key] *=", "key < keys - 1; ++key) out[key] *="},
+      {WORK_SOFTMAX, "hand", "softmax.cpu.cpp", "sum += out[key];", ""},
+      {WORK_ATTENTION, "compiler", "plain.cpu.cpp", "CAUSAL ? query + 1", "CAUSAL ? query + 2"},
+      {WORK_MODIFIED, "compiler", "plain.cpu.cpp", "key - at.query", "at.query - key"},
+      {WORK_MODIFIED, "compiler", "plain.cpu.cpp", "soft_cap * plain::tanhf", "soft_cap + plain::tanhf"},
+  };
+  for (const Mutation& mutation : mutations) {
+    const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
+                                       mutation.to);
+    EXPECT_FALSE(test::checked_anew(codegen_case(mutation.work, mutation.generator, 191, 64, true)).ok)
+        << mutation.file << ": " << mutation.from;
+  }
+}
+
+// What a search may draw is a kernel that computes the same, and what was found is one, too.
+TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
+  const DeviceInfo& device = test::device().info();
+  for (const CodegenWork work : works) {
+    for (const std::string& generator : generators(work, 100)) {
+      CodegenCase one = codegen_case(work, generator, 100);
+      const SearchSpace space = search_space(one, device);
+      if (space.empty()) continue;
+      int tried = 0;
+      for (size_t step = 1; step < 200 && tried < 3; ++step) {
+        for (size_t axis = 0; axis < space.size(); ++axis) {
+          const auto& [name, values] = space[axis];
+          one.constants[name] = values[step * (7 + axis) % values.size()];
+        }
+        if (!unfit(one, device, one.constants).empty() || skip_reason(codegen_plan(one, device), device)) continue;
+        ++tried;
+        const Check check = checked(one);
+        EXPECT_TRUE(check.ok) << codegen_plan(one, device).launches.front().source.key() << ": " << check.worst;
+      }
+      EXPECT_GT(tried, 0) << work_names()[work] << " " << generator;
+      one.constants = {};
+      EXPECT_TRUE(checked(with_searched(one, device)).ok);
+    }
+  }
+}
+
+TEST_F(CodegenTest, SourceLinesAreThoseOfTheSchedule) {
+  if (test::on_cuda) GTEST_SKIP() << "kernels of the cpu dialect";
+  KernelSource shell{.path = "proto5_codegen/kernels/halide.cpu.cpp", .entry = "codegen_halide"};
+  const auto lines = [&](int64_t schedule) {
+    shell.fragments = {{.path = "proto5_codegen/kernels/halide_pipelines.py",
+                        .entry = "halide_scores",
+                        .constants = {{"SCHEDULE", schedule}}}};
+    return source_lines(shell);
+  };
+  EXPECT_LT(lines(1), lines(0));
+  EXPECT_LT(lines(0), lines(2));
+  EXPECT_GT(lines(1), 5);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,73 @@
+// The kernels for hosts of other families: they compile, and compute what the oracle does where this host runs them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/attention/tests/other_host.h"
+#include "common/base/error.h"
+#include "common/device/cpu/compiler.h"
+#include "proto5_codegen/tests/codegen_run.h"
+
+namespace attn {
+namespace {
+
+/// Calls action(case, plan) for what the generators make for a host.
+template <typename Action>
+void for_each_kernel(const DeviceInfo& info, const Action& action) {
+  for (const CodegenWork work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
+    for (const std::string& generator : generators_of(info)) {
+      const CodegenCase one = test::codegen_case(work, generator, 70, 64, true);
+      const Plan plan = codegen_plan(one, info);
+      if (plan.unable.empty()) action(one, plan);
+    }
+  }
+}
+
+class CodegenHosts : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CodegenHosts, testing::Values("x86-64-v2", "x86-64-v3", "neoverse-n1"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST_P(CodegenHosts, CompileEveryKernel) {
+  const CpuTarget target = CpuTarget::named(GetParam());
+  std::unique_ptr<CpuCompiler> compiler;
+  try {
+    compiler = std::make_unique<CpuCompiler>(target);
+  } catch (const DeviceMissing& error) {
+    GTEST_SKIP() << error.what();
+  }
+  DeviceInfo info = cpu_info(target);
+  info.threadgroup_memory_bytes = 512 << 10;
+  for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) {
+    const KernelSource& source = plan.launches.front().source;
+    EXPECT_FALSE(compiler->compile(source).code.empty()) << source.key();
+  });
+}
+
+// The host at hand, described as one with other vectors.
+TEST(CodegenVectors, OfEveryWidth) {
+  for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
+    test::OtherHost host(test::device(), "other", width, registers);
+    PipelineCache pipelines(host, "");
+    for_each_kernel(host.info(), [&](const CodegenCase& one, const Plan& plan) {
+      auto inputs = std::make_shared<CodegenInputs>(host, one, 1, random_tensors(one, 1));
+      CodegenProblem problem(host, pipelines, inputs, one, plan);
+      problem.poison();
+      CommandEncoder encoder;
+      problem.encode(encoder);
+      host.submit(encoder);
+      const Check check = problem.check();
+      EXPECT_TRUE(check.ok) << plan.launches.front().source.key() << ": " << check.worst;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,121 @@
+// Kernels of every generator of a GPU: results on shapes that no tile divides, changed inputs, kernels broken on
+// purpose.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/testing/mutated_sources.h"
+#include "proto5_codegen/tests/codegen_run.h"
+
+namespace attn {
+namespace {
+
+using test::checked;
+using test::codegen_case;
+
+constexpr CodegenWork works_of_gpu[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED};
+
+class GpuCodegenTest : public test::OnDevice<testing::Test> {
+ protected:
+  void SetUp() override {
+    if (!test::on_cuda) GTEST_SKIP() << "needs a GPU";
+    OnDevice::SetUp();
+  }
+};
+
+/// Calls `action` with a case of every generator, work and dtype that takes so many tokens.
+template <typename Action>
+int for_each_kernel(int64_t tokens, int64_t head_dim, bool causal, Action action) {
+  int cases = 0;
+  for (const std::string& generator : generators_of(test::device().info())) {
+    for (const CodegenWork work : works_of_gpu) {
+      for (const DType dtype : {DType::bf16, DType::f32}) {
+        CodegenCase one = codegen_case(work, generator, tokens, head_dim, causal);
+        one.dtype = dtype;
+        if (skip_reason(codegen_plan(one, test::device().info()), test::device().info())) continue;
+        if ((causal && !one.whole()) || (head_dim == 128 && work == WORK_SOFTMAX)) continue;
+        ++cases;
+        SCOPED_TRACE(generator + " " + work_names()[work] + (dtype == DType::f32 ? " f32 " : " bf16 ") +
+                     std::to_string(tokens) + " tokens, head_dim " + std::to_string(head_dim) +
+                     (causal ? ", causal" : ""));
+        action(one);
+      }
+    }
+  }
+  return cases;
+}
+
+/// Every kernel against the oracle.
+int check_all(const std::vector<int64_t>& lengths) {
+  int cases = 0;
+  for (const int64_t tokens : lengths) {
+    for (const int64_t head_dim : {64, 128}) {
+      for (const bool causal : {false, true}) {
+        cases += for_each_kernel(tokens, head_dim, causal, [](const CodegenCase& one) {
+          const Check check = checked(one);
+          EXPECT_TRUE(check.ok) << check.worst;
+        });
+      }
+    }
+  }
+  return cases;
+}
+
+// Of one key, of less than a block, and of a block and a part of one.
+TEST_F(GpuCodegenTest, ShortShapesAgree) { EXPECT_GT(check_all({1, 16, 37, 144}), 120); }
+TEST_F(GpuCodegenTest, OddShapesAgree) { EXPECT_GT(check_all({8, 129, 200, 301}), 120); }
+// Several blocks, through which buffers and stages go round, and the last part of one.
+TEST_F(GpuCodegenTest, LongerShapesAgree) { EXPECT_GT(check_all({528, 1040}), 60); }
+
+// The last element of each tensor that a kernel reads, and one of the first row.
+TEST_F(GpuCodegenTest, AnyChangedInputIsNoticed) {
+  for_each_kernel(144, 64, false, [](const CodegenCase& one) {
+    const CodegenTensors oracle = random_tensors(one, 1);
+    for (Tensor CodegenTensors::* tensor :
+         {&CodegenTensors::q, &CodegenTensors::k, &CodegenTensors::v, &CodegenTensors::in}) {
+      CodegenTensors changed = oracle;
+      Tensor& values = changed.*tensor;
+      if (values.count() == 0) continue;
+      for (const int64_t element : {values.count() - 1, int64_t{5}}) {
+        changed = oracle;
+        values.store(element, values.load(element) + 4);
+        EXPECT_FALSE(checked(one, changed, &oracle).ok) << "element " << element;
+      }
+    }
+  });
+}
+
+TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
+  struct Mutation {
+    CodegenWork work;
+    DType dtype;
+    const char *generator, *file, *from, *to;
+  };
+  using enum DType;
+  const Mutation mutations[] = {
+      {WORK_SCORES, bf16, "hand", "scores.cuda.cu", "key / BLOCK_C % 2 * K_BYTES);", "0);"},
+      {WORK_SCORES, bf16, "hand", "scores.cuda.cu", "step > 0);", "false);"},
+      {WORK_SCORES, bf16, "hand", "swizzled.h", "(chunk ^ row % 8)", "chunk"},
+      {WORK_VALUES, bf16, "hand", "values.cuda.cu", "block > 0 || step > 0", "step > 0"},
+      {WORK_VALUES, bf16, "hand", "values.cuda.cu", "p.q_len - static_cast<int>(first_row), keys)",
+       "p.q_len - static_cast<int>(first_row), keys - 8)"},
+      {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "row + i / 4 * 64 + i % 4", "row + i"},
+      {WORK_VALUES, f32, "hand", "products_f32.cuda.cu", "p.q_len - first_row, depth - d)",
+       "p.q_len - first_row, depth - d - 1)"},
+      {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "sum += x[unit][i];", "sum += i ? x[unit][i] : 0;"},
+      {WORK_SOFTMAX, f32, "hand", "softmax.cuda.cu", "score * log2_e : -infinity()", "score * log2_e : 0"},
+      {WORK_ATTENTION, bf16, "compiler", "plain.cuda.cu", "CAUSAL ? query + 1", "CAUSAL ? query + 2"},
+      {WORK_MODIFIED, f32, "compiler", "plain.cuda.cu", "(key - query)", "(query - key)"},
+  };
+  for (const Mutation& mutation : mutations) {
+    const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
+                                       mutation.to);
+    CodegenCase one = codegen_case(mutation.work, mutation.generator, 200, 64, true);
+    one.dtype = mutation.dtype;
+    EXPECT_FALSE(test::checked_anew(one).ok) << mutation.file << ": " << mutation.from;
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,83 @@
+// The kernels for a Hopper GPU without one: with the constants that the host gives them, and those that come as machine
+// code.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/base/error.h"
+#include "common/testing/cuda_compiler.h"
+#include "proto5_codegen/compiled_ahead.h"
+
+namespace attn {
+namespace {
+
+using CodegenCudaCompileTest = test::CudaCompilerTest;
+
+TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
+  for (const std::string generator : {"hand", "compiler"}) {
+    for (const CodegenWork work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        for (const int64_t tokens : {37, 304}) {
+          CodegenCase one;
+          one.work = work;
+          one.generator = generator;
+          one.dtype = dtype;
+          const bool whole = one.whole();
+          one.shape = {.batch = 1,
+                       .q_heads = 2,
+                       .kv_heads = 2,
+                       .q_len = tokens,
+                       .kv_len = tokens,
+                       .head_dim = work == WORK_SOFTMAX ? 0 : 128,
+                       .causal = whole && tokens == 37};
+          if (is_flash(one)) continue;
+          const Plan plan = codegen_plan(one, test::hopper());
+          if (!plan.unable.empty()) {
+            EXPECT_EQ(tokens % 8, 5) << plan.unable;
+            continue;
+          }
+          EXPECT_NO_THROW(compiler_->compile(plan.launches.at(0).source)) << plan.launches.at(0).source.key();
+        }
+      }
+    }
+  }
+}
+
+// Its own headers tell what the compiler would.
+TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
+  for (const std::string generator : {"triton", "tilelang"}) {
+    const auto index = read_ahead_index(generator);
+    ASSERT_TRUE(index);
+    for (const AheadKernel& kernel : index->kernels) {
+      const KernelSource source{.path = "proto5_codegen/generated/" + kernel.file, .entry = kernel.entry};
+      const Binary binary = compiler_->compile(source);
+      EXPECT_EQ(binary.source_sha256, source_sha256(source));
+      EXPECT_GT(binary.registers, 8) << kernel.file;
+      EXPECT_LE(binary.registers * static_cast<int64_t>(kernel.threads), 65536) << kernel.file;
+      EXPECT_GE(binary.spill_bytes, 0) << kernel.file;
+      EXPECT_LE(binary.threadgroup_bytes + static_cast<int64_t>(kernel.threadgroup_bytes), 227 * 1024) << kernel.file;
+      EXPECT_GT(cuda_contents(binary).bytes, 500) << kernel.file;
+    }
+  }
+}
+
+TEST_F(CodegenCudaCompileTest, WhatTheCubinTellsIsWhatTheCompilerSays) {
+  KernelSource source{.path = "proto5_codegen/kernels/softmax.cuda.cu",
+                      .entry = "codegen_softmax",
+                      .constants = {{"IN_TYPE", 2}, {"ROW_THREADS", 256}, {"UNITS", 4}, {"WHOLE_UNITS", 1}}};
+  const Binary compiled = compiler_->compile(source);
+  Binary read;
+  ASSERT_TRUE(read_resources(compiled.code, source.entry, read));
+  EXPECT_EQ(read.registers, compiled.registers);
+  EXPECT_EQ(read.threadgroup_bytes, compiled.threadgroup_bytes);
+  EXPECT_GT(read.threadgroup_bytes, 0);
+  EXPECT_FALSE(read_resources(compiled.code, "another", read));
+  EXPECT_FALSE(read_resources("not a cubin", source.entry, read));
+  const std::string path = "test/made.cubin";
+  const KernelSource bad{.path = path, .entry = "e", .includes = {{path, "no machine code"}}};
+  EXPECT_THROW(compiler_->compile(bad), CompileError);
+}
+
+}  // namespace
+}  // namespace attn

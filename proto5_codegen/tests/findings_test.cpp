@@ -1,0 +1,120 @@
+// Results in, duels and conclusions out: pure functions, on made-up results.
+#include "proto5_codegen/findings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/experiment/plan.h"
+#include "common/records/finding.h"
+#include "common/testing/devices.h"
+#include "proto5_codegen/generators.h"
+#include "proto5_codegen/sweep.h"
+
+namespace attn {
+namespace {
+
+/// A nanosecond for each pair and head by hand; the others as often as the table says.
+double made_up_seconds(const Case& config) {
+  static const std::map<std::string, double> factors = {
+      {"hand", 1},           {"search", 0.9},   {"compiler", 4}, {"halide_plain", 5}, {"halide_auto", 4.5},
+      {"halide_tuned", 1.4}, {"halide_gpu", 3}, {"triton", 1.5}, {"tilelang", 1.45}};
+  const double tokens = static_cast<double>(config.integer("q_len"));
+  return 1e-9 * tokens * tokens * factors.at(config.text("generator"));
+}
+
+Measurement made_up(const Case& config, size_t number) {
+  Measurement result;
+  result.id = fmt::format("{:016x}", number);
+  result.config = config;
+  result.check = Check{};
+  const bool hand = config.text("generator") == "hand";
+  result.values = {{"source_lines", hand ? 600 : 40}};
+  result.pipeline = {
+      {"compile_s", hand ? 0.1 : 0.4},
+      {"loop", {{"instructions", 80}, {"multiply_add", hand ? 48 : 24}, {"load_4", 12}, {"load_64", 8}}}};
+  result.work = CodegenCase::from(config).amount();
+  const bool memory = result.work->bound == Bound::memory;
+  const double seconds = made_up_seconds(config);
+  for (const Scope scope : {memory ? Scope::device_cold : Scope::device_hot, Scope::host}) {
+    result.time.push_back({scope, 10, 10, seconds, 0.999 * seconds, 1.001 * seconds, 0.01, seconds, "ci"});
+  }
+  return result;
+}
+
+std::vector<Measurement> made_up_results(const DeviceInfo& device) {
+  std::vector<Measurement> results;
+  const auto complete = [&](Case& config) { complete_codegen(config, device); };
+  for (const Case& config : expand(codegen_sweep("full", device), codegen_axes(), complete)) {
+    results.push_back(made_up(config, results.size()));
+  }
+  return results;
+}
+
+std::vector<Conclusion> made_up_conclusions(const DeviceInfo& device, const std::vector<Measurement>& results) {
+  std::vector<Comparison> comparisons;
+  for (const Duel& duel : duels(codegen_claims(device), results)) {
+    const double baseline = made_up_seconds(duel.baseline), contender = made_up_seconds(duel.contender);
+    const double ratio = contender / baseline;
+    const auto timing = [](double seconds) {
+      return Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
+    };
+    comparisons.push_back({.hypothesis = duel.hypothesis,
+                           .baseline = duel.baseline,
+                           .contender = duel.contender,
+                           .ratio = {ratio, 0.999 * ratio, 1.001 * ratio},
+                           .aa = {1, 0.999, 1.001},
+                           .cv = 0.01,
+                           .time = {timing(baseline), timing(contender)}});
+  }
+  return conclude(codegen_claims(device), results, comparisons);
+}
+
+TEST(CodegenFindings, PairsDifferInTheGeneratorAlone) {
+  for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
+    const auto pairs = duels(codegen_claims(device), made_up_results(device));
+    EXPECT_FALSE(pairs.empty());
+    for (const Duel& duel : pairs) {
+      EXPECT_EQ(duel.baseline.key_without({"generator"}), duel.contender.key_without({"generator"}));
+      EXPECT_NE(duel.baseline, duel.contender);
+    }
+  }
+}
+
+TEST(CodegenFindings, EveryClaimIsJudgedByTheFigures) {
+  const std::map<std::string, State> cpu = {
+      {"slower", State::supported},     {"published", State::refuted},     {"search", State::supported},
+      {"inner_loop", State::supported}, {"generation", State::refuted},    {"lines_compiler", State::refuted},
+      {"schedule", State::supported},   {"autoscheduler", State::refuted}, {"lines_halide_tuned", State::supported}};
+  for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
+    std::set<std::string> judged;
+    for (const Conclusion& conclusion : made_up_conclusions(device, made_up_results(device))) {
+      judged.insert(conclusion.hypothesis);
+      const auto all = hypotheses(codegen_claims(device));
+      const auto hypothesis = std::ranges::find(all, conclusion.hypothesis, &Hypothesis::id);
+      ASSERT_NE(hypothesis, all.end());
+      const State state = judge(*hypothesis, conclusion).state;
+      if (device.is_cuda() || conclusion.hypothesis == "viable") continue;
+      EXPECT_EQ(state, cpu.at(conclusion.hypothesis)) << conclusion.hypothesis << " " << conclusion.estimate.value;
+    }
+    for (const Hypothesis& hypothesis : hypotheses(codegen_claims(device))) {
+      EXPECT_TRUE(judged.contains(hypothesis.id)) << hypothesis.id << " on " << device.backend;
+    }
+  }
+}
+
+TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
+  std::set<std::string> viable;
+  for (const Conclusion& conclusion : made_up_conclusions(test::avx2(), made_up_results(test::avx2()))) {
+    if (conclusion.hypothesis != "viable") continue;
+    EXPECT_TRUE(viable.insert(conclusion.subject).second) << conclusion.subject;
+  }
+  EXPECT_GT(viable.size(), 8u);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,214 @@
+// proto5_codegen_tune: searches the constants of `search` and the schedules of `halide_tuned`, each with the same
+// seconds for each case, and writes the winners with the log of the search to proto5_codegen/tuned/ARCH.json.
+//
+// Candidates are drawn at random, and from the second half of the time on every second one is the best so far with one
+// constant changed. A candidate is timed by its fastest launch of a few, and checked against the oracle before it is
+// the best. The best one is then timed in turn with the usual constants, which stay where they are faster.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/stopwatch.h"
+#include "proto5_codegen/problem.h"
+#include "proto5_codegen/tuning.h"
+
+namespace attn {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int launches = 3;       // of a candidate
+constexpr int turns = 20;         // of the best and the usual
+constexpr double hopeless = 1.5;  // a first launch of so many times the best is the last
+constexpr uint64_t seed_of_search = 1;
+
+struct Search {
+  Device& device;
+  PipelineCache& pipelines;
+  CodegenCase config;
+  std::shared_ptr<CodegenInputs> inputs;
+  SearchSpace space;
+  double best_s = 0;
+  FunctionConstants best = {};
+
+  std::unique_ptr<CodegenProblem> problem(const FunctionConstants& constants) const {
+    CodegenCase one = config;
+    one.constants = constants;
+    return std::make_unique<CodegenProblem>(device, pipelines, inputs, one, codegen_plan(one, device.info()));
+  }
+
+  double launch_s(const CodegenProblem& made) const {
+    CommandEncoder encoder;
+    encoder.timestamp();
+    made.encode(encoder);
+    encoder.timestamp();
+    return device.submit(encoder).at(0);
+  }
+
+  /// The fastest of some launches.
+  double time(const FunctionConstants& constants) const {
+    const std::unique_ptr<CodegenProblem> made = problem(constants);
+    double fastest = launch_s(*made);
+    for (int i = 1; i < launches && (best_s == 0 || fastest < hopeless * best_s); ++i) {
+      fastest = std::min(fastest, launch_s(*made));
+    }
+    return fastest;
+  }
+
+  /// The fastest launches of two, made in turn.
+  std::pair<double, double> in_turn(const FunctionConstants& a, const FunctionConstants& b) const {
+    const std::unique_ptr<CodegenProblem> first = problem(a), second = problem(b);
+    std::pair<double, double> fastest = {launch_s(*first), launch_s(*second)};
+    for (int i = 0; i < turns; ++i) {
+      fastest.first = std::min(fastest.first, launch_s(*first));
+      fastest.second = std::min(fastest.second, launch_s(*second));
+    }
+    return fastest;
+  }
+
+  FunctionConstants candidate(std::mt19937_64& random, bool near) const {
+    FunctionConstants constants = near ? best : FunctionConstants{};
+    const auto draw = [&](const auto& values) { return values[random() % values.size()]; };
+    if (near) {
+      const auto& [name, values] = draw(space);
+      constants[name] = draw(values);
+      return constants;
+    }
+    for (const auto& [name, values] : space) constants[name] = draw(values);
+    return constants;
+  }
+};
+
+Json as_json(const FunctionConstants& constants) {
+  Json json = Json::object();
+  for (const auto& [name, value] : constants) json[name] = value;
+  return json;
+}
+
+/// The winner of one case with its log; null where there is nothing to search, or nothing was found.
+Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config, double seconds) {
+  const SearchSpace space = search_space(config, device.info());
+  if (space.empty() || !codegen_plan(config, device.info()).unable.empty()) return nullptr;
+  Search state{device, pipelines, config,
+               std::make_shared<CodegenInputs>(device, config, seed_of_search, random_tensors(config, seed_of_search)),
+               space};
+  const Stopwatch stopwatch;
+  std::mt19937_64 random(seed_of_search);
+  int tried = 0, failed = 0;
+  Json log = Json::array();
+  while (stopwatch.seconds() < seconds) {
+    const bool near = state.best_s > 0 && stopwatch.seconds() > seconds / 2 && tried % 2 == 0;
+    const FunctionConstants constants = state.candidate(random, near);
+    if (!unfit(config, device.info(), constants).empty()) continue;
+    ++tried;
+    try {
+      const double s = state.time(constants);
+      if (state.best_s > 0 && s >= state.best_s) continue;
+      // A wrong kernel may well be the fastest.
+      const std::unique_ptr<CodegenProblem> made = state.problem(constants);
+      made->poison();
+      state.launch_s(*made);
+      if (!made->check().ok) {
+        ++failed;
+        continue;
+      }
+      state.best_s = s;
+      state.best = constants;
+      log.push_back({{"tried", tried}, {"us", 1e6 * s}, {"constants", as_json(constants)}});
+    } catch (const CompileError&) {
+      ++failed;
+    } catch (const BadInput&) {
+      ++failed;  // threadgroup memory
+    }
+  }
+  if (state.best_s == 0) return nullptr;
+  const auto [usual_s, best_s] = state.in_turn({}, state.best);
+  if (best_s >= usual_s) state.best = {};
+  return {{"constants", as_json(state.best)},
+          {"us", 1e6 * best_s},
+          {"usual_us", 1e6 * usual_s},
+          {"q_len", config.shape.q_len},
+          {"heads", config.heads()},
+          {"seconds", seconds},
+          {"tried", tried},
+          {"failed", failed},
+          {"log", log}};
+}
+
+std::vector<CodegenCase> all_cases(const DeviceInfo& device, int64_t heads, int64_t tokens) {
+  std::vector<CodegenCase> cases;
+  for (const auto work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
+    for (const int64_t head_dim : {64, 128}) {
+      for (const bool causal : {false, true}) {
+        CodegenCase one;
+        one.work = work;
+        one.dtype = device.is_cuda() ? DType::bf16 : DType::f32;
+        one.shape = {.batch = 1,
+                     .q_heads = heads,
+                     .kv_heads = heads,
+                     .q_len = tokens,
+                     .kv_len = tokens,
+                     .head_dim = work == WORK_SOFTMAX ? 0 : head_dim,
+                     .causal = causal};
+        const bool known = (causal && !one.whole()) || (head_dim == 128 && work == WORK_SOFTMAX);
+        if (!known) cases.push_back(one);
+      }
+    }
+  }
+  return cases;
+}
+
+int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, const std::string& only) {
+  const std::unique_ptr<Device> device = Device::open(spec);
+  const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
+  Json found = Json::object();
+  if (const auto text = read_file(path)) found = Json::parse(*text);
+  for (const CodegenCase& one : all_cases(device->info(), heads, tokens)) {
+    for (const char* generator : {"search", "halide_tuned"}) {
+      if (!only.empty() && only != work_names()[one.work]) continue;
+      CodegenCase config = one;
+      config.generator = generator;
+      PipelineCache pipelines(*device, "");  // candidates are not worth a place on disk
+      const Json winner = search(*device, pipelines, config, seconds);
+      if (winner.is_null()) continue;
+      std::cout << generator << " " << tuning_key(config) << ": " << winner.at("usual_us") << " us, then "
+                << winner.at("us") << " of " << winner.at("tried") << " tried: " << winner.at("constants") << std::endl;
+      found[generator][tuning_key(config)] = winner;
+      PendingFile(path).write(found.dump(1) + "\n");
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace attn
+
+int main(int argc, char** argv) {
+  CLI::App app("Searches constants and schedules for proto5_codegen, and keeps the winners.");
+  std::string device = "cpu", only;
+  double seconds = 20;
+  int64_t heads = 8, tokens = 1024;
+  app.add_option("--device", device, "where to run: cpu, cuda");
+  app.add_option("--seconds", seconds, "for each case and generator; default 20");
+  app.add_option("--heads", heads, "default 8");
+  app.add_option("--q-len", tokens, "default 1024");
+  app.add_option("--work", only, "this work only");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return attn::run(device, seconds, heads, tokens, only);
+  } catch (const attn::BadInput& error) {
+    std::cerr << error.what() << "\n";
+    return 2;
+  } catch (const attn::DeviceMissing& error) {
+    std::cerr << error.what() << "\n";
+    return 3;
+  }
+}

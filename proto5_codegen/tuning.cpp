@@ -1,0 +1,122 @@
+#include "proto5_codegen/tuning.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+
+namespace attn {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t least_accumulators = 8;  // that two multiply-add units with a latency of 4 keep under way
+
+/// A file of winners, read once in a process; an empty object where there is none.
+const Json& winners(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, Json> known;
+  const std::lock_guard lock(mutex);
+  const auto [place, added] = known.try_emplace(path, Json::object());
+  if (!added) return place->second;
+  if (const auto text = read_file(source_root() + "/" + path)) {
+    place->second = Json::parse(*text, nullptr, false);
+    if (!place->second.is_object()) throw BadInput(path + " is no JSON object");
+  }
+  return place->second;
+}
+
+std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
+  std::vector<int64_t> values;
+  for (int64_t value = from; value <= to; value += step) values.push_back(value);
+  return values;
+}
+
+/// Of a tile for a whole attention, else of the constants in kernels/NAME.cuda.cu; products of f32 have none.
+SearchSpace cuda_search_space(const CodegenCase& config) {
+  if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
+  if (config.work == WORK_SOFTMAX) return {{"ROW_THREADS", {32, 64, 128, 256}}};
+  if (config.dtype == DType::f32) return {};
+  if (config.work == WORK_SCORES) {
+    return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", range(32, 128, 32)}, {"STRIPE", {1, 2, 4, 8, 16}}};
+  }
+  return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", {64, 128}}, {"STAGES", range(2, 6, 1)}};
+}
+
+}  // namespace
+
+SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device) {
+  const std::vector<int64_t> rows = range(16, 256, 16), keys = range(16, 512, 16), vectors = {1, 2, 3, 4, 6, 8};
+  if (config.generator == "search") {
+    if (device.is_cuda()) return cuda_search_space(config);
+    if (config.work == WORK_SOFTMAX) return {{"BLOCK_R", range(1, 64, 1)}, {"AT_ONCE", range(1, 16, 1)}};
+    SearchSpace space = {{"BLOCK_R", rows}, {"TILE_VECTORS", vectors}, {"TILE_ROWS", range(1, 14, 1)}};
+    if (config.work != WORK_SCORES) space.emplace_back("BLOCK_C", keys);
+    return space;
+  }
+  if (config.generator != "halide_tuned") return {};
+  if (config.work == WORK_SOFTMAX) return {{"BLOCK_R", range(1, 64, 1)}, {"TILE_VECTORS", range(1, 16, 1)}};
+  SearchSpace space = {
+      {"BLOCK_R", range(16, 256, 4)}, {"TILE_VECTORS", vectors}, {"TILE_ROWS", range(1, 14, 1)}, {"UNROLL", {1, 2, 4}}};
+  if (config.whole()) space.emplace_back("TILE_COLUMNS", std::vector<int64_t>{2, 4, 8, 16});
+  return space;
+}
+
+std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants) {
+  if (device.is_cuda() || config.work == WORK_SOFTMAX) return {};
+  const int64_t lanes = constants.at("TILE_VECTORS") * device.simd_width, rows = constants.at("BLOCK_R");
+  for (const char* rows_of_tile : {"TILE_ROWS", "TILE_COLUMNS"}) {
+    if (!constants.contains(rows_of_tile)) continue;
+    const int64_t vectors = constants.at("TILE_VECTORS"), sums = vectors * constants.at(rows_of_tile);
+    if (sums < least_accumulators) return "too few sums under way";
+    if (sums + vectors + 1 > device.vector_registers) return "more sums and operands than registers";
+  }
+  if (config.work == WORK_VALUES && config.shape.head_dim % lanes != 0) return "the columns are no multiple of a tile";
+  if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
+  // A tile that is no power of two is none that the kernel of a whole attention halves.
+  if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0) return "no power of two";
+  if (config.generator != "halide_tuned") return {};
+  if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";
+  return {};
+}
+
+std::string tuning_key(const CodegenCase& config) {
+  std::string key = work_names()[config.work];
+  if (config.shape.head_dim > 0) key += fmt::format(" head_dim={}", config.shape.head_dim);
+  if (config.whole()) key += fmt::format(" causal={}", config.shape.causal ? 1 : 0);
+  return key + " dtype=" + std::string(name(config.dtype));
+}
+
+std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned/" + device.arch + ".json"; }
+
+namespace {
+
+/// What the file has for a case; null where it has nothing.
+const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
+  const Json& all = winners(tuning_path(device));
+  const auto of_generator = all.find(config.generator);
+  if (of_generator == all.end()) return nullptr;
+  const auto found = of_generator->find(tuning_key(config));
+  return found == of_generator->end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+Json search_facts(const CodegenCase& config, const DeviceInfo& device) {
+  const Json* const winner = winner_of(config, device);
+  if (!winner) return nullptr;
+  return {{"tried", winner->at("tried")}, {"search_s", winner->at("seconds")}};
+}
+
+CodegenCase with_searched(CodegenCase config, const DeviceInfo& device) {
+  const Json* const winner = winner_of(config, device);
+  if (!winner) return config;
+  for (const auto& [name, value] : winner->at("constants").items()) config.constants[name] = value.get<int64_t>();
+  return config;
+}
+
+}  // namespace attn
