@@ -48,14 +48,17 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   return check;
 }
 
-/// One call after the other; a sample is the mean time of a call. A thread of its own makes them, as that of a
-/// framework would: to the thread of the loop another context is current on a GPU, that of the loop's device.
+/// One call after the other; a sample is the mean time of a call: of the smallest until it returns, of others until the
+/// device has done all of the sample, which on a GPU works while the next call is made. A thread of its own makes them,
+/// as that of a framework would: to the thread of the loop another context is current on a GPU, that of the loop's
+/// device.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config)
       : host_(std::move(host)),
         tensors_(std::move(tensors)),
         flash_(config.text("op") == "flash"),
+        until_done_(config.integer("q_len") > one_tile),
         calls_(calls_of(tensors_->config.shape, host_->device->info())) {
     on_its_thread([&] {
       const std::string &path = config.text("path"), &op = config.text("op");
@@ -76,6 +79,7 @@ class CallProblem : public HostProblem {
       const int64_t before = allocations();
       const Stopwatch stopwatch;
       for (int64_t i = 0; i < calls_; ++i) call_();
+      if (until_done_) wait();
       seconds = stopwatch.seconds();
       allocated_ = static_cast<double>(allocations() - before) / static_cast<double>(calls_);
     });
@@ -98,6 +102,7 @@ class CallProblem : public HostProblem {
   std::shared_ptr<Host> host_;
   std::shared_ptr<Tensors> tensors_;
   const bool flash_;
+  const bool until_done_;
   const int64_t calls_;
   const void* written_ = nullptr;
   std::function<void()> call_;
