@@ -14,7 +14,8 @@
 
 namespace attn {
 
-/// What all cases of a run share: the device as a framework has it, and the engines, with kernels from one folder.
+/// What all cases of a run share: the device as a framework has it, with all work on the default stream, and the
+/// engines, with kernels from one folder.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();

@@ -3,25 +3,27 @@
 namespace attn {
 
 std::vector<AxisInfo> extension_axes() {
-  return {{"task",
-           "what is timed: one call on tensors that are there, until it returns; or the first call of an engine",
-           {"call", "first_call"},
-           0,
-           0,
-           1},
-          {"path",
-           "who calls: the launch itself; Engine; attn.h; attn.h with tensors described anew; a C++ backend with "
-           "attention; PyTorch's operator; attn.h with copies of all tensors from and to the host",
-           {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
-           0,
-           0,
-           1},
-          {"op", "attention, or a kernel that does nothing", {"flash", "empty"}, 0, 0, 1},
-          {"from", "of a first call: where the kernel comes from", {"none", "compiler", "disk", "archive"}, 0, 0, 1},
-          {"dtype", "of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
-          {"q_heads", "heads of Q, K and V", {}, 1, 1024, 1},
-          {"q_len", "queries, and keys", {}, 1, int64_t{1} << 20, 1},
-          {"head_dim", "elements of a head", {}, 8, 256, 8}};
+  return {
+      {"task",
+       "what is timed: calls on tensors that are there, one after the other: of 16 tokens until each returns, of more "
+       "until all are done; or the first call of an engine",
+       {"call", "first_call"},
+       0,
+       0,
+       1},
+      {"path",
+       "who calls: the launch itself; Engine; attn.h; attn.h with tensors described anew; a C++ backend with "
+       "attention; PyTorch's operator; attn.h with copies of all tensors from and to the host",
+       {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
+       0,
+       0,
+       1},
+      {"op", "attention, or a kernel that does nothing", {"flash", "empty"}, 0, 0, 1},
+      {"from", "of a first call: where the kernel comes from", {"none", "compiler", "disk", "archive"}, 0, 0, 1},
+      {"dtype", "of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+      {"q_heads", "heads of Q, K and V", {}, 1, 1024, 1},
+      {"q_len", "queries, and keys", {}, 1, int64_t{1} << 20, 1},
+      {"head_dim", "elements of a head", {}, 8, 256, 8}};
 }
 
 std::vector<std::string> extension_compared_axes() { return {"path", "from"}; }

@@ -309,14 +309,12 @@ class Engine::State {
     const bool cuda = device->info().is_cuda();
     const auto groups = static_cast<uint32_t>(
         std::clamp<int64_t>(words / (cuda ? 4 * stage_threads : 65536), 1, 4 * device->info().units));
-    to.dispatch(*kernel("stage", cuda ? FunctionConstants{{"THREADS", stage_threads}} : FunctionConstants{}).kernel,
-                {groups}, cuda ? stage_threads : 1, 0, params);
+    if (!stage_) stage_ = &kernel("stage", cuda ? FunctionConstants{{"THREADS", stage_threads}} : FunctionConstants{});
+    to.dispatch(*stage_, {groups}, cuda ? stage_threads : 1, 0, params);
   }
-  const Pipeline& kernel(const std::string& entry, FunctionConstants constants) {
-    return pipelines.get(
-        {.path = fmt::format("common/api/kernels/{}.{}", entry, device->info().is_cuda() ? "cuda.cu" : "cpu.cpp"),
-         .entry = entry,
-         .constants = std::move(constants)});
+  void do_nothing(CommandEncoder& to) {
+    if (!empty_) empty_ = &kernel("empty", {});
+    to.dispatch(*empty_, {1}, 32, 0, 0);
   }
 
   const unsigned born;
@@ -327,11 +325,22 @@ class Engine::State {
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
 
  private:
+  const Kernel& kernel(const std::string& entry, FunctionConstants constants) {
+    const char* const dialect = device->info().is_cuda() ? "cuda.cu" : "cpu.cpp";
+    return *pipelines
+                .get({.path = fmt::format("common/api/kernels/{}.{}", entry, dialect),
+                      .entry = entry,
+                      .constants = std::move(constants)})
+                .kernel;
+  }
+
   // What is released may still be under way on some stream: releasing waits for that, which a capture forbids.
   void make_room(bool capturing) {
     if (capturing || ready.size() < most_prepared) return;
     std::erase_if(ready, [](const auto& entry) { return !entry.first.captured(); });
   }
+
+  const Kernel *stage_ = nullptr, *empty_ = nullptr;  // found with their first use
 };
 
 Engine::Engine(std::string spec, EngineOptions options) : spec_(std::move(spec)), options_(std::move(options)) {
@@ -368,10 +377,8 @@ void Engine::save_archive(const std::string& path) { state().pipelines.archive()
 void Engine::empty(void* stream) {
   State& own = state();
   own.run(
-      Key(Key::empty, stream, 0), stream, [&](Prepared&) { own.kernel("empty", {}); },
-      [&](const Prepared&, CommandEncoder& encoder) {
-        encoder.dispatch(*own.kernel("empty", {}).kernel, {1}, 32, 0, 0);
-      });
+      Key(Key::empty, stream, 0), stream, [](Prepared&) {},
+      [&](const Prepared&, CommandEncoder& encoder) { own.do_nothing(encoder); });
 }
 
 // ---- attention
@@ -405,11 +412,11 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
 /// Whether the launch of decoding serves it, which shares the keys of few rows out among all units, and whatever their
 /// number with the same launch.
 bool few_rows(const FlashCall& call) {
-  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512, most_lengths = int64_t{1} << 24;
+  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
+                    most_lengths = int64_t{1} << 24;
   return !modified(call) && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
-         call.q.width % 16 == 0 &&
-         call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes && call.k.tokens >= least_keys &&
-         call.k.tokens * call.q.batch < most_lengths;
+         call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
+         call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
 }
 
 int64_t room_for(int64_t keys) {

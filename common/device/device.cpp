@@ -71,9 +71,9 @@ std::unique_ptr<Device> Device::open(std::string_view spec) {
   throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));
 }
 
-std::unique_ptr<Device> Device::open_for_caller(std::string_view spec) {
+std::unique_ptr<Device> Device::open_for_caller(std::string_view spec, [[maybe_unused]] std::optional<void*> stream) {
 #ifdef ATTN_HAS_CUDA
-  if (spec.substr(0, spec.find(':')) == "cuda") return open_cuda_device_for_streams(spec);
+  if (spec.substr(0, spec.find(':')) == "cuda") return open_cuda_device_for_caller(spec, stream);
 #endif
   return open(spec);  // it has no streams
 }

@@ -87,8 +87,9 @@ class Device {
   static std::unique_ptr<Device> open(std::string_view spec);
   /// For a program that has streams of its own, each of which enqueue() takes: on a GPU the program's primary context,
   /// and a stream for what the device copies itself. It may allocate, upload and load while the program captures a
-  /// stream. The calling thread's context is as before behind every call, if it had one. Throws as open() does.
-  static std::unique_ptr<Device> open_for_caller(std::string_view spec);
+  /// stream. The calling thread's context is as before behind every call, if it had one. With a `stream` of the
+  /// program's all that the device does is on that, as open_cuda_device_for() says. Throws as open() does.
+  static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
   /// The specs this build can be asked for, for messages and --help.
   static std::string known_specs();
 

@@ -14,6 +14,7 @@ import threading
 from attn_proto import _files
 
 _files.find_sources()
+_files.find_compiler()
 
 
 class Device(ctypes.Structure):

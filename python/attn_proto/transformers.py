@@ -101,6 +101,8 @@ class PagedLayer(CacheLayerMixin):
     def get_max_length(self):
         return self.max_tokens
 
+    get_max_cache_shape = get_max_length  # its name in older versions
+
     def reset(self):
         self.tokens = 0
 

@@ -492,7 +492,10 @@ int parse_ordinal(std::string_view spec) {
 }  // namespace
 
 std::unique_ptr<Device> open_cuda_device(std::string_view spec) { return open(parse_ordinal(spec), false); }
-std::unique_ptr<Device> open_cuda_device_for_streams(std::string_view spec) { return open(parse_ordinal(spec), true); }
+std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::optional<void*> stream) {
+  const int ordinal = parse_ordinal(spec);
+  return stream ? open_cuda_device_for(ordinal, *stream) : open(ordinal, true);
+}
 
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream) {
   if (ordinal < 0) throw BadInput(fmt::format("device cuda:{} is not allowed; cuda:N with N from 0", ordinal));

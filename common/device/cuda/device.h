@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "common/device/device.h"
@@ -24,6 +25,6 @@ std::unique_ptr<Device> open_cuda_device(std::string_view spec);
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream);
 
 /// As Device::open_for_caller() says. Throws what open_cuda_device() throws.
-std::unique_ptr<Device> open_cuda_device_for_streams(std::string_view spec);
+std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::optional<void*> stream);
 
 }  // namespace attn
