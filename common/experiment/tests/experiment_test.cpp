@@ -86,7 +86,7 @@ class FakeDevice : public Device {
     return binary;
   }
   std::string compiler_identity() const override { return "fake"; }
-  CodeContents contents(const Binary&) const override { return {.instructions = {{"nop", 3}}, .bytes = 4096}; }
+  CodeContents contents(const Binary&) const override { return {{{"nop", 3}}, {}, {}, 4096}; }
   std::unique_ptr<Kernel> load(const Binary&, const std::string& entry) override {
     return std::make_unique<FakeKernel>(entry);
   }
