@@ -1,14 +1,12 @@
 // The kernels for hosts of other families: they compile, and compute what the oracle does where this host runs them.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "common/attention/tests/other_host.h"
-#include "common/base/error.h"
-#include "common/device/cpu/compiler.h"
+#include "common/testing/other_cpus.h"
 #include "proto5_codegen/tests/codegen_run.h"
 
 namespace attn {
@@ -26,29 +24,13 @@ void for_each_kernel(const DeviceInfo& info, const Action& action) {
   }
 }
 
-class CodegenHosts : public testing::TestWithParam<const char*> {};
+using CodegenHosts = test::OtherCpus;
 
 INSTANTIATE_TEST_SUITE_P(All, CodegenHosts, testing::Values("x86-64-v2", "x86-64-v3", "neoverse-n1"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         test::OtherCpus::name_of);
 
 TEST_P(CodegenHosts, CompileEveryKernel) {
-  const CpuTarget target = CpuTarget::named(GetParam());
-  std::unique_ptr<CpuCompiler> compiler;
-  try {
-    compiler = std::make_unique<CpuCompiler>(target);
-  } catch (const DeviceMissing& error) {
-    GTEST_SKIP() << error.what();
-  }
-  DeviceInfo info = cpu_info(target);
-  info.threadgroup_memory_bytes = 512 << 10;
-  for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) {
-    const KernelSource& source = plan.launches.front().source;
-    EXPECT_FALSE(compiler->compile(source).code.empty()) << source.key();
-  });
+  for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
 // The host at hand, described as one with other vectors.

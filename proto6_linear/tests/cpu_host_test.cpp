@@ -1,7 +1,6 @@
 // The kernels for hosts of every family: they compile, and vectors of every width compute what the oracle does.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -9,32 +8,18 @@
 #include <vector>
 
 #include "common/attention/tests/other_host.h"
-#include "common/base/error.h"
-#include "common/device/cpu/compiler.h"
+#include "common/testing/other_cpus.h"
 #include "proto6_linear/tests/linear_run.h"
 
 namespace attn {
 namespace {
 
-class LinearHosts : public testing::TestWithParam<const char*> {};
+using LinearHosts = test::OtherCpus;
 
 INSTANTIATE_TEST_SUITE_P(All, LinearHosts, testing::Values("x86-64-v2", "x86-64-v3", "neoverse-n1"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         test::OtherCpus::name_of);
 
 TEST_P(LinearHosts, CompileEveryKernel) {
-  const CpuTarget target = CpuTarget::named(GetParam());
-  std::unique_ptr<CpuCompiler> compiler;
-  try {
-    compiler = std::make_unique<CpuCompiler>(target);
-  } catch (const DeviceMissing& error) {
-    GTEST_SKIP() << error.what();
-  }
-  DeviceInfo info = cpu_info(target);
-  info.threadgroup_memory_bytes = 512 << 10;
   for (const auto& [variant, scan] :
        {std::pair{"phases", "passes"}, {"phases", "lookback"}, {"fused", "none"}, {"recurrent", "none"}}) {
     LinearConfig config = completed(small_case(variant, scan)).linear;
@@ -43,7 +28,7 @@ TEST_P(LinearHosts, CompileEveryKernel) {
     const Plan plan = linear_plan(config, info, true);
     ASSERT_TRUE(plan.unable.empty()) << plan.unable;
     for (const Launch& launch : plan.launches) {
-      EXPECT_FALSE(compiler->compile(launch.source).code.empty()) << launch.source.key();
+      expect_compiles(launch.source);
     }
   }
 }
