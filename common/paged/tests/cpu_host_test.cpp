@@ -1,7 +1,6 @@
 // The kernels for hosts of every family.
 #include <gtest/gtest.h>
 
-
 #include "common/paged/decode.h"
 #include "common/paged/tests/compiled_config.h"
 #include "common/testing/other_cpus.h"
