@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/launch.h"
+#include "common/kernel/types.h"
 #include "proto5_codegen/compiled_ahead.h"
 #include "proto5_codegen/generators.h"
 
