@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,25 +25,12 @@
 #include "common/device/cpu/compiler.h"
 #include "common/device/cpu/guard.h"
 #include "common/device/cpu/loader.h"
+#include "common/device/cpu/memory.h"
 #include "common/device/cpu/pool.h"
 
 namespace attn {
 
 namespace {
-
-constexpr size_t huge_page_bytes = size_t{2} << 20;
-
-// Large blocks are aligned for huge pages and ask for them: a tile's panels then cost no TLB misses.
-void* allocate_pages(size_t bytes) {
-  void* block = nullptr;
-  const bool huge = bytes >= huge_page_bytes;
-  if (posix_memalign(&block, huge ? huge_page_bytes : Device::buffer_alignment, std::max<size_t>(bytes, 1)) != 0)
-    return nullptr;
-#ifdef MADV_HUGEPAGE
-  if (huge) madvise(block, bytes, MADV_HUGEPAGE);
-#endif
-  return block;
-}
 
 std::string first_line(const std::string& path) {
   std::ifstream stream(path);
@@ -169,10 +155,10 @@ class CpuDevice : public Device {
     // Linux hands out more than it has and kills the process later, so ask first.
     const std::string available = proc_field("/proc/meminfo", "MemAvailable");
     const bool fits = available.empty() || bytes / 1024 < std::strtoull(available.c_str(), nullptr, 10);
-    if (void* block = fits ? allocate_pages(bytes) : nullptr) return block;
+    if (void* block = fits ? memory_.allocate(bytes) : nullptr) return block;
     throw OutOfMemory(fmt::format("{} has no room for {} bytes", info_.spec, bytes), bytes);
   }
-  void release(void* pointer) noexcept override { std::free(pointer); }
+  void release(void* pointer) noexcept override { memory_.release(pointer); }
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes > 0) std::memcpy(target, source, bytes);  // an empty vector's data may be null
   }
@@ -283,8 +269,8 @@ class CpuDevice : public Device {
   void reserve_scratch(size_t bytes) {
     if (bytes > scratch_bytes_) {
       // At least a huge page each, so that the kernel can give one.
-      const size_t rounded = std::max(bytes, huge_page_bytes);
-      for (auto& block : scratch_) block.reset(static_cast<unsigned char*>(allocate(rounded)));
+      const size_t rounded = std::max(bytes, CpuMemory::huge_page_bytes);
+      for (auto& block : scratch_) block = {static_cast<unsigned char*>(allocate(rounded)), Release{this}};
       scratch_bytes_ = rounded;
     }
     for (const auto& block : scratch_) {
@@ -293,18 +279,20 @@ class CpuDevice : public Device {
     }
   }
 
-  struct Free {
-    void operator()(void* block) const { std::free(block); }
+  struct Release {
+    CpuDevice* device = nullptr;
+    void operator()(void* block) const { device->release(block); }
   };
 
   static constexpr size_t fill_chunk_bytes = size_t{1} << 20;
 
+  CpuMemory memory_;
   const CpuCompiler compiler_;
   CpuLoader loader_;
   ThreadPool pool_;
   std::mutex submitting_;
   std::exception_ptr why_lost_;
-  std::vector<std::unique_ptr<unsigned char, Free>> scratch_;  // one block per thread
+  std::vector<std::unique_ptr<unsigned char, Release>> scratch_;  // one block per thread
   size_t scratch_bytes_ = 0;
 };
 

@@ -1,0 +1,57 @@
+#include "common/device/cpu/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "common/device/device.h"
+
+namespace attn {
+namespace {
+
+/// Whole huge pages; null where there is no room.
+void* map(size_t bytes) {
+  constexpr size_t huge = CpuMemory::huge_page_bytes;
+  void* const all = mmap(nullptr, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  auto* const first = static_cast<std::byte*>(all);
+  const size_t before = (huge - reinterpret_cast<uintptr_t>(all) % huge) % huge;
+  if (before > 0) munmap(first, before);
+  if (before < huge) munmap(first + before + bytes, huge - before);
+#ifdef MADV_HUGEPAGE
+  madvise(first + before, bytes, MADV_HUGEPAGE);
+#endif
+  return first + before;
+}
+
+}  // namespace
+
+CpuMemory::~CpuMemory() {
+  for (const auto& [block, bytes] : mapped_) munmap(block, bytes);
+}
+
+void* CpuMemory::allocate(size_t bytes) {
+  if (bytes < huge_page_bytes) {
+    void* block = nullptr;
+    const int status = posix_memalign(&block, Device::buffer_alignment, std::max<size_t>(bytes, 1));
+    return status == 0 ? block : nullptr;
+  }
+  if (bytes > SIZE_MAX - 2 * huge_page_bytes) return nullptr;
+  const size_t whole = (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+  void* const block = map(whole);
+  const std::lock_guard lock(mutex_);
+  if (block) mapped_[block] = whole;
+  return block;
+}
+
+void CpuMemory::release(void* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = mapped_.find(block);
+  if (found == mapped_.end()) return std::free(block);
+  munmap(block, found->second);
+  mapped_.erase(found);
+}
+
+}  // namespace attn
