@@ -430,7 +430,10 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    if (const auto found = caches_.find(layout); found != caches_.end()) return found->second;
+    // A cache that a problem has is not shared: with two turns in each round of a comparison, more of it would lie in
+    // the processor's caches than of the other one.
+    const auto found = caches_.find(layout);
+    if (found != caches_.end() && found->second.use_count() == 1) return found->second;
   }
   auto made = std::make_shared<PagedCache>();
   made->pages = page_table(config_);
