@@ -280,7 +280,7 @@ CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_
 nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"cold_s", cold_s}, {"ok", ok}}; }
 
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
-  constexpr int samples = 5;
+  constexpr int samples = 25;
   const DeviceInfo& info = device.info();
   const MemoryShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
   const Buffer source(device, shape.bytes()), target(device, shape.bytes());
