@@ -31,12 +31,12 @@ class CliTest : public test::ProgramTest {
             "q_heads=2",  "--axis",    "head_dim=32",      "--axis",       "variant=tuned",
             "--axis",     "dtype=f32", "--axis",           "layout=bhsd",  "--axis",
             "causal=0,1", "--axis",    "block_r=16,32,64", "--axis",       "block_c=64,128",
-            "--budget",   "6"};
+            "--budget",   "10"};
   }
   static std::vector<std::string> one_case() {
     return {"--device", "cpu:threads=1", "--axis", "variant=tuned", "--axis",   "q_heads=3", "--axis", "q_len=33",
             "--axis",   "head_dim=40",   "--axis", "causal=1",      "--axis",   "dtype=f32", "--axis", "out_dtype=f32",
-            "--axis",   "layout=bhsd",   "--axis", "batch=1",       "--budget", "1"};
+            "--axis",   "layout=bhsd",   "--axis", "batch=1",       "--budget", "10"};
   }
 };
 

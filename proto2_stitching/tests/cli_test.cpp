@@ -31,7 +31,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
              "float score(float s, int q, int k, const ScoreContext& c) {\n"
              "  return near(q + c.kv_len - c.q_len - k) ? s : -INFINITY;\n"
              "}\n");
-  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 8");
+  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 10");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> forms;
@@ -89,7 +89,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
 TEST_F(StitchCliTest, ResumedRunsMeasureNothingTwice) {
   const std::string arguments = std::string(small) +
                                 "--axis function=scale --axis form=monolithic,stitched,noinline "
-                                "--axis grain=element,tile --budget 3 --resume";
+                                "--axis grain=element,tile --budget 10 --resume";
   ASSERT_EQ(run_line(arguments).status, 0);
   const size_t before = records("measurements.jsonl").size();
   EXPECT_EQ(before, 5u);
