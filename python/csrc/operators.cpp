@@ -110,9 +110,11 @@ struct Optional {
 
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
-/// What is wrong with shapes that outputs are made from; attn.h checks the rest.
+/// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text: in
+/// a process with PyTorch for CUDA, a stream of this file crashes at a number, since parts of it come from another
+/// libstdc++.
 void check_rank(const char* op, const Tensor& query) {
-  TORCH_CHECK(query.dim() == 4, op, ": query has ", query.dim(), " dimensions; 4 are wanted");
+  TORCH_CHECK(query.dim() == 4, op, ": query has ", std::to_string(query.dim()), " dimensions; 4 are wanted");
 }
 
 Tensor empty_lse(const Tensor& query, bool bshd) {
@@ -266,7 +268,7 @@ Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
 
 std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
   check_rank("attn::linear", query);
-  TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", value.dim(), " dimensions; 4 are wanted");
+  TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", std::to_string(value.dim()), " dimensions; 4 are wanted");
 #if TORCH_VERSION_MAJOR >= 2
   Tensor state =
       at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
