@@ -9,7 +9,7 @@ namespace attn {
 /// Memory for buffers, aligned to Device::buffer_alignment.
 ///
 /// Blocks of 2 MB and more lie on huge pages where the system gives them. They are mapped afresh: malloc() hands out
-/// again what small pages already back, and a kernel then takes longer for one buffer than for another.
+/// again what small pages already back, and two equal buffers need not be equally fast then.
 class CpuMemory {
  public:
   CpuMemory() = default;

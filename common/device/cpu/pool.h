@@ -22,7 +22,7 @@ class ThreadPool {
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
   /// Between begin() and end() the workers are awake; only there may run() be called with more than one item. begin()
-  /// returns when all are: waking a thread takes up to 100 us, which belong to no dispatch.
+  /// returns when all are: waking a thread may take 100 us, which belong to no dispatch.
   void begin();
   void end();
 
