@@ -150,11 +150,6 @@ Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (is_ahead(config.generator)) return ahead_plan(config, device);
   if (config.generator == "hand" || config.generator == "search") return hand_plan(config, device);
   if (config.generator == "compiler") return plain_plan(config);
-  if (config.generator == "halide_gpu") {
-    return {.unable =
-                "generator halide_gpu: Halide keeps its PTX inside an object of the host, whose own runtime launches "
-                "it; nothing here takes it out"};
-  }
   return {.unable = fmt::format("generator {}: it has no kernel of {}", config.generator, work_names()[config.work])};
 }
 

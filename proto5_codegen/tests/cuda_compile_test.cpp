@@ -46,7 +46,7 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
 
 // Its own headers tell what the compiler would.
 TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
-  for (const std::string generator : {"triton", "tilelang"}) {
+  for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index);
     for (const AheadKernel& kernel : index->kernels) {
