@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "common/base/error.h"
@@ -17,6 +18,10 @@ using nlohmann::json;
 
 constexpr const char* folder = "proto5_codegen/generated";
 constexpr const char* arch = "sm_90a";  // what scripts/generate_cuda.py compiles for
+
+/// What a case calls a generator, and the Python package that it is.
+const std::map<std::string, std::string, std::less<>> packages = {
+    {"triton", "triton"}, {"tilelang", "tilelang"}, {"halide_gpu", "halide"}};
 
 AheadParameter::Kind kind_of(const std::string& name) {
   static const std::map<std::string, AheadParameter::Kind> kinds = {{"tensor_map", AheadParameter::tensor_map},
@@ -35,6 +40,8 @@ AheadParameter parse_parameter(const json& text) {
   parameter.kind = kind_of(text.at("kind"));
   if (text.contains("tensor")) parameter.tensor = text["tensor"];
   if (text.contains("of")) parameter.of = text["of"].get<std::vector<std::string>>();
+  if (text.contains("per")) parameter.per = text["per"];
+  if (parameter.per < 1) throw BadInput("a parameter has 'per' below 1");
   if (parameter.kind == AheadParameter::tensor_map) {
     parameter.rows = text.at("rows");
     parameter.columns = text.at("columns");
@@ -91,6 +98,11 @@ int64_t product_of(const std::map<std::string, int64_t>& lengths, const std::vec
   return product;
 }
 
+/// The product, divided by `per` and rounded up.
+int64_t parts_of(const std::map<std::string, int64_t>& lengths, const std::vector<std::string>& names, int64_t per) {
+  return (product_of(lengths, names) + per - 1) / per;
+}
+
 const void* pointer_to(const std::string& tensor, const CodegenParams& pointers) {
   const std::map<std::string, const void*> known = {{"q", pointers.q},     {"k", pointers.k},
                                                     {"v", pointers.v},     {"in", pointers.in},
@@ -140,7 +152,7 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
 }
 
 std::optional<AheadIndex> read_ahead_index(const std::string& generator) {
-  const std::string name = fmt::format("{}/{}.json", folder, generator);
+  const std::string name = fmt::format("{}/{}.json", folder, packages.at(generator));
   const std::optional<std::string> text = read_file(std::filesystem::path(source_root()) / name);
   if (!text) return std::nullopt;
   return parse_ahead_index(*text, name);
@@ -158,7 +170,7 @@ const AheadKernel* find_ahead(const AheadIndex& index, const CodegenCase& config
   return found;
 }
 
-bool is_ahead(std::string_view generator) { return generator == "triton" || generator == "tilelang"; }
+bool is_ahead(std::string_view generator) { return packages.contains(generator); }
 
 Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   const auto unable = [&](const std::string& why) {
@@ -167,7 +179,7 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   const std::optional<AheadIndex> index = read_ahead_index(config.generator);
   if (!index) {
     return unable(fmt::format("no kernels in {}; scripts/generate_cuda.py makes them with the Python package {}",
-                              folder, config.generator));
+                              folder, packages.at(config.generator)));
   }
   if (device.arch != arch)
     return unable(fmt::format("its kernels are for {}, {} has {}", arch, device.spec, device.arch));
@@ -188,8 +200,7 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   const auto lengths = lengths_of(config);
   const auto side = [&](size_t i) {
     if (i >= kernel->grid.size()) return uint32_t{1};
-    const int64_t per = kernel->grid[i].per;
-    return static_cast<uint32_t>((product_of(lengths, kernel->grid[i].of) + per - 1) / per);
+    return static_cast<uint32_t>(parts_of(lengths, kernel->grid[i].of, kernel->grid[i].per));
   };
   launch.grid = {side(0), side(1), side(2)};
   launch.threads = kernel->threads;
@@ -213,10 +224,10 @@ Arguments ahead_arguments(const AheadKernel& kernel, const CodegenCase& config, 
         arguments.add(static_cast<const void*>(nullptr));
         break;
       case AheadParameter::int32:
-        arguments.add(static_cast<int32_t>(product_of(lengths, parameter.of)));
+        arguments.add(static_cast<int32_t>(parts_of(lengths, parameter.of, parameter.per)));
         break;
       case AheadParameter::int64:
-        arguments.add(product_of(lengths, parameter.of));
+        arguments.add(parts_of(lengths, parameter.of, parameter.per));
         break;
       case AheadParameter::number:
         if (parameter.of == std::vector<std::string>{"scale"}) {

@@ -23,7 +23,8 @@ struct AheadParameter {
   std::string rows = {}, columns = {};  // of a map: the names of lengths
   uint32_t box_rows = 0, box_columns = 0;
   int swizzle = 0;                   // of a map: in bytes
-  std::vector<std::string> of = {};  // of int32 and int64: lengths, whose product it is; of a number: "scale" or "cap"
+  std::vector<std::string> of = {};  // of int32 and int64: a product of lengths; of a number: "scale" or "cap"
+  int64_t per = 1;                   // of int32 and int64: what the product is divided by, rounded up
 };
 
 struct AheadKernel {
@@ -55,7 +56,7 @@ struct AheadIndex {
 
 /// Throws BadInput, with `name`, for what is none.
 AheadIndex parse_ahead_index(const std::string& text, const std::string& name);
-/// Nothing where none of the generator's kernels is kept.
+/// Nothing where none of the generator's kernels is kept. The generator as a case names it, as in all functions here.
 std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 
 /// That of a case; null where there is none.

@@ -26,26 +26,33 @@ Launch launch_of(const CodegenCase& config, const std::string& file, const std::
   return launch;
 }
 
-// As few threads a row as leave each no more than four units of 16 bytes, and at least a warp.
+// As few threads a row as leave each no more than 16 elements, and at least a warp.
 Plan softmax_plan(const CodegenCase& config) {
-  constexpr int64_t threads = 256, few_units = 4, most_units = 16;
+  constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16, all_threads = 2048;
   const auto element_bytes = static_cast<int64_t>(size_bytes(config.dtype));
   const int64_t of_unit = 16 / element_bytes, units = (config.shape.kv_len + of_unit - 1) / of_unit;
+  const bool whole_units = config.shape.kv_len % of_unit == 0;
   int64_t row_threads = 32;
-  while (row_threads < threads && row_threads * few_units < units) row_threads *= 2;
+  while (row_threads < most_row_threads && row_threads * few_elements < config.shape.kv_len) row_threads *= 2;
   row_threads = constant(config, "ROW_THREADS", row_threads);
+  const int64_t threads = std::max(constant(config, "THREADS", usual_threads), row_threads);
   const int64_t own = tiles_of(units, row_threads);
   if (own > most_units) {
     return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
-                                  most_units * threads * of_unit)};
+                                  most_units * most_row_threads * of_unit)};
   }
+  // So few 16-bit elements fit into the registers that a thread has where all threads are there.
+  const bool all_fit = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
   Launch launch = launch_of(config, "softmax", "softmax");
   launch.source.constants = {{"IN_TYPE", element_of(config)},
+                             {"RESIDENT", constant(config, "RESIDENT", all_fit ? all_threads : threads)},
                              {"ROW_THREADS", row_threads},
+                             {"STREAMING", constant(config, "STREAMING", 0)},
+                             {"THREADS", threads},
                              {"UNITS", own},
-                             {"WHOLE_UNITS", config.shape.kv_len % of_unit == 0}};
+                             {"WHOLE_UNITS", whole_units}};
   launch.grid = {tiles_of(config.shape.q_len, threads / row_threads), static_cast<uint32_t>(config.heads()), 1};
-  launch.threads = threads;
+  launch.threads = static_cast<uint32_t>(threads);
   return {.launches = {launch}};
 }
 
@@ -143,11 +150,6 @@ Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (is_ahead(config.generator)) return ahead_plan(config, device);
   if (config.generator == "hand" || config.generator == "search") return hand_plan(config, device);
   if (config.generator == "compiler") return plain_plan(config);
-  if (config.generator == "halide_gpu") {
-    return {.unable =
-                "generator halide_gpu: Halide keeps its PTX inside an object of the host, whose own runtime launches "
-                "it; nothing here takes it out"};
-  }
   return {.unable = fmt::format("generator {}: it has no kernel of {}", config.generator, work_names()[config.work])};
 }
 

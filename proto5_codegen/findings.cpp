@@ -261,6 +261,7 @@ std::vector<Claim> codegen_claims(const DeviceInfo& device) {
   if (device.is_cuda()) {
     claims.push_back(source("triton", "Triton"));
     claims.push_back(source("tilelang", "TileLang"));
+    claims.push_back(source("halide_gpu", "Halide"));
     return claims;
   }
   claims.push_back(source("halide_tuned", "Halide with a tuned schedule"));

@@ -39,7 +39,12 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
 /// Of a tile for a whole attention, else of the constants in kernels/NAME.cuda.cu; products of f32 have none.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
-  if (config.work == WORK_SOFTMAX) return {{"ROW_THREADS", {32, 64, 128, 256}}};
+  if (config.work == WORK_SOFTMAX) {
+    return {{"ROW_THREADS", {32, 64, 128, 256}},
+            {"THREADS", {64, 128, 256, 512}},
+            {"RESIDENT", {512, 1024, 1536, 2048}},
+            {"STREAMING", {0, 1}}};
+  }
   if (config.dtype == DType::f32) return {};
   if (config.work == WORK_SCORES) {
     return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", range(32, 128, 32)}, {"STRIPE", {1, 2, 4, 8, 16}}};

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kernels of Triton and TileLang for proto5_codegen, compiled ahead of time for sm_90a.
+"""Kernels of Triton, TileLang and Halide for proto5_codegen, compiled ahead of time for sm_90a.
 
     scripts/generate_cuda.py compile [--candidates DIR] [--generator triton] [--jobs N] [--default]
     scripts/generate_cuda.py tune --minutes 1 [--candidates DIR] [--log FILE]
@@ -40,7 +40,7 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
-NAMES = ["triton", "tilelang"]
+NAMES = ["triton", "tilelang", "halide"]
 # What is tuned: as the sweeps of the experiment have it.
 HEADS, LENGTH, CAP = 32, 2048, 30.0
 SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
@@ -178,6 +178,11 @@ def compile_all(options):
 
 # ---- tune
 
+def of_lengths(said, lengths):
+    """A side of the grid or an integer: the product of lengths, divided and rounded up."""
+    return -(-math.prod(lengths[name] for name in said["of"]) // said.get("per", 1))
+
+
 class Cuda:
     """The driver, in PyTorch's context."""
 
@@ -231,7 +236,7 @@ class Cuda:
                 tensor = tensors.get(parameter.get("tensor"))
                 value = ctypes.c_uint64(tensor.data_ptr() if tensor is not None else 0)
             else:
-                product = math.prod(lengths[name] for name in of)
+                product = of_lengths(parameter, lengths)
                 value = ctypes.c_int64(product) if kind == "int64" else ctypes.c_int32(product)
             alive.append(value)
             pointers.append(ctypes.addressof(value))
@@ -293,7 +298,7 @@ class Tuned:
 def seconds_of(torch, cuda, kernel, code, inputs):
     """The median of some launches, once the result was right."""
     lengths = inputs.lengths
-    grid = [-(-math.prod(lengths[name] for name in side["of"]) // side["per"]) for side in kernel["grid"]]
+    grid = [of_lengths(side, lengths) for side in kernel["grid"]]
     grid += [1] * (3 - len(grid))
     arguments, alive = cuda.arguments(kernel, inputs.tensors, lengths, inputs.numbers)
     module, function = cuda.load(kernel, code)

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Attention on a GPU, bf16: the hand-written kernel against what PyTorch's compiler makes, in one process.
+"""Attention on a GPU, bf16: the hand-written kernel against what PyTorch's compiler makes, in turns.
 
-    scripts/peers_codegen_gpu.py [--device cuda:0] [--seconds 0.1] [--out peers_codegen_gpu.json] [--page]
+    scripts/peers_codegen_gpu.py [--libraries FOLDER] [--seconds 0.05] [--out peers_codegen_gpu.json] [--page]
 
 Two works of proto5_codegen, 32 heads: attention, and attention modified by ALiBi and a soft cap of 30, full and causal.
 FlexAttention is Inductor's template: it gets the modifiers as a score function, the mask as a block mask. Inductor
-alone gets the definition in plain PyTorch, softmax(f(Q K^T)) V. All take turns as in scripts/peers_gpu.py. --page
-writes the table into docs/peers.md; --from needs neither PyTorch nor a GPU.
+alone gets the definition in plain PyTorch, softmax(f(Q K^T)) V. Ours is PyTorch's operator of this project
+(docs/extension.md). All sides take turns on the same values; ratios are taken turn by turn. All are timed as
+scripts/peers_gpu.py times its peers: a CUDA graph fills twice the last-level cache before each launch. A side that does
+not run is left out, and one line says why. --page writes the table into docs/peers.md; --from needs neither PyTorch nor
+a GPU.
 """
 
-import json
-import pathlib
+import importlib
 import sys
-import tempfile
 
 import peers_gpu as peers
+import peers_paged as paged
 from peers_variants import us
 
 torch = peers.torch
@@ -27,6 +29,17 @@ ROWS = [(work, dim, length, causal) for work in ("attention", "modified") for di
 
 def slopes_of_heads():
     return torch.exp2(-8 * torch.arange(1, HEADS + 1, device="cuda", dtype=torch.float32) / HEADS)
+
+
+class Ours(peers.Peer):
+    """The operator of this project."""
+
+    def __init__(self, modified, causal, *tensors):
+        self.function, self.tensors = importlib.import_module("attn_proto").flash, tensors
+        self.options = {"causal": causal, **({"soft_cap": CAP, "alibi_slopes": slopes_of_heads()} if modified else {})}
+
+    def run(self):
+        return self.function(*self.tensors, **self.options)
 
 
 class FlexAttention(peers.Peer):
@@ -74,67 +87,55 @@ class Inductor(peers.Peer):
         return self.function(*self.tensors)
 
 
-def measure(ours, flush, work, dim, length, causal, seconds, folder):
+def makers(row):
+    """What makes each side, by its name."""
+    work, dim, length, causal = row
     torch.manual_seed(length + dim)
     tensors = [torch.randn(1, HEADS, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    peers.save(folder / "qkv.safetensors", dict(zip("qkv", tensors)))
-    modified = work == "modified"
-    axes = f"variant=tuned causal={int(causal)}" + (f" alibi=1 soft_cap={CAP}" if modified else "")
-    tile = ours.load(f"{axes} out_dtype=bf16 layout=bhsd", folder / "qkv.safetensors")
-    others = {"flex": FlexAttention(modified, causal, *tensors), "inductor": Inductor(modified, causal, *tensors)}
-    for peer in others.values():
-        peer.capture(flush)
-    sides = {"ours": ours, **others}
-    for _ in range(peers.WARM_UP):
-        for side in sides.values():
-            side.seconds()
-    want = others["flex"].output()
-    agree = peers.all_agree([ours.output(want.shape), others["inductor"].output()], want)
-    turns = peers.take_turns(sides, seconds)
-    medians = {f"{side}_us": 1e6 * peers.statistics.median(turn[side] for turn in turns) for side in sides}
-    ratios = {f"{side}_ratio": peers.statistics.median(turn[side] / turn["ours"] for turn in turns) for side in others}
-    return {"work": work, "head_dim": dim, "length": length, "causal": causal, "tile": tile, "turns": len(turns),
-            "agree": agree, **medians, **ratios}
+    return {name: lambda side=side: side(work == "modified", causal, *tensors)
+            for name, side in (("ours", Ours), ("flex", FlexAttention), ("inductor", Inductor))}
+
+
+def figures(turns):
+    """Microseconds of each side, and each peer's time over ours."""
+    found = {f"{name}_us": 1e6 * peers.statistics.median(turn[name] for turn in turns) for name in turns[0]}
+    for name in NAMES:
+        if {name, "ours"} <= turns[0].keys():
+            found[f"{name}_ratio"] = peers.statistics.median(turn[name] / turn["ours"] for turn in turns)
+    return found
+
+
+def measure(options, flush, row):
+    sides = paged.captured(makers(row), flush, "peers_codegen_gpu")
+    first, *rest = (side.output() for side in sides.values())
+    turns = peers.take_turns(sides, options.seconds)
+    return {**dict(zip(("work", "head_dim", "length", "causal"), row)), "turns": len(turns),
+            "agree": peers.all_agree(rest, first), **figures(turns)}
 
 
 def table(rows, about):
     lines = [f"Measured on {about['device']} with PyTorch {about['torch']}, bf16, {HEADS} heads, by "
-             f"`scripts/peers_codegen_gpu.py`. Microseconds, and the medians of the ratios turn by turn. "
-             f"Timed: {about['window']}.\n\n",
+             "`scripts/peers_codegen_gpu.py`. Microseconds from cold caches, and the medians of the ratios turn by "
+             "turn.\n\n",
              "| work | head_dim | mask | length | ours | " +
              " | ".join(f"{name} | theirs / ours" for name in NAMES.values()) + " |\n",
              "|---" * (5 + 2 * len(NAMES)) + "|\n"]
     for row in rows:
         cells = [row["work"], row["head_dim"], "causal" if row["causal"] else "full", row["length"],
-                 us(row["ours_us"]) + ("" if row["agree"] else " (results differ)")]
+                 (us(row["ours_us"]) if "ours_us" in row else "") + ("" if row["agree"] else " (results differ)")]
         for peer in NAMES:
-            cells += [us(row[f"{peer}_us"]), f"{row[f'{peer}_ratio']:.2f}"]
+            cells += [us(row[f"{peer}_us"]) if f"{peer}_us" in row else "",
+                      f"{row[f'{peer}_ratio']:.2f}" if f"{peer}_ratio" in row else ""]
         lines.append("| " + " | ".join(map(str, cells)) + " |\n")
     return "".join(lines)
 
 
 def main():
-    options = peers.arguments(__doc__.split("\n")[0], 0.1)
-    if options.source:
-        result = json.loads(options.source.read_text())
-    elif torch is None or not torch.cuda.is_available():
-        sys.exit("peers_codegen_gpu: needs PyTorch and a GPU")
-    else:
-        result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
-                            "window": peers.WINDOW}, "rows": []}
-        ours = peers.Ours(options.library, options.device)
-        peers.timed_event()
-        flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
-        with tempfile.TemporaryDirectory() as folder:
-            for work, dim, length, causal in ROWS:
-                row = measure(ours, flush, work, dim, length, causal, options.seconds, pathlib.Path(folder))
-                result["rows"].append(row)
-                print(f"{work} D={dim} N={length} causal={int(causal)} {row['tile']}: {row['ours_us']:.1f} us; " +
-                      ", ".join(f"{peer} {row[peer + '_us']:.1f} ({row[peer + '_ratio']:.3f})" for peer in NAMES) +
-                      ("" if row["agree"] else " RESULTS DIFFER"), flush=True)
-                if options.out:  # as far as it is
-                    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    return peers.finish(options, result, table(result["rows"], result["about"]), BEGIN, END)
+    def rows(options, flush):
+        for row in ROWS:
+            yield measure(options, flush, row)
+
+    return paged.run("peers_codegen_gpu", __doc__.split("\n")[0], dict, rows, table, BEGIN, END)
 
 
 if __name__ == "__main__":

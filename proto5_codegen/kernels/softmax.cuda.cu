@@ -1,97 +1,146 @@
 // P = softmax(S) of each row, written by hand: a row is read once, 16 bytes at a time, stays in the registers of
-// ROW_THREADS threads, and is written once.
+// ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row meet once.
 //
-// Function constants: IN_TYPE; ROW_THREADS, a power of two up to 256; UNITS, of 16 bytes, that a thread holds (all rows
-// must fit); WHOLE_UNITS (kv_len is a multiple of a unit's elements). Grid: (row tiles, heads); 256 threads, which take
-// 256 / ROW_THREADS rows.
+// What limits is memory, and next the issue of instructions: the maximum is taken of 16-bit elements in pairs, a unit
+// is beyond the row as a whole or not at all, and log2(e) is multiplied within the exponent.
 //
-// Checked: codegen_softmax[IN_TYPE=2,ROW_THREADS=32,UNITS=4,WHOLE_UNITS=1] without spills
-// Checked: codegen_softmax[IN_TYPE=2,ROW_THREADS=256,UNITS=4,WHOLE_UNITS=1] without spills
-// Checked: codegen_softmax[IN_TYPE=0,ROW_THREADS=128,UNITS=4,WHOLE_UNITS=0] without spills
+// Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
+// two up to THREADS; UNITS, of 16 bytes, that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a multiple of
+// a unit's elements); RESIDENT threads that a multiprocessor must have registers for; STREAMING (caches are told that
+// nothing is used twice). Grid: (row tiles, heads).
+//
+// Checked: codegen_softmax[IN_TYPE=2,RESIDENT=2048,ROW_THREADS=128,STREAMING=0,THREADS=128,UNITS=2,WHOLE_UNITS=1] without spills
+// Checked: codegen_softmax[IN_TYPE=2,RESIDENT=256,ROW_THREADS=256,STREAMING=1,THREADS=256,UNITS=16,WHOLE_UNITS=1] without spills
+// Checked: codegen_softmax[IN_TYPE=2,RESIDENT=128,ROW_THREADS=32,STREAMING=0,THREADS=128,UNITS=1,WHOLE_UNITS=0] without spills
+// Checked: codegen_softmax[IN_TYPE=0,RESIDENT=128,ROW_THREADS=128,STREAMING=0,THREADS=128,UNITS=4,WHOLE_UNITS=0] without spills
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 #include "proto5_codegen/kernels/generated.h"
 
 namespace {
 
-constexpr int THREADS = 256;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int OF_UNIT = 16 / ELEMENT_BYTES;  // elements
+constexpr int OF_WORD = 4 / ELEMENT_BYTES, OF_UNIT = 4 * OF_WORD;  // elements
 constexpr int ROWS = THREADS / ROW_THREADS;
 constexpr int LANES = ROW_THREADS < WARP ? ROW_THREADS : WARP;
 constexpr int WARPS = ROW_THREADS / LANES;  // of a row
+/// A word of -infinity.
+constexpr unsigned NOTHING = IN_TYPE == F32 ? 0xff800000 : IN_TYPE == BF16 ? 0xff80ff80 : 0xfc00fc00;
 
-/// `combine` of what the threads of a row give; `parts` has a place for each warp.
-template <typename Combine>
-DEVICE float reduced(float value, float* parts, Combine combine) {
-  UNROLL for (int step = LANES / 2; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(~0u, value, step));
-  if constexpr (WARPS > 1) {
-    const int warp = threadIdx.x / WARP, first = warp / WARPS * WARPS;
-    if (threadIdx.x % WARP == 0) parts[warp] = value;
-    __syncthreads();
-    value = parts[first];
-    UNROLL for (int i = 1; i < WARPS; ++i) value = combine(value, parts[first + i]);
+DEVICE float element(unsigned word, int i) {
+  if constexpr (IN_TYPE == F32) return __uint_as_float(word);
+  if constexpr (IN_TYPE == BF16) return __uint_as_float(i == 0 ? word << 16 : word & 0xffff0000);
+  return load_float<IN_TYPE>(&word, i);
+}
+
+/// The larger ones of each element of two words.
+DEVICE unsigned larger(unsigned a, unsigned b) {
+  if constexpr (IN_TYPE == F32) return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+  unsigned both;
+  if constexpr (IN_TYPE == BF16) {
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
+  } else {
+    asm("max.f16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
   }
-  return value;
+  return both;
+}
+
+/// Words of a unit from element `at` on, of which the first `keys` are in the row.
+DEVICE void load(unsigned (&words)[4], const void* in, long long at, int keys) {
+  UNROLL for (unsigned& word : words) word = NOTHING;
+  if constexpr (WHOLE_UNITS) {
+    if (keys <= 0) return;
+    const uint4* const unit = reinterpret_cast<const uint4*>(static_cast<const char*>(in) + at * ELEMENT_BYTES);
+    const uint4 read = STREAMING ? __ldcs(unit) : *unit;
+    words[0] = read.x, words[1] = read.y, words[2] = read.z, words[3] = read.w;
+  } else {
+    UNROLL for (int i = 0; i < OF_UNIT; ++i) {
+      if (i >= keys) break;
+      if constexpr (IN_TYPE == F32) {
+        words[i] = static_cast<const unsigned*>(in)[at + i];
+      } else {
+        words[i / 2] =
+            __byte_perm(words[i / 2], static_cast<const unsigned short*>(in)[at + i], i % 2 ? 0x5410 : 0x3254);
+      }
+    }
+  }
+}
+
+DEVICE void store(void* out, long long at, int keys, const float (&weights)[OF_UNIT], float factor) {
+  if constexpr (WHOLE_UNITS) {
+    if (keys <= 0) return;
+    unsigned words[4];
+    UNROLL for (int i = 0; i < 4; ++i) {
+      if constexpr (IN_TYPE == F32) {
+        words[i] = __float_as_uint(weights[i] * factor);
+      } else {
+        words[i] = pack<IN_TYPE>(weights[2 * i] * factor, weights[2 * i + 1] * factor);
+      }
+    }
+    uint4* const unit = reinterpret_cast<uint4*>(static_cast<char*>(out) + at * ELEMENT_BYTES);
+    const uint4 written{words[0], words[1], words[2], words[3]};
+    if (STREAMING) {
+      __stcs(unit, written);
+    } else {
+      *unit = written;
+    }
+  } else {
+    UNROLL for (int i = 0; i < OF_UNIT; ++i) {
+      if (i < keys) store_float<IN_TYPE>(out, at + i, weights[i] * factor);
+    }
+  }
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS) codegen_softmax(const __grid_constant__ CodegenParams p) {
-  __shared__ float maxima[THREADS / WARP], sums[THREADS / WARP];
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
+    codegen_softmax(const __grid_constant__ CodegenParams p) {
+  __shared__ float2 parts[THREADS / LANES];  // of each warp: the maximum, and the sum of powers below it
   const int row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, thread = threadIdx.x % ROW_THREADS;
   const bool exists = row < p.q_len;
   const long long first = (static_cast<long long>(blockIdx.y) * p.q_len + (exists ? row : 0)) * p.kv_len;
   const auto key_of = [&](int unit) { return (unit * int{ROW_THREADS} + thread) * OF_UNIT; };
 
-  float x[UNITS][OF_UNIT];
-  float maximum = -infinity();
+  unsigned words[UNITS][4];
   UNROLL for (int unit = 0; unit < UNITS; ++unit) {
-    const int key = key_of(unit);
-    uint4 words{};
-    if (WHOLE_UNITS && key < p.kv_len) {
-      words = __ldcs(reinterpret_cast<const uint4*>(static_cast<const char*>(p.in) + (first + key) * ELEMENT_BYTES));
-    }
-    UNROLL for (int i = 0; i < OF_UNIT; ++i) {
-      float& score = x[unit][i];
-      if (WHOLE_UNITS) {
-        score = load_float<IN_TYPE>(&words, i);
-      } else {
-        score = key + i < p.kv_len ? load_float<IN_TYPE>(p.in, first + key + i) : 0;
-      }
-      score = key + i < p.kv_len ? score * log2_e : -infinity();
-      maximum = fmaxf(maximum, score);
-    }
+    load(words[unit], p.in, first + key_of(unit), p.kv_len - key_of(unit));
   }
-  maximum = reduced(maximum, maxima, [](float a, float b) { return fmaxf(a, b); });
+  unsigned largest = NOTHING;
+  UNROLL for (int unit = 0; unit < UNITS; ++unit) {
+    UNROLL for (const unsigned word : words[unit]) largest = larger(largest, word);
+  }
+  float maximum = fmaxf(element(largest, 0), element(largest, OF_WORD - 1));
+  UNROLL for (int step = LANES / 2; step > 0; step /= 2) {
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, step));
+  }
+  maximum *= log2_e;
+
+  const float shift = maximum == -infinity() ? 0 : maximum;  // a warp may have no key
+  float weights[UNITS][OF_UNIT];
   float sum = 0;
   UNROLL for (int unit = 0; unit < UNITS; ++unit) {
     UNROLL for (int i = 0; i < OF_UNIT; ++i) {
-      x[unit][i] = exp2_approx(x[unit][i] - maximum);
-      sum += x[unit][i];
+      weights[unit][i] = exp2_approx(__fmaf_rn(element(words[unit][i / OF_WORD], i % OF_WORD), log2_e, -shift));
+      sum += weights[unit][i];
     }
   }
-  const float inverse = 1 / reduced(sum, sums, [](float a, float b) { return a + b; });
+  UNROLL for (int step = LANES / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  float factor = 1;
+  if constexpr (WARPS > 1) {
+    const int warp = threadIdx.x / WARP, first_warp = warp / WARPS * WARPS;
+    if (threadIdx.x % WARP == 0) parts[warp] = {maximum, sum};
+    __syncthreads();
+    float row_maximum = maximum;
+    UNROLL for (int i = 0; i < WARPS; ++i) row_maximum = fmaxf(row_maximum, parts[first_warp + i].x);
+    sum = 0;
+    UNROLL for (int i = 0; i < WARPS; ++i) {
+      sum += parts[first_warp + i].y * exp2_approx(parts[first_warp + i].x - row_maximum);
+    }
+    factor = exp2_approx(maximum - row_maximum);
+  }
+  factor *= reciprocal_approx(sum);
   if (!exists) return;
   UNROLL for (int unit = 0; unit < UNITS; ++unit) {
-    const int key = key_of(unit);
-    unsigned words[4];
-    UNROLL for (int i = 0; i < 4; ++i) {
-      if constexpr (IN_TYPE == F32) {
-        words[i] = __float_as_uint(x[unit][i] * inverse);
-      } else {
-        words[i] = pack<IN_TYPE>(x[unit][2 * i] * inverse, x[unit][2 * i + 1] * inverse);
-      }
-    }
-    if (WHOLE_UNITS) {
-      if (key < p.kv_len) {
-        __stcs(reinterpret_cast<uint4*>(static_cast<char*>(p.out) + (first + key) * ELEMENT_BYTES),
-               uint4{words[0], words[1], words[2], words[3]});
-      }
-    } else {
-      UNROLL for (int i = 0; i < OF_UNIT; ++i) {
-        if (key + i < p.kv_len) store_float<IN_TYPE>(p.out, first + key + i, x[unit][i] * inverse);
-      }
-    }
+    store(p.out, first + key_of(unit), p.kv_len - key_of(unit), weights[unit], factor);
   }
 }

@@ -17,7 +17,7 @@
 namespace attn {
 namespace {
 
-const std::vector<std::string> compiling_ahead = {"triton", "tilelang"};
+const std::vector<std::string> compiling_ahead = {"triton", "tilelang", "halide_gpu"};
 
 std::string text_of(const std::string& path) {
   const auto text = read_file(std::filesystem::path(source_root()) / path);
@@ -46,8 +46,8 @@ TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
   for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index) << generator;
-    EXPECT_EQ(index->source_sha256, sha256(text_of(fmt::format("proto5_codegen/generators/{}_kernels.py", generator))))
-        << generator << "_kernels.py is not the one that the cubins were made from";
+    const std::string text = fmt::format("proto5_codegen/generators/{}_kernels.py", index->generator);
+    EXPECT_EQ(index->source_sha256, sha256(text_of(text))) << text << " is not the one that the cubins were made from";
     EXPECT_FALSE(index->kernels.empty());
     for (const AheadKernel& kernel : index->kernels) {
       EXPECT_EQ(kernel.cubin_sha256, sha256(text_of("proto5_codegen/generated/" + kernel.file))) << kernel.file;
@@ -132,12 +132,14 @@ TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
           "cubin_sha256": "y", "entry": "e", "problem": {"work": "scores", "dtype": "bf16", "head_dim": 64, "causal": 0},
           "most_kv_len": 0, "kv_len_multiple": 8, "grid": [{"of": ["q_len"], "per": 64}], "threads": 128,
           "threadgroup_bytes": 0, "tile": {}, "search": {}, "compile_s": 1, "source_lines": 9,
-          "parameters": [{"kind": "tensor_map", "tensor": "q", "rows": "q_len", "columns": "head_dim", "box": [64, 64],
+          "parameters": [{"kind": "int32", "of": ["kv_len"], "per": 32},
+                         {"kind": "tensor_map", "tensor": "q", "rows": "q_len", "columns": "head_dim", "box": [64, 64],
                           "swizzle": 128}]}]})";
   ASSERT_EQ(parse_ahead_index(good, "name").kernels.size(), 1u);
   for (const auto& [from, to, says] : {std::tuple{"\"entry\"", "\"name\"", "entry"},
                                        {"\"tensor_map\"", "\"texture\"", "texture"},
-                                       {"\"per\": 64", "\"per\": 0", "per"},
+                                       {"\"per\": 64", "\"per\": 0", "grid"},
+                                       {"\"per\": 32", "\"per\": 0", "parameter"},
                                        {"\"threads\": 128", "\"threads\": \"many\"", "number"},
                                        {"\"box\": [64, 64]", "\"box\": [64]", "kernel 0"},
                                        {"]}]}", "]}", "it is not as"}}) {
@@ -161,6 +163,7 @@ TEST(CompiledAheadTest, ParametersAreThoseOfTheDescription) {
   AheadKernel kernel;
   kernel.parameters = {{.kind = AheadParameter::pointer, .tensor = "q"},
                        {.kind = AheadParameter::int32, .of = {"all_heads"}},
+                       {.kind = AheadParameter::int32, .of = {"kv_len"}, .per = 64},
                        {.kind = AheadParameter::int64, .of = {"q_len", "head_dim"}},
                        {.kind = AheadParameter::number, .of = {"cap"}},
                        {.kind = AheadParameter::null}};
@@ -168,7 +171,7 @@ TEST(CompiledAheadTest, ParametersAreThoseOfTheDescription) {
   CodegenParams pointers{};
   const int element = 0;
   pointers.q = &element;
-  const Arguments wanted(pointers.q, int32_t{6}, int64_t{6400}, static_cast<float>(soft_cap),
+  const Arguments wanted(pointers.q, int32_t{6}, int32_t{2}, int64_t{6400}, static_cast<float>(soft_cap),
                          static_cast<const void*>(nullptr));
   EXPECT_EQ(ahead_arguments(kernel, one, pointers), wanted);
   kernel.parameters = {{.kind = AheadParameter::int32, .of = {"rows"}}};

@@ -105,8 +105,8 @@ TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
       {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "row + i / 4 * 64 + i % 4", "row + i"},
       {WORK_VALUES, f32, "hand", "products_f32.cuda.cu", "p.q_len - first_row, depth - d)",
        "p.q_len - first_row, depth - d - 1)"},
-      {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "sum += x[unit][i];", "sum += i ? x[unit][i] : 0;"},
-      {WORK_SOFTMAX, f32, "hand", "softmax.cuda.cu", "score * log2_e : -infinity()", "score * log2_e : 0"},
+      {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "sum += weights[unit][i];", "sum += i ? weights[unit][i] : 0;"},
+      {WORK_SOFTMAX, f32, "hand", "softmax.cuda.cu", "0xff800000 : IN_TYPE", "0 : IN_TYPE"},
       {WORK_ATTENTION, bf16, "compiler", "plain.cuda.cu", "CAUSAL ? query + 1", "CAUSAL ? query + 2"},
       {WORK_MODIFIED, f32, "compiler", "plain.cuda.cu", "(key - query)", "(query - key)"},
   };

@@ -46,7 +46,7 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
 
 // Its own headers tell what the compiler would.
 TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
-  for (const std::string generator : {"triton", "tilelang"}) {
+  for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index);
     for (const AheadKernel& kernel : index->kernels) {
@@ -65,7 +65,13 @@ TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
 TEST_F(CodegenCudaCompileTest, WhatTheCubinTellsIsWhatTheCompilerSays) {
   KernelSource source{.path = "proto5_codegen/kernels/softmax.cuda.cu",
                       .entry = "codegen_softmax",
-                      .constants = {{"IN_TYPE", 2}, {"ROW_THREADS", 256}, {"UNITS", 4}, {"WHOLE_UNITS", 1}}};
+                      .constants = {{"IN_TYPE", 2},
+                                    {"RESIDENT", 1024},
+                                    {"ROW_THREADS", 256},
+                                    {"STREAMING", 0},
+                                    {"THREADS", 256},
+                                    {"UNITS", 4},
+                                    {"WHOLE_UNITS", 1}}};
   const Binary compiled = compiler_->compile(source);
   Binary read;
   ASSERT_TRUE(read_resources(compiled.code, source.entry, read));
