@@ -205,6 +205,7 @@ class CudaDevice : public Device {
     put_on(static_cast<CUstream>(stream), encoder.commands());
   }
   uint64_t capture_of(void* stream) const override {
+    if (!stream) return 0;  // the default stream, which cannot be captured
     const Current current(*this);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
