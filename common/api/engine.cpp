@@ -639,10 +639,11 @@ void Engine::prefill(const CacheCall& call, void* stream) {
           static_assert(sizeof data <= most_staged_bytes);
           std::memcpy(params.head, &data, sizeof data);
           own.stage(encoder, params);
-          ready.known = data;
-          ready.has_known = true;
+          ready.has_known = false;  // until all is encoded
         }
         ready.prefill->encode(encoder, tensors, ready.memory.data());
+        ready.known = data;
+        ready.has_known = true;
       });
 }
 
