@@ -83,11 +83,19 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
+void check_inference(const char* name, const Tensor& tensor) {
+  TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
+              " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+}
+
+void check_inference(const char* name, const OptionalTensor& tensor) {
+  if (tensor) check_inference(name, *tensor);
+}
+
 /// Points to the tensor's own sizes and strides, and lives no longer.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
-    TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
-                " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+    check_inference(name, tensor);
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
                 "; cpu and cuda are allowed");
     data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
@@ -113,6 +121,12 @@ attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 /// What is wrong with shapes that outputs are made from; attn.h checks the rest.
 void check_rank(const char* op, const Tensor& query) {
   TORCH_CHECK(query.dim() == 4, op, ": query has ", query.dim(), " dimensions; 4 are wanted");
+}
+
+/// at::empty_like(), with one way through the dispatcher less where the strides may stay.
+Tensor output_like(const Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options())
+                                               : at::empty_like(tensor);
 }
 
 Tensor empty_lse(const Tensor& query, bool bshd) {
@@ -169,26 +183,32 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
 
 Tensor flash(FLASH_ARGUMENTS) {
   check_rank("attn::flash", query);
-  Tensor o = at::empty_like(query);
+  Tensor o = output_like(query);
   run_flash(FLASH_VALUES, o, nullptr);
   return o;
 }
 
 std::tuple<Tensor, Tensor> flash_with_lse(FLASH_ARGUMENTS) {
   check_rank("attn::flash_with_lse", query);
-  Tensor o = at::empty_like(query), lse = empty_lse(query, bshd);
+  Tensor o = output_like(query), lse = empty_lse(query, bshd);
   run_flash(FLASH_VALUES, o, &lse);
   return {o, lse};
 }
 
+// Meta implementations look for gradients too: what is traced sees them here, and runs without later.
 Tensor flash_meta(FLASH_ARGUMENTS) {
   check_rank("attn::flash", query);
+  check_inference("query", query);
+  check_inference("key", key);
+  check_inference("value", value);
+  check_inference("alibi_slopes", alibi_slopes);
+  check_inference("sinks", sinks);
+  check_inference("bias", bias);
   return at::empty_like(query);
 }
 
 std::tuple<Tensor, Tensor> flash_with_lse_meta(FLASH_ARGUMENTS) {
-  check_rank("attn::flash_with_lse", query);
-  return {at::empty_like(query), empty_lse(query, bshd)};
+  return {flash_meta(FLASH_VALUES), empty_lse(query, bshd)};
 }
 
 using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*,
@@ -198,7 +218,7 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
                   const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table,
                   attn_cache_options& options, c10::optional<double> scale, bool bshd, bool cache_bshd) {
   check_rank(op, query);
-  Tensor o = at::empty_like(query);
+  Tensor o = output_like(query);
   const Described q("query", query), k("key_cache", key_cache), v("value_cache", value_cache), out("output", o),
       length("lengths", lengths);
   const Optional pages("table", table);
@@ -252,12 +272,22 @@ Tensor fused(FUSED_ARGUMENTS) {
   return over_cache(op, function, query, key_cache, value_cache, lengths, table, options, scale, bshd, cache_bshd);
 }
 
-Tensor paged_decode_meta(PAGED_ARGUMENTS) { return at::empty_like(query); }
-Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                          c10::optional<double>, bool, bool) {
+Tensor paged_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache) {
+  check_inference("query", query);
+  check_inference("key_cache", key_cache);
+  check_inference("value_cache", value_cache);
   return at::empty_like(query);
 }
-Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
+Tensor paged_decode_meta(PAGED_ARGUMENTS) { return paged_meta(query, key_cache, value_cache); }
+Tensor paged_prefill_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor&,
+                          const OptionalTensor&, c10::optional<double>, bool, bool) {
+  return paged_meta(query, key_cache, value_cache);
+}
+Tensor fused_meta(FUSED_ARGUMENTS) {
+  check_inference("new_key", new_key);
+  check_inference("new_value", new_value);
+  return paged_meta(query, key_cache, value_cache);
+}
 
 #define LINEAR_ARGUMENTS                                                                           \
   const Tensor &query, const Tensor &key, const Tensor &value, const OptionalTensor &gate,         \
@@ -267,6 +297,11 @@ Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
 std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
   check_rank("attn::linear", query);
   TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", value.dim(), " dimensions; 4 are wanted");
+  check_inference("query", query);
+  check_inference("key", key);
+  check_inference("value", value);
+  check_inference("gate", gate);
+  check_inference("initial_state", initial_state);
 #if TORCH_VERSION_MAJOR >= 2
   Tensor state =
       at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
@@ -303,11 +338,15 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim, \
       bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
 
-std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) { return {at::empty_like(query), at::empty_like(key)}; }
+std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) {
+  check_inference("query", query);
+  check_inference("key", key);
+  return {at::empty_like(query), at::empty_like(key)};
+}
 
 std::tuple<Tensor, Tensor> rope(ROPE_ARGUMENTS) {
   check_rank("attn::rope", query);
-  Tensor turned_query = at::empty_like(query), turned_key = at::empty_like(key);
+  Tensor turned_query = output_like(query), turned_key = output_like(key);
   const Described q("query", query), k("key", key), q_out("query", turned_query), k_out("key", turned_key);
   const Optional offset("offsets", offsets);
   attn_rope_options options = ATTN_ROPE_OPTIONS;
@@ -399,6 +438,13 @@ TORCH_LIBRARY(attn, m) {
   define("prepared(Tensor like) -> int");
 }
 
+// Without this PyTorch would box all arguments, to make outputs whose gradient is an error.
+TORCH_LIBRARY_IMPL(attn, Autograd, m) {
+  for (const char* const op : {"flash", "flash_with_lse", "paged_decode", "paged_prefill", "decode_fused",
+                               "prefill_fused", "linear", "rope", "empty"}) {
+    m.impl(op, torch::CppFunction::makeFallthrough());
+  }
+}
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, Meta, m) {

@@ -293,6 +293,15 @@ class Framework(Case):
                     q2, k2, v2 = qkv(device, rows=56, keys=56)
                     self.near(compiled(q2, k2, v2), model(q2, k2, v2).double())
 
+    def test_gradients_are_refused_where_traced(self):
+        x = drawn(1, 2, 40, 64, device=DEVICES[0]).requires_grad_()
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: attn_proto.flash(x, x, x), fullgraph=True, backend="aot_eager")
+        self.refuses("requires a gradient", lambda: compiled(x), Exception)
+        with torch.no_grad():
+            self.near(compiled(x), reference(x, x, x))
+            self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
+
     def test_export(self):
         class Model(torch.nn.Module):
             def forward(self, q, k, v):
