@@ -116,6 +116,12 @@ struct Optional {
   c10::optional<Described> described;
 };
 
+/// As attn.h has it, where 0 is the usual one.
+double scale_of(const c10::optional<double>& scale) {
+  TORCH_CHECK(scale.value_or(1) != 0, "scale: 0 is not allowed; None is the usual one");
+  return scale.value_or(0);
+}
+
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
 /// What is wrong with shapes that outputs are made from; attn.h checks the rest.
@@ -154,7 +160,7 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.layout = layout_of(bshd);
   options.causal = causal;
-  options.scale = scale.value_or(0);
+  options.scale = scale_of(scale);
   options.soft_cap = soft_cap;
   options.window_left = window_left;
   options.window_right = window_right;
@@ -224,7 +230,7 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
   const Optional pages("table", table);
   options.layout = layout_of(bshd);
   options.cache_layout = layout_of(cache_bshd);
-  options.scale = scale.value_or(0);
+  options.scale = scale_of(scale);
   options.lengths = &length;
   options.table = pages;
   const attn_status status = function(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
@@ -324,7 +330,7 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   options.causal = causal;
   options.normalised = normalised;
   options.feature = feature_name.c_str();
-  options.scale = scale.value_or(0);
+  options.scale = scale_of(scale);
   options.gate = gates;
   options.initial_state = before;
   options.final_state = &behind;

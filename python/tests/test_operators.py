@@ -126,6 +126,25 @@ class Flash(Case):
             self.near(lse, with_sink.logsumexp(-1).double())
             self.near(o, (with_sink.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1)).double())
 
+    def test_bias_of_keys_that_are_no_multiple_of_4(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            q, k, v = qkv(device, dtype, rows=70, keys=75)
+            bias = drawn(2, 1, 70, 75, device=device)
+            padded = F.pad(bias, (0, 1), value=math.nan)
+            self.near(attn_proto.flash(q, k, v, bias=padded), reference(q, k, v, None, lambda s: s + bias), dtype)
+            bias = bias.masked_fill(bias > 0, -math.inf)
+            bias[1, 0, 7] = -math.inf
+            padded = F.pad(bias, (0, 1))
+            self.near(attn_proto.flash(q, k, v, bias=padded), reference(q, k, v, None, lambda s: s + bias), dtype)
+            self.refuses("bias", lambda: attn_proto.flash(q, k, v, bias=bias))
+
+    def test_repeated_tensors(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
+            for rows in (40, 1):  # strides of 0
+                wide = [q[:, :, :rows].expand(3, 4, rows, 64), k.expand(3, 2, 40, 64), v.expand(3, 2, 40, 64)]
+                self.near(attn_proto.flash(*wide), reference(*wide), dtype)
+
     def test_blocks(self):
         for device in self.on_each():
             q, k, v = qkv(device, rows=300, keys=300)
@@ -163,6 +182,7 @@ class Flash(Case):
             self.refuses("stride of 64", lambda: attn_proto.flash(*(3 * (drawn(1, 1, 64, 64, device=device).mT,))))
             self.refuses("int32 is wanted", lambda: attn_proto.flash(q, k, v, lengths=torch.ones(2, device=device)))
             self.refuses("is wanted", lambda: attn_proto.flash(q, k, v, sinks=torch.ones(3, device=device)))
+            self.refuses("scale", lambda: attn_proto.flash(q, k, v, scale=0.0))
             self.refuses("soft_cap", lambda: attn_proto.flash(q, k, v, soft_cap=-1))
             self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
             with torch.no_grad():
