@@ -55,18 +55,21 @@ def causal_mask(rows, keys, device):
 
 
 class Case(unittest.TestCase):
+    now = None  # what a loop of on_each() is at
+
     def near(self, got, want, dtype=torch.float32, factor=1):
-        self.assertEqual(got.shape, want.shape)
-        self.assertLess((got.double() - want).abs().max().item(), (5 if got.is_cuda else 1) * factor * TOLERANCE[dtype])
+        self.assertEqual(got.shape, want.shape, self.now)
+        largest = (got.double() - want).abs().max().item()
+        self.assertLess(largest, (5 if got.is_cuda else 1) * factor * TOLERANCE[dtype], self.now)
 
     def on_each(self, *values):
         for device in DEVICES:
             for value in values or (None,):
-                with self.subTest(device=device, value=value):
-                    yield (device, value) if values else device
+                self.now = device, value
+                yield (device, value) if values else device
 
     def refuses(self, text, call, error=RuntimeError):
-        with self.assertRaisesRegex(error, text) as caught:
+        with self.assertRaisesRegex(error, text, msg=self.now) as caught:
             call()
         return caught.exception
 
@@ -413,9 +416,14 @@ class Graphs(Case):
             self.near(outputs[i], want.double(), torch.bfloat16)
 
     def test_all_gpus(self):
+        devices = []
         for index in range(torch.cuda.device_count()):
             q, k, v = qkv(f"cuda:{index}", torch.bfloat16)
             self.near(attn_proto.flash(q, k, v), reference(q, k, v), torch.bfloat16)
+            thread = threading.Thread(target=lambda: devices.append((attn_proto.flash(q, k, v), torch.cuda.current_device())))
+            thread.start()
+            thread.join()
+        self.assertEqual([device for _, device in devices], [0] * torch.cuda.device_count(), "what was current stays so")
         self.assertEqual(torch.cuda.current_device(), 0)
 
 

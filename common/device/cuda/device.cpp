@@ -293,7 +293,9 @@ class CudaDevice : public Device {
     ~Current() {
       const CudaDriver& cuda = device_.cuda_;
       if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
-      if (before_ && before_ != device_.context_) cuda.cuCtxSetCurrent(before_);
+      if (!device_.in_primary_ || before_ == device_.context_) return;
+      // Where none was current, the first device's is what the CUDA runtime would take: it may stay.
+      if (before_ || device_.device_ != 0) cuda.cuCtxSetCurrent(before_);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
