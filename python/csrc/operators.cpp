@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/dlpack.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -51,13 +51,18 @@ attn_engine* engine_of(c10::Device device) {
   return engine;
 }
 
+/// The current one, from PyTorch's stable C interface: a process with tensors on a GPU has loaded the library.
 void* stream_of(c10::Device device) {
   if (device.is_cpu()) return nullptr;
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-#else
-  TORCH_CHECK(false, "attn: tensors on a GPU need PyTorch 2.5 or later, this is ", TORCH_VERSION);
-#endif
+  using CurrentStream = int32_t(int32_t device, void** stream);
+  static auto* const current = [] {
+    void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library ? reinterpret_cast<CurrentStream*>(dlsym(library, "aoti_torch_get_current_cuda_stream")) : nullptr;
+  }();
+  void* stream = nullptr;
+  TORCH_CHECK(current && current(device.index(), &stream) == 0,
+              "attn: tensors on a GPU need PyTorch 2.4 or later with CUDA, this is ", TORCH_VERSION);
+  return stream;
 }
 
 // ---- tensors
