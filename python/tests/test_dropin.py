@@ -48,8 +48,9 @@ class DropIn(unittest.TestCase):
                 many = rows > 16
                 for shape in ((rows, keys), (4, rows, keys), (2, 1, rows, keys), (2, 1, 1, keys), (rows, 1)):
                     mask = drawn(*shape, device=device)
-                    self.compare(many, *tensors, attn_mask=mask)
-                    self.compare(many, *tensors, attn_mask=mask > -1.5)
+                    each_head = shape[0] == 4
+                    self.compare(many and not (each_head and keys % 4), *tensors, attn_mask=mask)
+                    self.compare(many and not each_head, *tensors, attn_mask=mask > -1.5)
                 self.compare(True, drawn(2, 4, rows, width, device=device), *(drawn(2, 2, keys, width, device=device),) * 2, enable_gqa=True)
 
     def test_masks(self):
