@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the kernels are worth inside PyTorch: a call's cost, one layer of a Llama, and a small model's tokens a second.
+"""What the kernels are worth inside PyTorch: a call's cost, one layer of a Llama, masks, and a small model's tokens a second.
 
     scripts/extension.py [--device cuda] [--out extension.json] [--quick]
 
@@ -143,6 +143,17 @@ def decode(device, dtype, length, rounds):
     return {"length": length, **{name + "_ms": value for name, value in times.items()}}
 
 
+def masks(device, dtype, length, rounds):
+    """Attention with masks of bool: one for each query and key, and one of keys alone, which PyTorch expands."""
+    q, k, v = (torch.randn(2, 16, length, 64, device=device, dtype=dtype) for _ in range(3))
+    whole = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
+    padding = torch.arange(length, device=device)[None, None, None] < torch.tensor([length, length // 2], device=device)[:, None, None, None]
+    ours = attn_proto.dropin.scaled_dot_product_attention
+    sides = {f"{name}_{side}": lambda call=call, mask=mask: call(q, k, v, attn_mask=mask)
+             for name, mask in (("whole", whole), ("padding", padding)) for side, call in (("sdpa", sdpa), ("ours", ours))}
+    return {"length": length, **{name + "_ms": value for name, value in device_ms(sides, device, rounds).items()}}
+
+
 def model_tokens(device, dtype, quick):
     """Tokens a second of a Llama of random weights, before and behind, and with the paged cache."""
     try:
@@ -201,7 +212,7 @@ def main():
     with torch.no_grad():
         result["calls"] = calls(device, dtype)
         print(json.dumps(result, indent=1), flush=True)
-        for name, measure in ("layer", layer), ("decode", decode):
+        for name, measure in ("layer", layer), ("decode", decode), ("masks", masks):
             result[name] = [measure(device, dtype, length, 3 if options.quick else 15) for length in lengths]
             print(json.dumps({name: result[name]}, indent=1), flush=True)
         result["model"] = model_tokens(device, dtype, options.quick or device.type == "cpu")

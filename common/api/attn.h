@@ -112,7 +112,7 @@ typedef struct {
   const DLTensor* lengths;      /* int32 [batch]: keys of each sequence */
   const DLTensor* documents;    /* int32 [kv_len, 2]: first and last key, plus one, of each key's document */
   const DLTensor* blocks;       /* int32 or unsigned [blocks of queries, words]: a bit for each block of 128 keys */
-  const DLTensor* bias;         /* float32, four dimensions, each 1 or whole; keys a multiple of 4, or 1 */
+  const DLTensor* bias;         /* float32, four dimensions, each 1 or whole; keys up to a multiple of 4, or 1 */
   const DLTensor* lse;          /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \

@@ -166,19 +166,17 @@ int64_t kind_of_bias(const FlashCall& call) {
   return !call.bias ? 0 : call.bias_sizes[3] == 1 ? BIAS_OF_ROWS : BIAS_OF_KEYS;
 }
 
+int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
 void check_modifiers(const FlashCall& call) {
-  const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, call.k.tokens};
+  const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, up(call.k.tokens, 4)};
   for (int axis = 0; call.bias && axis < 4; ++axis) {
     require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
             "bias: a size of {} is not allowed along axis {}; 1 and {} are", call.bias_sizes[axis], axis, sizes[axis]);
   }
-  require(!call.bias || call.bias_sizes[3] == 1 || call.bias_sizes[3] % 4 == 0,
-          "bias: {} keys are not allowed; a multiple of 4 is", call.bias_sizes[3]);
   require(call.soft_cap >= 0 && call.soft_cap <= 1000, "soft_cap {}: 0 to 1000 are allowed", call.soft_cap);
   require(call.prefix >= 0 && call.global_tokens >= 0, "prefix and global_tokens are not negative");
 }
-
-int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 /// The block of memory that modifiers read: the head, then tables that a call may fill anew.
 class ModifierBlock {
@@ -639,10 +637,11 @@ void Engine::prefill(const CacheCall& call, void* stream) {
           static_assert(sizeof data <= most_staged_bytes);
           std::memcpy(params.head, &data, sizeof data);
           own.stage(encoder, params);
-          ready.known = data;
-          ready.has_known = true;
+          ready.has_known = false;  // until all is encoded
         }
         ready.prefill->encode(encoder, tensors, ready.memory.data());
+        ready.known = data;
+        ready.has_known = true;
       });
 }
 

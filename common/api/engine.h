@@ -50,8 +50,8 @@ struct FlashCall {
   const int* documents = nullptr;               // [kv_len, 2]: first and last key, plus one, of each key's document
   const unsigned* blocks =
       nullptr;                  // [kv_len / 128, kv_len / 4096], both up: a bit for each block of 128 x 128 positions
-  const float* bias = nullptr;  // added to the scores: [batch, q_heads, q_len, kv_len], each of them or 1
-  int64_t bias_sizes[4] = {};   // kv_len then a multiple of 4, or 1
+  const float* bias = nullptr;  // added to the scores: [batch, q_heads, q_len, kv_len up to a multiple of 4],
+  int64_t bias_sizes[4] = {};   // each of them or 1; what is behind kv_len counts for nothing
 };
 
 /// Attention of new queries over a cache: contiguous, k, v: [batch, kv_heads, capacity, head_dim], or with a table on

@@ -32,7 +32,8 @@ if importlib.util.find_spec("torch"):
     linear = torch.ops.attn.linear
     rope = torch.ops.attn.rope
 
-    from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
+    if hasattr(torch.nn.functional, "scaled_dot_product_attention"):  # since 2.0
+        from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
 
 
 def save_archive(path, device="cpu"):

@@ -77,8 +77,11 @@ class _Borrowed:
 
 def _empty_like(array):
     library = type(array).__module__.split(".")[0]
-    if library in ("numpy", "cupy"):
+    if library == "numpy":
         return sys.modules[library].empty_like(array), lambda o: o
+    if library == "cupy":
+        with array.device:
+            return sys.modules[library].empty_like(array), lambda o: o
     if library in ("jax", "jaxlib"):
         import jax
         import numpy
@@ -91,11 +94,15 @@ def _empty_like(array):
     raise ValueError(f"attn_proto: no way to make an array of {library}")
 
 
-def _stream(array, kind):
-    if kind == 1:
+def _stream(array, device):
+    """That on which the array's library works now; None is the default one."""
+    library = type(array).__module__.split(".")[0]
+    if device.device_type == 1 or library not in ("cupy", "torch"):
         return None
-    cupy = sys.modules.get("cupy")
-    return ctypes.c_void_p(cupy.cuda.get_current_stream().ptr) if cupy else None
+    if library == "cupy":
+        with array.device:
+            return ctypes.c_void_p(sys.modules[library].cuda.get_current_stream().ptr)
+    return ctypes.c_void_p(sys.modules[library].cuda.current_stream(device.device_id).cuda_stream)
 
 
 def flash(q, k, v, *, causal=False, scale=0.0, soft_cap=0, window_left=-1, window_right=-1, prefix=0, global_tokens=0,
@@ -108,6 +115,6 @@ def flash(q, k, v, *, causal=False, scale=0.0, soft_cap=0, window_left=-1, windo
     options = FlashOptions(ctypes.sizeof(FlashOptions), int(bshd), causal, scale, soft_cap, window_left, window_right,
                            prefix, global_tokens, alibi or "alibi_slopes" in extra,
                            **{name: each.tensor for name, each in extra.items()})
-    _check(_lib.attn_flash(_engine(device.device_type, device.device_id), _stream(q, device.device_type),
+    _check(_lib.attn_flash(_engine(device.device_type, device.device_id), _stream(q, device),
                            *(each.tensor for each in borrowed), ctypes.byref(options)))
     return finish(out)

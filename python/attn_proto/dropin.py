@@ -1,6 +1,7 @@
 """scaled_dot_product_attention of PyTorch, served by attn::flash where that applies, by PyTorch where not."""
 
 import collections
+import math
 import threading
 
 import torch
@@ -10,6 +11,7 @@ _lock = threading.Lock()
 _reasons = collections.Counter()
 _depth = 0
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
+_few_queries = 16  # up to which a call runs the decoding kernel, which takes no mask
 _decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
 
 
@@ -42,26 +44,50 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
     if mask is not None:
         if causal:
             return "a mask and is_causal"
-        if mask.dtype != torch.float32 or not mask.is_contiguous() or mask.device != query.device or mask.requires_grad:
-            return f"a mask of {mask.dtype}"
+        if mask.dtype not in (torch.bool, torch.float32, query.dtype) or mask.device != query.device or mask.requires_grad:
+            return f"a mask of {mask.dtype} on {mask.device.type}" + (", with a gradient" if mask.requires_grad else "")
         shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
         whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
-        if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(shape, whole)) or (shape[-1] % 4 and shape[-1] != 1):
+        if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
             return "the shape of the mask"
+        ready = mask.dtype == torch.float32 and mask.is_contiguous() and (shape[-1] == 1 or shape[-1] % 4 == 0)
+        if not ready and mask.dim() > 2 and mask.shape[-3] > 1 and mask.stride(-3) != 0:
+            return "a mask for each head that would be copied"
     return None
+
+
+def _bias_of(mask):
+    """What a mask adds to the scores, float32 in four dimensions, of which those that only repeat stay 1. It is a copy,
+    unless the mask is so already; its keys are filled up to a multiple of 4."""
+    mask = mask[(None,) * (4 - mask.dim())]
+    for axis in range(4):
+        if mask.stride(axis) == 0:
+            mask = mask.narrow(axis, 0, 1)
+    bias = torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask
+    rest = -bias.shape[-1] % 4 if bias.shape[-1] > 1 else 0
+    return torch.nn.functional.pad(bias.float(), (0, rest)).contiguous()
 
 
 def _why_not_now(*tensors):
     """The same of what may differ from call to call on tensors that are alike."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "a gradient is wanted"
-    if tensors[0].is_cuda and not torch.compiler.is_compiling() and any(tensor.data_ptr() % 16 for tensor in tensors):
+    if torch.compiler.is_compiling():
+        return None
+    if tensors[0].is_cuda and any(tensor.data_ptr() % 16 for tensor in tensors):
         return "addresses that are no multiples of 16 bytes"
+    allowed = torch.backends.cuda  # which speaks for the cpu too
+    if not (allowed.flash_sdp_enabled() or allowed.mem_efficient_sdp_enabled() or allowed.cudnn_sdp_enabled()):
+        return "sdpa_kernel(MATH)"
     return None
 
 
-def _decide(query, key, value, mask, dropout, causal, gqa):
+def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     """_why_not(), once for tensors that are alike."""
+    if scale == 0:
+        return "a scale of 0"
+    if mask is not None and query.shape[-2] <= _few_queries:
+        return "a mask over few queries"
     if mask is not None or torch.compiler.is_compiling():
         return _why_not(query, key, value, mask, dropout, causal, gqa)
     alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
@@ -76,7 +102,7 @@ def _decide(query, key, value, mask, dropout, causal, gqa):
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
                                  enable_gqa=False):
     """As torch.nn.functional has it."""
-    why = _why_not_now(query, key, value) or _decide(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    why = _why_not_now(query, key, value) or _decide(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if why is not None:
         if not torch.compiler.is_compiling():
             _reasons[why] += 1
@@ -92,9 +118,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
             o = _original(query, key, value, None, 0.0, True, scale=scale, enable_gqa=enable_gqa)
             return o[0] if flat else o
         key, value = key[:, :, :rows], value[:, :, :rows]
-    if attn_mask is not None:
-        attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
-    o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=attn_mask)
+    bias = None if attn_mask is None else _bias_of(attn_mask)
+    o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)
     return o[0] if flat else o
 
 

@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto.dropin import _reasons
+from attn_proto.dropin import _bias_of, _few_queries, _reasons, _why_not
 
 NAME = "attn_proto"
 
@@ -29,11 +29,10 @@ def _mask(*args, mask_function=causal_mask_function, attention_mask=None, allow_
 def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
     layer = getattr(key, "paged_layer", None)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    soft_cap = kwargs.get("softcap") or 0
+    soft_cap, sinks = kwargs.get("softcap") or 0, kwargs.get("s_aux")
+    only_ours = bool(soft_cap) or sinks is not None  # what PyTorch would leave out
     why = None
-    if attention_mask is not None:
-        why = f"a mask of {attention_mask.dtype}"
-    elif dropout:
+    if dropout:
         why = "dropout"
     elif torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         why = "a gradient is wanted"
@@ -41,19 +40,25 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         why = "a soft cap that is no whole number"
     elif value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
         why = f"widths {query.shape[-1]} and {value.shape[-1]}"
+    elif attention_mask is not None and not only_ours and query.shape[2] <= _few_queries:
+        why = "a mask over few queries"
+    elif attention_mask is not None:
+        why = _why_not(query, key, value, attention_mask, 0.0, False, True)
     if layer is not None:
-        if why is not None or soft_cap or not causal:
-            raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'a soft cap, or attention without a mask'}")
+        if why is not None or attention_mask is not None or only_ours or not causal:
+            raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'masks, soft caps, sinks, or all keys to see'}")
         o = layer.attend(query, key, value, scaling)
+    elif why is not None and only_ours:
+        raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
     elif why is not None:
         if not torch.compiler.is_compiling():
             _reasons[why] += 1
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                                       is_causal=is_causal, **kwargs)
     else:
-        sinks = kwargs.get("s_aux")
-        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(soft_cap),
-                                 sinks=None if sinks is None else sinks.float())
+        o = torch.ops.attn.flash(query, key, value, causal=causal and attention_mask is None, scale=scaling,
+                                 soft_cap=int(soft_cap), sinks=None if sinks is None else sinks.float(),
+                                 bias=None if attention_mask is None else _bias_of(attention_mask))
     return o.transpose(1, 2), None
 
 

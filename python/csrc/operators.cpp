@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/dlpack.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -51,13 +51,18 @@ attn_engine* engine_of(c10::Device device) {
   return engine;
 }
 
+/// The current one, from PyTorch's stable C interface: a process with tensors on a GPU has loaded the library.
 void* stream_of(c10::Device device) {
   if (device.is_cpu()) return nullptr;
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-#else
-  TORCH_CHECK(false, "attn: tensors on a GPU need PyTorch 2.5 or later, this is ", TORCH_VERSION);
-#endif
+  using CurrentStream = int32_t(int32_t device, void** stream);
+  static auto* const current = [] {
+    void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library ? reinterpret_cast<CurrentStream*>(dlsym(library, "aoti_torch_get_current_cuda_stream")) : nullptr;
+  }();
+  void* stream = nullptr;
+  TORCH_CHECK(current && current(device.index(), &stream) == 0,
+              "attn: tensors on a GPU need PyTorch 2.4 or later with CUDA, this is ", TORCH_VERSION);
+  return stream;
 }
 
 // ---- tensors
@@ -83,11 +88,19 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
+void check_inference(const char* name, const Tensor& tensor) {
+  TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
+              " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+}
+
+void check_inference(const char* name, const OptionalTensor& tensor) {
+  if (tensor) check_inference(name, *tensor);
+}
+
 /// Points to the tensor's own sizes and strides, and lives no longer.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
-    TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
-                " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+    check_inference(name, tensor);
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
                 "; cpu and cuda are allowed");
     data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
@@ -108,6 +121,12 @@ struct Optional {
   c10::optional<Described> described;
 };
 
+/// As attn.h has it, where 0 is the usual one.
+double scale_of(const c10::optional<double>& scale) {
+  TORCH_CHECK(scale.value_or(1) != 0, "scale: 0 is not allowed; None is the usual one");
+  return scale.value_or(0);
+}
+
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
 /// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text: in
@@ -115,6 +134,12 @@ attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 /// libstdc++.
 void check_rank(const char* op, const Tensor& query) {
   TORCH_CHECK(query.dim() == 4, op, ": query has ", std::to_string(query.dim()), " dimensions; 4 are wanted");
+}
+
+/// at::empty_like(), with one way through the dispatcher less where the strides may stay.
+Tensor output_like(const Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options())
+                                               : at::empty_like(tensor);
 }
 
 Tensor empty_lse(const Tensor& query, bool bshd) {
@@ -142,7 +167,7 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.layout = layout_of(bshd);
   options.causal = causal;
-  options.scale = scale.value_or(0);
+  options.scale = scale_of(scale);
   options.soft_cap = soft_cap;
   options.window_left = window_left;
   options.window_right = window_right;
@@ -171,26 +196,32 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
 
 Tensor flash(FLASH_ARGUMENTS) {
   check_rank("attn::flash", query);
-  Tensor o = at::empty_like(query);
+  Tensor o = output_like(query);
   run_flash(FLASH_VALUES, o, nullptr);
   return o;
 }
 
 std::tuple<Tensor, Tensor> flash_with_lse(FLASH_ARGUMENTS) {
   check_rank("attn::flash_with_lse", query);
-  Tensor o = at::empty_like(query), lse = empty_lse(query, bshd);
+  Tensor o = output_like(query), lse = empty_lse(query, bshd);
   run_flash(FLASH_VALUES, o, &lse);
   return {o, lse};
 }
 
+// Meta implementations look for gradients too: what is traced sees them here, and runs without later.
 Tensor flash_meta(FLASH_ARGUMENTS) {
   check_rank("attn::flash", query);
+  check_inference("query", query);
+  check_inference("key", key);
+  check_inference("value", value);
+  check_inference("alibi_slopes", alibi_slopes);
+  check_inference("sinks", sinks);
+  check_inference("bias", bias);
   return at::empty_like(query);
 }
 
 std::tuple<Tensor, Tensor> flash_with_lse_meta(FLASH_ARGUMENTS) {
-  check_rank("attn::flash_with_lse", query);
-  return {at::empty_like(query), empty_lse(query, bshd)};
+  return {flash_meta(FLASH_VALUES), empty_lse(query, bshd)};
 }
 
 using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*,
@@ -200,13 +231,13 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
                   const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table,
                   attn_cache_options& options, c10::optional<double> scale, bool bshd, bool cache_bshd) {
   check_rank(op, query);
-  Tensor o = at::empty_like(query);
+  Tensor o = output_like(query);
   const Described q("query", query), k("key_cache", key_cache), v("value_cache", value_cache), out("output", o),
       length("lengths", lengths);
   const Optional pages("table", table);
   options.layout = layout_of(bshd);
   options.cache_layout = layout_of(cache_bshd);
-  options.scale = scale.value_or(0);
+  options.scale = scale_of(scale);
   options.lengths = &length;
   options.table = pages;
   const attn_status status = function(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
@@ -254,12 +285,22 @@ Tensor fused(FUSED_ARGUMENTS) {
   return over_cache(op, function, query, key_cache, value_cache, lengths, table, options, scale, bshd, cache_bshd);
 }
 
-Tensor paged_decode_meta(PAGED_ARGUMENTS) { return at::empty_like(query); }
-Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                          c10::optional<double>, bool, bool) {
+Tensor paged_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache) {
+  check_inference("query", query);
+  check_inference("key_cache", key_cache);
+  check_inference("value_cache", value_cache);
   return at::empty_like(query);
 }
-Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
+Tensor paged_decode_meta(PAGED_ARGUMENTS) { return paged_meta(query, key_cache, value_cache); }
+Tensor paged_prefill_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor&,
+                          const OptionalTensor&, c10::optional<double>, bool, bool) {
+  return paged_meta(query, key_cache, value_cache);
+}
+Tensor fused_meta(FUSED_ARGUMENTS) {
+  check_inference("new_key", new_key);
+  check_inference("new_value", new_value);
+  return paged_meta(query, key_cache, value_cache);
+}
 
 #define LINEAR_ARGUMENTS                                                                           \
   const Tensor &query, const Tensor &key, const Tensor &value, const OptionalTensor &gate,         \
@@ -269,6 +310,11 @@ Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
 std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
   check_rank("attn::linear", query);
   TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", std::to_string(value.dim()), " dimensions; 4 are wanted");
+  check_inference("query", query);
+  check_inference("key", key);
+  check_inference("value", value);
+  check_inference("gate", gate);
+  check_inference("initial_state", initial_state);
 #if TORCH_VERSION_MAJOR >= 2
   Tensor state =
       at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
@@ -291,7 +337,7 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   options.causal = causal;
   options.normalised = normalised;
   options.feature = feature_name.c_str();
-  options.scale = scale.value_or(0);
+  options.scale = scale_of(scale);
   options.gate = gates;
   options.initial_state = before;
   options.final_state = &behind;
@@ -305,11 +351,15 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim, \
       bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
 
-std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) { return {at::empty_like(query), at::empty_like(key)}; }
+std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) {
+  check_inference("query", query);
+  check_inference("key", key);
+  return {at::empty_like(query), at::empty_like(key)};
+}
 
 std::tuple<Tensor, Tensor> rope(ROPE_ARGUMENTS) {
   check_rank("attn::rope", query);
-  Tensor turned_query = at::empty_like(query), turned_key = at::empty_like(key);
+  Tensor turned_query = output_like(query), turned_key = output_like(key);
   const Described q("query", query), k("key", key), q_out("query", turned_query), k_out("key", turned_key);
   const Optional offset("offsets", offsets);
   attn_rope_options options = ATTN_ROPE_OPTIONS;
@@ -401,6 +451,13 @@ TORCH_LIBRARY(attn, m) {
   define("prepared(Tensor like) -> int");
 }
 
+// Without this PyTorch would box all arguments, to make outputs whose gradient is an error.
+TORCH_LIBRARY_IMPL(attn, Autograd, m) {
+  for (const char* const op : {"flash", "flash_with_lse", "paged_decode", "paged_prefill", "decode_fused",
+                               "prefill_fused", "linear", "rope", "empty"}) {
+    m.impl(op, torch::CppFunction::makeFallthrough());
+  }
+}
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, Meta, m) {

@@ -1,9 +1,11 @@
 """The drop-in for scaled_dot_product_attention, and models of transformers on it."""
 
+import math
 import unittest
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attn_proto
 
@@ -35,7 +37,7 @@ class DropIn(unittest.TestCase):
     def test_cases_of_scaled_dot_product_attention(self):
         """The inputs of PyTorch's own operator tests: ranks, masks, causal, lengths that differ, dropout, heads."""
         for device in DEVICES:
-            for rows, keys, width in ((3, 6, 8), (3, 3, 8), (40, 40, 64), (1, 90, 64), (90, 40, 32), (5, 200, 128)):
+            for rows, keys, width in ((3, 6, 8), (3, 3, 8), (40, 40, 64), (1, 90, 64), (90, 40, 32), (5, 200, 128), (33, 75, 64)):
                 for lead in ((), (4,), (4, 4), (2, 3, 4)):
                     tensors = [drawn(*lead, n, width, device=device) for n in (rows, keys, keys)]
                     for causal in (False, True):
@@ -43,11 +45,37 @@ class DropIn(unittest.TestCase):
                             served = len(lead) in (1, 2) and not (causal and rows > keys)
                             self.compare(served, *tensors, is_causal=causal, scale=scale)
                 tensors = [drawn(2, 4, n, width, device=device) for n in (rows, keys, keys)]
-                whole = keys % 4 == 0
-                self.compare(whole, *tensors, attn_mask=drawn(rows, keys, device=device))
-                self.compare(whole, *tensors, attn_mask=drawn(2, 1, rows, keys, device=device))
-                self.compare(False, *tensors, attn_mask=drawn(rows, keys, device=device) > -1.5)
+                many = rows > 16
+                for shape in ((rows, keys), (4, rows, keys), (2, 1, rows, keys), (2, 1, 1, keys), (rows, 1)):
+                    mask = drawn(*shape, device=device)
+                    each_head = shape[0] == 4
+                    self.compare(many and not (each_head and keys % 4), *tensors, attn_mask=mask)
+                    self.compare(many and not each_head, *tensors, attn_mask=mask > -1.5)
                 self.compare(True, drawn(2, 4, rows, width, device=device), *(drawn(2, 2, keys, width, device=device),) * 2, enable_gqa=True)
+
+    def test_masks(self):
+        for device in DEVICES:
+            q, k, v = (drawn(2, 4, n, 64, device=device) for n in (50, 75, 75))
+            seen = drawn(2, 1, 50, 75, device=device) > 0
+            seen[0, 0, 3], seen[1, 0, 40:], seen[:, :, :, :9] = False, False, False  # rows without a key are 0
+            for mask in (seen, seen.expand(2, 4, 50, 75), seen[:1].expand(2, 4, 50, 75), seen[..., :1].expand(2, 4, 50, 75),
+                         seen.mT.contiguous().mT, torch.where(seen, 0.0, -math.inf)):
+                self.compare(True, q, k, v, attn_mask=mask)
+            for dtype, tolerance in ((torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
+                halves = [x.to(dtype) for x in (q, k, v)]
+                for mask in (seen, drawn(50, 75, device=device, dtype=dtype)):
+                    self.compare(True, *halves, attn_mask=mask, tolerance=tolerance)
+            with attn_proto.enable():
+                o = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            self.assertEqual(o[0, :, 3].abs().max().item(), 0)
+            self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
+
+    def test_a_chosen_backend(self):
+        x = drawn(2, 4, 24, 64, device=DEVICES[0])
+        with sdpa_kernel(SDPBackend.MATH):
+            self.compare(False, x, x, x)
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            self.compare(True, x, x, x)
 
     def test_falls_back_with_a_reason(self):
         q = drawn(2, 4, 24, 64, device=DEVICES[0])
@@ -56,6 +84,7 @@ class DropIn(unittest.TestCase):
         self.compare(False, *(q.mT.contiguous().mT,) * 3)
         self.compare(False, q, q[:1], q[:1])
         self.compare(False, q[:, :, :0], q, q)
+        self.compare(False, q, q, q, scale=0.0)
         with attn_proto.enable():
             q.requires_grad_()
             F.scaled_dot_product_attention(q, q, q).sum().backward()
@@ -131,15 +160,18 @@ class Llama(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "room for 60"):
                 model(tokens[:, :1], past_key_values=cache)
 
-    def test_padding_falls_back(self):
+    def test_padding(self):
         with torch.no_grad():
-            tokens, mask = torch.randint(997, (2, 12)).to(DEVICES[0]), torch.ones(2, 12, dtype=torch.long, device=DEVICES[0])
+            tokens, mask = torch.randint(997, (2, 30)).to(DEVICES[0]), torch.ones(2, 30, dtype=torch.long, device=DEVICES[0])
             mask[0, :5] = 0
             plain, ours = self.model(), self.model(implementation="attn_proto")
             attn_proto.reset_reasons()
             got, want = ours(tokens, attention_mask=mask).logits, plain(tokens, attention_mask=mask).logits
-            self.assertLess((got - want)[mask.bool()].abs().max().item(), 1e-4)
-            self.assertIn("a mask of torch.bool", attn_proto.reasons())
+            self.assertLess((got - want)[mask.bool()].abs().max().item(), 1e-3)
+            self.assertEqual(attn_proto.reasons(), {})
+            greedy = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "attention_mask": mask}
+            self.assertTrue(torch.equal(ours.generate(tokens, **greedy), plain.generate(tokens, **greedy)))
+            self.assertEqual(list(attn_proto.reasons()), ["a mask over few queries"])
 
 
 if __name__ == "__main__":

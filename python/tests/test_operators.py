@@ -55,18 +55,21 @@ def causal_mask(rows, keys, device):
 
 
 class Case(unittest.TestCase):
+    now = None  # what a loop of on_each() is at
+
     def near(self, got, want, dtype=torch.float32, factor=1):
-        self.assertEqual(got.shape, want.shape)
-        self.assertLess((got.double() - want).abs().max().item(), (5 if got.is_cuda else 1) * factor * TOLERANCE[dtype])
+        self.assertEqual(got.shape, want.shape, self.now)
+        largest = (got.double() - want).abs().max().item()
+        self.assertLess(largest, (5 if got.is_cuda else 1) * factor * TOLERANCE[dtype], self.now)
 
     def on_each(self, *values):
         for device in DEVICES:
             for value in values or (None,):
-                with self.subTest(device=device, value=value):
-                    yield (device, value) if values else device
+                self.now = device, value
+                yield (device, value) if values else device
 
     def refuses(self, text, call, error=RuntimeError):
-        with self.assertRaisesRegex(error, text) as caught:
+        with self.assertRaisesRegex(error, text, msg=self.now) as caught:
             call()
         return caught.exception
 
@@ -126,6 +129,25 @@ class Flash(Case):
             self.near(lse, with_sink.logsumexp(-1).double())
             self.near(o, (with_sink.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1)).double())
 
+    def test_bias_of_keys_that_are_no_multiple_of_4(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            q, k, v = qkv(device, dtype, rows=70, keys=75)
+            bias = drawn(2, 1, 70, 75, device=device)
+            padded = F.pad(bias, (0, 1), value=math.nan)
+            self.near(attn_proto.flash(q, k, v, bias=padded), reference(q, k, v, None, lambda s: s + bias), dtype)
+            bias = bias.masked_fill(bias > 0, -math.inf)
+            bias[1, 0, 7] = -math.inf
+            padded = F.pad(bias, (0, 1))
+            self.near(attn_proto.flash(q, k, v, bias=padded), reference(q, k, v, None, lambda s: s + bias), dtype)
+            self.refuses("bias", lambda: attn_proto.flash(q, k, v, bias=bias))
+
+    def test_repeated_tensors(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
+            for rows in (40, 1):  # strides of 0
+                wide = [q[:, :, :rows].expand(3, 4, rows, 64), k.expand(3, 2, 40, 64), v.expand(3, 2, 40, 64)]
+                self.near(attn_proto.flash(*wide), reference(*wide), dtype)
+
     def test_blocks(self):
         for device in self.on_each():
             q, k, v = qkv(device, rows=300, keys=300)
@@ -163,6 +185,7 @@ class Flash(Case):
             self.refuses("stride of 64", lambda: attn_proto.flash(*(3 * (drawn(1, 1, 64, 64, device=device).mT,))))
             self.refuses("int32 is wanted", lambda: attn_proto.flash(q, k, v, lengths=torch.ones(2, device=device)))
             self.refuses("is wanted", lambda: attn_proto.flash(q, k, v, sinks=torch.ones(3, device=device)))
+            self.refuses("scale", lambda: attn_proto.flash(q, k, v, scale=0.0))
             self.refuses("soft_cap", lambda: attn_proto.flash(q, k, v, soft_cap=-1))
             self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
             with torch.no_grad():
@@ -293,6 +316,15 @@ class Framework(Case):
                     q2, k2, v2 = qkv(device, rows=56, keys=56)
                     self.near(compiled(q2, k2, v2), model(q2, k2, v2).double())
 
+    def test_gradients_are_refused_where_traced(self):
+        x = drawn(1, 2, 40, 64, device=DEVICES[0]).requires_grad_()
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: attn_proto.flash(x, x, x), fullgraph=True, backend="aot_eager")
+        self.refuses("requires a gradient", lambda: compiled(x), Exception)
+        with torch.no_grad():
+            self.near(compiled(x), reference(x, x, x))
+            self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
+
     def test_export(self):
         class Model(torch.nn.Module):
             def forward(self, q, k, v):
@@ -384,9 +416,14 @@ class Graphs(Case):
             self.near(outputs[i], want.double(), torch.bfloat16)
 
     def test_all_gpus(self):
+        devices = []
         for index in range(torch.cuda.device_count()):
             q, k, v = qkv(f"cuda:{index}", torch.bfloat16)
             self.near(attn_proto.flash(q, k, v), reference(q, k, v), torch.bfloat16)
+            thread = threading.Thread(target=lambda: devices.append((attn_proto.flash(q, k, v), torch.cuda.current_device())))
+            thread.start()
+            thread.join()
+        self.assertEqual([device for _, device in devices], [0] * torch.cuda.device_count(), "what was current stays so")
         self.assertEqual(torch.cuda.current_device(), 0)
 
 

@@ -205,6 +205,7 @@ class CudaDevice : public Device {
     put_on(static_cast<CUstream>(stream), encoder.commands());
   }
   uint64_t capture_of(void* stream) const override {
+    if (!stream) return 0;  // the default stream, which cannot be captured
     const Current current(*this);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
@@ -292,7 +293,9 @@ class CudaDevice : public Device {
     ~Current() {
       const CudaDriver& cuda = device_.cuda_;
       if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
-      if (before_ && before_ != device_.context_) cuda.cuCtxSetCurrent(before_);
+      if (!device_.in_primary_ || before_ == device_.context_) return;
+      // Where none was current, the first device's is what the CUDA runtime would take: it may stay.
+      if (before_ || device_.device_ != 0) cuda.cuCtxSetCurrent(before_);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;

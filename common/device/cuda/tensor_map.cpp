@@ -70,19 +70,19 @@ TensorMap make_tensor_map(const TensorMapLayout& layout) {
   for (const uint64_t dim : dims) {
     require(dim >= 1 && dim <= uint64_t{1} << 32, "dimension {} is not allowed; 1 to 2^32", dim);
   }
-  for (const uint64_t stride : strides_bytes) {
-    require(stride % 16 == 0 && stride < uint64_t{1} << 40,
-            "a stride of {} bytes is not allowed; multiples of 16 below 2^40", stride);
+  std::array<cuuint64_t, most> global_dims{}, strides{};
+  for (size_t i = 0; i + 1 < rank; ++i) {
+    strides[i] = dims[i + 1] == 1 ? 16 : strides_bytes[i];
+    require(strides[i] % 16 == 0 && strides[i] < uint64_t{1} << 40,
+            "a stride of {} bytes is not allowed; multiples of 16 below 2^40", strides[i]);
   }
   for (const uint32_t edge : box) require(edge >= 1 && edge <= 256, "a box edge of {} is not allowed; 1 to 256", edge);
   const uint64_t inner_bytes = uint64_t{box[0]} * (element == F32 ? 4 : 2);
   require(inner_bytes % 16 == 0 && inner_bytes <= max_inner_bytes(swizzle),
           "an inner box of {} bytes is not allowed; a multiple of 16, at most what is swizzled", inner_bytes);
 
-  std::array<cuuint64_t, most> global_dims{}, strides{};
   std::array<cuuint32_t, most> box_dims{}, element_strides{};
   std::ranges::copy(dims, global_dims.begin());
-  std::ranges::copy(strides_bytes, strides.begin());
   std::ranges::copy(box, box_dims.begin());
   element_strides.fill(1);
   CUtensorMap encoded;

@@ -1,8 +1,10 @@
 // Tensor maps for tensor copies (TMA) between device memory and shared memory; CUDA devices from sm_90 on.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <initializer_list>
 
 #include "common/kernel/tensor_map.h"
 #include "common/kernel/types.h"
@@ -13,13 +15,35 @@ namespace attn {
 /// (rows of that many bytes) lands at chunk c ^ (r modulo bytes / 16). The inner box then has at most that many bytes.
 enum class Swizzle { none, bytes_32, bytes_64, bytes_128 };
 
+/// A value for each dimension, five at most, kept in place: a launch that makes maps allocates nothing for them.
+template <typename T>
+class PerDimension {
+ public:
+  PerDimension(std::initializer_list<T> values = {}) {
+    for (const T value : values) push_back(value);
+  }
+  void push_back(T value) { values_.at(size_++) = value; }
+  void clear() { size_ = 0; }
+
+  size_t size() const { return size_; }
+  T& operator[](size_t i) { return values_[i]; }
+  const T& operator[](size_t i) const { return values_[i]; }
+  const T* begin() const { return values_.data(); }
+  const T* end() const { return values_.data() + size_; }
+
+ private:
+  std::array<T, 5> values_{};
+  size_t size_ = 0;
+};
+
 /// A tensor of 1 to 5 dimensions, the innermost first.
 struct TensorMapLayout {
-  const void* base = nullptr;           // device memory, aligned to 16 bytes
-  ElementType element = BF16;           //
-  std::vector<uint64_t> dims;           // elements
-  std::vector<uint64_t> strides_bytes;  // of every dimension but the innermost, whose elements lie side by side
-  std::vector<uint32_t> box;            // elements that one copy moves along each dimension, at most 256
+  const void* base = nullptr;   // device memory, aligned to 16 bytes
+  ElementType element = BF16;   //
+  PerDimension<uint64_t> dims;  // elements
+  /// Of every dimension but the innermost, whose elements lie side by side. What is over a single element is not read.
+  PerDimension<uint64_t> strides_bytes;
+  PerDimension<uint32_t> box;  // elements that one copy moves along each dimension, at most 256
   Swizzle swizzle = Swizzle::none;
 };
 

@@ -414,6 +414,11 @@ TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
   refuse("box edge of 257", [](TensorMapLayout& layout) { layout.box[1] = 257; });
   refuse("inner box of 256 bytes", [](TensorMapLayout& layout) { layout.box[0] = 128; });
   refuse("dimension 0", [](TensorMapLayout& layout) { layout.dims[1] = 0; });
+
+  TensorMapLayout single = good;
+  single.dims[1] = 1;
+  single.strides_bytes = {250};
+  EXPECT_NO_THROW(make_tensor_map(single)) << "nothing steps over a single row";
 }
 
 // ---- ceilings

@@ -1,0 +1,27 @@
+"""pip install of the package, with the libraries of a build in place, into a folder of its own; one attention from there."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parents[1]
+PROGRAM = """
+import pathlib, sys, torch, attn_proto
+from attn_proto import dlpack
+assert pathlib.Path(attn_proto.__file__).is_relative_to(sys.argv[1]), attn_proto.__file__
+q, k, v = torch.randn(3, 1, 4, 40, 64).unbind()
+want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+with attn_proto.enable():
+    for o in (attn_proto.flash(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v), dlpack.flash(q, k, v)):
+        assert (o - want).abs().max() < 1e-4
+assert attn_proto.reasons() == {}
+"""
+
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
+                    "--target", f"{folder}/site", HERE], check=True)
+    environment = {**os.environ, "PYTHONPATH": f"{folder}/site", "ATTENTION_PROTO_CACHE": f"{folder}/cache"}
+    del environment["ATTENTION_PROTO_LIBRARIES"]
+    subprocess.run([sys.executable, "-c", PROGRAM, folder], check=True, cwd=folder, env=environment)

@@ -1,0 +1,96 @@
+"""PyTorch's own tests of scaled_dot_product_attention, with the drop-in in its place.
+
+    python/tests/run build/release/bin tests/pytorch_sdpa.py torch expecttest
+
+$ATTENTION_PROTO_SDPA_TESTS names test/test_transformers.py of PyTorch's source, of the version installed or near it; where
+it names nothing, the exit status is 77. All its classes TestSDPA* run, for $ATTENTION_PROTO_SDPA_SECONDS, 300 if unset, one
+of each kind in turn and in an order that is drawn, as some have thousands. A test that fails is run again without the
+drop-in: only one that then passes is an error, unless it asks for a difference that docs/extension.md names.
+"""
+
+import collections
+import importlib.util
+import os
+import pathlib
+import random
+import sys
+import time
+import unittest
+
+import attn_proto
+from attn_proto import dropin
+
+KNOWN = ("test_cpu_flash_attn_nan_propagation",)  # rows whose scores are all NaN
+calls = 0
+
+
+def counted(*arguments, **options):
+    global calls
+    calls += 1
+    return served(*arguments, **options)
+
+
+served, dropin.scaled_dot_product_attention = dropin.scaled_dot_product_attention, counted
+
+
+def load(path):
+    """The file as a module, with the drop-in under every name that it imports."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    with attn_proto.enable():
+        spec.loader.exec_module(module)
+    return module
+
+
+def tests_of(module):
+    kinds, found = collections.Counter(), []
+    for name, one in vars(module).items():
+        if name.startswith("TestSDPA") and isinstance(one, type) and issubclass(one, unittest.TestCase):
+            found += unittest.defaultTestLoader.loadTestsFromTestCase(one)
+    random.Random(0).shuffle(found)
+
+    def turn(test):
+        kinds[kind := test._testMethodName[:30]] += 1
+        return kinds[kind]
+
+    return sorted(found, key=turn)
+
+
+def main():
+    path = pathlib.Path(os.environ.get("ATTENTION_PROTO_SDPA_TESTS", ""))
+    if not path.is_file():
+        print("skipped, $ATTENTION_PROTO_SDPA_TESTS names no file")
+        sys.exit(77)
+    module, result = load(path), unittest.TestResult()
+    tests = tests_of(module)
+    end = time.monotonic() + float(os.environ.get("ATTENTION_PROTO_SDPA_SECONDS", 300))
+    with attn_proto.enable():
+        for test in tests:
+            if time.monotonic() > end:
+                break
+            test.run(result)
+    reasons, total = collections.Counter(attn_proto.reasons()), calls
+
+    module.scaled_dot_product_attention = dropin._original
+    failed = result.failures + result.errors
+    broken = known = 0
+    for test, trace in failed:
+        again = unittest.TestResult()
+        type(test)(test._testMethodName).run(again)
+        if again.wasSuccessful() and test._testMethodName.startswith(KNOWN):
+            known += 1
+        elif again.wasSuccessful():
+            broken += 1
+            print(f"{test.id()}\n{trace}")
+    print(f"{result.testsRun - len(result.skipped) - len(failed)} passed, {broken} fail with the drop-in alone, {known} on known "
+          f"differences, {len(failed) - broken - known} without it too, {len(result.skipped)} skipped, "
+          f"{len(tests) - result.testsRun} not reached")
+    print(f"{total} calls, {total - sum(reasons.values())} of them served by attn::flash; the others:")
+    for reason, count in reasons.most_common():
+        print(f"{count:8} {reason}")
+    sys.exit(bool(broken))
+
+
+main()
