@@ -29,6 +29,7 @@ static_assert(AttentionBackend<WithAttention<BufferBackend>>);
 std::function<void()> direct(Host& host, Tensors& tensors) {
   auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config);
   return [&host, &tensors, launch = std::move(launch), encoder = CommandEncoder()]() mutable {
+    const Device::Scope scope(*host.device);
     const Strides strides = tensors.host_q.strides();
     encoder.clear();
     launch->encode(encoder, {.q = tensors.q.data(),

@@ -280,6 +280,7 @@ class Engine::State {
   /// Runs `encode` on what is ready for the key, made by `prepare` where it is not, and hands the commands over.
   template <typename Prepare, typename Encode>
   void run(const Key& key, void* stream, const Prepare& prepare, const Encode& encode) {
+    const Device::Scope scope(*device);
     std::unique_lock lock(mutex);
     auto found = ready.find(key);
     if (found == ready.end()) {

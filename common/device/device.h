@@ -122,6 +122,19 @@ class Device {
   /// The same on a stream of the caller's (a cudaStream_t; others take none, and do what enqueue() does). The device is
   /// one of open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
+  /// What a thread that did not open the device needs around its encoding, since tensor maps are made within a context:
+  /// while this lives, the context of a GPU is current to the thread, and behind it what was.
+  class Scope {
+   public:
+    explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
+    ~Scope() { device_.leave(before_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const Device& device_;
+    void* const before_;
+  };
   /// Numbers the graph that a caller captures the stream into; 0: none.
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
@@ -130,6 +143,9 @@ class Device {
   bool lost() const { return lost_; }
 
  protected:
+  virtual void* enter() const { return nullptr; }
+  virtual void leave(void* /*before*/) const {}
+
   DeviceInfo info_;
   std::atomic<bool> lost_ = false;
 };

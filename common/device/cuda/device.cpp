@@ -254,6 +254,18 @@ class CudaDevice : public Device {
     cuda_.cuModuleUnload(kernel.module);
   }
 
+ protected:
+  void* enter() const override {
+    CUcontext before = nullptr;
+    cuda_.cuCtxGetCurrent(&before);
+    if (before != context_) check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+    return before;
+  }
+  // Where none was current, the first device's is what the CUDA runtime would take: it may stay.
+  void leave(void* before) const override {
+    if (before != context_ && (before || device_ != 0)) cuda_.cuCtxSetCurrent(static_cast<CUcontext>(before));
+  }
+
  private:
   struct Graph {
     Commands commands;
@@ -291,11 +303,8 @@ class CudaDevice : public Device {
       if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
     }
     ~Current() {
-      const CudaDriver& cuda = device_.cuda_;
-      if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
-      if (!device_.in_primary_ || before_ == device_.context_) return;
-      // Where none was current, the first device's is what the CUDA runtime would take: it may stay.
-      if (before_ || device_.device_ != 0) cuda.cuCtxSetCurrent(before_);
+      if (relaxes()) device_.cuda_.cuThreadExchangeStreamCaptureMode(&mode_);
+      if (device_.in_primary_) device_.leave(before_);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
