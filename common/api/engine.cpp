@@ -726,7 +726,8 @@ void Engine::rope(const RopeCall& call, void* stream) {
     require(out->data && out->batch == in->batch && out->heads == in->heads && out->tokens == in->tokens &&
                 out->width == in->width && out->dtype == in->dtype,
             "{}_out is not as {} is", name, name);
-    require(in->tokens <= most_tokens && in->batch <= 65535, "{}: at most 2^30 tokens and a batch of 65535", name);
+    check_tensor(name, *in, own.device->info());
+    check_tensor(name, *out, own.device->info());
     check_float(name, in->dtype);
   }
   if (some.elements() == 0) return;
