@@ -22,6 +22,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import attn_proto  # noqa: E402
+from peers_gpu import flash_attention_3  # noqa: E402
 
 sdpa = F.scaled_dot_product_attention
 
@@ -107,7 +108,8 @@ class Layer(torch.nn.Module):
 
 
 def layer(device, dtype, length, rounds):
-    """A prompt through one layer, and its attention alone, with PyTorch's and with ours."""
+    """A prompt through one layer, and its attention alone, with PyTorch's, with ours, and where it is there with
+    FlashAttention-3."""
     torch.manual_seed(0)
     model, x = Layer(device, dtype), torch.randn(1, length, 4096, device=device, dtype=dtype)
     q, k, v = model.heads_of(x)
@@ -124,8 +126,13 @@ def layer(device, dtype, length, rounds):
     with attn_proto.enable():
         got = model(x)
     off = (got - model(x)).abs().max().item()
-    times = device_ms({"layer_sdpa": lambda: model(x), "layer_ours": ours(lambda: model(x)), "attention_sdpa": attention,
-                       "attention_ours": ours(attention)}, device, rounds)
+    sides = {"layer_sdpa": lambda: model(x), "layer_ours": ours(lambda: model(x)), "attention_sdpa": attention,
+             "attention_ours": ours(attention)}
+    fa3, name = flash_attention_3() if device.type == "cuda" else (None, None)
+    if fa3:
+        by_tokens = [y.transpose(1, 2) for y in (q, k, v)]
+        sides[f"attention_{name.split()[0]}"] = lambda: fa3(*by_tokens, causal=True)
+    times = device_ms(sides, device, rounds)
     share = {f"share_{side}": times[f"attention_{side}"] / times[f"layer_{side}"] for side in ("sdpa", "ours")}
     return {"length": length, **{name + "_ms": value for name, value in times.items()}, **share, "largest_difference": off}
 
