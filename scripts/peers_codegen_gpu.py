@@ -105,12 +105,27 @@ def figures(turns):
     return found
 
 
+def defined(row, tensors):
+    """The last head by its definition, in float64."""
+    work, dim, length, causal = row
+    q, k, v = (tensor[0, -1].double() for tensor in tensors)
+    scores, places = q @ k.T * dim**-0.5, torch.arange(length, device=q.device)
+    if work == "modified":
+        scores = CAP * torch.tanh(scores / CAP) + slopes_of_heads()[-1] * (places - places[:, None])
+    if causal:
+        scores = scores.masked_fill(places > places[:, None], float("-inf"))
+    return scores.softmax(-1) @ v
+
+
 def measure(options, flush, row):
     sides = paged.captured(makers(row), flush, "peers_codegen_gpu")
-    first, *rest = (side.output() for side in sides.values())
+    outputs = {name: side.output() for name, side in sides.items()}
+    want = defined(row, next(iter(sides.values())).tensors)
+    first, *rest = outputs.values()
     turns = peers.take_turns(sides, options.seconds)
+    errors = {f"{name}_error": (output[0, -1] - want).abs().max().item() for name, output in outputs.items()}
     return {**dict(zip(("work", "head_dim", "length", "causal"), row)), "turns": len(turns),
-            "agree": peers.all_agree(rest, first), **figures(turns)}
+            "agree": peers.all_agree(rest, first), **errors, **figures(turns)}
 
 
 def table(rows, about):
