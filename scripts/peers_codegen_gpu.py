@@ -114,7 +114,7 @@ def defined(row, tensors):
         scores = CAP * torch.tanh(scores / CAP) + slopes_of_heads()[-1] * (places - places[:, None])
     if causal:
         scores = scores.masked_fill(places > places[:, None], float("-inf"))
-    return scores.softmax(-1) @ v
+    return (scores.softmax(-1) @ v).cpu()
 
 
 def measure(options, flush, row):
