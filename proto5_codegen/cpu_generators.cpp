@@ -9,7 +9,7 @@
 namespace attn {
 namespace {
 
-constexpr int64_t values_keys = 64;    // whose values stay in the first cache
+constexpr int64_t values_keys = 256;   // whose values stay in the second cache, and weights are read in long pieces
 constexpr int64_t product_rows = 128;  // of a threadgroup of scores or values
 constexpr int64_t softmax_rows = 16;
 constexpr int64_t halide_rows = 64;      // of a threadgroup where a schedule does not say another number

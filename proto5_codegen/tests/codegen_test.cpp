@@ -98,7 +98,7 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
                                        mutation.to);
-    EXPECT_FALSE(test::checked_anew(codegen_case(mutation.work, mutation.generator, 191, 64, true)).ok)
+    EXPECT_FALSE(test::checked_anew(codegen_case(mutation.work, mutation.generator, 301, 64, true)).ok)
         << mutation.file << ": " << mutation.from;
   }
 }
