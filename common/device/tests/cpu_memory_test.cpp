@@ -31,7 +31,9 @@ TEST(CpuMemoryTest, BlocksAreAlignedAndApart) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto* const bytes = static_cast<const unsigned char*>(blocks[i]);
     for (size_t at = 0; at < sizes[i]; at += 1000) ASSERT_EQ(bytes[at], i);
-    if (sizes[i] > 0) EXPECT_EQ(bytes[sizes[i] - 1], i);
+    if (sizes[i] > 0) {
+      EXPECT_EQ(bytes[sizes[i] - 1], i);
+    }
   }
   for (size_t i = 0; i + 1 < blocks.size(); ++i) memory.release(blocks[i]);  // the last goes with the memory
 }
