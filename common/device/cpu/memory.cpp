@@ -17,13 +17,13 @@ void* map(size_t bytes) {
   void* const all = mmap(nullptr, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED) return nullptr;
   auto* const first = static_cast<std::byte*>(all);
-  const size_t before = (huge - reinterpret_cast<uintptr_t>(all) % huge) % huge;
-  if (before > 0) munmap(first, before);
-  if (before < huge) munmap(first + before + bytes, huge - before);
+  const size_t skipped = (huge - reinterpret_cast<uintptr_t>(all) % huge) % huge;
+  if (skipped > 0) munmap(first, skipped);
+  if (skipped < huge) munmap(first + skipped + bytes, huge - skipped);
 #ifdef MADV_HUGEPAGE
-  madvise(first + before, bytes, MADV_HUGEPAGE);
+  madvise(first + skipped, bytes, MADV_HUGEPAGE);
 #endif
-  return first + before;
+  return first + skipped;
 }
 
 }  // namespace
