@@ -430,10 +430,11 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // A cache that a problem has is not shared: with two turns in each round of a comparison, more of it would lie in
-    // the processor's caches than of the other one.
+    // On a CPU, whose flush does not evict all, a cache that a problem has is not shared: with two turns in each round
+    // of a comparison, more of it would lie in the processor's caches than of the other one.
     const auto found = caches_.find(layout);
-    if (found != caches_.end() && found->second.use_count() == 1) return found->second;
+    const bool may_share = device.info().is_cuda();
+    if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
   }
   auto made = std::make_shared<PagedCache>();
   made->pages = page_table(config_);
