@@ -81,6 +81,8 @@ typedef struct {
 ATTN_API int attn_abi_version(void);
 /* What went wrong in the calling thread's last call that failed; valid until its next call. Never NULL. */
 ATTN_API const char* attn_message(void);
+/* 1 where the library has the backend, "cpu" or "cuda", else 0. The machine may lack it all the same. */
+ATTN_API int attn_has_backend(const char* backend);
 /* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. Kernels are read from the folder that
  * $ATTENTION_PROTO_SOURCE names, else from where the library was built. */
 ATTN_API attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine);

@@ -49,6 +49,17 @@ nlohmann::ordered_json DeviceInfo::json() const {
           {"memory_bytes", memory_bytes}};
 }
 
+bool Device::is_built(std::string_view backend) {
+  bool built = false;
+#ifdef ATTN_HAS_CPU
+  built |= backend == "cpu";
+#endif
+#ifdef ATTN_HAS_CUDA
+  built |= backend == "cuda";
+#endif
+  return built;
+}
+
 std::string Device::known_specs() { return "cpu, cpu:threads=N, cuda, cuda:N"; }
 
 std::unique_ptr<Device> Device::open(std::string_view spec) {

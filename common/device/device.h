@@ -90,6 +90,8 @@ class Device {
   /// stream. The calling thread's context is as before behind every call, if it had one. With a `stream` of the
   /// program's all that the device does is on that, as open_cuda_device_for() says. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
+  /// Whether this build has the backend, "cpu" or "cuda". The machine may lack it all the same.
+  static bool is_built(std::string_view backend);
   /// The specs this build can be asked for, for messages and --help.
   static std::string known_specs();
 

@@ -10,6 +10,7 @@ _original = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _reasons = collections.Counter()
 _depth = 0
+_backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_backend(backend))
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _few_queries = 16  # up to which a call runs the decoding kernel, which takes no mask
 _decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
@@ -17,7 +18,7 @@ _decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and
 
 def _why_not(query, key, value, mask, dropout, causal, gqa):
     """Why attn::flash does not take a call; None where it does."""
-    if query.device.type not in ("cpu", "cuda"):
+    if query.device.type not in _backends:
         return f"device {query.device.type}"
     if dropout > 0:
         return "dropout"
@@ -25,8 +26,8 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         return f"types {query.dtype}, {key.dtype}, {value.dtype}"
     if query.dim() not in (3, 4) or key.dim() != query.dim() or value.dim() != query.dim():
         return f"{query.dim()} dimensions"
-    if key.device != query.device or value.device != query.device or query.is_nested or key.is_nested:
-        return "mixed devices or nested tensors"
+    if key.device != query.device or value.device != query.device:
+        return "mixed devices"
     if query.shape[-1] != key.shape[-1] or value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
         return f"widths {query.shape[-1]}, {key.shape[-1]}, {value.shape[-1]}"
     if key.shape[:-1] != value.shape[:-1] or query.shape[:-3] != key.shape[:-3]:
@@ -71,7 +72,9 @@ def _bias_of(mask):
 
 
 def _why_not_now(*tensors):
-    """The same of what may differ from call to call on tensors that are alike."""
+    """The same of what may differ from call to call on tensors that are alike, or keeps them from being compared."""
+    if any(tensor.is_nested for tensor in tensors):
+        return "nested tensors"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "a gradient is wanted"
     if torch.compiler.is_compiling():

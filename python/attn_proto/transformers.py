@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto.dropin import _bias_of, _few_queries, _reasons, _why_not
+from attn_proto.dropin import _backends, _bias_of, _few_queries, _reasons, _why_not
 
 NAME = "attn_proto"
 
@@ -32,7 +32,9 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     soft_cap, sinks = kwargs.get("softcap") or 0, kwargs.get("s_aux")
     only_ours = bool(soft_cap) or sinks is not None  # what PyTorch would leave out
     why = None
-    if dropout:
+    if query.device.type not in _backends:
+        why = f"device {query.device.type}"
+    elif dropout:
         why = "dropout"
     elif torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         why = "a gradient is wanted"

@@ -449,6 +449,7 @@ TORCH_LIBRARY(attn, m) {
   define("empty(Tensor like) -> ()");
   define("save_archive(Tensor like, str path) -> ()");
   define("prepared(Tensor like) -> int");
+  m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
 }
 
 // Without this PyTorch would box all arguments, to make outputs whose gradient is an error.

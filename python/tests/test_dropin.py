@@ -3,6 +3,7 @@
 import math
 import re
 import unittest
+import unittest.mock
 
 import torch
 import torch.nn.functional as F
@@ -105,11 +106,23 @@ class DropIn(unittest.TestCase):
         self.compare(False, q, q[:1], q[:1])
         self.compare(False, q[:, :, :0], q, q)
         self.compare(False, q, q, q, scale=0.0)
+        with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build that lacks the tensors' device
+            self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
+        attn_proto.reset_reasons()
         with attn_proto.enable():
             q.requires_grad_()
             F.scaled_dot_product_attention(q, q, q).sum().backward()
         self.assertIsNotNone(q.grad)
         self.assertEqual(attn_proto.reasons()["a gradient is wanted"], 1)
+
+    def test_nested_tensors(self):
+        parts = [drawn(4, n, 64, device=DEVICES[0]) for n in (24, 9)]
+        nested = torch.nested.nested_tensor(parts)
+        with torch.no_grad(), attn_proto.enable():
+            o = F.scaled_dot_product_attention(nested, nested, nested)
+        self.assertEqual(attn_proto.reasons(), {"nested tensors": 1})
+        for got, x in zip(o.unbind(), parts):
+            self.assertLess((got - original(x, x, x)).abs().max().item(), 1e-4)
 
     def test_enable_and_disable_again_and_again(self):
         for _ in range(3):

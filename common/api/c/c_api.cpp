@@ -216,6 +216,8 @@ using namespace attn;
 
 int attn_abi_version(void) { return ATTN_ABI_VERSION; }
 
+int attn_has_backend(const char* backend) { return backend && Device::is_built(backend) ? 1 : 0; }
+
 const char* attn_message(void) { return last_message.c_str(); }
 
 attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine) {

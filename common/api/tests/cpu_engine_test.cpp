@@ -190,6 +190,8 @@ class AttnTest : public testing::Test {
 
 TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
   EXPECT_EQ(attn_abi_version(), ATTN_ABI_VERSION);
+  EXPECT_EQ(attn_has_backend("cpu"), 1);
+  EXPECT_EQ(attn_has_backend("vulkan"), 0);
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.causal = 1;
   ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();

@@ -32,6 +32,8 @@ TEST_F(AnyDeviceTest, OpensAgainByItsSpec) {
   EXPECT_EQ(Device::open(info.spec)->info().spec, info.spec);
   EXPECT_EQ(info.spec.substr(0, info.spec.find(':')), info.backend);
   EXPECT_NE(Device::known_specs().find(info.backend), std::string::npos);
+  EXPECT_TRUE(Device::is_built(info.backend));
+  EXPECT_FALSE(Device::is_built("vulkan"));
 }
 
 TEST_F(AnyDeviceTest, LimitsThreadgroupMemory) {

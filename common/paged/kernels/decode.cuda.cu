@@ -622,7 +622,7 @@ struct Worker {
       if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
       if constexpr (SCALES_Q) value *= q_scale[r];
       if constexpr (FOLD) {
-        value *= scale_log2;
+        value = __fmul_rn(value, scale_log2);  // rounded before the shift is taken off, which is one of these values
       } else {
         value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key,
                                      line.context_of(here.batch, rows[r].head, here.keys)),
