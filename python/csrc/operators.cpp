@@ -129,8 +129,8 @@ double scale_of(const c10::optional<double>& scale) {
 
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
-/// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text: in
-/// a process with PyTorch for CUDA, a stream of this file crashes at a number, since parts of it come from another
+/// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text:
+/// in a process with PyTorch for CUDA, a stream of this file crashes at a number, since parts of it come from another
 /// libstdc++.
 void check_rank(const char* op, const Tensor& query) {
   TORCH_CHECK(query.dim() == 4, op, ": query has ", std::to_string(query.dim()), " dimensions; 4 are wanted");
