@@ -6,7 +6,8 @@
 Two works of proto5_codegen, 32 heads: attention, and attention modified by ALiBi and a soft cap of 30, full and causal.
 FlexAttention is Inductor's template: it gets the modifiers as a score function, the mask as a block mask. Inductor
 alone gets the definition in plain PyTorch, softmax(f(Q K^T)) V. Ours is PyTorch's operator of this project
-(docs/extension.md). All sides take turns on the same values; ratios are taken turn by turn. All are timed as
+(docs/extension.md). All sides take turns on the same values, and their results are checked against the definition in
+float64; ratios are taken turn by turn. All are timed as
 scripts/peers_gpu.py times its peers: a CUDA graph fills twice the last-level cache before each launch. A side that does
 not run is left out, and one line says why. --page writes the table into docs/peers.md; --from needs neither PyTorch nor
 a GPU.
@@ -105,42 +106,52 @@ def figures(turns):
     return found
 
 
-def defined(row, tensors):
-    """The last head by its definition, in float64."""
+def defined(row, head, tensors):
+    """One head by its definition, in float64."""
     work, dim, length, causal = row
-    q, k, v = (tensor[0, -1].double() for tensor in tensors)
+    q, k, v = (tensor[0, head].double() for tensor in tensors)
     scores, places = q @ k.T * dim**-0.5, torch.arange(length, device=q.device)
     if work == "modified":
-        scores = CAP * torch.tanh(scores / CAP) + slopes_of_heads()[-1] * (places - places[:, None])
+        scores = CAP * torch.tanh(scores / CAP) + slopes_of_heads()[head] * (places - places[:, None])
     if causal:
         scores = scores.masked_fill(places > places[:, None], float("-inf"))
     return (scores.softmax(-1) @ v).cpu()
 
 
+def against_definition(row, tensors, outputs):
+    """Whether all outputs agree with the definition, and the largest error of each."""
+    agree, errors = True, dict.fromkeys((f"{name}_error" for name in outputs), 0.0)
+    for head in range(HEADS):
+        want = defined(row, head, tensors)
+        agree &= peers.all_agree([output[0, head] for output in outputs.values()], want)
+        for name, output in outputs.items():
+            errors[f"{name}_error"] = max(errors[f"{name}_error"], (output[0, head] - want).abs().max().item())
+    return {"agree": agree, **errors}
+
+
 def measure(options, flush, row):
     sides = paged.captured(makers(row), flush, "peers_codegen_gpu")
-    outputs = {name: side.output() for name, side in sides.items()}
-    want = defined(row, next(iter(sides.values())).tensors)
-    first, *rest = outputs.values()
+    found = against_definition(row, next(iter(sides.values())).tensors,
+                               {name: side.output() for name, side in sides.items()})
     turns = peers.take_turns(sides, options.seconds)
-    errors = {f"{name}_error": (output[0, -1] - want).abs().max().item() for name, output in outputs.items()}
-    return {**dict(zip(("work", "head_dim", "length", "causal"), row)), "turns": len(turns),
-            "agree": peers.all_agree(rest, first), **errors, **figures(turns)}
+    return {**dict(zip(("work", "head_dim", "length", "causal"), row)), "turns": len(turns), **found, **figures(turns)}
 
 
 def table(rows, about):
     lines = [f"Measured on {about['device']} with PyTorch {about['torch']}, bf16, {HEADS} heads, by "
              "`scripts/peers_codegen_gpu.py`. Microseconds from cold caches, and the medians of the ratios turn by "
-             "turn.\n\n",
+             "turn; the largest errors of the sides, in their order, against the definition in float64.\n\n",
              "| work | head_dim | mask | length | ours | " +
-             " | ".join(f"{name} | theirs / ours" for name in NAMES.values()) + " |\n",
-             "|---" * (5 + 2 * len(NAMES)) + "|\n"]
+             " | ".join(f"{name} | theirs / ours" for name in NAMES.values()) +
+             " | errors |\n",
+             "|---" * (6 + 2 * len(NAMES)) + "|\n"]
     for row in rows:
         cells = [row["work"], row["head_dim"], "causal" if row["causal"] else "full", row["length"],
                  (us(row["ours_us"]) if "ours_us" in row else "") + ("" if row["agree"] else " (results differ)")]
         for peer in NAMES:
             cells += [us(row[f"{peer}_us"]) if f"{peer}_us" in row else "",
                       f"{row[f'{peer}_ratio']:.2f}" if f"{peer}_ratio" in row else ""]
+        cells.append(", ".join(f"{row[f'{name}_error']:.4f}" for name in ("ours", *NAMES) if f"{name}_error" in row))
         lines.append("| " + " | ".join(map(str, cells)) + " |\n")
     return "".join(lines)
 

@@ -25,6 +25,7 @@ KNOWN = (
     # A kernel of PyTorch's, named by sdpa_kernel(), is to refuse what attn::flash takes.
     "test_flash_attention_fail_with_non_square_causal_attention", "test_flash_fail_fp32", "test_invalid_fused_inputs_dim_3",
     "test_fused_sdp_priority_order",  # it times first calls
+    "test_flash_atteention_large_bf16_nan_values",  # scores of 10^11 from one key, on a GPU
 )
 calls = 0
 

@@ -129,7 +129,7 @@ class Flash(Case):
             self.refuses("bias", lambda: attn_proto.flash(q, k, v, bias=bias))
 
     def test_huge_scores(self):
-        """Of 10^11, whose last digit is 8192. Of more than 16 rows a GPU's kernels take up to 10^9."""
+        """Of 10^11, where neighbours in float32 are 8192 apart. On a GPU the kernels of prompts take up to 10^9."""
         for device, dtype in self.on_each(torch.float32, torch.bfloat16):
             for rows in (1, 9) if device == "cuda" else (1, 9, 40):
                 q, k = (torch.full((1, 2, n, 64), 133120.0, dtype=dtype, device=device) for n in (rows, 300))
