@@ -28,7 +28,8 @@ Launch launch_of(const CodegenCase& config, const std::string& file, const std::
 
 // As few threads a row as leave each no more than 16 elements, and at least a warp.
 Plan softmax_plan(const CodegenCase& config) {
-  constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16, all_threads = 2048;
+  constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
+  constexpr int64_t all_threads = 2048, fewer_threads = 1536;
   const auto element_bytes = static_cast<int64_t>(size_bytes(config.dtype));
   const int64_t of_unit = 16 / element_bytes, units = (config.shape.kv_len + of_unit - 1) / of_unit;
   const bool whole_units = config.shape.kv_len % of_unit == 0;
@@ -41,11 +42,13 @@ Plan softmax_plan(const CodegenCase& config) {
     return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
                                   most_units * most_row_threads * of_unit)};
   }
-  // So few 16-bit elements fit into the registers that a thread has where all threads are there.
-  const bool all_fit = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
+  // So few 16-bit elements fit into the registers that a thread has where all threads are there. Only rows of eight
+  // warps, which have as many sums to add up, spill then.
+  const bool few = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
+  const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = launch_of(config, "softmax", "softmax");
   launch.source.constants = {{"IN_TYPE", element_of(config)},
-                             {"RESIDENT", constant(config, "RESIDENT", all_fit ? all_threads : threads)},
+                             {"RESIDENT", constant(config, "RESIDENT", resident)},
                              {"ROW_THREADS", row_threads},
                              {"STREAMING", constant(config, "STREAMING", 0)},
                              {"THREADS", threads},
@@ -68,11 +71,11 @@ Plan product_f32_plan(const CodegenCase& config) {
   return {.launches = {launch}};
 }
 
-// Tiles of which a multiprocessor takes two at a time.
+// Tiles of which a multiprocessor takes two at a time. Where that leaves multiprocessors without a threadgroup, tiles
+// have half the rows, and threadgroups take fewer blocks of keys.
 Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
   constexpr int64_t alignment = 8, element_bytes = 2;
   const AttentionShape& shape = config.shape;
-  const int64_t rows = constant(config, "BLOCK_R", 128);
   if (!device.has("wgmma")) {
     return {.unable = fmt::format("generator {}: its products of bf16 need sm_90a, {} has {}", config.generator,
                                   device.spec, device.arch)};
@@ -81,23 +84,28 @@ Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
     return {.unable = fmt::format("generator {}: its products of bf16 take multiples of {} keys", config.generator,
                                   alignment)};
   }
+  const bool scores = config.work == WORK_SCORES;
+  const int64_t keys = constant(config, "BLOCK_C", scores ? 128 : 64);
+  const auto heads = static_cast<uint32_t>(config.heads());
+  const auto threadgroups = [&](int64_t rows, int64_t stripe) {
+    return int64_t{heads} * tiles_of(shape.q_len, rows) * (scores ? tiles_of(shape.kv_len, keys * stripe) : 1);
+  };
+  const int64_t rows = constant(config, "BLOCK_R", threadgroups(128, 1) < device.units ? 64 : 128);
   const std::string work = work_names()[config.work];
   Launch launch = launch_of(config, work, work);
   FunctionConstants& constants = launch.source.constants;
-  constants = {{"BLOCK_R", rows}, {"HEAD_DIM", shape.head_dim}, {"IN_TYPE", BF16}};
+  constants = {{"BLOCK_R", rows}, {"BLOCK_C", keys}, {"HEAD_DIM", shape.head_dim}, {"IN_TYPE", BF16}};
   const uint32_t row_tiles = tiles_of(shape.q_len, rows);
-  const auto heads = static_cast<uint32_t>(config.heads());
   int64_t elements = 0;
-  if (config.work == WORK_SCORES) {
-    const int64_t keys = constant(config, "BLOCK_C", 128), stripe = constant(config, "STRIPE", 4);
-    constants["BLOCK_C"] = keys;
+  if (scores) {
+    int64_t stripe = 4;
+    while (stripe > 1 && threadgroups(rows, stripe) < device.units) stripe /= 2;
+    stripe = constant(config, "STRIPE", stripe);
     constants["STRIPE"] = stripe;
     launch.grid = {tiles_of(shape.kv_len, keys * stripe), row_tiles, heads};
     elements = (rows + 2 * keys) * shape.head_dim;
   } else {
-    const int64_t keys = constant(config, "BLOCK_C", 64);
     const int64_t stages = constant(config, "STAGES", shape.head_dim <= 64 ? 4 : 3);
-    constants["BLOCK_C"] = keys;
     constants["STAGES"] = stages;
     launch.grid = {row_tiles, heads, 1};
     elements = stages * (rows + shape.head_dim) * keys;

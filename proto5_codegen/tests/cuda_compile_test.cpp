@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto5_codegen/compiled_ahead.h"
+#include "proto5_codegen/tests/codegen_run.h"
 
 namespace attn {
 namespace {
@@ -18,7 +19,7 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
   for (const std::string generator : {"hand", "compiler"}) {
     for (const CodegenWork work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
-        for (const int64_t tokens : {37, 304}) {
+        for (const int64_t tokens : {37, 304, 4096}) {
           CodegenCase one;
           one.work = work;
           one.generator = generator;
@@ -37,10 +38,31 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
             EXPECT_EQ(tokens % 8, 5) << plan.unable;
             continue;
           }
-          EXPECT_NO_THROW(compiler_->compile(plan.launches.at(0).source)) << plan.launches.at(0).source.key();
+          const KernelSource& source = plan.launches.at(0).source;
+          const Binary binary = compiler_->compile(source);
+          EXPECT_TRUE(binary.spill_bytes == 0 || generator == "compiler") << source.key();
         }
       }
     }
+  }
+}
+
+TEST(CodegenCudaPlan, ProductsGiveEveryMultiprocessorATile) {
+  struct Expected {
+    CodegenWork work;
+    int64_t tokens, rows, stripe;
+  };
+  for (const auto& [work, tokens, rows, stripe] :
+       {Expected{WORK_SCORES, 256, 64, 1}, Expected{WORK_SCORES, 512, 64, 1}, Expected{WORK_SCORES, 1024, 128, 2},
+        Expected{WORK_SCORES, 2048, 128, 4}, Expected{WORK_VALUES, 1024, 64, 0}, Expected{WORK_VALUES, 2176, 128, 0}}) {
+    SCOPED_TRACE(work_names()[work] + " " + std::to_string(tokens));
+    CodegenCase one = test::codegen_case(work, "hand", tokens, 128, false, 8, 1);
+    one.dtype = DType::bf16;
+    const Launch launch = codegen_plan(one, test::hopper()).launches.at(0);
+    EXPECT_EQ(launch.source.constants.at("BLOCK_R"), rows);
+    EXPECT_EQ(launch.threads, 2 * rows);
+    EXPECT_EQ(launch.source.constants.contains("STRIPE") ? launch.source.constants.at("STRIPE") : 0, stripe);
+    EXPECT_EQ(launch.grid.count(), tokens / rows * 8 * (stripe > 0 ? tokens / 128 / stripe : 1));
   }
 }
 
