@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "common/base/asan.h"
 #include "common/device/device.h"
 
 namespace attn {
@@ -26,10 +27,15 @@ void* map(size_t bytes) {
   return first + skipped;
 }
 
+void unmap(void* block, size_t bytes) {
+  ASAN_UNPOISON_MEMORY_REGION(block, bytes);  // what is mapped there next may be written
+  munmap(block, bytes);
+}
+
 }  // namespace
 
 CpuMemory::~CpuMemory() {
-  for (const auto& [block, bytes] : mapped_) munmap(block, bytes);
+  for (const auto& [block, bytes] : mapped_) unmap(block, bytes);
 }
 
 void* CpuMemory::allocate(size_t bytes) {
@@ -50,7 +56,7 @@ void CpuMemory::release(void* block) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = mapped_.find(block);
   if (found == mapped_.end()) return std::free(block);
-  munmap(block, found->second);
+  unmap(block, found->second);
   mapped_.erase(found);
 }
 
