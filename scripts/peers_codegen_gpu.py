@@ -119,14 +119,14 @@ def defined(row, head, tensors):
 
 
 def against_definition(row, tensors, outputs):
-    """Whether all outputs agree with the definition, and the largest error of each."""
-    agree, errors = True, dict.fromkeys((f"{name}_error" for name in outputs), 0.0)
+    """Whether all outputs agree with the definition, and the largest error of each; a NaN is larger than any."""
+    agree, errors = True, {f"{name}_error": [] for name in outputs}
     for head in range(HEADS):
         want = defined(row, head, tensors)
         agree &= peers.all_agree([output[0, head] for output in outputs.values()], want)
         for name, output in outputs.items():
-            errors[f"{name}_error"] = max(errors[f"{name}_error"], (output[0, head] - want).abs().max().item())
-    return {"agree": agree, **errors}
+            errors[f"{name}_error"].append((output[0, head] - want).abs().max())
+    return {"agree": agree, **{name: torch.stack(found).max().item() for name, found in errors.items()}}
 
 
 def measure(options, flush, row):
