@@ -6,6 +6,7 @@
 #include "common/kernel/types.h"
 #include "proto5_codegen/compiled_ahead.h"
 #include "proto5_codegen/generators.h"
+#include "proto5_codegen/kernels/products_f32.h"
 
 namespace attn {
 namespace {
@@ -59,15 +60,26 @@ Plan softmax_plan(const CodegenCase& config) {
   return {.launches = {launch}};
 }
 
+// Tiles of which a multiprocessor takes two at a time, or one of twice the width.
 Plan product_f32_plan(const CodegenCase& config) {
-  constexpr int64_t rows = 128;
-  const int64_t dim = config.shape.head_dim;
+  constexpr int64_t whole_unit = 4;
+  const AttentionShape& shape = config.shape;
   const bool scores = config.work == WORK_SCORES;
+  const int64_t rows = constant(config, "BLOCK_R", 128), columns = constant(config, "BLOCK_C", 64);
+  const int64_t stages = constant(config, "STAGES", 4);
   Launch launch = launch_of(config, "products_f32", "products");
-  launch.source.constants = {{"WORK", config.work}, {"HEAD_DIM", dim}};
-  launch.grid = {tiles_of(config.columns(), scores || dim > 64 ? 128 : 64), tiles_of(config.shape.q_len, rows),
+  launch.source.constants = {{"WORK", config.work},
+                             {"HEAD_DIM", shape.head_dim},
+                             {"BLOCK_R", rows},
+                             {"BLOCK_C", columns},
+                             {"STAGES", stages},
+                             {"WHOLE_UNITS", scores || shape.kv_len % whole_unit == 0}};
+  launch.grid = {tiles_of(config.columns(), columns), tiles_of(shape.q_len, rows),
                  static_cast<uint32_t>(config.heads())};
-  launch.threads = 256;
+  launch.threads = static_cast<uint32_t>(rows * columns / 32);
+  const ProductF32Layout layout(config.work, static_cast<int>(rows), static_cast<int>(columns),
+                                static_cast<int>(stages));
+  launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
   return {.launches = {launch}};
 }
 

@@ -36,7 +36,7 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
-/// Of a tile for a whole attention, else of the constants in kernels/NAME.cuda.cu; products of f32 have none.
+/// Of a tile for a whole attention, else of the constants in kernels/NAME.cuda.cu.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
   if (config.work == WORK_SOFTMAX) {
@@ -45,8 +45,7 @@ SearchSpace cuda_search_space(const CodegenCase& config) {
             {"RESIDENT", {512, 1024, 1536, 2048}},
             {"STREAMING", {0, 1}}};
   }
-  if (config.dtype == DType::f32) return {};
-  if (config.work == WORK_SCORES) {
+  if (config.work == WORK_SCORES && config.dtype != DType::f32) {
     return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", range(32, 128, 32)}, {"STRIPE", {1, 2, 4, 8, 16}}};
   }
   return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", {64, 128}}, {"STAGES", range(2, 6, 1)}};

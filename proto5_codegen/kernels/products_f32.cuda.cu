@@ -1,113 +1,136 @@
-// S = scale Q K^T and O = P V in f32, written by hand: a thread keeps 8 x 8 sums of a tile of 128 x 128 (64 columns of
-// O where head_dim has no more: 8 x 4), and each element that it reads from threadgroup memory serves eight of them.
-// Blocks of 16 in the direction of the sum pass through two buffers.
+// S = scale Q K^T and O = P V in f32, written by hand for tensor cores since Ampere (sm_80): each product is three of
+// tf32 (multiply_add_exactly). A warp keeps 32 x 32 sums. Of rows and columns, blocks of 32 in the direction of the sum
+// pass through STAGES buffers. What a block adds is summed up apart, and added in f32: tensor cores round towards zero,
+// which over thousands of keys would add up.
 //
-// Function constants: WORK, HEAD_DIM (64 or 128). Grid: (column tiles, row tiles, heads); 256 threads.
+// Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R and BLOCK_C (rows and columns of a tile of the result, 64 or
+// 128), STAGES (at least 2), WHOLE_UNITS (1: rows of P are multiples of 16 bytes). Grid: (column tiles, row tiles,
+// heads); BLOCK_R * BLOCK_C / 32 threads; product_f32_bytes() of threadgroup memory.
 //
-// Checked: codegen_products[HEAD_DIM=64,WORK=0] without spills
-// Checked: codegen_products[HEAD_DIM=64,WORK=2] without spills
-// Checked: codegen_products[HEAD_DIM=128,WORK=2] without spills
-#include "common/kernel/cuda.h"
+// Checked: codegen_products[BLOCK_C=128,BLOCK_R=128,HEAD_DIM=64,STAGES=3,WHOLE_UNITS=1,WORK=0] without spills
+// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=128,STAGES=4,WHOLE_UNITS=1,WORK=0] without spills
+// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=64,STAGES=4,WHOLE_UNITS=1,WORK=2] without spills
+// Checked: codegen_products[BLOCK_C=128,BLOCK_R=128,HEAD_DIM=128,STAGES=4,WHOLE_UNITS=1,WORK=2] without spills
+// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=64,STAGES=4,WHOLE_UNITS=0,WORK=2] without spills
+#include "common/kernel/ampere.h"
 #include "proto5_codegen/kernels/generated.h"
+#include "proto5_codegen/kernels/products_f32.h"
 
 namespace {
 
 constexpr bool SCORES = WORK == WORK_SCORES;
 static_assert(SCORES || WORK == WORK_VALUES);
-constexpr int THREADS = 256, ROWS = 128, DEPTH = 16;
-constexpr int COLUMNS = SCORES || HEAD_DIM > 64 ? 128 : 64;
-constexpr int OWN_ROWS = 8, OWN_COLUMNS = COLUMNS / 16;
+constexpr int THREADS = BLOCK_R * BLOCK_C / 32;
+constexpr int DEPTH = product_f32_depth;
+constexpr ProductF32Layout layout(WORK, BLOCK_R, BLOCK_C, STAGES);
+constexpr int ROW_WARPS = BLOCK_R / 32;
 
-// Depth first, so that a thread's elements lie side by side; four more, so that those who transpose share no bank.
-struct Buffers {
-  float a[2][DEPTH][ROWS + 4], b[2][DEPTH][COLUMNS + 4];
-};
+extern __shared__ __align__(16) unsigned char memory[];
 
-/// A tile on its way from device memory, element by element: COUNT lines, neighbours in a warp take neighbours in a
-/// row.
-template <int LINES, int LINE>
-struct Part {
-  float value[LINES * LINE / THREADS];
+/// Four bytes to threadgroup memory, or four zeros.
+DEVICE void copy_word(unsigned target, const float* source, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(there ? 4 : 0)
+               : "memory");
+}
 
-  static DEVICE int line(int i) { return (i * THREADS + threadIdx.x) / LINE; }
-  static DEVICE int place(int i) { return (i * THREADS + threadIdx.x) % LINE; }
-  DEVICE void load(const float* from, int step, int lines, int places) {
-    UNROLL for (int i = 0; i < LINES * LINE / THREADS; ++i) {
-      value[i] = line(i) < lines && place(i) < places ? from[line(i) * step + place(i)] : 0;
+/// LINES lines of COLUMNS elements to threadgroup memory, by all threads; zeros behind `lines` lines and `columns`
+/// columns.
+template <int LINES, int COLUMNS, bool UNITS_ARE_WHOLE>
+DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step, int lines, int columns) {
+  constexpr int UNITS = COLUMNS / 4;
+  UNROLL for (int first = 0; first < LINES * UNITS; first += THREADS) {
+    const int i = first + threadIdx.x, line = i / UNITS, column = i % UNITS * 4;
+    if (LINES * UNITS % THREADS != 0 && i >= LINES * UNITS) break;
+    const unsigned target = to + line * line_bytes + column * 4;
+    const float* const source = from + static_cast<long long>(line) * step + column;
+    if constexpr (UNITS_ARE_WHOLE) {
+      copy_16(target, source, line < lines && column < columns);
+    } else {
+      UNROLL for (int k = 0; k < 4; ++k) copy_word(target + k * 4, source + k, line < lines && column + k < columns);
     }
   }
-};
+}
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const __grid_constant__ CodegenParams p) {
-  __shared__ __align__(16) Buffers tiles;
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    codegen_products(const __grid_constant__ CodegenParams p) {
   const long long head = blockIdx.z;
-  const int first_row = blockIdx.y * ROWS, first_column = blockIdx.x * COLUMNS;
+  const int first_row = blockIdx.y * BLOCK_R, first_column = blockIdx.x * BLOCK_C;
   const int depth = SCORES ? static_cast<int>(HEAD_DIM) : p.kv_len,
             columns = SCORES ? p.kv_len : static_cast<int>(HEAD_DIM);
   const float* const a = static_cast<const float*>(SCORES ? p.q : p.in) + (head * p.q_len + first_row) * depth;
   const float* const b = static_cast<const float*>(SCORES ? p.k : p.v) + head * p.kv_len * HEAD_DIM;
-
-  Part<ROWS, DEPTH> next_a;
-  Part<SCORES ? COLUMNS : DEPTH, SCORES ? DEPTH : COLUMNS> next_b;
-  const auto load = [&](int d) {
-    next_a.load(a + d, depth, p.q_len - first_row, depth - d);
-    if constexpr (SCORES) {
-      next_b.load(b + static_cast<long long>(first_column) * HEAD_DIM + d, HEAD_DIM, columns - first_column, depth - d);
-    } else {
-      next_b.load(b + static_cast<long long>(d) * HEAD_DIM + first_column, HEAD_DIM, depth - d, columns - first_column);
+  const int blocks = (depth + DEPTH - 1) / DEPTH;
+  const auto stage_of = [&](int block) { return shared_address(memory) + block % STAGES * layout.stage_bytes; };
+  const auto copy = [&](int block) {
+    if (block < blocks) {
+      const int done = block * DEPTH;
+      copy_lines<BLOCK_R, DEPTH, SCORES || WHOLE_UNITS>(stage_of(block), layout.a_line_bytes, a + done, depth,
+                                                        p.q_len - first_row, depth - done);
+      const unsigned to = stage_of(block) + layout.b;
+      if constexpr (SCORES) {
+        copy_lines<BLOCK_C, DEPTH, true>(to, layout.b_line_bytes,
+                                         b + static_cast<long long>(first_column) * HEAD_DIM + done, HEAD_DIM,
+                                         columns - first_column, DEPTH);
+      } else {
+        copy_lines<DEPTH, BLOCK_C, true>(to, layout.b_line_bytes,
+                                         b + static_cast<long long>(done) * HEAD_DIM + first_column, HEAD_DIM,
+                                         depth - done, columns - first_column);
+      }
     }
+    commit_copies();  // also of nothing, so that groups count blocks
   };
-  const auto store = [&](int buffer) {
-    UNROLL for (int i = 0; i < ROWS * DEPTH / THREADS; ++i) {
-      tiles.a[buffer][next_a.place(i)][next_a.line(i)] = next_a.value[i];
-    }
-    UNROLL for (int i = 0; i < COLUMNS * DEPTH / THREADS; ++i) {
-      const int along = SCORES ? next_b.place(i) : next_b.line(i), column = SCORES ? next_b.line(i) : next_b.place(i);
-      tiles.b[buffer][along][column] = next_b.value[i];
-    }
-  };
 
-  const int row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;  // of the first four; 64 on are four others
-  float sums[OWN_ROWS][OWN_COLUMNS] = {};
-  load(0);
-  store(0);
-  __syncthreads();
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int row = warp % ROW_WARPS * 32, column = warp / ROW_WARPS * 32;  // of the warp's sums, within the tile
+  // The sum's first eight places: what load_blocks() wants of a lane, and of V where this thread's elements are.
+  const unsigned a_part = (row + lane % 16) * layout.a_line_bytes + lane / 16 * 16;
+  const unsigned b_part =
+      layout.b + (SCORES ? (column + lane % 8 + lane / 16 * 8) * layout.b_line_bytes + lane / 8 % 2 * 16
+                         : lane % 4 * layout.b_line_bytes + (column + lane / 4) * 4);
+  float sums[2][4][4] = {};
+  for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1
-  for (int d = 0; d < depth; d += DEPTH) {
-    const int buffer = d / DEPTH % 2;
-    if (d + DEPTH < depth) load(d + DEPTH);
-    UNROLL for (int along = 0; along < DEPTH; ++along) {
-      float x[OWN_ROWS], y[OWN_COLUMNS];
-      UNROLL for (int i = 0; i < OWN_ROWS; i += 4) {
-        *reinterpret_cast<float4*>(x + i) = *reinterpret_cast<const float4*>(&tiles.a[buffer][along][row + i * 16]);
+  for (int block = 0; block < blocks; ++block) {
+    wait_copies<STAGES - 2>();
+    __syncthreads();  // the block is there, and nobody works on the one before it any more
+    copy(block + STAGES - 1);
+    float added[2][4][4] = {};
+    UNROLL for (int step = 0; step < DEPTH / 8; ++step) {
+      unsigned x[2][4], y[2][4];  // y: two columns' words of each 16 columns
+      UNROLL for (int i = 0; i < 2; ++i) {
+        load_blocks(x[i], stage_of(block) + a_part + i * 16 * layout.a_line_bytes + step * 32);
+        if constexpr (SCORES) {
+          load_blocks(y[i], stage_of(block) + b_part + i * 16 * layout.b_line_bytes + step * 32);
+        } else {
+          UNROLL for (int k = 0; k < 4; ++k) {
+            y[i][k] = load_word(stage_of(block) + b_part + (step * 8 + k % 2 * 4) * layout.b_line_bytes +
+                                (i * 16 + k / 2 * 8) * 4);
+          }
+        }
       }
-      UNROLL for (int i = 0; i < OWN_COLUMNS; i += 4) {
-        *reinterpret_cast<float4*>(y + i) = *reinterpret_cast<const float4*>(&tiles.b[buffer][along][column + i * 16]);
-      }
-      UNROLL for (int i = 0; i < OWN_ROWS; ++i) {
-        UNROLL for (int j = 0; j < OWN_COLUMNS; ++j) sums[i][j] += x[i] * y[j];
+      UNROLL for (int i = 0; i < 2; ++i) {
+        UNROLL for (int j = 0; j < 4; ++j) {
+          multiply_add_exactly<F32>(added[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+        }
       }
     }
-    if (d + DEPTH < depth) store(1 - buffer);
-    __syncthreads();
+    UNROLL for (int i = 0; i < 32; ++i) sums[i / 16][i / 4 % 4][i % 4] += added[i / 16][i / 4 % 4][i % 4];
   }
   const float factor = SCORES ? p.scale : 1.0f;
-  UNROLL for (int i = 0; i < OWN_ROWS; ++i) {
-    const int query = first_row + row + i / 4 * 64 + i % 4;
+  UNROLL for (int i = 0; i < 4; ++i) {  // rows
+    const int query = first_row + row + i * 8 + lane / 4;
     if (query >= p.q_len) continue;
     float* const out = static_cast<float*>(p.out) + (head * p.q_len + query) * columns;
-    UNROLL for (int j = 0; j < OWN_COLUMNS; j += 4) {
-      const int at = first_column + column + j * 16;
-      const float four[4] = {sums[i][j] * factor, sums[i][j + 1] * factor, sums[i][j + 2] * factor,
-                             sums[i][j + 3] * factor};
-      if (at + 4 <= columns && columns % 4 == 0) {
-        *reinterpret_cast<float4*>(out + at) = make_float4(four[0], four[1], four[2], four[3]);
+    UNROLL for (int j = 0; j < 4; ++j) {
+      const int at = first_column + column + j * 8 + lane % 4 * 2;
+      const float2 pair = {sums[i / 2][j][i % 2 * 2] * factor, sums[i / 2][j][i % 2 * 2 + 1] * factor};
+      if (columns % 2 == 0) {
+        if (at < columns) *reinterpret_cast<float2*>(out + at) = pair;
       } else {
-        UNROLL for (int k = 0; k < 4; ++k) {
-          if (at + k < columns) out[at + k] = four[k];
-        }
+        if (at < columns) out[at] = pair.x;
+        if (at + 1 < columns) out[at + 1] = pair.y;
       }
     }
   }

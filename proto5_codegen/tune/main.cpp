@@ -143,14 +143,14 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
           {"log", log}};
 }
 
-std::vector<CodegenCase> all_cases(const DeviceInfo& device, int64_t heads, int64_t tokens) {
+std::vector<CodegenCase> all_cases(DType dtype, int64_t heads, int64_t tokens) {
   std::vector<CodegenCase> cases;
   for (const auto work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
     for (const int64_t head_dim : {64, 128}) {
       for (const bool causal : {false, true}) {
         CodegenCase one;
         one.work = work;
-        one.dtype = device.is_cuda() ? DType::bf16 : DType::f32;
+        one.dtype = dtype;
         one.shape = {.batch = 1,
                      .q_heads = heads,
                      .kv_heads = heads,
@@ -166,12 +166,15 @@ std::vector<CodegenCase> all_cases(const DeviceInfo& device, int64_t heads, int6
   return cases;
 }
 
-int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, const std::string& only) {
+int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, const std::string& only,
+        const std::string& type) {
   const std::unique_ptr<Device> device = Device::open(spec);
+  const DType dtype = !type.empty() ? parse_dtype(type) : device->info().is_cuda() ? DType::bf16 : DType::f32;
+  if (dtype == DType::bf16 && !device->info().is_cuda()) throw BadInput("dtype bf16: the CPU's kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
   Json found = Json::object();
   if (const auto text = read_file(path)) found = Json::parse(*text);
-  for (const CodegenCase& one : all_cases(device->info(), heads, tokens)) {
+  for (const CodegenCase& one : all_cases(dtype, heads, tokens)) {
     for (const char* generator : {"search", "halide_tuned"}) {
       if (!only.empty() && only != work_names()[one.work]) continue;
       CodegenCase config = one;
@@ -193,17 +196,20 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
 
 int main(int argc, char** argv) {
   CLI::App app("Searches constants and schedules for proto5_codegen, and keeps the winners.");
-  std::string device = "cpu", only;
+  std::string device = "cpu", only, dtype;
   double seconds = 20;
   int64_t heads = 8, tokens = 1024;
   app.add_option("--device", device, "where to run: cpu, cuda");
   app.add_option("--seconds", seconds, "for each case and generator; default 20");
   app.add_option("--heads", heads, "default 8");
   app.add_option("--q-len", tokens, "default 1024");
-  app.add_option("--work", only, "this work only");
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--work", only, "this work only")->check(CLI::IsMember(attn::work_names()));
+  app.add_option("--dtype", dtype, "default bf16 on a GPU, and f32 on a CPU")->check(CLI::IsMember({"f32", "bf16"}));
   try {
-    return attn::run(device, seconds, heads, tokens, only);
+    app.parse(argc, argv);
+    return attn::run(device, seconds, heads, tokens, only, dtype);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   } catch (const attn::BadInput& error) {
     std::cerr << error.what() << "\n";
     return 2;
