@@ -60,59 +60,72 @@ Plan softmax_plan(const CodegenCase& config) {
   return {.launches = {launch}};
 }
 
-// Tiles of which a multiprocessor takes two at a time, or one of twice the width.
-Plan product_f32_plan(const CodegenCase& config) {
+Plan no_wgmma(const CodegenCase& config, const DeviceInfo& device) {
+  return {.unable = fmt::format("generator {}: its products of {} need sm_90a, {} has {}", config.generator,
+                                name(config.dtype), device.spec, device.arch)};
+}
+
+/// Rows of a product's tile, and how many tiles side by side a threadgroup computes.
+struct ProductTiles {
+  int64_t rows, stripe;
+};
+
+// Of 128 rows, of which a multiprocessor takes two at a time, and four of them side by side in S. Where that leaves
+// multiprocessors without a threadgroup, tiles have half the rows, and threadgroups take fewer tiles.
+ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
+  const auto threadgroups = [&](int64_t rows, int64_t stripe) {
+    return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);
+  };
+  const int64_t rows = constant(config, "BLOCK_R", threadgroups(128, 1) < device.units ? 64 : 128);
+  if (config.work != WORK_SCORES) return {rows, 1};
+  int64_t stripe = 4;
+  while (stripe > 1 && threadgroups(rows, stripe) < device.units) stripe /= 2;
+  return {rows, constant(config, "STRIPE", stripe)};
+}
+
+Plan product_f32_plan(const CodegenCase& config, const DeviceInfo& device) {
   constexpr int64_t whole_unit = 4;
+  if (!device.has("wgmma")) return no_wgmma(config, device);
   const AttentionShape& shape = config.shape;
-  const bool scores = config.work == WORK_SCORES;
-  const int64_t rows = constant(config, "BLOCK_R", 128), columns = constant(config, "BLOCK_C", 64);
-  const int64_t stages = constant(config, "STAGES", 4);
+  const int64_t columns = constant(config, "BLOCK_C", config.work == WORK_SCORES ? 128 : 64);
+  const int64_t stages = constant(config, "STAGES", 2);
+  const auto [rows, stripe] = product_tiles(config, device, columns);
+  const ProductF32Layout layout(config.work, static_cast<int>(rows), static_cast<int>(columns),
+                                static_cast<int>(stages));
   Launch launch = launch_of(config, "products_f32", "products");
   launch.source.constants = {{"WORK", config.work},
                              {"HEAD_DIM", shape.head_dim},
                              {"BLOCK_R", rows},
                              {"BLOCK_C", columns},
                              {"STAGES", stages},
-                             {"WHOLE_UNITS", scores || shape.kv_len % whole_unit == 0}};
-  launch.grid = {tiles_of(config.columns(), columns), tiles_of(shape.q_len, rows),
+                             {"STRIPE", stripe},
+                             {"WHOLE_UNITS", shape.kv_len % whole_unit == 0}};
+  launch.grid = {tiles_of(config.columns(), columns * stripe), tiles_of(shape.q_len, rows),
                  static_cast<uint32_t>(config.heads())};
-  launch.threads = static_cast<uint32_t>(rows * columns / 32);
-  const ProductF32Layout layout(config.work, static_cast<int>(rows), static_cast<int>(columns),
-                                static_cast<int>(stages));
+  launch.threads = static_cast<uint32_t>(rows * 2);
   launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
   return {.launches = {launch}};
 }
 
-// Tiles of which a multiprocessor takes two at a time. Where that leaves multiprocessors without a threadgroup, tiles
-// have half the rows, and threadgroups take fewer blocks of keys.
 Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
   constexpr int64_t alignment = 8, element_bytes = 2;
   const AttentionShape& shape = config.shape;
-  if (!device.has("wgmma")) {
-    return {.unable = fmt::format("generator {}: its products of bf16 need sm_90a, {} has {}", config.generator,
-                                  device.spec, device.arch)};
-  }
+  if (!device.has("wgmma")) return no_wgmma(config, device);
   if (shape.kv_len % alignment != 0) {
     return {.unable = fmt::format("generator {}: its products of bf16 take multiples of {} keys", config.generator,
                                   alignment)};
   }
   const bool scores = config.work == WORK_SCORES;
   const int64_t keys = constant(config, "BLOCK_C", scores ? 128 : 64);
-  const auto heads = static_cast<uint32_t>(config.heads());
-  const auto threadgroups = [&](int64_t rows, int64_t stripe) {
-    return int64_t{heads} * tiles_of(shape.q_len, rows) * (scores ? tiles_of(shape.kv_len, keys * stripe) : 1);
-  };
-  const int64_t rows = constant(config, "BLOCK_R", threadgroups(128, 1) < device.units ? 64 : 128);
+  const auto [rows, stripe] = product_tiles(config, device, scores ? keys : shape.head_dim);
   const std::string work = work_names()[config.work];
   Launch launch = launch_of(config, work, work);
   FunctionConstants& constants = launch.source.constants;
   constants = {{"BLOCK_R", rows}, {"BLOCK_C", keys}, {"HEAD_DIM", shape.head_dim}, {"IN_TYPE", BF16}};
+  const auto heads = static_cast<uint32_t>(config.heads());
   const uint32_t row_tiles = tiles_of(shape.q_len, rows);
   int64_t elements = 0;
   if (scores) {
-    int64_t stripe = 4;
-    while (stripe > 1 && threadgroups(rows, stripe) < device.units) stripe /= 2;
-    stripe = constant(config, "STRIPE", stripe);
     constants["STRIPE"] = stripe;
     launch.grid = {tiles_of(shape.kv_len, keys * stripe), row_tiles, heads};
     elements = (rows + 2 * keys) * shape.head_dim;
@@ -129,7 +142,7 @@ Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
 
 Plan hand_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (config.work == WORK_SOFTMAX) return softmax_plan(config);
-  return config.dtype == DType::f32 ? product_f32_plan(config) : product_plan(config, device);
+  return config.dtype == DType::f32 ? product_f32_plan(config, device) : product_plan(config, device);
 }
 
 Plan plain_plan(const CodegenCase& config) {

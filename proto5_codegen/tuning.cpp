@@ -45,10 +45,15 @@ SearchSpace cuda_search_space(const CodegenCase& config) {
             {"RESIDENT", {512, 1024, 1536, 2048}},
             {"STREAMING", {0, 1}}};
   }
-  if (config.work == WORK_SCORES && config.dtype != DType::f32) {
-    return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", range(32, 128, 32)}, {"STRIPE", {1, 2, 4, 8, 16}}};
+  const std::vector<int64_t> rows = {64, 128}, stages = range(2, 6, 1), stripe = {1, 2, 4, 8, 16};
+  if (config.dtype == DType::f32) {
+    if (config.work == WORK_SCORES) {
+      return {{"BLOCK_R", rows}, {"BLOCK_C", {64, 128}}, {"STAGES", stages}, {"STRIPE", stripe}};
+    }
+    return {{"BLOCK_R", rows}, {"BLOCK_C", range(64, config.shape.head_dim, 64)}, {"STAGES", stages}};
   }
-  return {{"BLOCK_R", {64, 128}}, {"BLOCK_C", {64, 128}}, {"STAGES", range(2, 6, 1)}};
+  if (config.work == WORK_SCORES) return {{"BLOCK_R", rows}, {"BLOCK_C", range(32, 128, 32)}, {"STRIPE", stripe}};
+  return {{"BLOCK_R", rows}, {"BLOCK_C", {64, 128}}, {"STAGES", stages}};
 }
 
 }  // namespace

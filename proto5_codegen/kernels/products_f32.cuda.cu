@@ -1,31 +1,69 @@
-// S = scale Q K^T and O = P V in f32, written by hand for tensor cores since Ampere (sm_80): each product is three of
-// tf32 (multiply_add_exactly). A warp keeps 32 x 32 sums. Of rows and columns, blocks of 32 in the direction of the sum
-// pass through STAGES buffers. What a block adds is summed up apart, and added in f32: tensor cores round towards zero,
-// which over thousands of keys would add up.
+// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma), which take tf32: x = high +
+// low, both of 11 bits, and x y = low high + high low + high high (Ootomo and Yokota 2022).
 //
-// Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R and BLOCK_C (rows and columns of a tile of the result, 64 or
-// 128), STAGES (at least 2), WHOLE_UNITS (1: rows of P are multiples of 16 bytes). Grid: (column tiles, row tiles,
-// heads); BLOCK_R * BLOCK_C / 32 threads; product_f32_bytes() of threadgroup memory.
+// A threadgroup computes BLOCK_R x BLOCK_C results at a time. Blocks of 32 in the direction of the sum pass through
+// STAGES buffers. Of K and V all threads make two panels, high and low, with the direction of the sum along the rows,
+// as wgmma wants f32; Q and P go through registers. What a block adds to O is summed up apart, and added in f32: tensor
+// cores round towards zero, which over thousands of keys would add up. Of S a threadgroup computes STRIPE tiles side by
+// side: while one leaves, the next is copied. Two threadgroups of a multiprocessor fill each other's waits.
 //
-// Checked: codegen_products[BLOCK_C=128,BLOCK_R=128,HEAD_DIM=64,STAGES=3,WHOLE_UNITS=1,WORK=0] without spills
-// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=128,STAGES=4,WHOLE_UNITS=1,WORK=0] without spills
-// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=64,STAGES=4,WHOLE_UNITS=1,WORK=2] without spills
-// Checked: codegen_products[BLOCK_C=128,BLOCK_R=128,HEAD_DIM=128,STAGES=4,WHOLE_UNITS=1,WORK=2] without spills
-// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=64,STAGES=4,WHOLE_UNITS=0,WORK=2] without spills
+// Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128, at most HEAD_DIM for O),
+// STAGES (at least 2), STRIPE (1 for O), WHOLE_UNITS (1: rows of S and P are multiples of 16 bytes). Grid: (stripes of
+// columns, row tiles, heads); BLOCK_R * 2 threads; ProductF32Layout's threadgroup memory.
+//
+// Checked: codegen_products[BLOCK_C=128,BLOCK_R=128,HEAD_DIM=64,STAGES=2,STRIPE=4,WHOLE_UNITS=1,WORK=0] without spills
+// Checked: codegen_products[BLOCK_C=128,BLOCK_R=128,HEAD_DIM=128,STAGES=2,STRIPE=4,WHOLE_UNITS=1,WORK=0] without spills
+// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=64,STAGES=2,STRIPE=1,WHOLE_UNITS=1,WORK=2] without spills
+// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=128,STAGES=2,STRIPE=1,WHOLE_UNITS=1,WORK=2] without spills
+// Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=128,STAGES=2,STRIPE=1,WHOLE_UNITS=0,WORK=2] without spills
+#define MMA_WIDTH(n) false
 #include "common/kernel/ampere.h"
+#include "common/kernel/wgmma.h"
 #include "proto5_codegen/kernels/generated.h"
 #include "proto5_codegen/kernels/products_f32.h"
 
 namespace {
 
 constexpr bool SCORES = WORK == WORK_SCORES;
-static_assert(SCORES || WORK == WORK_VALUES);
-constexpr int THREADS = BLOCK_R * BLOCK_C / 32;
+static_assert(SCORES || (WORK == WORK_VALUES && STRIPE == 1));
+constexpr int THREADS = BLOCK_R * 2;
 constexpr int DEPTH = product_f32_depth;
 constexpr ProductF32Layout layout(WORK, BLOCK_R, BLOCK_C, STAGES);
-constexpr int ROW_WARPS = BLOCK_R / 32;
+constexpr int PANEL = layout.panel_bytes;
+constexpr int STEPS = 2;  // products of 8 that a thread has the operands of
 
-extern __shared__ __align__(16) unsigned char memory[];
+extern __shared__ __align__(1024) unsigned char memory[];
+
+/// o = A B or o += A B, A's fragment (ampere.h's of tf32) in registers, B's panel in threadgroup memory.
+DEVICE void multiply(const unsigned (&a)[4], unsigned b, int add) {
+#define MULTIPLY(N, LIST)                                               \
+  asm volatile(                                                         \
+      "{.reg .pred add; .reg .b64 b;\n"                                 \
+      "setp.ne.b32 add, %5, 0; mov.b64 b, {%4, %6};\n"                  \
+      "wgmma.mma_async.sync.aligned.m64n" #N                            \
+      "k8.f32.tf32.tf32"                                                \
+      " {" LIST("o") "}, {%0, %1, %2, %3}, b, add, 1, 1;}" ::"r"(a[0]), \
+      "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(operand_high))
+  if constexpr (BLOCK_C == 64) MULTIPLY(64, R32);
+  if constexpr (BLOCK_C == 128) MULTIPLY(128, R64);
+#undef MULTIPLY
+}
+
+/// x += o.
+template <int COUNT, int FROM = 0>
+DEVICE void add_o(float (&x)[COUNT]) {
+  float* const to = x + FROM;
+  asm volatile(
+      "add.f32 %0, %0, o%8; add.f32 %1, %1, o%9; add.f32 %2, %2, o%10; add.f32 %3, %3, o%11;\n"
+      "add.f32 %4, %4, o%12; add.f32 %5, %5, o%13; add.f32 %6, %6, o%14; add.f32 %7, %7, o%15;"
+      : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]), "+f"(to[4]), "+f"(to[5]), "+f"(to[6]), "+f"(to[7])
+      : EIGHT_FROM(FROM)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) add_o<COUNT, FROM + 8>(x);
+}
+
+DEVICE unsigned high_of(unsigned x) { return (x + 0x1000u) & 0xffffe000u; }  // rounded to nearest
+DEVICE unsigned low_of(unsigned x) { return __float_as_uint(__uint_as_float(x) - __uint_as_float(high_of(x))); }
 
 /// Four bytes to threadgroup memory, or four zeros.
 DEVICE void copy_word(unsigned target, const float* source, bool there) {
@@ -34,104 +72,134 @@ DEVICE void copy_word(unsigned target, const float* source, bool there) {
 }
 
 /// LINES lines of COLUMNS elements to threadgroup memory, by all threads; zeros behind `lines` lines and `columns`
-/// columns.
-template <int LINES, int COLUMNS, bool UNITS_ARE_WHOLE>
+/// columns. UNITS: lines are multiples of 16 bytes.
+template <int LINES, int COLUMNS, bool UNITS = true>
 DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step, int lines, int columns) {
-  constexpr int UNITS = COLUMNS / 4;
-  UNROLL for (int first = 0; first < LINES * UNITS; first += THREADS) {
-    const int i = first + threadIdx.x, line = i / UNITS, column = i % UNITS * 4;
-    if (LINES * UNITS % THREADS != 0 && i >= LINES * UNITS) break;
-    const unsigned target = to + line * line_bytes + column * 4;
-    const float* const source = from + static_cast<long long>(line) * step + column;
-    if constexpr (UNITS_ARE_WHOLE) {
-      copy_16(target, source, line < lines && column < columns);
+  constexpr int OF_LINE = COLUMNS / 4, AT_ONCE = THREADS / OF_LINE;  // lines
+  static_assert(LINES % AT_ONCE == 0);
+  const int first = threadIdx.x / OF_LINE, column = threadIdx.x % OF_LINE * 4;
+  UNROLL for (int line = 0; line < LINES; line += AT_ONCE) {
+    const unsigned target = to + (first + line) * line_bytes + column * 4;
+    const float* const source = from + static_cast<long long>(first + line) * step + column;
+    const bool there = first + line < lines;
+    if constexpr (UNITS) {
+      copy_16(target, source, there && column < columns);
     } else {
-      UNROLL for (int k = 0; k < 4; ++k) copy_word(target + k * 4, source + k, line < lines && column + k < columns);
+      UNROLL for (int i = 0; i < 4; ++i) copy_word(target + i * 4, source + i, there && column + i < columns);
+    }
+  }
+}
+
+/// A block of K or V to its panels, by all threads. A panel's row is a column of the result.
+DEVICE void split(const unsigned char* block) {
+  UNROLL for (int first = 0; first < BLOCK_C * DEPTH / 4; first += THREADS) {
+    const int i = first + threadIdx.x;
+    const int row = SCORES ? i / 8 : i % BLOCK_C, chunk = SCORES ? i % 8 : i / BLOCK_C;
+    uint4 x;
+    if constexpr (SCORES) {
+      x = *reinterpret_cast<const uint4*>(block + row * layout.b_line_bytes + chunk * 16);
+    } else {
+      const unsigned from = shared_address(block) + chunk * 4 * layout.b_line_bytes + row * 4;
+      x = {load_word(from), load_word(from + layout.b_line_bytes), load_word(from + 2 * layout.b_line_bytes),
+           load_word(from + 3 * layout.b_line_bytes)};
+    }
+    unsigned char* const to = memory + row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16;
+    *reinterpret_cast<uint4*>(to) = {high_of(x.x), high_of(x.y), high_of(x.z), high_of(x.w)};
+    *reinterpret_cast<uint4*>(to + PANEL) = {low_of(x.x), low_of(x.y), low_of(x.z), low_of(x.w)};
+  }
+}
+
+/// A thread's results times `factor` to its two rows; `out` is where the first one's first column is.
+template <int COUNT>
+DEVICE void store(const float (&x)[COUNT], float factor, float* out, int rows, int columns, int row_elements) {
+  UNROLL for (int r = 0; r < 2; ++r) {
+    if (r * 8 >= rows) break;
+    float* const to = out + static_cast<long long>(r * 8) * row_elements;
+    UNROLL for (int j = 0; j < COUNT / 4; ++j) {
+      const float2 pair = {x[j * 4 + r * 2] * factor, x[j * 4 + r * 2 + 1] * factor};
+      if (WHOLE_UNITS || !SCORES) {
+        if (j * 8 < columns) *reinterpret_cast<float2*>(to + j * 8) = pair;
+      } else {
+        if (j * 8 < columns) to[j * 8] = pair.x;
+        if (j * 8 + 1 < columns) to[j * 8 + 1] = pair.y;
+      }
     }
   }
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
-    codegen_products(const __grid_constant__ CodegenParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const __grid_constant__ CodegenParams p) {
+  declare_results<1, BLOCK_C / 2>();
   const long long head = blockIdx.z;
-  const int first_row = blockIdx.y * BLOCK_R, first_column = blockIdx.x * BLOCK_C;
+  const int first_row = blockIdx.y * BLOCK_R, first_column = blockIdx.x * (BLOCK_C * STRIPE);
   const int depth = SCORES ? static_cast<int>(HEAD_DIM) : p.kv_len,
             columns = SCORES ? p.kv_len : static_cast<int>(HEAD_DIM);
+  const int tiles = min(int{STRIPE}, (columns - first_column + int{BLOCK_C} - 1) / int{BLOCK_C});
   const float* const a = static_cast<const float*>(SCORES ? p.q : p.in) + (head * p.q_len + first_row) * depth;
   const float* const b = static_cast<const float*>(SCORES ? p.k : p.v) + head * p.kv_len * HEAD_DIM;
-  const int blocks = (depth + DEPTH - 1) / DEPTH;
-  const auto stage_of = [&](int block) { return shared_address(memory) + block % STAGES * layout.stage_bytes; };
+  const int of_tile = (depth + DEPTH - 1) / DEPTH, blocks = of_tile * tiles;
+  const auto buffer_of = [&](int block) { return memory + layout.buffers + block % STAGES * layout.buffer_bytes; };
   const auto copy = [&](int block) {
     if (block < blocks) {
-      const int done = block * DEPTH;
-      copy_lines<BLOCK_R, DEPTH, SCORES || WHOLE_UNITS>(stage_of(block), layout.a_line_bytes, a + done, depth,
-                                                        p.q_len - first_row, depth - done);
-      const unsigned to = stage_of(block) + layout.b;
+      const int done = block % of_tile * DEPTH, column = first_column + block / of_tile * int{BLOCK_C};
+      const unsigned to = shared_address(buffer_of(block));
+      copy_lines<BLOCK_R, DEPTH, SCORES || WHOLE_UNITS>(to, layout.a_line_bytes, a + done, depth, p.q_len - first_row,
+                                                        depth - done);
       if constexpr (SCORES) {
-        copy_lines<BLOCK_C, DEPTH, true>(to, layout.b_line_bytes,
-                                         b + static_cast<long long>(first_column) * HEAD_DIM + done, HEAD_DIM,
-                                         columns - first_column, DEPTH);
+        copy_lines<BLOCK_C, DEPTH>(to + layout.b, layout.b_line_bytes,
+                                   b + static_cast<long long>(column) * HEAD_DIM + done, HEAD_DIM, columns - column,
+                                   DEPTH);
       } else {
-        copy_lines<DEPTH, BLOCK_C, true>(to, layout.b_line_bytes,
-                                         b + static_cast<long long>(done) * HEAD_DIM + first_column, HEAD_DIM,
-                                         depth - done, columns - first_column);
+        copy_lines<DEPTH, BLOCK_C>(to + layout.b, layout.b_line_bytes,
+                                   b + static_cast<long long>(done) * HEAD_DIM + column, HEAD_DIM, depth - done,
+                                   BLOCK_C);
       }
     }
     commit_copies();  // also of nothing, so that groups count blocks
   };
 
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const int row = warp % ROW_WARPS * 32, column = warp / ROW_WARPS * 32;  // of the warp's sums, within the tile
-  // The sum's first eight places: what load_blocks() wants of a lane, and of V where this thread's elements are.
-  const unsigned a_part = (row + lane % 16) * layout.a_line_bytes + lane / 16 * 16;
-  const unsigned b_part =
-      layout.b + (SCORES ? (column + lane % 8 + lane / 16 * 8) * layout.b_line_bytes + lane / 8 % 2 * 16
-                         : lane % 4 * layout.b_line_bytes + (column + lane / 4) * 4);
-  float sums[2][4][4] = {};
+  const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * 16;  // of the warp's first
+  const unsigned high_panel = operand(memory), low_panel = operand(memory + PANEL);
+  float sums[SCORES ? 8 : BLOCK_C / 2] = {};  // only of O
   for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1
   for (int block = 0; block < blocks; ++block) {
     wait_copies<STAGES - 2>();
     __syncthreads();  // the block is there, and nobody works on the one before it any more
     copy(block + STAGES - 1);
-    float added[2][4][4] = {};
-    UNROLL for (int step = 0; step < DEPTH / 8; ++step) {
-      unsigned x[2][4], y[2][4];  // y: two columns' words of each 16 columns
-      UNROLL for (int i = 0; i < 2; ++i) {
-        load_blocks(x[i], stage_of(block) + a_part + i * 16 * layout.a_line_bytes + step * 32);
-        if constexpr (SCORES) {
-          load_blocks(y[i], stage_of(block) + b_part + i * 16 * layout.b_line_bytes + step * 32);
-        } else {
-          UNROLL for (int k = 0; k < 4; ++k) {
-            y[i][k] = load_word(stage_of(block) + b_part + (step * 8 + k % 2 * 4) * layout.b_line_bytes +
-                                (i * 16 + k / 2 * 8) * 4);
-          }
-        }
+    split(buffer_of(block) + layout.b);
+    fence_stores();
+    __syncthreads();
+    const unsigned lines = shared_address(buffer_of(block)) + (row + lane % 16) * layout.a_line_bytes + lane / 16 * 16;
+    const bool first = !SCORES || block % of_tile == 0;
+    UNROLL for (int from = 0; from < DEPTH / 8; from += STEPS) {
+      unsigned high[STEPS][4], low[STEPS][4];
+      UNROLL for (int step = 0; step < STEPS; ++step) {
+        unsigned x[4];
+        load_blocks(x, lines + (from + step) * 32);
+        UNROLL for (int i = 0; i < 4; ++i) high[step][i] = high_of(x[i]), low[step][i] = low_of(x[i]);
       }
-      UNROLL for (int i = 0; i < 2; ++i) {
-        UNROLL for (int j = 0; j < 4; ++j) {
-          multiply_add_exactly<F32>(added[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
-        }
+      mma_fence();
+      UNROLL for (int step = 0; step < STEPS; ++step) {
+        const int at = (from + step) * 2;  // 32 bytes
+        multiply(low[step], high_panel + at, from + step > 0 || !first);
+        multiply(high[step], low_panel + at, 1);
+        multiply(high[step], high_panel + at, 1);
       }
+      mma_commit();
+      mma_wait<0>();
     }
-    UNROLL for (int i = 0; i < 32; ++i) sums[i / 16][i / 4 % 4][i % 4] += added[i / 16][i / 4 % 4][i % 4];
-  }
-  const float factor = SCORES ? p.scale : 1.0f;
-  UNROLL for (int i = 0; i < 4; ++i) {  // rows
-    const int query = first_row + row + i * 8 + lane / 4;
-    if (query >= p.q_len) continue;
-    float* const out = static_cast<float*>(p.out) + (head * p.q_len + query) * columns;
-    UNROLL for (int j = 0; j < 4; ++j) {
-      const int at = first_column + column + j * 8 + lane % 4 * 2;
-      const float2 pair = {sums[i / 2][j][i % 2 * 2] * factor, sums[i / 2][j][i % 2 * 2 + 1] * factor};
-      if (columns % 2 == 0) {
-        if (at < columns) *reinterpret_cast<float2*>(out + at) = pair;
-      } else {
-        if (at < columns) out[at] = pair.x;
-        if (at + 1 < columns) out[at + 1] = pair.y;
-      }
+    if constexpr (!SCORES) add_o(sums);
+    if (SCORES ? (block + 1) % of_tile != 0 : block + 1 < blocks) continue;
+    const int query = first_row + row + lane / 4, column = first_column + block / of_tile * int{BLOCK_C} + lane % 4 * 2;
+    float* const out = static_cast<float*>(p.out) + (head * p.q_len + query) * columns + column;
+    if constexpr (SCORES) {
+      float scores[BLOCK_C / 2];
+      read_o(scores);
+      store(scores, p.scale, out, p.q_len - query, columns - column, columns);
+    } else {
+      store(sums, 1, out, p.q_len - query, columns - column, columns);
     }
   }
 }

@@ -6,17 +6,21 @@
 /// How many places of the sum a block has.
 constexpr int product_f32_depth = 32;
 
-/// STAGES buffers, each with a block of the rows and behind it one of the columns. Lines are longer than they need to
-/// be, so that a warp's loads meet each bank once.
+/// Two panels of the columns, and behind them STAGES buffers, each with a block of the rows and one of the columns as
+/// they came. Lines of the direction of the sum are longer than they need to be, so that a warp's loads meet each bank
+/// once.
 struct ProductF32Layout {
+  int panel_bytes, buffers;
   int a_line_bytes, b_line_bytes;
   int b;  // where the columns are in a buffer
-  int stage_bytes, bytes;
+  int buffer_bytes, bytes;
 
   constexpr ProductF32Layout(int work, int rows, int columns, int stages)
-      : a_line_bytes((product_f32_depth + 4) * 4),
-        b_line_bytes(work == WORK_SCORES ? a_line_bytes : (columns + 8) * 4),
+      : panel_bytes(columns * product_f32_depth * 4),
+        buffers(2 * panel_bytes),
+        a_line_bytes((product_f32_depth + 4) * 4),
+        b_line_bytes(work == WORK_SCORES ? a_line_bytes : columns * 4),
         b(rows * a_line_bytes),
-        stage_bytes(b + (work == WORK_SCORES ? columns : product_f32_depth) * b_line_bytes),
-        bytes(stages * stage_bytes) {}
+        buffer_bytes(b + (work == WORK_SCORES ? columns : product_f32_depth) * b_line_bytes),
+        bytes(buffers + stages * buffer_bytes) {}
 };
