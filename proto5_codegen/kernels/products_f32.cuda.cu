@@ -30,7 +30,7 @@ constexpr int THREADS = BLOCK_R * 2;
 constexpr int DEPTH = product_f32_depth;
 constexpr ProductF32Layout layout(WORK, BLOCK_R, BLOCK_C, STAGES);
 constexpr int PANEL = layout.panel_bytes;
-constexpr int STEPS = 2;  // products of 8 that a thread has the operands of
+constexpr int STEPS = 4;  // products of 8 that a thread has the operands of
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
