@@ -98,6 +98,7 @@ TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
     CodegenWork work;
     DType dtype;
     const char *generator, *file, *from, *to;
+    int64_t tokens = 200;
   };
   using enum DType;
   const Mutation mutations[] = {
@@ -109,7 +110,7 @@ TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
        "p.q_len - static_cast<int>(first_row), keys - 8)"},
       {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "multiply(low[step], high_panel + at,",
        "multiply(high[step], high_panel + at,"},
-      {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "block % of_tile == 0", "block == 0"},
+      {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "block % of_tile == 0", "block == 0", 1040},
       {WORK_VALUES, f32, "hand", "products_f32.cuda.cu", "high[step], low_panel + at, 1", "high[step], low_panel, 1"},
       {WORK_VALUES, f32, "hand", "products_f32.cuda.cu", "depth - done);", "depth - done - 4);"},
       {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "sum += weights[unit][i];", "sum += i ? weights[unit][i] : 0;"},
@@ -120,7 +121,7 @@ TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
                                        mutation.to);
-    CodegenCase one = codegen_case(mutation.work, mutation.generator, 200, 64, true);
+    CodegenCase one = codegen_case(mutation.work, mutation.generator, mutation.tokens, 64, true);
     one.dtype = mutation.dtype;
     EXPECT_FALSE(test::checked_anew(one).ok) << mutation.file << ": " << mutation.from;
   }

@@ -52,17 +52,22 @@ TEST(CodegenCudaPlan, ProductsGiveEveryMultiprocessorATile) {
     CodegenWork work;
     int64_t tokens, rows, stripe;
   };
-  for (const auto& [work, tokens, rows, stripe] :
-       {Expected{WORK_SCORES, 256, 64, 1}, Expected{WORK_SCORES, 512, 64, 1}, Expected{WORK_SCORES, 1024, 128, 2},
-        Expected{WORK_SCORES, 2048, 128, 4}, Expected{WORK_VALUES, 1024, 64, 0}, Expected{WORK_VALUES, 2176, 128, 0}}) {
-    SCOPED_TRACE(work_names()[work] + " " + std::to_string(tokens));
-    CodegenCase one = test::codegen_case(work, "hand", tokens, 128, false, 8, 1);
-    one.dtype = DType::bf16;
-    const Launch launch = codegen_plan(one, test::hopper()).launches.at(0);
-    EXPECT_EQ(launch.source.constants.at("BLOCK_R"), rows);
-    EXPECT_EQ(launch.threads, 2 * rows);
-    EXPECT_EQ(launch.source.constants.contains("STRIPE") ? launch.source.constants.at("STRIPE") : 0, stripe);
-    EXPECT_EQ(launch.grid.count(), tokens / rows * 8 * (stripe > 0 ? tokens / 128 / stripe : 1));
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const auto& [work, tokens, rows, stripe] :
+         {Expected{WORK_SCORES, 256, 64, 1}, Expected{WORK_SCORES, 512, 64, 1}, Expected{WORK_SCORES, 1024, 128, 2},
+          Expected{WORK_SCORES, 2048, 128, 4}, Expected{WORK_VALUES, 1024, 64, 1},
+          Expected{WORK_VALUES, 2176, 128, 1}}) {
+      SCOPED_TRACE(work_names()[work] + " " + std::string(name(dtype)) + " " + std::to_string(tokens));
+      CodegenCase one = test::codegen_case(work, "hand", tokens, 128, false, 8, 1);
+      one.dtype = dtype;
+      const Launch launch = codegen_plan(one, test::hopper()).launches.at(0);
+      const FunctionConstants& constants = launch.source.constants;
+      EXPECT_EQ(constants.at("BLOCK_R"), rows);
+      EXPECT_EQ(launch.threads, 2 * rows);
+      EXPECT_EQ(constants.contains("STRIPE") ? constants.at("STRIPE") : 1, stripe);
+      const int64_t tiles = work == WORK_SCORES ? tokens / 128 / stripe : dtype == DType::f32 ? 2 : 1;  // side by side
+      EXPECT_EQ(launch.grid.count(), tokens / rows * 8 * tiles);
+    }
   }
 }
 
