@@ -35,8 +35,9 @@ void Experiment::State::compare(const std::vector<Duel>& duels) {
 }
 
 void Experiment::State::compare_each(const std::vector<Duel>& asked, double budget_s) {
-  const auto same_pair = [](const Duel& a, const Duel& b) {
-    return a.baseline == b.baseline && a.contender == b.contender;
+  const auto find_before = [&](const Duel& duel) {
+    return std::find_if(compared_before.begin(), compared_before.end(),
+                        [&](const auto& known) { return same_pair(duel, known); });
   };
   std::vector<Duel> wanted;  // each pair once, whoever asks for it
   for (const Duel& duel : asked) {
@@ -44,32 +45,41 @@ void Experiment::State::compare_each(const std::vector<Duel>& asked, double budg
         std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) { return same_pair(duel, other); });
     if (!taken && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
   }
-  progress.add(wanted.size());
+  auto left = std::count_if(wanted.begin(), wanted.end(),
+                            [&](const Duel& duel) { return find_before(duel) == compared_before.end(); });
+  progress.add(left);
   const double end_s = measured_s + budget_s;
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  for (const Duel& pair : wanted) {
     if (interrupted()) throw Interrupted{};
-    if (end_s - measured_s <= 0) {
-      progress.note(fmt::format("{} comparisons are left out: {}", wanted.size() - i, budget_spent));
-      return;
+    std::optional<Comparison> comparison;
+    if (const auto known = find_before(pair); known != compared_before.end()) {
+      comparison = *known;
+    } else if (measured_s < end_s) {
+      comparison = compare_now(pair, (end_s - measured_s) / static_cast<double>(left));
+      --left;
     }
-    const std::string pair = label(wanted[i].contender) + " against " + label(wanted[i].baseline);
-    progress.begin(pair);
-    const Stopwatch stopwatch;
-    const auto comparison = compare(wanted[i], (end_s - measured_s) / static_cast<double>(wanted.size() - i));
-    measured_s += stopwatch.seconds();
-    if (interrupted()) throw Interrupted{};
-    if (!comparison) {
-      progress.finish(pair + ": failed");
-      continue;
-    }
-    progress.finish(fmt::format("{}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", pair, comparison->ratio.value,
-                                comparison->ratio.ci_lo, comparison->ratio.ci_hi, comparison->aa_floor()));
+    if (!comparison) continue;
     for (const Duel& duel : asked) {
-      if (!same_pair(duel, wanted[i])) continue;
+      if (!same_pair(duel, pair)) continue;
       comparisons.push_back(*comparison);
       comparisons.back().hypothesis = duel.hypothesis;
     }
   }
+  if (left > 0) progress.note(fmt::format("{} comparisons are left out: {}", left, budget_spent));
+}
+
+std::optional<Comparison> Experiment::State::compare_now(const Duel& duel, double budget_s) {
+  const std::string pair = label(duel.contender) + " against " + label(duel.baseline);
+  progress.begin(pair);
+  const Stopwatch stopwatch;
+  const auto comparison = compare(duel, budget_s);
+  measured_s += stopwatch.seconds();
+  if (interrupted()) throw Interrupted{};
+  progress.finish(comparison
+                      ? fmt::format("{}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", pair, comparison->ratio.value,
+                                    comparison->ratio.ci_lo, comparison->ratio.ci_hi, comparison->aa_floor())
+                      : pair + ": failed");
+  return comparison;
 }
 
 std::optional<Comparison> Experiment::State::compare(const Duel& duel, double budget_s) {

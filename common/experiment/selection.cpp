@@ -210,8 +210,32 @@ void Experiment::State::resume() {
     });
   }
   std::erase_if(groups, [](const auto& cases) { return cases.empty(); });
+  resume_comparisons();
   if (!options.quiet) {
-    progress.note(fmt::format("resumed: cases recorded {}, left {}", results.size(), cases_left));
+    progress.note(fmt::format("resumed: cases recorded {}, left {}, pairs compared {}", results.size(), cases_left,
+                              compared_before.size()));
+  }
+}
+
+void Experiment::State::resume_comparisons() {
+  std::set<std::string> ids;
+  for (const Measurement& result : results) ids.insert(result.id);
+  std::vector<std::string> problems;  // conclude() shows them
+  for (const Json& finding : read_records(options.findings_path, problems)) {
+    try {
+      const Json& data = finding.at("data");
+      const Json& measurements = data.at("measurements");
+      const bool current = std::all_of(measurements.begin(), measurements.end(),
+                                       [&](const Json& id) { return ids.contains(id.get<std::string>()); });
+      if (!current || data.at("run").at("id") != run["id"]) continue;
+      const auto found = comparison_of(finding);
+      const auto is_found = [&](const Comparison& other) { return same_pair(other, *found); };
+      if (found && std::none_of(compared_before.begin(), compared_before.end(), is_found))
+        compared_before.push_back(*found);
+    } catch (const std::exception&) {
+      progress.note(fmt::format("{}: record {} is damaged, skipped", options.findings_path,
+                                finding.contains("id") ? finding["id"].dump() : "without id"));
+    }
   }
 }
 

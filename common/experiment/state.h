@@ -53,6 +53,9 @@ void fail(Measurement& record, std::string status, std::string reason);
 /// The same, of a case that lost the device.
 void fail_lost(Measurement& record, const DeviceLost& error);
 
+/// Of duels and comparisons: whether both are about the same two cases.
+bool same_pair(const auto& a, const auto& b) { return a.baseline == b.baseline && a.contender == b.contender; }
+
 struct Experiment::State {
   State(Experiment& owner, ExperimentSpec experiment, Options given);
 
@@ -64,6 +67,8 @@ struct Experiment::State {
   /// Opens both files, takes over what --resume finds, and says what is to come.
   void open_records();
   void resume();
+  /// Takes over the pairs in findings about the measurements that --resume found.
+  void resume_comparisons();
   bool is_done(const Measurement& record);
   /// Whether the record's kernels, all of them, are what the plan has today.
   bool is_current(const Measurement& record, const Plan& plan);
@@ -109,8 +114,10 @@ struct Experiment::State {
 
   // compare.cpp
   void compare(const std::vector<Duel>& duels);
-  /// With at most so many seconds for all of them.
+  /// With at most so many seconds for all of them; what was compared before takes none.
   void compare_each(const std::vector<Duel>& duels, double budget_s);
+  /// One of them, with its line of progress.
+  std::optional<Comparison> compare_now(const Duel& duel, double budget_s);
   /// Nothing where a result was wrong or something failed: that is recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
   /// The pair that the finding under replay compared, if it did.
@@ -150,6 +157,7 @@ struct Experiment::State {
   std::set<std::string> compiler_messages;            // that were shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
+  std::vector<Comparison> compared_before;  // by the run that --resume goes on with, each pair once
   std::vector<Comparison> comparisons;
 };
 

@@ -122,6 +122,24 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   return finding;
 }
 
+std::optional<Comparison> comparison_of(const Json& finding) {
+  const Json& data = finding.at("data");
+  const Json& compare = data.at("compare");
+  if (compare.is_null()) return std::nullopt;
+  const auto estimate = [&](const char* value, const char* low, const char* high) {
+    return Estimate{compare.at(value), compare.at(low), compare.at(high)};
+  };
+  Comparison comparison{.hypothesis = data.at("hypothesis").at("id"),
+                        .baseline = Case::from_json(compare.at("baseline")),
+                        .contender = Case::from_json(compare.at("contender")),
+                        .ratio = estimate("ratio", "ci_lo", "ci_hi"),
+                        .aa = estimate("aa_ratio", "aa_ci_lo", "aa_ci_hi"),
+                        .cv = compare.at("cv"),
+                        .time = {}};
+  for (const Json& time : compare.at("time")) comparison.time.push_back(timing_from_json(time));
+  return comparison;
+}
+
 std::string claim_key(const std::string& experiment, const std::string& hypothesis, const std::string& device,
                       const std::string& subject) {
   return fmt::format("{}/{}/{}{}{}", experiment, hypothesis, device, subject.empty() ? "" : "/", subject);

@@ -47,18 +47,6 @@ Scope parse_scope(const std::string& text) {
   throw BadInput(fmt::format("scope '{}' is not allowed; one of device_hot, device_cold, host", text));
 }
 
-Timing timing_from_json(const Json& json) {
-  return {.scope = parse_scope(json.at("scope")),
-          .n = json.at("n"),
-          .rounds = json.at("rounds"),
-          .median_s = json.at("median_s"),
-          .ci_lo_s = json.at("ci_lo_s"),
-          .ci_hi_s = json.at("ci_hi_s"),
-          .cv = json.at("cv"),
-          .min_s = json.at("min_s"),
-          .stop = json.at("stop")};
-}
-
 /// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
 Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
 
@@ -218,6 +206,18 @@ Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
   require_finite(record, "measurement");
   record["id"] = record_id(record);
   return record;
+}
+
+Timing timing_from_json(const Json& json) {
+  return {.scope = parse_scope(json.at("scope")),
+          .n = json.at("n"),
+          .rounds = json.at("rounds"),
+          .median_s = json.at("median_s"),
+          .ci_lo_s = json.at("ci_lo_s"),
+          .ci_hi_s = json.at("ci_hi_s"),
+          .cv = json.at("cv"),
+          .min_s = json.at("min_s"),
+          .stop = json.at("stop")};
 }
 
 Measurement measurement_from_json(const Json& json) {

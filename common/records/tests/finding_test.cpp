@@ -97,6 +97,26 @@ TEST(MakeFinding, RendersAgainFromItsOwnLine) {
   EXPECT_EQ(finding["id"], record_id(finding)) << "reading and writing again changes nothing";
 }
 
+TEST(ComparisonOf, IsWhatTheFindingWasMadeOf) {
+  const Comparison made = *compared().compare;
+  const std::optional<Comparison> read = comparison_of(Json::parse(finding_of(compared()).dump()));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->hypothesis, "bc80");
+  EXPECT_EQ(read->baseline, made.baseline);
+  EXPECT_EQ(read->contender, made.contender);
+  EXPECT_EQ(read->ratio.value, made.ratio.value);
+  EXPECT_EQ(read->ratio.ci_hi, made.ratio.ci_hi);
+  EXPECT_EQ(read->aa_floor(), made.aa_floor());
+  EXPECT_EQ(read->cv, made.cv);
+  EXPECT_EQ(to_json(read->time), to_json(made.time));
+
+  Conclusion alone = compared();
+  alone.compare.reset();
+  alone.title = "t";
+  EXPECT_FALSE(comparison_of(finding_of(alone)));
+  EXPECT_THROW(comparison_of(Json::object()), Json::exception);
+}
+
 TEST(MakeFinding, WithoutComparison) {
   Conclusion c = conclusion({0.9, 0.8, 1.2});
   c.title = c.content = "{estimate.value}";
