@@ -13,23 +13,27 @@
 
 namespace attn::test {
 
-/// While it lives kernels are read from a copy of the sources in which one text, the first of its kind in `file`, is
-/// replaced by another. Throws std::runtime_error where `file` does not have it.
+/// While it lives kernels are read from a copy of the sources (links to the folders of others) in which one text, the
+/// first of its kind in `file`, is replaced by another. Throws std::runtime_error where `file` does not have it.
 class MutatedSources {
  public:
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {
     namespace fs = std::filesystem;
-    const fs::path original = source_root(), copy = root_.path();
-    for (const fs::path folder :
-         {"common/kernel", "common/attention/kernels", "common/paged/kernels", "common/linear/kernels",
-          "proto2_stitching/kernels", "proto5_codegen/kernels", "proto7_variants/kernels"}) {
-      fs::create_directories(copy / folder);
-      fs::copy(original / folder, copy / folder, fs::copy_options::recursive);
-    }
-    std::ifstream in(copy / file);
+    const fs::path original = fs::absolute(source_root()), copy = root_.path();
+    std::ifstream in(original / file);
     std::string text{std::istreambuf_iterator<char>(in), {}};
     const size_t at = text.find(from);
     if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
+    for (const std::string folder :
+         {"common/kernel", "common/attention/kernels", "common/paged/kernels", "common/linear/kernels",
+          "proto2_stitching/kernels", "proto5_codegen/kernels", "proto7_variants/kernels"}) {
+      fs::create_directories((copy / folder).parent_path());
+      if (file.starts_with(folder + "/")) {
+        fs::copy(original / folder, copy / folder, fs::copy_options::recursive);
+      } else {
+        fs::create_directory_symlink(original / folder, copy / folder);
+      }
+    }
     std::ofstream(copy / file) << text.replace(at, from.size(), to);
     setenv("ATTENTION_PROTO_SOURCE", copy.c_str(), 1);
   }
