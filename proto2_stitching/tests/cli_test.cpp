@@ -89,7 +89,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
 TEST_F(StitchCliTest, ResumedRunsMeasureNothingTwice) {
   const std::string arguments = std::string(small) +
                                 "--axis function=scale --axis form=monolithic,stitched,noinline "
-                                "--axis grain=element,tile --budget 6 --resume";
+                                "--axis grain=element,tile --budget 30 --resume";
   ASSERT_EQ(run_line(arguments).status, 0);
   const size_t measurements = records("measurements.jsonl").size();
   EXPECT_EQ(measurements, 5u);

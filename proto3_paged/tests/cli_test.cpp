@@ -20,7 +20,7 @@ class PagedCliTest : public test::ProgramTest {
 };
 
 constexpr const char* small_shape =
-    "--device cpu:threads=2 --budget 6 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
+    "--device cpu:threads=2 --budget 10 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
     "--axis kv_heads=2 --axis page_order=identity --axis cache_layout=nhd --axis workers=2 --axis lengths=ragged "
     "--axis block_c=64 --axis task=decode --axis q_len=1 --axis cascade=0 --axis shared_pct=25 "
     "--axis alibi=0 --axis soft_cap=0 "
@@ -57,7 +57,7 @@ TEST_F(PagedCliTest, RecordsSayHowTokensAreAppended) {
 
 TEST_F(PagedCliTest, PrefillAndDecodeInOneRun) {
   const Outcome outcome = run_line(
-      "--device cpu:threads=2 --budget 6 --axis batch=2 --axis kv_len=70 --axis q_len=1,40 --axis head_dim=24 "
+      "--device cpu:threads=2 --budget 10 --axis batch=2 --axis kv_len=70 --axis q_len=1,40 --axis head_dim=24 "
       "--axis q_heads=4 --axis kv_heads=2 --axis page_size=0,16 --axis task=decode,prefill --axis "
       "page_order=identity --axis cache_layout=nhd --axis workers=0 --axis reduce=last --axis cache_dtype=f32 "
       "--axis lengths=ragged --axis append=none --axis cascade=0 --axis shared_pct=25 --axis alibi=0 --axis "

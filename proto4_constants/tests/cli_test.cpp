@@ -28,7 +28,7 @@ TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
   Outcome outcome = run_line("--device cpu:threads=2 --budget 0.1 " + host);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   outcome = run_line(
-      "--device cpu:threads=2 --budget 6 --axis task=run --axis kernel=tiled_vector --axis q_len=33 "
+      "--device cpu:threads=2 --budget 10 --axis task=run --axis kernel=tiled_vector --axis q_len=33 "
       "--axis q_heads=2 --axis head_dim=24 --axis block_r=16 --axis block_c=16 --axis causal=1 --axis alibi=1");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::set<std::string> tasks, claims;
@@ -47,7 +47,7 @@ TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
 
 TEST_F(ConstantsCliTest, ACaseIsResumedAndReplayed) {
   const std::string one =
-      "--device cpu:threads=2 --budget 6 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
+      "--device cpu:threads=2 --budget 10 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
       "--axis workers=1 ";
   Outcome outcome = run_line(one);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -58,7 +58,7 @@ TEST_F(ConstantsCliTest, ACaseIsResumedAndReplayed) {
   outcome = run_line(one + "--resume");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE((outcome.out + outcome.err).find("cases recorded 1, left 0"), std::string::npos) << outcome.err;
-  outcome = run_line("--budget 6 --replay " + first["id"].get<std::string>());
+  outcome = run_line("--budget 10 --replay " + first["id"].get<std::string>());
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("of the recorded median"), std::string::npos) << outcome.out;
 }

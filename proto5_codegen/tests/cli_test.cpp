@@ -18,7 +18,7 @@ class CodegenCliTest : public test::ProgramTest {
   CodegenCliTest() : ProgramTest("proto5_codegen") {}
 };
 
-constexpr const char* small_shape = "--device cpu:threads=2 --budget 6 --axis heads=2 --axis q_len=70 ";
+constexpr const char* small_shape = "--device cpu:threads=2 --budget 10 --axis heads=2 --axis q_len=70 ";
 
 TEST_F(CodegenCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(std::string(small_shape) +

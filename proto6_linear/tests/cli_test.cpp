@@ -18,7 +18,7 @@ class LinearCliTest : public test::ProgramTest {
 };
 
 constexpr const char* small_shape =
-    "--device cpu:threads=2 --budget 6 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
+    "--device cpu:threads=2 --budget 10 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
     "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";
 
 TEST_F(LinearCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {

@@ -25,7 +25,7 @@ class VariantsCliTest : public test::ProgramTest {
 
 TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   const Outcome outcome = run_line(
-      "--device cpu:threads=2 --budget 6 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
+      "--device cpu:threads=2 --budget 10 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
       "--axis kv_heads=3 --axis task=attention --axis kv_heads_by=index "
       "--axis alibi=0,1 --axis window_left=-1,20 --axis soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 "
       "--axis bias=none --axis lengths=0 --axis rope=none --axis causal=1 --axis block_r=32 "
@@ -60,7 +60,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   const std::string score = "float score(float s, int q, int k) { return s - 0.1f * fabsf(q - k); }\n";
   write_text("even.cpp", even_mask);
   write_text("near.cpp", score);
-  const std::string line = std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 6";
+  const std::string line = std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 10";
   const Outcome outcome = run_line(line);
   ASSERT_EQ(outcome.status, 0) << outcome.err << outcome.out;
   EXPECT_EQ(outcome.err, "");
@@ -178,7 +178,7 @@ TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
 
 TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   const std::string shape =
-      "--device cpu:threads=2 --budget 6 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
+      "--device cpu:threads=2 --budget 10 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
       "--axis kv_heads=2 --axis causal=1 --axis dtype=f32 --axis out_dtype=f32 --axis variant=tuned "
       "--axis layout=bhsd,bshd --axis kv_heads_by=index,copy --axis alibi=0 --axis soft_cap=0 --axis sinks=0 "
       "--axis documents=0 --axis prefix=0 --axis bias=none --axis lengths=0 --axis window_left=-1 "

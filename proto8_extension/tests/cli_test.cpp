@@ -19,7 +19,7 @@ class ExtensionCliTest : public test::ProgramTest {
 };
 
 TEST_F(ExtensionCliTest, EveryPathLeavesRecordsThatTheSchemaAccepts) {
-  const Outcome outcome = run_line("--device cpu:threads=1 --budget 6 --axis q_len=16,64");
+  const Outcome outcome = run_line("--device cpu:threads=1 --budget 10 --axis q_len=16,64");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::set<std::string> paths, sources, claims;
   for (const Json& record : records("measurements.jsonl")) {
