@@ -70,8 +70,8 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// Of 128 rows, of which a multiprocessor takes two at a time, and four of them side by side in S. Where that leaves
-// multiprocessors without a threadgroup, tiles have half the rows, and threadgroups take fewer tiles.
+// Tiles have 128 rows, and a threadgroup computes four of them in S. Where that leaves multiprocessors without a
+// threadgroup, tiles have half the rows, and threadgroups compute fewer.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);

@@ -132,7 +132,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   }
   auto* resume = app.add_flag("--resume", options.resume,
                               "go on with the run in --measurements: what it has of the same code,\n"
-                              "device and seed is not measured again, nor are pairs that --out has");
+                              "device and seed is not measured again, and pairs in --out are not\n"
+                              "compared again");
   auto* shard_option = text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together are the run");
   auto* memory = text("--threadgroup-memory", threadgroup_memory, "BYTES",
                       "lower the device's threadgroup memory, to explore another device's");

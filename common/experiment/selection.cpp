@@ -228,10 +228,11 @@ void Experiment::State::resume_comparisons() {
       const bool current = std::all_of(measurements.begin(), measurements.end(),
                                        [&](const Json& id) { return ids.contains(id.get<std::string>()); });
       if (!current || data.at("run").at("id") != run["id"]) continue;
-      const auto found = comparison_of(finding);
-      const auto is_found = [&](const Comparison& other) { return same_pair(other, *found); };
-      if (found && std::none_of(compared_before.begin(), compared_before.end(), is_found))
-        compared_before.push_back(*found);
+      const std::optional<Comparison> pair = comparison_of(finding);
+      if (!pair) continue;
+      const bool known = std::any_of(compared_before.begin(), compared_before.end(),
+                                     [&](const Comparison& other) { return same_pair(other, *pair); });
+      if (!known) compared_before.push_back(*pair);
     } catch (const std::exception&) {
       progress.note(fmt::format("{}: record {} is damaged, skipped", options.findings_path,
                                 finding.contains("id") ? finding["id"].dump() : "without id"));

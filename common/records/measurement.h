@@ -87,8 +87,8 @@ std::map<std::string, Results> grouped(const Results& results, const std::set<st
 
 /// Times as a list; a scope that was interrupted before its first round has nothing to say.
 Json to_json(const std::vector<Timing>& times);
-/// What it wrote for one time. Throws BadInput for an unknown scope, Json::exception for a missing field or a wrong
-/// type.
+/// One time of such a list, read back. Throws BadInput for an unknown scope, Json::exception for a missing field or a
+/// wrong type.
 Timing timing_from_json(const Json& json);
 /// `ceilings` are the best of the run. Throws std::runtime_error where a rate is above its ceiling by more than 5 %,
 /// such a figure being an error and no result (the copy ceiling holds for cold times only), and for a number that is

@@ -13,8 +13,9 @@
 
 namespace attn::test {
 
-/// While it lives kernels are read from a copy of the sources (links to the folders of others) in which one text, the
-/// first of its kind in `file`, is replaced by another. Throws std::runtime_error where `file` does not have it.
+/// While it lives kernels are read from a copy of the folder of `file`, beside links to the other folders. In the copy
+/// one text, the first of its kind in `file`, is replaced by another. Throws std::runtime_error where `file` does not
+/// have it.
 class MutatedSources {
  public:
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {
