@@ -587,6 +587,7 @@ DecodeTensors tensors_of(const CacheCall& call) {
           .v_strides = call.v.strides,
           .table = call.table,
           .max_pages = call.max_pages,
+          .pages = call.k.batch,
           .k_scales = call.k_scales,
           .v_scales = call.v_scales,
           .lengths = call.lengths,

@@ -14,6 +14,7 @@ constexpr int WARP = 32;  // threads
 DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
+DEVICE float not_a_number() { return __int_as_float(0x7fffffff); }
 
 // What a score hook, whose text is the same for every dialect, has of the host's compilers.
 #define __builtin_inff infinity

@@ -74,6 +74,8 @@ DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "
 DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Until the shared memory of all boxes that this thread has committed may be written again.
 DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Until all boxes that this thread has committed are in the tensor.
+DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // ---- registers of a warpgroup
 
@@ -159,6 +161,21 @@ DEVICE void scale_o(const float (&factor)[2]) {
       "f"(factor[1]), EIGHT_FROM(FROM)
       : "memory");
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
+}
+
+/// The sum of the thread's results, each times 0: 0, or NaN where one is not finite.
+template <int COUNT, int FROM = 0>
+DEVICE float zeros_of_o(float2 sum = {0, 0}) {
+  asm volatile(
+      "fma.rn.f32 %0, o%2, 0f00000000, %0; fma.rn.f32 %1, o%3, 0f00000000, %1;\n"
+      "fma.rn.f32 %0, o%4, 0f00000000, %0; fma.rn.f32 %1, o%5, 0f00000000, %1;\n"
+      "fma.rn.f32 %0, o%6, 0f00000000, %0; fma.rn.f32 %1, o%7, 0f00000000, %1;\n"
+      "fma.rn.f32 %0, o%8, 0f00000000, %0; fma.rn.f32 %1, o%9, 0f00000000, %1;"
+      : "+f"(sum.x), "+f"(sum.y)
+      : EIGHT_FROM(FROM)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) return zeros_of_o<COUNT, FROM + 8>(sum);
+  return sum.x + sum.y;
 }
 
 /// s = masked in columns from `end` on, by the thread's two rows; columns count from the thread's first. mask_s_before:

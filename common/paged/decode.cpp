@@ -138,6 +138,7 @@ KvCacheView cache_view(const DecodeTensors& tensors) {
           .v_strides = kernel_strides(tensors.v_strides),
           .table = tensors.table,
           .max_pages = static_cast<int>(tensors.max_pages),
+          .pages = static_cast<int>(tensors.pages),
           .k_scales = tensors.k_scales,
           .v_scales = tensors.v_scales};
 }
@@ -243,6 +244,7 @@ void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                             .o_strides = kernel_strides(tensors.o_strides),
                             .cache = cache_view(tensors),
                             .lengths = tensors.lengths,
+                            .most_keys = static_cast<int>(shape.kv_len),
                             .batch = static_cast<int>(shape.batch),
                             .q_heads = static_cast<int>(shape.q_heads),
                             .kv_heads = static_cast<int>(shape.kv_heads),
@@ -298,6 +300,7 @@ void AppendLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                             .k_strides = kernel_strides(tensors.new_k_strides),
                             .v_strides = kernel_strides(tensors.new_v_strides),
                             .lengths = tensors.lengths,
+                            .most_keys = static_cast<int>(config_.shape.kv_len),
                             .kv_heads = static_cast<int>(config_.shape.kv_heads),
                             .q_len = static_cast<int>(config_.shape.q_len)};
   encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);

@@ -263,6 +263,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
                           .v_strides = v.strides(),
                           .table = static_cast<const int*>(table.data()),
                           .max_pages = k.batch,
+                          .pages = k.batch,
                           .k_scales = static_cast<const float*>(k_scale.data()),
                           .v_scales = static_cast<const float*>(v_scale.data()),
                           .lengths = static_cast<const int*>(lengths.data())});

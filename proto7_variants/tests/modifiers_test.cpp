@@ -435,11 +435,14 @@ struct FormMutation {
 void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 std::vector<FormMutation> form_mutations() {
-  const std::string then = " {";  // where scores come by row or by tile
+  // Where scores come by tile on a GPU, and by row on the cpu.
+  const std::string alibi = on_cuda ? " {\n    const float slope = score_slope(context);\n    float first" : " {";
+  const std::string cap = " {\n    const float cap = on.soft_cap, inverse = 1 / cap;\n    ";
+  const std::string loop = on_cuda ? "UNROLL" : "VECTORIZE", bias = " {\n    " + loop;
   return {
-      {"run_time_alibi_off", "run_time", "if (on.alibi)" + then, "if (!on.alibi)" + then},
-      {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + then, "if (on.soft_cap == 0)" + then},
-      {"run_time_bias_off", "run_time", "if (on.bias)" + then, "if (!on.bias)" + then},
+      {"run_time_alibi_off", "run_time", "if (on.alibi)" + alibi, "if (!on.alibi)" + alibi},
+      {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + cap + loop, "if (on.soft_cap == 0)" + cap + loop},
+      {"run_time_bias_off", "run_time", "if (on.bias)" + bias, "if (!on.bias)" + bias},
       {"call_with_another_key", "noinline", "return score_in_place(s, q, k,", "return score_in_place(s, q, k + 1,"}};
 }
 

@@ -4,10 +4,10 @@
 // It reads the keys hook and the mask hook. Grid: (tiles, heads, batches) that have lists of their own; 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
+#include "common/kernel/cuda.h"  // first: hooks may use what it has
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
-#include "common/kernel/cuda.h"
 
 constexpr int WARPS = 32;
 
