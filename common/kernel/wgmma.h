@@ -208,22 +208,34 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 }
 
 /// o from FROM to FROM + 7, which is two groups of eight columns, to shared memory in 16 bits each. Lane l addresses
-/// the 16 bytes of row l % 16 of the warp in group l / 16.
-// clang-format off
-#define STORE_EIGHT(NAME)                                                                                      \
-  asm volatile(                                                                                                \
-      "{.reg .b32 a, b, c, d;\n"                                                                               \
-      "cvt.rn." NAME ".f32 a, o%2, o%1; cvt.rn." NAME ".f32 b, o%4, o%3;\n"                                    \
-      "cvt.rn." NAME ".f32 c, o%6, o%5; cvt.rn." NAME ".f32 d, o%8, o%7;\n"                                    \
-      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {a, b, c, d};}" :: "r"(address), EIGHT_FROM(FROM) : "memory")
-// clang-format on
+/// the 16 bytes of row l % 16 of the warp in group l / 16. `sums`, pairs of 16 bits, get something of each element: they
+/// stay finite where all elements are. (Products of two, in half the instructions, would leave f16's range.)
+#define STORE_EIGHT(NAME, SUMS)                                                                                  \
+  asm volatile(                                                                                                  \
+      "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                                                \
+      "cvt.rn." NAME ".f32 a, o%4, o%3; cvt.rn." NAME ".f32 b, o%6, o%5;\n"                                      \
+      "cvt.rn." NAME ".f32 c, o%8, o%7; cvt.rn." NAME ".f32 d, o%10, o%9;\n"                                     \
+      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%2], {a, b, c, d};\n" SUMS "}"                             \
+      : "+r"(sums[0]), "+r"(sums[1])                                                                             \
+      : "r"(address), EIGHT_FROM(FROM)                                                                           \
+      : "memory")
 template <int TYPE, int FROM>
-DEVICE void store_o(unsigned address) {
+DEVICE void store_o(unsigned address, unsigned (&sums)[2]) {
   if constexpr (TYPE == BF16) {
-    STORE_EIGHT("bf16x2");
+    STORE_EIGHT("bf16x2", "fma.rn.bf16x2 %0, a, b, %0; fma.rn.bf16x2 %1, c, d, %1;");
   } else {
-    STORE_EIGHT("f16x2");
+    STORE_EIGHT("f16x2", "fma.rn.f16x2 %0, a, z, %0; fma.rn.f16x2 %1, b, z, %1; fma.rn.f16x2 %0, c, z, %0; "
+                         "fma.rn.f16x2 %1, d, z, %1;");
   }
+}
+/// Whether pairs of 16 bits are finite numbers.
+template <int TYPE>
+DEVICE bool finite_pairs(unsigned a, unsigned b) {
+  constexpr unsigned exponent = TYPE == BF16 ? 0x7f80 : 0x7c00;
+  const auto finite = [](unsigned pair) {
+    return (pair & exponent) != exponent && (pair & exponent << 16) != exponent << 16;
+  };
+  return finite(a) && finite(b);
 }
 
 // The names of so many registers.

@@ -105,8 +105,6 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t pool_pages,
                              const AttentionHooks* hooks)
     : appends_(config.appends),
-      pool_pages_(pool_pages),
-      most_keys_(config.shape.kv_len),
       plan_(prefill_plan(config, device.info(), 0, 0, hooks)),
       attention_([&] {
         if (!plan_.unable.empty()) throw BadInput(plan_.unable);
@@ -134,8 +132,6 @@ PrefillData PrefillLaunch::data(const DecodeTensors& tensors) const {
   data.lengths = tensors.lengths;
   data.table = tensors.table;
   data.max_pages = static_cast<int>(tensors.max_pages);
-  data.pages = static_cast<int>(pool_pages_);
-  data.most_keys = static_cast<int>(most_keys_);
   data.hook_data = tensors.hook_data;
   if (appends_) {
     data.tokens = new_tokens(tensors);

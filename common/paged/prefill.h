@@ -43,7 +43,6 @@ class PrefillLaunch {
 
  private:
   bool appends_;
-  int64_t pool_pages_, most_keys_;
   int shares_;  // of new tokens
   Plan plan_;
   AttentionLaunch attention_;

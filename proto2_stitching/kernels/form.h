@@ -164,7 +164,9 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 
 // ---- what the kernel calls
 
-#if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
+#if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
+SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
+#elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
 // One score, for rows that a kernel computes anew: the first of as many as a call takes.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};

@@ -2,6 +2,10 @@
 // that kernels compile without a standard library.
 #pragma once
 
+#ifdef __CUDACC__
+#include "common/kernel/cuda.h"  // here, since hooks include this file: they may use what a host's compiler has
+#endif
+
 /// Strides in elements; head_dim is contiguous.
 struct TensorStrides {
   long long batch, head, row;
@@ -17,6 +21,7 @@ struct AttentionParams {
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
   const void* score_data;  // what the hooks want, else null
+  int pages;               // of K and V, where a hook gives places on pages; else no limit
 };
 
 /// What a hook may want to know of the sequence. All hooks of a kernel share `data`.
@@ -47,6 +52,15 @@ __host__ __device__
     constexpr long long
     index_of(const TensorStrides& strides, const KeyPlace& place) {
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
+}
+
+/// Whether K and V have a row there; a table of pages may say what it likes.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr bool
+    is_place(const AttentionParams& params, const KeyPlace& place) {
+  return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 
 /// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.

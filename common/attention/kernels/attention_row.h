@@ -32,7 +32,7 @@ struct AttentionRow {
   DEVICE float score_of(int key) const {
     if (!MASK_IS_NONE && !visible(query, key, context)) return -infinity();
     const KeyPlace place = place_of_key(key, kv_head, context);
-    if (place.batch < 0) return not_a_number();
+    if (!is_place(p, place)) return not_a_number();
     const long long q = index_of(p.q_strides, {context.batch, context.head, query});
     const long long k = index_of(p.k_strides, place);
     const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
@@ -45,7 +45,7 @@ struct AttentionRow {
   }
   DEVICE float value_of(int key, int d) const {
     const KeyPlace place = place_of_key(key, kv_head, context);
-    return place.batch < 0 ? not_a_number() : load_float<IN_TYPE>(p.v, index_of(p.v_strides, place) + d);
+    return !is_place(p, place) ? not_a_number() : load_float<IN_TYPE>(p.v, index_of(p.v_strides, place) + d);
   }
   // NaN makes the row NaN.
   DEVICE float sink() const {

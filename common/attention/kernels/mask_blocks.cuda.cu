@@ -4,15 +4,15 @@
 // It reads the keys hook and the mask hook. Grid: (tiles, heads, batches) that have lists of their own; 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
-#include "common/kernel/cuda.h"  // first: hooks may use what it has
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
+#include "common/kernel/cuda.h"
 
 constexpr int WARPS = 32;
 
 extern "C" __global__ void __launch_bounds__(WARPS* WARP) mask_blocks(const __grid_constant__ MaskBlocksParams p) {
-  (void)CAUSAL;  // a keys hook need not read it
+  (void)CAUSAL;                 // a keys hook need not read it
   __shared__ int found[WARPS];  // entries, or -1 for blocks of which no pair takes part
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const int head = blockIdx.y, batch = blockIdx.z;

@@ -14,8 +14,8 @@
 //               number i is query q + i / 2 % 2 * 8 and key k + i / 4 * 8 + i % 2
 //
 // With SCORE_TILE a hook on a GPU may also define SCORE_IN and SCORE_OUT, factors that score_tile leaves to the kernel:
-// it multiplies scores by SCORE_IN before, and by SCORE_OUT after it, together with factors of its own. Where SCORE_OUT
-// is not 1, what score_tile leaves lies between -1 and 1.
+// it multiplies scores by SCORE_IN before, and by SCORE_OUT after it, together with factors of its own.
+// A hook that defines SCORE_IS_BOUNDED as true says that its scores stay below 10^30, whatever comes in.
 // And it may define SCORE_AHEAD and a struct ScoreAhead, of which read(int q, int k, const ScoreContext&) reads what a
 // thread needs from memory: `wgmma` calls it before the scores are there, and score_tile with it as a last argument.
 // A hook may say that all it does is to add slope * (k - own), where own = q + kv_len - q_len is the query's own key: it

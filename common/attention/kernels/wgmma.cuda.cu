@@ -28,22 +28,19 @@
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/attention/kernels/attention_row.h"
 #include "common/attention/kernels/before.h"
-#include "common/attention/kernels/keys.h"
-#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
-#include "common/attention/kernels/pages.h"
-#include "common/attention/kernels/rotate.h"
-#include "common/attention/kernels/score.h"
 #include "common/attention/kernels/seen_pairs.h"
-#include "common/attention/kernels/sink.h"
 #include "common/attention/kernels/wgmma.h"
 #include "common/kernel/base2.h"
-#include "common/kernel/cuda.h"  // first: hooks may use what it has
+#include "common/kernel/cuda.h"
 #include "common/kernel/wgmma.h"
 
 #ifndef SCORE_IN
 #define SCORE_IN 1.0f
 #define SCORE_OUT 1.0f
+#endif
+#ifndef SCORE_IS_BOUNDED
+#define SCORE_IS_BOUNDED false
 #endif
 #ifndef SCORE_IS_LINEAR
 #define SCORE_IS_LINEAR false
@@ -69,10 +66,9 @@ static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
-// Whether a score is scaled, and the shift taken off, with one rounding; shifts are then in base 2. That is exact
-// enough for scores that only products have made, which may be found too large in the end, and where a hook bounds
-// them.
-constexpr bool ONE_ROUNDING = FOLD || SCORE_OUT != 1.0f;
+// Whether a score is scaled, and the shift taken off, with one rounding; shifts are then in base 2. Rows whose scores
+// are too large for that are found in the end.
+constexpr bool ONE_ROUNDING = FOLD || SCORE_IS_BOUNDED;
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
 // Keys of a box of K or V; a page, where that is shorter than a block. One thread issues a box in about 110 cycles: of
@@ -216,8 +212,9 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// BLOCK_C rows of K or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane each;
-// they have one panel, and this is producer `number`.
+// BLOCK_C rows of K (OF_KEYS) or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane
+// each; they have one panel, and this is producer `number`.
+template <bool OF_KEYS>
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
                        const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] bool& lost,
                        [[maybe_unused]] int number) {
@@ -230,8 +227,8 @@ DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int 
     KeyPlace place{-1, 0, 0};  // beyond the last key there is no page: a box before the tensor is zeros
     const bool there = lane < BOXES && first < keys_there(a, tile);
     if (there) place = place_of_key(first, tile.kv_head, context_of(a, tile));
-    if constexpr (KEYS_END_EARLY) {  // by the thread that arrives, too
-      const bool none = there && place.batch < 0;
+    if constexpr (KEYS_END_EARLY && OF_KEYS) {  // by the thread that arrives, too
+      const bool none = there && !is_place(a, place);
       if (BOXES > 1 ? __any_sync(~0u, none) : none) lost = true;
     }
     unsigned char* const block = memory + region + kv.index * KV_BYTES;
@@ -273,8 +270,8 @@ DEVICE void produce(const WgmmaParams& p, int number) {
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       const int from = MASK_LISTS ? (list[key / BLOCK_C] >> 1) * BLOCK_C : key;
       if (key == first_key && leads) bars.tile_empty.arrive();
-      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention, lost,
-                 number);
+      copy_block<true>(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention, lost,
+                       number);
       if (first && (PRODUCERS == 1 || threadIdx.x == 0)) {
 #pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
@@ -287,8 +284,8 @@ DEVICE void produce(const WgmmaParams& p, int number) {
         first = false;
       }
       if constexpr (PRODUCERS > 1) __syncwarp();
-      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention, lost,
-                 number);
+      copy_block<false>(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention, lost,
+                        number);
       kv.advance();
     }
   }
@@ -307,7 +304,7 @@ struct Consumer {
   const int column = thread % 4 * 2;                   // of 8
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
-  float shift[2], sum[2], alpha[2];  // of the two rows
+  float sum[2], shift[2], alpha[2];  // of the two rows
   float slope;                       // LINEAR: in base 2
   unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
   float offset[2];                   // LINEAR: of the block, what its number 0 has, in base 2
@@ -527,7 +524,6 @@ struct Consumer {
       attend(tile, first_block, list, kv);
       store(tile, bars.lost[tile_parity ^ 1]);
     }
-    write_kept_rows();
   }
 
   // A part has as many bits as the type of Q, and each takes what the parts before it leave.
@@ -663,26 +659,29 @@ struct Consumer {
   DEVICE void store(const WgmmaTile& tile, [[maybe_unused]] const bool& lost) {
     const AttentionParams& a = p.attention;
     float inverse[2];
-    bool exact = !KEYS_END_EARLY || !lost;
+    float largest = 0;  // of the shifts of rows that see a key
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
       const bool seen = total != 0;
       inverse[r] = seen ? reciprocal_approx(total) : 0.0f;
-      if (seen) exact = exact && total < infinity() && (!FOLD || fabsf(shift[r]) < most_folded_shift);
+      if (ONE_ROUNDING && seen) largest = fmaxf(largest, fabsf(shift[r]));
       const int query = tile.first_query + index * 64 + row + r * 8;
       if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
         const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
         a.lse[at] = seen ? (ONE_ROUNDING ? shift[r] * ln_2 : shift[r]) + __logf(total) : -infinity();
       }
     }
+    bool exact = largest < most_folded_shift && (!KEYS_END_EARLY || !lost);
     scale_o<DIM / 2>(inverse);
-    exact = exact && zeros_of_o<DIM / 2>() == 0;
     if constexpr (OUT_PANELS > 0) {
-      copy_output<0>(tile);
+      unsigned sums[2] = {};
+      copy_output<0>(tile, sums);
+      exact = exact && finite_pairs<OUT_TYPE>(sums[0], sums[1]);
     } else {
       store_output(tile);
+      exact = exact && zeros_of_o<DIM / 2>() == 0;
     }
-    if (!__all_sync(~0u, exact) && thread % WARP == 0) keep_for_later(tile);
+    if (!exact) keep_for_later(tile);
   }
 
   // ---- rows that are to be computed anew (exact_row.h). Their warp keeps its 16 rows of a tile in a list until it has
@@ -690,10 +689,13 @@ struct Consumer {
 
   DEVICE int& first_kept() const { return barriers().first_kept[index * 4 + thread / WARP]; }
 
+  // By one thread, or several.
   DEVICE void keep_for_later(const WgmmaTile& tile) {
     const int query = tile.first_query + index * 64 + thread / WARP * 16;
     const int number = (tile.batch * p.attention.q_heads + tile.head) * p.sixteens + query / 16 + p.sixteens_before;
-    p.next_kept[number] = first_kept();
+    const int before = first_kept();
+    if (before == number) return;
+    p.next_kept[number] = before;
     first_kept() = number;
   }
 
@@ -733,9 +735,9 @@ struct Consumer {
     }
   }
 
-  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on.
+  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on. sums: as store_o has them.
   template <int FIRST>
-  DEVICE void copy_output(const WgmmaTile& tile) {
+  DEVICE void copy_output(const WgmmaTile& tile, unsigned (&sums)[2]) {
     constexpr int end = FIRST + OUT_PANELS < PANELS ? FIRST + OUT_PANELS : PANELS;
     unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
     const int query = tile.first_query + index * 64;
@@ -746,7 +748,7 @@ struct Consumer {
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
-    round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to);
+    round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to, sums);
     fence_stores();
     sync_consumer();
     if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
@@ -757,15 +759,15 @@ struct Consumer {
       commit_stores();
     }
     __syncwarp();
-    if constexpr (end < PANELS) copy_output<end>(tile);
+    if constexpr (end < PANELS) copy_output<end>(tile, sums);
   }
 
   // O's groups of eight columns from GROUP to END, to panels of threadgroup memory.
   template <int GROUP, int END>
-  DEVICE void round_panels(unsigned to) {
-    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16);
+  DEVICE void round_panels(unsigned to, unsigned (&sums)[2]) {
+    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16, sums);
     constexpr int next = GROUP + 2;
-    if constexpr (next < END) round_panels<next, END>(next % 8 == 0 ? to + Q_PANEL_BYTES : to);
+    if constexpr (next < END) round_panels<next, END>(next % 8 == 0 ? to + Q_PANEL_BYTES : to, sums);
   }
 };
 
@@ -816,5 +818,6 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
+    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // another one: the first's loop stays as it is
   }
 }

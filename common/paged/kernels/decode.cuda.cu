@@ -35,7 +35,7 @@
 #include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/bytes.h"
-#include "common/kernel/cuda.h"  // first: hooks may use what it has
+#include "common/kernel/cuda.h"
 #include "common/paged/kernels/decode.h"
 
 namespace {
@@ -165,14 +165,16 @@ struct Line {
 
 // ---- pages
 
-/// The page of a key that its sequence has; -1: the table names none of the cache's.
-DEVICE int cache_page(const KvCacheView& cache, int batch, int key) {
+/// The page that the table names for a key; it may be none of the cache's.
+DEVICE int named_page(const KvCacheView& cache, int batch, int key) {
   if constexpr (PAGE_SIZE == 0) {
     return batch;
   } else {
-    const int page = __ldg(cache.table + static_cast<long long>(batch) * cache.max_pages + key / PAGE_SIZE);
-    return static_cast<unsigned>(page) < static_cast<unsigned>(cache.pages) ? page : -1;
+    return __ldg(cache.table + static_cast<long long>(batch) * cache.max_pages + key / PAGE_SIZE);
   }
+}
+DEVICE bool is_page(const KvCacheView& cache, int page) {
+  return PAGE_SIZE == 0 || static_cast<unsigned>(page) < static_cast<unsigned>(cache.pages);
 }
 DEVICE int slot_of(int key) { return PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE); }
 
@@ -285,8 +287,8 @@ struct DecodeRow {
       return v ? load(d) : turned(load, key, d);
     }
     const KvCacheView& cache = p.cache;
-    const int page = cache_page(cache, context.batch, key);
-    if (page < 0) return not_a_number();
+    const int page = named_page(cache, context.batch, key);
+    if (!is_page(cache, page)) return not_a_number();
     const long long at = index_of(v ? cache.v_strides : cache.k_strides, {page, kv_head, slot_of(key)}) + d;
     const void* const from = v ? cache.v : cache.k;
     if constexpr (KV_BYTES > 1) {
@@ -308,7 +310,11 @@ struct DecodeRow {
     return score(__fmul_rn(dot, p.scale), query, key, context);
   }
   DEVICE float value_of(int key, int d) const { return element(true, key, d); }
-  DEVICE float sink() const { return SINK_IS_NONE ? -infinity() : sink_logit(context); }
+  // NaN makes the row NaN.
+  DEVICE float sink() const {
+    if (context.kv_len < 0) return not_a_number();
+    return SINK_IS_NONE ? -infinity() : sink_logit(context);
+  }
   DEVICE void store(int d, float value) const {
     store_float<OUT_TYPE>(p.o, index_of(p.o_strides, {context.batch, context.head, query}) + d, value);
   }
@@ -431,16 +437,26 @@ struct Worker {
   }
 
   DEVICE int page_of(const Place& place, int key) const {
-    return key < place.keys ? cache_page(p.cache, place.batch, key) : 0;
+    return key < place.keys ? named_page(p.cache, place.batch, key) : 0;
   }
   DEVICE void find_pages() {
     if (blocks_left == 0) return;
     UNROLL for (int copy = 0; copy < (ONE_PAGE ? 1 : COPIES); ++copy) {
       pages[copy] = page_of(ahead, first_key_of(ahead) + (ONE_PAGE ? 0 : unit_of(copy) / ROW_UNITS));
-      if (PAGE_SIZE > 0 && pages[copy] < 0) {
-        pages[copy] = 0;
-        some_lost = true;
+    }
+  }
+
+  // What find_pages() has asked for, before its first use and no sooner. In place of pages that there are not, some
+  // that there are.
+  DEVICE void check_pages() {
+    if constexpr (PAGE_SIZE > 0) {
+      unsigned largest = 0;
+      const unsigned last = p.cache.pages - 1;
+      UNROLL for (int& page : pages) {
+        largest = max(largest, static_cast<unsigned>(page));
+        page = min(static_cast<unsigned>(page), last);
       }
+      if (largest > last) some_lost = true;
     }
   }
 
@@ -469,7 +485,8 @@ struct Worker {
 
   DEVICE void copy_scales(int number, int first_key) const {
     for (int row = threadIdx.x % TEAM_THREADS; row < TEAM_KEYS; row += TEAM_THREADS) {
-      const int page = ONE_PAGE ? pages[0] : max(page_of(ahead, first_key + row), 0);
+      const int named = ONE_PAGE ? pages[0] : page_of(ahead, first_key + row);
+      const int page = is_page(p.cache, named) ? named : 0;
       const long long at = static_cast<long long>(page) * p.kv_heads + ahead.kv_head;
       copy_4(shared_address(scales(number, false) + row), p.cache.k_scales + at);
       copy_4(shared_address(scales(number, true) + row), p.cache.v_scales + at);
@@ -498,6 +515,7 @@ struct Worker {
         copy_queries();
         if constexpr (APPENDS && ROTARY_DIM > 0) ask_for_angles(ahead);
       }
+      check_pages();
       const int first_key = first_key_of(ahead);
       if (APPENDS && first_key + TEAM_KEYS > first_new(ahead)) {
         copy_rows<APPENDS>(number, false, first_key);
@@ -589,7 +607,7 @@ struct Worker {
     for (int unit = thread; unit < (end - first) * UNITS_THERE; unit += TEAM_THREADS) {
       const int key = first + unit / UNITS_THERE, column = unit % UNITS_THERE;
       const long long page = unit == thread ? first_page : page_of(here, key);
-      if (page < 0) continue;
+      if (!is_page(p.cache, static_cast<int>(page))) continue;
       UNROLL for (int v = 0; v < 2; ++v) {
         const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
         char* const to = static_cast<char*>(v ? p.cache.v : p.cache.k) +
@@ -917,7 +935,7 @@ struct Worker {
     const long long count = first_block_of(blockIdx.x + 1, p.workers, blocks_of_line) - from;
     if (count == 0) return;
     if (threadIdx.x == 0) some_kept = some_lost = false;
-    __syncthreads();
+    if constexpr (PAGE_SIZE > 0) __syncthreads();
     Place here = line.find(share, from);
     ahead = here;
     blocks_left = count;

@@ -16,6 +16,7 @@
 
 #define SCORE_IS_IDENTITY (SOFT_CAP == 0 && ALIBI == 0 && BIAS == 0)
 #define SCORE_IS_LINEAR (SOFT_CAP == 0 && ALIBI != 0 && BIAS == 0)
+#define SCORE_IS_BOUNDED (SOFT_CAP != 0 && BIAS == 0)
 
 #ifdef __CUDACC__
 static inline float tanh_of(float x) { return IN_TYPE == F32 ? tanhf(x) : tanh_approx(x); }

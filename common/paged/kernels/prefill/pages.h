@@ -1,5 +1,4 @@
-// Where a key's row lies: on a page of PAGE_SIZE tokens, which the table has; on page -1 where it names none of the
-// cache's.
+// Where a key's row lies: on a page of PAGE_SIZE tokens, which the table has.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"
@@ -10,7 +9,5 @@
 static inline KeyPlace place_of_key(int key, int kv_head, const ScoreContext& context) {
   const PrefillData& data = prefill_of(context);
   const long long row = static_cast<long long>(context.batch) * data.max_pages;
-  const int page = data.table[row + key / static_cast<int>(PAGE_SIZE)];
-  const bool there = static_cast<unsigned>(page) < static_cast<unsigned>(data.pages);
-  return {there ? page : -1, kv_head, key % static_cast<int>(PAGE_SIZE)};
+  return {data.table[row + key / static_cast<int>(PAGE_SIZE)], kv_head, key % static_cast<int>(PAGE_SIZE)};
 }
