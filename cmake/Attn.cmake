@@ -15,14 +15,23 @@ if(ATTN_SANITIZE)
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
 endif()
 
-# The headers that take the compiler longest, compiled once for the libraries and once for the tests. The asan preset
-# builds without them, so that a file that lacks an #include is found.
+# What bookkeeping is compiled with. It has no loops over elements, and no measurement waits for it; to compile it takes
+# most of a build's time.
+add_library(attn_cold INTERFACE)
+target_compile_options(attn_cold INTERFACE -O1)
+
+# The headers that take the compiler longest, compiled once for the libraries, for bookkeeping and for the tests: gcc takes
+# none that was compiled with another -O. The asan preset builds without them, so that a file that lacks an #include is
+# found.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
                       <vector> <fmt/format.h> <nlohmann/json.hpp>)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
-add_library(attn_slow_headers OBJECT ${PROJECT_BINARY_DIR}/empty.cpp)
-target_link_libraries(attn_slow_headers PRIVATE attn_flags)
-target_precompile_headers(attn_slow_headers PRIVATE ${ATTN_SLOW_HEADERS})
+foreach(headers attn_slow_headers attn_slow_headers_cold)
+  add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/empty.cpp)
+  target_link_libraries(${headers} PRIVATE attn_flags)
+  target_precompile_headers(${headers} PRIVATE ${ATTN_SLOW_HEADERS})
+endforeach()
+target_link_libraries(attn_slow_headers_cold PRIVATE attn_cold)
 
 # What tests are built with. They are not measured, so the compiler need not work hard.
 add_library(attn_test_flags INTERFACE)
@@ -108,11 +117,6 @@ function(attn_find_torch)
                                               BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
 endfunction()
 
-# What bookkeeping is compiled with. It has no loops over elements, and no measurement waits for it; to compile it takes
-# most of a build's time.
-add_library(attn_cold INTERFACE)
-target_compile_options(attn_cold INTERFACE -O1)
-
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): the sources of a folder as a library,
 # which may include headers of its own folder and of what it KNOWS, of these in turn, and of nothing else of the project:
 # the build stops at an #include that goes another way. LINKS are libraries that no header of the folder shows. COLD: all
@@ -122,8 +126,13 @@ function(attn_add_library name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main.cpp$")
   add_library(${name} STATIC ${sources})
-  target_link_libraries(${name} PUBLIC attn_flags ${ARG_KNOWS} PRIVATE ${ARG_LINKS} $<$<BOOL:${ARG_COLD}>:attn_cold>)
-  target_precompile_headers(${name} REUSE_FROM attn_slow_headers)
+  target_link_libraries(${name} PUBLIC attn_flags ${ARG_KNOWS} PRIVATE ${ARG_LINKS})
+  if(ARG_COLD)
+    target_link_libraries(${name} PRIVATE attn_cold)
+    target_precompile_headers(${name} REUSE_FROM attn_slow_headers_cold)
+  else()
+    target_precompile_headers(${name} REUSE_FROM attn_slow_headers)
+  endif()
   set(folders ${folder})
   foreach(known ${ARG_KNOWS})
     get_target_property(more ${known} ATTN_FOLDERS)
@@ -172,7 +181,7 @@ function(attn_add_tests library folder)
   endif()
   set(name ${library}_test)
   add_executable(${name} ${tests})
-  target_link_libraries(${name} PRIVATE ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
+  target_link_libraries(${name} PRIVATE attn_test_compiler ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
   target_precompile_headers(${name} REUSE_FROM attn_test_main)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${PROJECT_SOURCE_DIR}/${folder}")
@@ -227,6 +236,6 @@ function(attn_add_experiment folder)
   add_executable(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp)
   target_link_libraries(${folder} PRIVATE ${folder}_parts attn_cold)
   target_compile_options(${folder} PRIVATE -fPIC)  # as the precompiled headers
-  target_precompile_headers(${folder} REUSE_FROM attn_slow_headers)
+  target_precompile_headers(${folder} REUSE_FROM attn_slow_headers_cold)
   attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}")
 endfunction()

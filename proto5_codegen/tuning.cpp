@@ -106,7 +106,8 @@ namespace {
 
 /// What the file has for a case; null where it has nothing.
 const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
-  const Json& all = winners(tuning_path(device));
+  const std::string path = tuning_path(device);
+  const Json& all = winners(path);
   const auto of_generator = all.find(config.generator);
   if (of_generator == all.end()) return nullptr;
   const auto found = of_generator->find(tuning_key(config));

@@ -49,7 +49,7 @@ nlohmann::ordered_json DeviceInfo::json() const {
           {"memory_bytes", memory_bytes}};
 }
 
-bool Device::is_built(std::string_view backend) {
+bool Device::is_built([[maybe_unused]] std::string_view backend) {
   bool built = false;
 #ifdef ATTN_HAS_CPU
   built |= backend == "cpu";

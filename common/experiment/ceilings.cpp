@@ -72,14 +72,14 @@ CeilingKernels cuda_kernels(const DeviceInfo& info) {
 
 CeilingKernels kernels_of(const DeviceInfo& info) { return info.is_cuda() ? cuda_kernels(info) : cpu_kernels(info); }
 
-/// `changed`: constants that differ from the file's usual ones.
-const Kernel& ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
+/// Of the cache, which owns it. `changed`: constants that differ from the file's usual ones.
+const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());
   changed.merge(kernels.constants);
-  return *pipelines
-              .get({.path = kernels.path, .entry = std::move(entry), .constants = std::move(changed), .includes = {}})
-              .kernel;
+  return pipelines
+      .get({.path = kernels.path, .entry = std::move(entry), .constants = std::move(changed), .includes = {}})
+      .kernel.get();
 }
 
 template <typename Parameters>
@@ -126,7 +126,7 @@ MemoryShape copy_shape(const DeviceInfo& info, size_t bytes) {
 CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
                            const Buffer& source, const Buffer& target, int i, const CacheFlush* flush = nullptr) {
   const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + i * shape.bytes(); };
-  return timed(ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
+  return timed(*ceiling_kernel(device, pipelines, "ceiling_copy", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
                kernels_of(device.info()).copy_threads, CopyParams{at(source), at(target), shape.part_bytes}, flush);
 }
 
@@ -136,7 +136,7 @@ size_t read_result_floats(const DeviceInfo& info) {
 
 CommandEncoder encode_read(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
                            const Buffer& source, const Buffer& result, const CacheFlush& flush) {
-  return timed(ceiling_kernel(device, pipelines, "ceiling_read", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
+  return timed(*ceiling_kernel(device, pipelines, "ceiling_read", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
                kernels_of(device.info()).copy_threads,
                ReadParams{source.data(), static_cast<float*>(result.data()), shape.part_bytes}, &flush);
 }
@@ -191,7 +191,7 @@ CommandEncoder encode_arithmetic(Device& device, const Kernel& kernel, const Buf
 }
 
 double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Arithmetic& arithmetic, double budget_s) {
-  const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
+  const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
   // Double until a launch is long enough to tell its rate from its overhead, then scale to the wanted length.
@@ -231,7 +231,7 @@ MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dty
   const double tflops = measured.matrix_tflops(dtype);
   const bool by_products = tflops > measured.f32_tflops;
   const Arithmetic arithmetic = by_products ? products(device.info(), dtype).value() : multiply_adds(device.info());
-  const Kernel& kernel = ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
+  const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const double repeats = by_products && dtype == DType::f32 ? Ceilings::tf32_of_f32 : 1;
   const double iteration_flops = arithmetic.group_flops / repeats * parts(device.info());
   const long long iterations = std::max(1ll, std::llround(tflops * 1e12 * launch_s / iteration_flops));
@@ -284,7 +284,7 @@ FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush&
   const DeviceInfo& info = device.info();
   const MemoryShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
   const Buffer source(device, shape.bytes()), target(device, shape.bytes());
-  const Kernel& kernel = ceiling_kernel(device, pipelines, "ceiling_copy");
+  const Kernel& kernel = *ceiling_kernel(device, pipelines, "ceiling_copy");
   const CopyParams parameters{source.data(), target.data(), shape.part_bytes};
   const uint32_t threads = kernels_of(info).copy_threads;
   const CommandEncoder hot = timed(kernel, shape.groups, threads, parameters);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/temporary_folder.h"
+#include "common/device/device.h"
 
 namespace attn::test {
 
@@ -96,6 +97,15 @@ class ProgramTest : public testing::Test {
 
   const std::filesystem::path program_;
   TemporaryFolder folder_;
+};
+
+/// The same of an experiment, which runs on the cpu; skipped in a build without that device.
+class ExperimentTest : public ProgramTest {
+ protected:
+  using ProgramTest::ProgramTest;
+  void SetUp() override {
+    if (!Device::is_built("cpu")) GTEST_SKIP() << "this build has no cpu device";
+  }
 };
 
 }  // namespace attn::test

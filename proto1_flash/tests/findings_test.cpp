@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string_view>
 
 #include "common/attention/axes.h"
 #include "common/experiment/experiment.h"
@@ -67,11 +68,11 @@ Comparison compare(const Duel& duel, double ratio) {
   return comparison;
 }
 
-const Duel& find(const std::vector<Duel>& duels, const std::string& hypothesis, int64_t head_dim) {
+const Duel& find(const std::vector<Duel>& duels, std::string_view hypothesis, int64_t head_dim) {
   for (const Duel& duel : duels) {
     if (duel.hypothesis == hypothesis && duel.baseline.integer("head_dim") == head_dim) return duel;
   }
-  throw std::runtime_error("no duel for " + hypothesis);
+  throw std::runtime_error(fmt::format("no duel for {}", hypothesis));
 }
 
 TEST(FlashDuelsTest, PickBestAndWorstTile) {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "common/base/error.h"
+#include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto2_stitching/problem.h"
@@ -24,7 +25,7 @@ KernelSource source_of(const StitchConfig& config) {
 }
 
 TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
-  test::CompilingDevice device(*compiler_);
+  Device& device = *compiler_;
   PipelineCache pipelines(device, "");
   StitchConfig config;
   config.flash.variant = "mma_sync";
@@ -95,7 +96,7 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
 }
 
 TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
-  test::CompilingDevice device(*compiler_);
+  Device& device = *compiler_;
   try {
     require_compiles(device,
                      {"mine.cpp", "float score(float s, int, int, const ScoreContext&) {\n\n  return slop;\n}\n"});

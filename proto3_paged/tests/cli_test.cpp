@@ -14,9 +14,9 @@ namespace {
 
 using test::Outcome;
 
-class PagedCliTest : public test::ProgramTest {
+class PagedCliTest : public test::ExperimentTest {
  protected:
-  PagedCliTest() : ProgramTest("proto3_paged") {}
+  PagedCliTest() : ExperimentTest("proto3_paged") {}
 };
 
 constexpr const char* small_shape =

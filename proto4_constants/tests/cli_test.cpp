@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-class ConstantsCliTest : public test::ProgramTest {
+class ConstantsCliTest : public test::ExperimentTest {
  protected:
-  ConstantsCliTest() : ProgramTest("proto4_constants") {}
+  ConstantsCliTest() : ExperimentTest("proto4_constants") {}
 };
 
 TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {

@@ -13,9 +13,9 @@ namespace {
 
 using test::Outcome;
 
-class CodegenCliTest : public test::ProgramTest {
+class CodegenCliTest : public test::ExperimentTest {
  protected:
-  CodegenCliTest() : ProgramTest("proto5_codegen") {}
+  CodegenCliTest() : ExperimentTest("proto5_codegen") {}
 };
 
 constexpr const char* small_shape = "--device cpu:threads=2 --budget 10 --axis heads=2 --axis q_len=70 ";

@@ -12,9 +12,9 @@ namespace {
 
 using test::Outcome;
 
-class LinearCliTest : public test::ProgramTest {
+class LinearCliTest : public test::ExperimentTest {
  protected:
-  LinearCliTest() : ProgramTest("proto6_linear") {}
+  LinearCliTest() : ExperimentTest("proto6_linear") {}
 };
 
 constexpr const char* small_shape =

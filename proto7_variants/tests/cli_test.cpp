@@ -18,9 +18,9 @@ namespace {
 
 using test::Outcome;
 
-class VariantsCliTest : public test::ProgramTest {
+class VariantsCliTest : public test::ExperimentTest {
  protected:
-  VariantsCliTest() : ProgramTest("proto7_variants") {}
+  VariantsCliTest() : ExperimentTest("proto7_variants") {}
 };
 
 TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
@@ -124,6 +124,7 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionIsOneLineAndStatus2) {
 class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {
+    VariantsCliTest::SetUp();
     if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer tells of it, or keeps signals back";
   }
   void expect_failed(const std::string& text, const std::string& status, const std::string& says) {

@@ -13,9 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-class ExtensionCliTest : public test::ProgramTest {
+class ExtensionCliTest : public test::ExperimentTest {
  protected:
-  ExtensionCliTest() : ProgramTest("proto8_extension") {}
+  ExtensionCliTest() : ExperimentTest("proto8_extension") {}
 };
 
 TEST_F(ExtensionCliTest, EveryPathLeavesRecordsThatTheSchemaAccepts) {

@@ -1,4 +1,5 @@
 // What a compiler says of a backend that lacks something.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +25,7 @@ TEST(BackendMessageTest, NamesWhatIsMissing) {
     attn::WithAttention<Blind>* wrong;
   )";
   const std::string command =
-      std::string(ATTN_CXX) + " -std=c++20 -fsyntax-only -I" ATTN_SOURCE_DIR " " + source + " 2> " + messages;
+      fmt::format("{} -std=c++20 -fsyntax-only -I{} {} 2> {}", ATTN_CXX, ATTN_SOURCE_DIR, source, messages);
   EXPECT_NE(std::system(command.c_str()), 0);
   const std::string text = read_file(messages).value_or("");
   EXPECT_NE(text.find("ShowsTensors"), std::string::npos) << text;

@@ -280,7 +280,7 @@ std::vector<KeysHook> keys_hooks() {
            }}};
 }
 
-const KeysHook& keys_hook(const std::string& name) {
+const KeysHook& keys_hook(std::string_view name) {
   static const std::vector<KeysHook> hooks = keys_hooks();
   return *std::find_if(hooks.begin(), hooks.end(), [&](const KeysHook& hook) { return hook.name == name; });
 }

@@ -68,7 +68,7 @@ std::vector<Mask> masks() {
        [](const AttentionShape&, int64_t, int64_t, int64_t q, int64_t k) { return (q * 31 + k * 17) % 97 < 11; }}};
 }
 
-const Mask& mask_of(const std::string& name) {
+const Mask& mask_of(std::string_view name) {
   static const std::vector<Mask> all = masks();
   return *std::find_if(all.begin(), all.end(), [&](const Mask& mask) { return mask.name == name; });
 }

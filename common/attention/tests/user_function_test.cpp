@@ -107,7 +107,8 @@ TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).axis_value();
   EXPECT_EQ(a, "file-dcd9ce46be08") << "of printf '// a' | sha256sum";
   const auto of_case = [&](const std::string& value, const std::string& file) {
-    return function_refusal([&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
+    return function_refusal(
+        [&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
   };
   EXPECT_EQ(of_case(a, path("a.cpp")), "nothing was thrown");
   EXPECT_NE(of_case(a, "").find("mask_function=" + a + ": is a file's; give the file with --mask-function FILE"),
@@ -194,7 +195,7 @@ TEST_F(UserFunctionTest, OneLineSaysWhatDoesNotCompile) {
 using UserFunctionCudaTest = test::CudaCompilerTest;
 
 TEST_F(UserFunctionCudaTest, OneLineSaysWhatDoesNotCompile) {
-  test::CompilingDevice device(*compiler_);
+  Device& device = *compiler_;
   const auto message = [&](const UserFunction& function) {
     return function_refusal([&] { require_compiles(device, function); });
   };

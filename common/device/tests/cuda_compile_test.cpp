@@ -59,7 +59,7 @@ TEST_F(CudaCompileTest, ConstantsDecideTheCode) {
   EXPECT_NE(one.code_sha256, two.code_sha256);
   EXPECT_EQ(one.code_sha256, compiler_->compile(stores("VALUE", {{"VALUE", 1}})).code_sha256);
   EXPECT_EQ(one.source_sha256, source_sha256(stores("VALUE", {{"VALUE", 1}})));
-  EXPECT_TRUE(contains(compiler_->identity(), "sm_90a")) << compiler_->identity();
+  EXPECT_TRUE(contains(compiler_->compiler_identity(), "sm_90a")) << compiler_->compiler_identity();
 }
 
 TEST_F(CudaCompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
@@ -86,7 +86,7 @@ TEST_F(CudaCompileTest, ConstantsReadAtRunTime) {
 }
 
 TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
-  if (!compiler_->has_precompiled_headers()) GTEST_SKIP() << "NVRTC is too old";
+  if (!CudaCompiler(test::hopper().arch).has_precompiled_headers()) GTEST_SKIP() << "NVRTC is too old";
   KernelSource source = stores("scaled(VALUE) + shared()", {{"VALUE", 3}});
   source.includes[source.path] =
       "#include \"test/reads.h\"\n#include \"test/plain.h\"\n" + source.includes[source.path];
@@ -137,7 +137,7 @@ TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
 }
 
 TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
-  if (!compiler_->has_phase_trace()) GTEST_SKIP() << "NVRTC is too old";
+  if (!CudaCompiler(test::hopper().arch).has_phase_trace()) GTEST_SKIP() << "NVRTC is too old";
   const Binary plain = compiler_->compile(stores("1"));
   EXPECT_EQ(plain.times.optimizer_s, 0);
   const Binary traced = compiler_->compile(stores("1"), {.trace_phases = true});
@@ -231,7 +231,7 @@ TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   EXPECT_NE(stitched.code_sha256, linked.code_sha256);
   EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
   EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);
-  EXPECT_TRUE(contains(compiler_->identity(), "nvJitLink")) << compiler_->identity();
+  EXPECT_TRUE(contains(compiler_->compiler_identity(), "nvJitLink")) << compiler_->compiler_identity();
 
   for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
     EXPECT_TRUE(contains(error_of(with_fragment("\n\nint broken(;\n", linking)), "test/fragment.h(3): error:"));
