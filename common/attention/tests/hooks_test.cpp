@@ -161,6 +161,33 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
 
 // ---- where keys lie
 
+// Rows, heads and batches of all tensors any number of elements apart: also odd numbers of elements of 16 bits. (A GPU
+// takes multiples of 16 bytes.)
+TEST_P(HooksTest, RowsAnyDistanceApart) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const bool causal : {false, true}) {
+      for (const int64_t apart : {on_cuda ? 8 : 1, on_cuda ? 24 : 3, 8}) {
+        Tested of = tested(GetParam());
+        if (GetParam() == "naive" || GetParam().starts_with("tiled") || GetParam() == "tuned") {
+          of.config.dtype = of.config.out_dtype = dtype;
+        } else if (dtype != of.config.dtype) {
+          continue;
+        } else {
+          of.config.out_dtype = dtype;
+        }
+        of.config.shape.causal = causal;
+        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        of.apart = apart;
+        const AttentionShape& shape = of.config.shape;
+        const Tensors tensors = random_tensors(of.config);
+        const ReferenceRows want = reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape));
+        EXPECT_EQ(difference(of.config, run(GetParam(), of, tensors, {}, bytes_of_table({0})), want.o, want.lse), "")
+            << apart << " " << name(dtype) << " " << describe(GetParam(), of.config);
+      }
+    }
+  }
+}
+
 // Pages of every sequence, in another order.
 std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
   const int64_t pages = shape.batch * ((shape.kv_len + page_keys - 1) / page_keys);
