@@ -46,6 +46,7 @@ constexpr int PANEL = layout.panel;
 constexpr int MAIN_ROWS = layout.main_rows;
 constexpr int TAIL_ROWS = layout.tail_rows;
 constexpr int ROW_WORDS = layout.row_words;
+constexpr int WORD_BYTES = 4, ROW_BYTES = ROW_WORDS * WORD_BYTES;
 constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row of Q or K
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
@@ -83,11 +84,12 @@ INLINE void transpose(Quad (&rows)[4]) {
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a[r * row_step + i * step] *
-/// panel[i][v], or the sum alone where `factor` is null. Raises `maximum`, if given, to the largest result of each
-/// lane. Not inlined: every use shares the two instances, which halves what there is to compile.
+/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a's word at r * row_step + i * step *
+/// panel[i][v], or the sum alone where `factor` is null. Steps are in bytes: rows of bf16 need not begin at a word.
+/// Raises `maximum`, if given, to the largest result of each lane. Not inlined: every use shares the two instances,
+/// which halves what there is to compile.
 template <int ROWS>
-NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* a, long row_step, long step,
+NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
   Floats acc[ROWS][VECTORS] = {};
   if (factor) {
@@ -98,7 +100,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
   }
   // One pointer serves three rows, which are reached by multiples of row_step. Pointers to all rows would not fit the
   // registers.
-  const float* group[(ROWS + 2) / 3];
+  const char* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
   for (int i = 0; i < depth; ++i) {
@@ -106,12 +108,12 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
     UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + v * VECTOR_WIDTH);
     panel += PANEL;
     UNROLL for (int r = 0; r < ROWS; ++r) {
-      const float* word = group[r / 3] + r % 3 * row_step;
+      const char* word = group[r / 3] + r % 3 * row_step;
       UNROLL for (int v = 0; v < VECTORS; ++v) {
 #if BF16_DOT_VALUE
-        acc[r][v] = multiply_add_pairs(acc[r][v], __builtin_bit_cast(unsigned, *word), b[v]);
+        acc[r][v] = multiply_add_pairs(acc[r][v], load<Vector<unsigned, 1>>(word)[0], b[v]);
 #else
-        acc[r][v] += *word * b[v];
+        acc[r][v] += *reinterpret_cast<const float*>(word) * b[v];
 #endif
       }
     }
@@ -127,7 +129,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
   }
 }
 
-INLINE void multiply_add(int count, float* rows, const Floats* factor, const float* a, long row_step, long step,
+INLINE void multiply_add(int count, float* rows, const Floats* factor, const char* a, long row_step, long step,
                          const float* panel, int depth, Floats* maximum) {
   (count == MAIN_ROWS ? multiply_add_tile<MAIN_ROWS> : multiply_add_tile<TAIL_ROWS>)(rows, factor, a, row_step, step,
                                                                                      panel, depth, maximum);
@@ -225,11 +227,11 @@ struct Tile {
     return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
-  // K where it is, and the words from one of its rows to the next.
-  INLINE const float* k_rows(int key) const {
-    return reinterpret_cast<const float*>(static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES);
+  // K where it is, and the bytes from one of its rows to the next.
+  INLINE const char* k_rows(int key) const {
+    return static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES;
   }
-  INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES / 4; }
+  INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES; }
 
   // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
   INLINE void begin() {
@@ -294,10 +296,10 @@ struct Tile {
   }
 
   // Rows of K as they are to k_block, from its row `to` on.
-  INLINE void copy_rows(const float* rows, long step, int count, int to = 0) {
+  INLINE void copy_rows(const char* rows, long step, int count, int to = 0) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < DEPTH; d += 4) {
-        store(k_block + (to + r) * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + d));
+        store(k_block + (to + r) * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + 4 * d));
       }
     }
   }
@@ -310,8 +312,9 @@ struct Tile {
     const ScoreContext context = this->context();
     const float* q = q_panels + panel * DEPTH * PANEL;
     const int first = first_query + panel * PANEL;
-    const float* k = COPY_K ? k_block : k_rows(first_key);
-    const long k_words = COPY_K ? ROW_WORDS : k_step();
+    const char* const copied = reinterpret_cast<const char*>(k_block);
+    const char* const k = COPY_K ? copied : k_rows(first_key);
+    const long k_bytes = COPY_K ? ROW_BYTES : k_step();
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
@@ -334,17 +337,17 @@ struct Tile {
     [[maybe_unused]] const int hidden_from_some = keys_before(first + PANEL - 1, first_key, keys);
     for (int key = begin, rows = 0; key < keys; key += rows) {
       rows = rows_of_tile(keys - key);
-      const float* from = k + key * k_words;
-      long step = k_words;
+      const char* from = k + key * k_bytes;
+      long step = k_bytes;
       if (!COPY_K && key + rows > block_keys) {  // beyond the block may be beyond the tensor
         copy_rows(from, step, block_keys - key);
-        from = k_block;
-        step = ROW_WORDS;
+        from = copied;
+        step = ROW_BYTES;
       }
       float* to = scores + key * PANEL;
       const bool as_they_are =
           SCORE_IS_IDENTITY && key + rows <= seen_by_all && (KEYS_BEGIN_AT_ZERO || key >= hidden_from_some) && !masked;
-      multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
+      multiply_add(rows, to, nullptr, from, step, WORD_BYTES, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
         if (!ASK_AHEAD && PAGES_ARE_DEFAULT && panel < ROW_LINES)
           __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
@@ -440,8 +443,8 @@ struct Tile {
     const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
-      multiply_add(rows, o + column * PANEL, alpha, v_block + first * ROW_WORDS + column, 1, ROW_WORDS,
-                   scores + first * PANEL, depth, nullptr);
+      const char* const v = reinterpret_cast<const char*>(v_block + first * ROW_WORDS + column);
+      multiply_add(rows, o + column * PANEL, alpha, v, WORD_BYTES, ROW_BYTES, scores + first * PANEL, depth, nullptr);
     }
   }
 
