@@ -11,19 +11,26 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+from transformers.utils.import_utils import is_tracing
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto.dropin import _backends, _bias_of, _few_queries, _reasons, _why_not
+from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now
 
 NAME = "attn_proto"
 
 
-def _mask(*args, mask_function=causal_mask_function, attention_mask=None, allow_is_causal_skip=True, **kwargs):
-    """None where a causal mask is all there is, of a chunk of a prompt too."""
-    if mask_function is causal_mask_function and allow_is_causal_skip and (attention_mask is None or attention_mask.all()):
+def _mask(q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
+          local_size=None, allow_is_causal_skip=True, **kwargs):
+    """None where the kernel's own rule says all: causal, and the last query stands at the last key."""
+    end = kv_offset + kv_length
+    if (allow_is_causal_skip and not (is_tracing(attention_mask) or is_tracing(q_offset))
+            and (local_size is None and mask_function is causal_mask_function or local_size is not None and end <= local_size)
+            and q_offset + q_length == end
+            and (attention_mask is None or attention_mask.shape[-1] >= end and attention_mask[:, kv_offset:end].all())):
         return None
-    return sdpa_mask(*args, mask_function=mask_function, attention_mask=attention_mask,
-                     allow_is_causal_skip=allow_is_causal_skip, **kwargs)
+    return sdpa_mask(q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+                     mask_function=mask_function, attention_mask=attention_mask, local_size=local_size,
+                     allow_is_causal_skip=False, **kwargs)
 
 
 def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
@@ -31,21 +38,12 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     soft_cap, sinks = kwargs.get("softcap") or 0, kwargs.get("s_aux")
     only_ours = bool(soft_cap) or sinks is not None  # what PyTorch would leave out
-    why = None
-    if query.device.type not in _backends:
-        why = f"device {query.device.type}"
-    elif dropout:
-        why = "dropout"
-    elif torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        why = "a gradient is wanted"
-    elif soft_cap != int(soft_cap):
+    if soft_cap != int(soft_cap):
         why = "a soft cap that is no whole number"
-    elif value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
-        why = f"widths {query.shape[-1]} and {value.shape[-1]}"
-    elif attention_mask is not None and not only_ours and query.shape[2] <= _few_queries:
-        why = "a mask over few queries"
-    elif attention_mask is not None:
-        why = _why_not(query, key, value, attention_mask, 0.0, False, True)
+    else:
+        why = _why_not_now(query, key, value) or (
+            _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
+            _decide(query, key, value, attention_mask, dropout, False, scaling, True))
     if layer is not None:
         if why is not None or attention_mask is not None or only_ours or not causal:
             raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'masks, soft caps, sinks, or all keys to see'}")
@@ -55,6 +53,9 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     elif why is not None:
         if not torch.compiler.is_compiling():
             _reasons[why] += 1
+        rows, keys = query.shape[2], key.shape[2]
+        if causal and attention_mask is None and 1 < rows != keys:  # PyTorch's first query stands at the first key
+            attention_mask = torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows)
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                                       is_causal=is_causal, **kwargs)
     else:
