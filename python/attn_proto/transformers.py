@@ -6,6 +6,8 @@
     model.generate(**inputs, past_key_values=cache)
 """
 
+import math
+
 import torch
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -14,9 +16,12 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 from transformers.utils.import_utils import is_tracing
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now
+from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now, enabled
 
 NAME = "attn_proto"
+# What models hand to every implementation, and their own eager attention leaves out too: it is in the mask, or of no
+# consequence for the values.
+_harmless = {"deterministic", "output_hidden_states", "position_ids", "sliding_window", "use_cache"}
 
 
 def _mask(q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
@@ -33,35 +38,51 @@ def _mask(q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mas
                      allow_is_causal_skip=False, **kwargs)
 
 
-def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
-    layer = getattr(key, "paged_layer", None)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    soft_cap, sinks = kwargs.get("softcap") or 0, kwargs.get("s_aux")
-    only_ours = bool(soft_cap) or sinks is not None  # what PyTorch would leave out
-    if soft_cap != int(soft_cap):
+def _causal(query, key):
+    """What a causal call sees, as a mask; PyTorch's causal attention has the first query at the first key."""
+    rows, keys = query.shape[2], key.shape[2]
+    return torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows)
+
+
+def _with_bias(position_bias, mask):
+    """Both as one mask."""
+    if mask is None:
+        return position_bias
+    return torch.where(mask, position_bias, -math.inf) if mask.dtype == torch.bool else position_bias + mask
+
+
+def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, position_bias=None,
+             softcap=None, s_aux=None, **kwargs):
+    if names := [name for name, given in kwargs.items() if name not in _harmless and given is not None and given is not False]:
+        raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may')
+    paged = getattr(key, "paged_layer", None)
+    causal = (getattr(module, "is_causal", True) if is_causal is None else is_causal) and attention_mask is None
+    if position_bias is not None:
+        attention_mask, causal = _with_bias(position_bias, _causal(query, key) if causal else attention_mask), False
+    only_ours = bool(softcap) or s_aux is not None  # what PyTorch would leave out
+    if softcap and softcap != int(softcap):
         why = "a soft cap that is no whole number"
     else:
         why = _why_not_now(query, key, value) or (
-            _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
-            _decide(query, key, value, attention_mask, dropout, False, scaling, True))
-    if layer is not None:
-        if why is not None or attention_mask is not None or only_ours or not causal:
+            _why_not(query, key, value, attention_mask, dropout, causal, True) if only_ours else
+            _decide(query, key, value, attention_mask, dropout, causal, scaling, True))
+    if paged is not None:
+        if why is not None or only_ours or not causal:
             raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'masks, soft caps, sinks, or all keys to see'}")
-        o = layer.attend(query, key, value, scaling)
-    elif why is not None and only_ours:
-        raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
-    elif why is not None:
-        if not torch.compiler.is_compiling():
-            _reasons[why] += 1
-        rows, keys = query.shape[2], key.shape[2]
-        if causal and attention_mask is None and 1 < rows != keys:  # PyTorch's first query stands at the first key
-            attention_mask = torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows)
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-                                      is_causal=is_causal, **kwargs)
-    else:
-        o = torch.ops.attn.flash(query, key, value, causal=causal and attention_mask is None, scale=scaling,
-                                 soft_cap=int(soft_cap), sinks=None if sinks is None else sinks.float(),
+        o = paged.attend(query, key, value, scaling)
+    elif why is None:
+        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(softcap or 0),
+                                 sinks=None if s_aux is None else s_aux.float(),
                                  bias=None if attention_mask is None else _bias_of(attention_mask))
+    elif only_ours:
+        raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
+    else:
+        if not (torch.compiler.is_compiling() or enabled()):  # where the drop-in counts
+            _reasons[why] += 1
+        if causal and 1 < query.shape[2] != key.shape[2]:
+            attention_mask = _causal(query, key)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                                      is_causal=causal)
     return o.transpose(1, 2), None
 
 

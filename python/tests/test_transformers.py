@@ -1,6 +1,7 @@
 """Models of transformers with attn_implementation="attn_proto", against its own eager attention."""
 
 import itertools
+import types
 import unittest
 
 import torch
@@ -136,6 +137,82 @@ class Masks(Case):
         ids = tokens(2, 20)
         plain, ours = (model("llama", name, is_causal=False) for name in ("eager", "attn_proto"))
         self.near(ours(ids).logits, plain(ids).logits)
+
+
+class Arguments(Case):
+    """What models hand to an implementation: served, or refused."""
+
+    def forward(self, *shapes, module=None, mask=None, **given):
+        q, k, v = (torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) for shape in shapes)
+        module = module or types.SimpleNamespace(is_causal=False)
+        return support._forward(module, q, k, v, mask, **given)[0].transpose(1, 2), q.double(), k.double(), v.double()
+
+    def test_position_bias(self):
+        """Added to the scores with every mask, causal or not, by the kernel and by PyTorch."""
+        draw = torch.Generator().manual_seed(3)
+        for rows, keys, width in ((20, 24, 32), (24, 24, 32), (3, 24, 32), (20, 21, 32), (20, 24, 20), (1, 24, 32)):
+            seen = torch.rand(2, 1, rows, keys, generator=draw) > 0.3
+            seen[..., 0] = True
+            causal = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
+            for heads, batch in itertools.product((1, 4), (1, 2)):
+                bias = 3 * torch.randn(batch, heads, rows, keys, generator=draw)
+                for mask, is_causal in ((None, False), (None, True), (seen, True), (seen, False),
+                                        (torch.where(seen, 0.5, -torch.inf), True)):
+                    got, q, k, v = self.forward((2, 4, rows, width), *((2, 4, keys, width),) * 2, mask=mask,
+                                                is_causal=is_causal, position_bias=bias, scaling=0.2)
+                    scores = 0.2 * q @ k.mT + bias
+                    if mask is not None and mask.dtype != torch.bool:
+                        scores = scores + mask
+                    elif mask is not None or is_causal:
+                        scores = scores.masked_fill(~(causal if mask is None else mask), -torch.inf)
+                    self.near(got, scores.softmax(-1) @ v)
+
+    def test_others_are_refused(self):
+        shapes = ((2, 4, 20, 32),) * 3
+        want = self.forward(*shapes)[0]
+        for harmless in ({"sliding_window": 4}, {"position_ids": torch.arange(20)}, {"use_cache": True},
+                         {"position_bias": None, "cu_seq_lens_q": None, "output_attentions": False}):
+            self.assertTrue(torch.equal(self.forward(*shapes, **harmless)[0], want))
+        for name, value in (("cu_seq_lens_q", torch.tensor([0, 7, 20])), ("indices", torch.tensor([1])), ("sinks", want),
+                            ("output_attentions", True), ("cache", object()), ("head_mask", torch.ones(4))):
+            for softcap in (None, 5):
+                with self.assertRaisesRegex(ValueError, f"attention with {name} is not served"):
+                    self.forward(*shapes, **{name: value}, softcap=softcap)
+
+    def test_soft_caps_and_sinks(self):
+        sinks = torch.arange(4.0)
+        got, q, k, v = self.forward(*((2, 4, 20, 32),) * 3, softcap=2.0, s_aux=sinks)
+        scores = 2 * torch.tanh(q @ k.mT / 2 / 32**0.5)
+        want = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, 20, 1)], -1).softmax(-1)[..., :-1] @ v
+        self.near(got, want)
+        for given, text in (({"softcap": 2.5}, "no whole number"), ({"s_aux": sinks, "dropout": 0.1}, "dropout"),
+                            ({"softcap": 2.0, "mask": torch.ones(3, 3)}, "the shape of the mask")):
+            with self.assertRaisesRegex(ValueError, text):
+                self.forward(*((2, 4, 20, 32),) * 3, **given)
+
+    def test_reasons_are_counted_once(self):
+        with attn_proto.enable():
+            self.forward(*((1, 4, 20, 20),) * 3)
+        self.forward(*((1, 4, 20, 20),) * 3)
+        self.assertEqual(attn_proto.reasons(), {"widths 20, 20, 20": 2})
+
+    def test_t5(self):
+        """Whose first layer's biases, drawn large enough to matter, serve all layers."""
+        ids, padding = tokens(2, 20), torch.ones(2, 20, dtype=torch.long)
+        padding[1, 15:] = 0
+        plain, ours = (transformers.T5ForConditionalGeneration(transformers.T5Config(
+            d_model=64, d_kv=32, d_ff=64, num_heads=2, num_layers=2, vocab_size=99, relative_attention_num_buckets=8,
+            decoder_start_token_id=0, attn_implementation=name)).eval() for name in ("eager", "attn_proto"))
+        for stack in (plain.encoder, plain.decoder):
+            torch.nn.init.normal_(stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight, std=2)
+        ours.load_state_dict(plain.state_dict())
+        for mask in (None, padding):
+            got, want = (model(ids, decoder_input_ids=ids[:, :18], attention_mask=mask).logits for model in (ours, plain))
+            self.near(got, want)
+            said = [model.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6, do_sample=False, cache_implementation=cache)
+                    for model, cache in ((plain, None), (ours, None), (ours, "static"))]
+            self.assertTrue(torch.equal(said[0], said[1]))
+            self.assertTrue(torch.equal(said[0], said[2]))
 
 
 if __name__ == "__main__":
