@@ -6,10 +6,11 @@
     model.generate(**inputs, past_key_values=cache)
 """
 
+import functools
 import math
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
@@ -24,9 +25,26 @@ NAME = "attn_proto"
 _harmless = {"deterministic", "output_hidden_states", "position_ids", "sliding_window", "use_cache"}
 
 
+def _models(base=PreTrainedModel):
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
+@torch.compiler.assume_constant_result
+@functools.lru_cache
+def _computes_attention(config_class):
+    """Whether the models of a configuration call no implementation, as transformers says of them. Asked for the first time
+    when such a model runs, so that their classes are loaded."""
+    models = [model for model in _models() if model.config_class is config_class]
+    return bool(models) and not any(model._supports_sdpa or model._supports_attention_backend for model in models)
+
+
 def _mask(q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
-          local_size=None, allow_is_causal_skip=True, **kwargs):
+          local_size=None, allow_is_causal_skip=True, config=None, **kwargs):
     """None where the kernel's own rule says all: causal, and the last query stands at the last key."""
+    if _computes_attention(type(config)):
+        raise ValueError(f'attn_proto: {config.model_type} computes attention itself; load it with attn_implementation="eager"')
     end = kv_offset + kv_length
     if (allow_is_causal_skip and not (is_tracing(attention_mask) or is_tracing(q_offset))
             and (local_size is None and mask_function is causal_mask_function or local_size is not None and end <= local_size)

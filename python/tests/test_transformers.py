@@ -215,5 +215,34 @@ class Arguments(Case):
             self.assertTrue(torch.equal(said[0], said[2]))
 
 
+class OwnAttention(Case):
+    """Models that call no implementation would go on without the mask that the kernels need none of."""
+
+    def test_refused_as_sdpa_refuses_them(self):
+        small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
+        for kind, sizes in (("bloom", {"hidden_size": 64}), ("xglm", {"d_model": 64, "ffn_dim": 64}), ("mpt", {"d_model": 64}),
+                            ("megatron-bert", {"hidden_size": 64, "intermediate_size": 64, "is_decoder": True}),
+                            ("rembert", {"hidden_size": 64, "intermediate_size": 64, "is_decoder": True})):
+            config = transformers.AutoConfig.for_model(kind, **small, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+            ours = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="attn_proto").eval()
+            for each, ids in itertools.product((ours, torch.compile(ours, backend="eager")), (tokens(2, 20), tokens(2, 1))):
+                with self.assertRaisesRegex(ValueError, f"attn_proto: {kind} computes attention itself"):
+                    each(ids)
+            with self.assertRaisesRegex(ValueError, "does not support"):
+                transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+class Compiled(Case):
+    def test_one_graph(self):
+        ids = tokens(2, 20)
+        padding = torch.ones(2, 20, dtype=torch.long)
+        padding[1, :3] = 0
+        for kind, mask in itertools.product(("llama", "gemma2"), (None, padding)):
+            want = model(kind, "eager")(ids, attention_mask=mask).logits
+            compiled = torch.compile(model(kind, "attn_proto"), backend="eager", fullgraph=True)
+            seen = slice(None) if mask is None else mask.bool()
+            self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
+
+
 if __name__ == "__main__":
     unittest.main()
