@@ -85,8 +85,10 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
             _why_not(query, key, value, attention_mask, dropout, causal, True) if only_ours else
             _decide(query, key, value, attention_mask, dropout, causal, scaling, True))
     if paged is not None:
-        if why is not None or only_ours or not causal:
-            raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'masks, soft caps, sinks, or all keys to see'}")
+        if only_ours or not causal:  # which a mask ends
+            why = "masks, soft caps, sinks, or all keys to see"
+        if why is not None:
+            raise ValueError(f"attn_proto: a PagedCache does not serve {why}")
         o = paged.attend(query, key, value, scaling)
     elif why is None:
         o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(softcap or 0),
@@ -112,20 +114,37 @@ class PagedLayer(CacheLayerMixin):
     """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes new
     tokens, so update() hands them through, marked."""
 
+    is_croppable = True
+
     def __init__(self, table, lengths, page_size, max_tokens):
-        super().__init__()
         self.table, self.lengths, self.page_size, self.max_tokens = table, lengths, page_size, max_tokens
-        self.tokens = 0
+        self.is_initialized = False
+        self.tokens = self.attended = 0
+
+    @property
+    def keys(self):
+        raise ValueError("attn_proto: keys and values of a PagedCache are on pages, which only its attention call can read")
+
+    values = keys
+
+    def _check(self, key_states):
+        if key_states.shape[0] != self.table.shape[0]:
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {key_states.shape[0]}")
+        if key_states.device != self.table.device:
+            raise ValueError(f"attn_proto: the cache is on {self.table.device}, not {key_states.device}")
 
     def lazy_initialization(self, key_states, value_states):
+        self._check(key_states)
         pages = (key_states.shape[1], self.page_size)
-        self.keys = key_states.new_zeros(self.table.numel(), *pages, key_states.shape[3])
-        self.values = value_states.new_zeros(self.table.numel(), *pages, value_states.shape[3])
+        self.key_pages = key_states.new_zeros(self.table.numel(), *pages, key_states.shape[3])
+        self.value_pages = value_states.new_zeros(self.table.numel(), *pages, value_states.shape[3])
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
-        if key_states.shape[0] != self.table.shape[0]:
-            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {key_states.shape[0]}")
+        if self.attended != self.tokens:
+            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call failed, "
+                             "or the model changes keys; after reset() the cache is empty")
+        self._check(key_states)
         if self.tokens + key_states.shape[2] > self.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
         if not self.is_initialized:
@@ -137,7 +156,9 @@ class PagedLayer(CacheLayerMixin):
     def attend(self, query, key, value, scale):
         few = query.shape[2] <= 16
         attend = torch.ops.attn.decode_fused if few else torch.ops.attn.prefill_fused
-        return attend(query, key, value, self.keys, self.values, self.lengths[self.tokens], self.table, scale=scale)
+        o = attend(query, key, value, self.key_pages, self.value_pages, self.lengths[self.tokens], self.table, scale=scale)
+        self.attended = self.tokens
+        return o
 
     def get_mask_sizes(self, query_length):
         return self.tokens + query_length, 0
@@ -151,15 +172,42 @@ class PagedLayer(CacheLayerMixin):
     get_max_cache_shape = get_max_length  # its name in older versions
 
     def reset(self):
-        self.tokens = 0
+        self.tokens = self.attended = 0
+
+    def crop(self, tokens_to_remove):
+        """Forgets the last tokens: as in other caches, their number is negative."""
+        if not -self.tokens <= tokens_to_remove <= 0:
+            raise ValueError(f"attn_proto: {tokens_to_remove} is no number to crop: -{self.tokens} to 0 are")
+        self.tokens += tokens_to_remove
+        self.attended = self.tokens
+
+    def reorder_cache(self, beam_idx):
+        """Each sequence becomes a copy of the one that beam_idx names for it."""
+        if beam_idx.shape != self.table.shape[:1]:
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {beam_idx.numel()}")
+        for pages in (self.key_pages, self.value_pages) if self.is_initialized else ():
+            of_sequences = pages.unflatten(0, self.table.shape)
+            of_sequences.copy_(of_sequences.index_select(0, beam_idx.to(pages.device)))
+
+    def batch_repeat_interleave(self, *args):
+        raise ValueError("attn_proto: the batch of a PagedCache stays as it is")
+
+    batch_select_indices = batch_repeat_interleave
 
 
 class PagedCache(Cache):
-    """For sequences of one length, as generate() makes them without padding. All layers share one page table."""
+    """For sequences of one length, as generate() makes them without padding. All layers share one page table. batch counts
+    the beams too."""
 
     def __init__(self, config, batch, max_tokens, page_size=16, device=None):
+        config = config.get_text_config(decoder=True)
         if config._attn_implementation != NAME:
             raise ValueError(f'attn_proto: a PagedCache needs attn_implementation="{NAME}"')
+        for name, number in (("batch", batch), ("max_tokens", max_tokens), ("page_size", page_size)):
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"attn_proto: {name}={number} of a PagedCache is not allowed; whole numbers from 1 on are")
+        if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}:
+            raise ValueError(f"attn_proto: a PagedCache does not serve layers of {', '.join(sorted(others))}")
         pages = -(-max_tokens // page_size)
         table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)
         # Row n: the lengths of sequences of n tokens, so that no step has to write them.

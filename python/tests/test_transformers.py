@@ -232,6 +232,85 @@ class OwnAttention(Case):
                 transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
 
+class Pages(Case):
+    def cache(self, ours, **sizes):
+        return support.PagedCache(ours.config, **{"batch": 2, "max_tokens": 64, **sizes})
+
+    def test_beams_and_drafts(self):
+        """Beam search reorders the cache each step; drafts are cropped where the model takes another token."""
+        plain, ours = (model("llama", name, eos_token_id=98) for name in ("eager", "attn_proto"))
+        ids = tokens(2, 20).repeat(1, 2)
+        for batch, given in ((6, {"num_beams": 3}), (4, {"num_beams": 2, "num_return_sequences": 2}),
+                             (1, {"prompt_lookup_num_tokens": 3}), (1, {"assistant_model": model("llama", "eager", num_hidden_layers=1)})):
+            prompt = ids[:1] if batch == 1 else ids
+            said = [each.generate(prompt, max_new_tokens=12, do_sample=False, cache=cache, **given)
+                    for each, cache in ((plain, None), (ours, self.cache(ours, batch=batch, page_size=8)))]
+            self.assertTrue(torch.equal(*said), given)
+
+    def test_reorder_and_crop(self):
+        ids = tokens(3, 20)
+        plain, ours = (model("llama", name) for name in ("eager", "attn_proto"))
+        cache = self.cache(ours, batch=3, page_size=8)
+        ours(ids, cache=cache)
+        cache.crop(0)
+        cache.crop(-7)
+        cache.reorder_cache(order := torch.tensor([2, 0, 2]))
+        self.near(ours(ids[:, :9], cache=cache).logits, plain(torch.cat([ids[order, :13], ids[:, :9]], 1)).logits[:, 13:])
+        for wrong in (1, -23):
+            with self.assertRaisesRegex(ValueError, "no number to crop: -22 to 0 are"):
+                cache.crop(wrong)
+        with self.assertRaisesRegex(ValueError, "for a batch of 3, not 1"):
+            cache.reorder_cache(order[:1])
+        with self.assertRaises((IndexError, RuntimeError)):
+            cache.reorder_cache(order + 1)
+        cache.reset()
+        self.near(ours(ids, cache=cache).logits, plain(ids).logits)
+
+    def test_what_it_does_not_serve(self):
+        ours, gemma = model("llama", "attn_proto"), model("gemma2", "attn_proto")
+        cache = self.cache(ours)
+        ours(tokens(2, 20), cache=cache)
+        padding = torch.tensor([[0] + [1] * 22] * 2)
+        for text, wrong in (
+                ("the batch of a PagedCache stays", lambda: cache.batch_repeat_interleave(2)),
+                ("the batch of a PagedCache stays", lambda: cache.batch_select_indices(torch.tensor([0]))),
+                ("on pages", lambda: cache.offload(0)),
+                ("on pages", lambda: cache.layers[0].prefetch()),
+                ("on pages", lambda: cache.layers[0].values),
+                ("for a batch of 2, not 1", lambda: ours(tokens(1, 3), cache=cache)),
+                ("for a batch of 2, not 3", lambda: self.cache(ours).early_initialization(3, 1, 32, torch.float32, "cpu")),
+                ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
+                ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
+                ("does not serve masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
+                ("does not serve masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
+                ("the call failed", lambda: ours(tokens(2, 3), cache=cache)),
+                ("layers of linear_attention", lambda: support.PagedCache(transformers.AutoConfig.for_model(
+                    "qwen3_next", attn_implementation="attn_proto"), 1, 64)),
+                ('needs attn_implementation="attn_proto"', lambda: self.cache(model("llama", "eager")))):
+            with self.assertRaisesRegex(ValueError, f"attn_proto: .*{text}"):
+                wrong()
+        with self.assertRaisesRegex(RuntimeError, "bf16 is not allowed"):
+            cache.reset()
+            ours.bfloat16()(tokens(2, 3), cache=cache)
+
+    def test_sizes(self):
+        ours = model("llama", "attn_proto")
+        for name in ("batch", "max_tokens", "page_size"):
+            for number in (0, -1, 2.5):
+                with self.assertRaisesRegex(ValueError, f"attn_proto: {name}={number} of a PagedCache is not allowed"):
+                    self.cache(ours, **{name: number})
+
+    def test_keys_that_a_model_changes(self):
+        """A model that hands other keys to attention than the cache gave it would see the new tokens alone."""
+        ours = model("llama", "attn_proto")
+        cache = self.cache(ours)
+        update = cache.layers[1].update
+        cache.layers[1].update = lambda *given, **named: tuple(each.clone() for each in update(*given))
+        ours(tokens(2, 20), cache=cache)
+        with self.assertRaisesRegex(ValueError, "or the model changes keys"):
+            ours(tokens(2, 1), cache=cache)
+
+
 class Compiled(Case):
     def test_one_graph(self):
         ids = tokens(2, 20)
