@@ -1,5 +1,6 @@
 """The drop-in for scaled_dot_product_attention, and models of transformers on it."""
 
+import itertools
 import math
 import re
 import unittest
@@ -8,6 +9,11 @@ import unittest.mock
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 import attn_proto
 
@@ -147,6 +153,195 @@ class DropIn(unittest.TestCase):
             with attn_proto.enable():
                 got = attention(x, x, x, need_weights=False)[0]
         self.assertLess((got - want).abs().max().item(), 2e-5)
+
+
+class ByFunction(torch.Tensor):
+    """A tensor that only its __torch_function__ knows the elements of: its memory holds NaN. `knows` says whether a function
+    is scaled_dot_product_attention to it."""
+
+    @staticmethod
+    def __new__(cls, elements, knows):
+        tensor = torch.full_like(elements, math.nan, dtype=torch.float32).as_subclass(cls)
+        tensor.elements, tensor.knows = elements, knows
+        return tensor
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        own = next((x for x in args if isinstance(x, cls)), None)
+        if own is None or not own.knows(func):
+            return super().__torch_function__(func, types, args, kwargs or {})
+        return F.scaled_dot_product_attention(*(x.elements if isinstance(x, cls) else x for x in args), **(kwargs or {}))
+
+
+class Refusing(ByFunction):
+    """The same, that refuses all other functions, as PyTorch's guide has it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        own = next(x for x in args if isinstance(x, cls))
+        return super().__torch_function__(func, types, args, kwargs) if own.knows(func) else NotImplemented
+
+
+class ByDispatch(torch.Tensor):
+    """A tensor without memory, as those of torch.distributed.tensor are."""
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, elements):
+        tensor = torch.Tensor._make_wrapper_subclass(cls, elements.shape, dtype=elements.dtype, device=elements.device)
+        tensor.elements = elements
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda x: x.elements if isinstance(x, cls) else x, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class Again(torch.Tensor):
+    """Calls whatever stands in torch.nn.functional now, on itself."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            again = F.scaled_dot_product_attention if func.__name__ == "scaled_dot_product_attention" else func
+            return again(*args, **(kwargs or {}))
+
+
+class Halves(torch.Tensor):
+    """Halves the scale, by whatever name it knows the function, and goes on."""
+    knows = None
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if cls.knows(func):
+            kwargs["scale"] = kwargs["scale"] / 2
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class SeesFunctions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class SeesOperators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Overrides(unittest.TestCase):
+    """Subclasses of Tensor, modes and transforms, which PyTorch's own function asks before it reads memory."""
+
+    def setUp(self):
+        attn_proto.reset_reasons()
+        attn_proto.enable()
+
+    def tearDown(self):
+        attn_proto.disable()
+
+    def near(self, got, want):
+        self.assertLess((got - want).abs().max().item(), 2e-5 if got.device.type == "cpu" else 1e-3)
+
+    def test_causal_bias(self):
+        for device in DEVICES:
+            for rows, keys in ((40, 80), (24, 24), (3, 80), (80, 40)):
+                q, k, v = (drawn(2, 4, n, 64, device=device) for n in (rows, keys, keys))
+                for bias in (causal_upper_left(rows, keys), causal_lower_right(rows, keys)):
+                    seen = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows if bias.variant.name == "LOWER_RIGHT" else 0)
+                    want = original(q, k, v, attn_mask=seen.to(device))
+                    self.near(F.scaled_dot_product_attention(q, k, v, attn_mask=bias), want)
+                    self.near(F.scaled_dot_product_attention(q, k, v, bias), want)
+
+    def test_a_subclass_of_tensor_is_asked(self):
+        """Whether it knows what stands in torch.nn.functional when it is called, or PyTorch's function from before."""
+        known = {"now": lambda func: func is F.scaled_dot_product_attention, "before": lambda func: func is original,
+                 "by name": lambda func: func.__name__ == "scaled_dot_product_attention"}
+        for device in DEVICES:
+            tensors = [drawn(2, 4, 24, 64, device=device) for _ in range(3)] + [drawn(24, 24, device=device)]
+            want = original(*tensors)
+            for place in range(4):
+                for kind, (name, knows) in itertools.product((ByFunction, Refusing), known.items()):
+                    with self.subTest(device=device, place=place, kind=kind, knows=name):
+                        self.near(F.scaled_dot_product_attention(*tensors[:place], kind(tensors[place], knows),
+                                                                 *tensors[place + 1:]), want)
+                attn_proto.reset_reasons()
+                self.near(F.scaled_dot_product_attention(*tensors[:place], ByDispatch(tensors[place]), *tensors[place + 1:]), want)
+                self.assertEqual(attn_proto.reasons(), {"a ByDispatch": 1})
+            for knows in known.values():
+                with unittest.mock.patch.object(Halves, "knows", knows):
+                    half = F.scaled_dot_product_attention(tensors[0].as_subclass(Halves), *tensors[1:], scale=0.25)
+                    self.near(half.as_subclass(torch.Tensor), want)
+            again = F.scaled_dot_product_attention(tensors[0].as_subclass(Again), *tensors[1:])
+            self.near(again.as_subclass(torch.Tensor), want)
+            with torch.no_grad():
+                attn_proto.reset_reasons()
+                F.scaled_dot_product_attention(torch.nn.Parameter(tensors[0]), *tensors[1:3])
+                self.assertEqual(attn_proto.reasons(), {})
+
+    def test_jagged_tensors(self):
+        parts = [drawn(n, 4, 64, device=DEVICES[0]) for n in (24, 9)]
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+        with torch.no_grad(), SeesFunctions():
+            o = F.scaled_dot_product_attention(jagged, jagged, jagged)
+        for got, x in zip(o.transpose(1, 2).unbind(), parts):
+            x = x.transpose(0, 1)
+            self.near(got.transpose(0, 1), original(x, x, x))
+
+    def test_modes_see_one_function_and_one_operator(self):
+        q, mask = drawn(2, 4, 24, 64, device=DEVICES[0]), drawn(24, 24, device=DEVICES[0])
+        with SeesFunctions() as functions:
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(functions.seen, [F.scaled_dot_product_attention])
+        with SeesOperators() as operators:
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(operators.seen, [torch.ops.attn.flash.default])
+        with torch.device(DEVICES[0]):
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(attn_proto.reasons(), {})
+
+    def test_transforms_and_forward_derivatives_are_pytorchs(self):
+        q, k, v = (drawn(3, 2, 4, 24, 64, device=DEVICES[0]).unbind())
+        got = torch.func.vmap(F.scaled_dot_product_attention, in_dims=1, out_dims=1)(q, k, v)
+        self.assertEqual(len(attn_proto.reasons()), 1)
+        self.near(got, original(q, k, v))
+
+        def tangent(attention):
+            try:
+                return torch.func.jvp(lambda q: attention(q, k, v), (q,), (q,))[1]
+            except NotImplementedError as error:
+                return str(error)
+
+        def dual(attention):
+            with torch.autograd.forward_ad.dual_level():
+                try:
+                    return torch.autograd.forward_ad.unpack_dual(attention(torch.autograd.forward_ad.make_dual(q, q), k, v)).tangent
+                except NotImplementedError as error:
+                    return str(error)
+
+        for way in (tangent, dual):
+            got, want = way(F.scaled_dot_product_attention), way(original)
+            self.assertEqual(type(got), type(want))
+            if isinstance(got, torch.Tensor):
+                self.near(got, want)
+
+    def test_scripts(self):
+        class Model(torch.nn.Module):
+            def forward(self, q):
+                return F.scaled_dot_product_attention(q, q, q)
+
+        q = drawn(2, 4, 24, 64, device=DEVICES[0])
+        self.near(torch.jit.script(Model())(q), original(q, q, q))
 
 
 try:
