@@ -30,6 +30,16 @@ class _Asked(threading.local):
 _asked = _Asked()
 
 
+def _known(condition):
+    """A condition on sizes, where not all of them satisfy it. What is traced holds for a range of sizes: there, one that
+    only some of the range satisfy counts as false, so that it does not narrow the range."""
+    if not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long to import
+
+    return statically_known_true(condition)
+
+
 def _why_not(query, key, value, mask, dropout, causal, gqa):
     """Why attn::flash does not take a call; None where it does."""
     if query.device.type not in _backends:
@@ -50,7 +60,7 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         return "numbers of heads that differ"
     if query.numel() == 0 or key.shape[-2] == 0:
         return "no elements"
-    if causal and query.shape[-2] > key.shape[-2]:
+    if causal and not _known(query.shape[-2] <= key.shape[-2]):
         return "causal, more queries than keys"
     for tensor in (query, key, value):
         if tensor.stride(-1) != 1:
@@ -71,7 +81,7 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
             return "a mask for each query on a GPU"  # where PyTorch takes 0.75 of our time
         for_each_head = mask.dim() > 2 and shape[-3] > 1 and mask.stride(-3) != 0
         if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
-                                  (shape[-1] == 1 or shape[-1] % 4 == 0)):
+                                  (shape[-1] == 1 or _known(shape[-1] % 4 == 0))):
             return "a mask for each head that would be copied"
     return None
 
@@ -97,7 +107,7 @@ def _why_not_now(tensors, scale):
             return f"layout {tensor.layout}"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "a gradient is wanted"
-    if scale is not None and not 0 < abs(scale) < math.inf:
+    if scale is not None and not 0 < abs(scale) < 2.0 ** 128:  # what float32 holds
         return f"a scale of {scale}"
     if torch.compiler.is_compiling():
         return None
@@ -113,7 +123,7 @@ def _why_not_now(tensors, scale):
 
 def _decide(query, key, value, mask, dropout, causal, gqa):
     """_why_not(), once for tensors that are alike."""
-    if mask is not None and query.dim() > 1 and query.shape[-2] <= _few_queries:
+    if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):
         return "a mask over few queries"
     if mask is not None or torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
         return _why_not(query, key, value, mask, dropout, causal, gqa)
@@ -124,6 +134,16 @@ def _decide(query, key, value, mask, dropout, causal, gqa):
         if len(_decided) < _most_decided:
             _decided[alike] = why
     return why
+
+
+def _under_autocast(tensors):
+    """The tensors as torch.autocast hands them to scaled_dot_product_attention: the mask changes its type too."""
+    kind = tensors[0].device.type
+    if kind not in _backends or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return [tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
+            else tensor for tensor in tensors]
 
 
 def _hand_back(why, *arguments, **options):
@@ -172,6 +192,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
             return _hand_back(why, *call[:6], scale=scale, enable_gqa=enable_gqa)
     why = _why_not_now(tensors, scale)
     if why is None:
+        query, key, value, *mask = _under_autocast(tensors)
+        attn_mask = mask[0] if mask else None
         why = _decide(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if why is not None:
         return _hand_back(why, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -179,7 +201,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    if is_causal and rows != key.shape[-2]:  # PyTorch's first query stands at the first key, ours the last at the last
+    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch's first query stands at the first key, ours the last at the last
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 import attn_proto
 
@@ -43,9 +45,9 @@ class DropIn(unittest.TestCase):
         try:
             with attn_proto.enable():
                 got = F.scaled_dot_product_attention(*tensors, **options)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             self.assertFalse(served, error)
-            with self.assertRaisesRegex(RuntimeError, re.escape(str(error))):
+            with self.assertRaisesRegex(type(error), re.escape(str(error))):
                 original(*tensors, **options)
             return
         self.assertEqual(served, not attn_proto.reasons(), attn_proto.reasons())
@@ -56,6 +58,8 @@ class DropIn(unittest.TestCase):
         else:
             want = original(*tensors, **options)
         self.assertEqual((got.shape, got.dtype), (want.shape, tensors[0].dtype))
+        if got.is_meta:
+            return
         bound = (5 if got.is_cuda else 1) * tolerance
         self.assertTrue(torch.allclose(got.to(want.dtype), want, rtol=0, atol=bound, equal_nan=not served))
 
@@ -97,6 +101,25 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[0, :, 3].abs().max().item(), 0)
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
+    def test_finite_masks_are_arithmetic(self):
+        """Whatever their size, in each type: a row where all keys have finfo.min is a mean over them, one that -inf hides is 0,
+        and neither sees what hidden keys hold."""
+        for device in DEVICES:
+            for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
+                q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
+                v[:, :, 70] = 1e4
+                for mask_dtype in {dtype, torch.float32}:
+                    least = torch.finfo(mask_dtype).min
+                    mask = drawn(1, 1, 40, 75, device=device, dtype=mask_dtype)
+                    mask[..., :9, :], mask[..., 9:12, :], mask[..., 12:20, :40], mask[..., 70] = least, least / 2, least, -math.inf
+                    mask[..., 20:22, :] = -math.inf
+                    with attn_proto.enable():
+                        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+                    scores = (q.double() @ k.double().mT / 8).float() + mask.float()  # a float32 sum is the definition
+                    want = torch.nan_to_num(scores.double().softmax(-1)) @ v.double()
+                    with self.subTest(device=device, dtype=dtype, mask=mask_dtype):
+                        self.assertLess((o - want).abs().max().item(), 5 * tolerance)
+
     def test_a_chosen_backend(self):
         x = drawn(2, 4, 24, 64, device=DEVICES[0])
         with sdpa_kernel(SDPBackend.MATH):
@@ -106,12 +129,18 @@ class DropIn(unittest.TestCase):
 
     def test_falls_back_with_a_reason(self):
         q = drawn(2, 4, 24, 64, device=DEVICES[0])
-        self.compare(False, *(q.double(),) * 3)
+        for mask in (None, q[0, 0, :, :24] > 0, q[0, 0, :, :24].double(), q[0, 0, :, :24]):
+            self.compare(False, *(q.double(),) * 3, attn_mask=mask)
+        self.compare(False, *(q.to_sparse(),) * 3)
+        self.compare(False, q, q, q, attn_mask=q[0, 0, :, :24].to_sparse())
+        self.compare(False, q, q, q, attn_mask=torch.zeros(24, device=DEVICES[0]))
+        self.compare(False, *(q.to("meta"),) * 3)
         self.compare(False, *(q[..., :60],) * 3)
         self.compare(False, *(q.mT.contiguous().mT,) * 3)
         self.compare(False, q, q[:1], q[:1])
         self.compare(False, q[:, :, :0], q, q)
-        self.compare(False, q, q, q, scale=0.0)
+        for scale in (0.0, math.nan, math.inf, 1e39):
+            self.compare(False, q, q, q, scale=scale)
         with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build that lacks the tensors' device
             self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
         attn_proto.reset_reasons()
@@ -342,6 +371,128 @@ class Overrides(unittest.TestCase):
 
         q = drawn(2, 4, 24, 64, device=DEVICES[0])
         self.near(torch.jit.script(Model())(q), original(q, q, q))
+
+
+class Attends(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x, mask=None):
+        return F.scaled_dot_product_attention(x, x + 1, x * 2, attn_mask=mask, **self.options)
+
+
+class Autocast(unittest.TestCase):
+    def tearDown(self):
+        attn_proto.disable()
+
+    def test_as_pytorch_under_autocast(self):
+        """Types, what rounds to them, and a mask whose type changes too: finfo.min of float32 is -inf in bfloat16."""
+        for device in DEVICES:
+            for to in (torch.bfloat16, torch.float16):
+                for types in ((torch.float32,) * 3, (torch.bfloat16, torch.float32, torch.float16), (torch.float64,) * 3):
+                    tensors = [drawn(2, 4, 24, 64, device=device, dtype=dtype) for dtype in types]
+                    masks = [None, drawn(24, 24, device=device) > 0]
+                    if types[0] != torch.float64:
+                        masks += [100 * drawn(24, 24, device=device), torch.full((24, 24), torch.finfo(torch.float32).min, device=device)]
+                    for mask in masks:
+                        with self.subTest(device=device, to=to, types=types), torch.autocast(device, dtype=to):
+                            want = original(*tensors, attn_mask=mask)
+                            torch._dynamo.reset()
+                            with attn_proto.enable():
+                                attn_proto.reset_reasons()
+                                got = F.scaled_dot_product_attention(*tensors, attn_mask=mask)
+                                compiled = torch.compile(F.scaled_dot_product_attention, backend="eager", fullgraph=True)
+                                traced = compiled(*tensors, attn_mask=mask)
+                            if device == "cpu":
+                                self.assertEqual(len(attn_proto.reasons()), types[0] == torch.float64)
+                            for each in (got, traced):
+                                self.assertEqual(each.dtype, want.dtype)
+                                self.assertLess((each.float() - want.float()).abs().max().item(), 3e-2)
+
+
+class Traced(unittest.TestCase):
+    """What records a program: without the drop-in it works, so with it too, for the sizes that were asked for."""
+
+    def setUp(self):
+        torch._dynamo.reset()
+        attn_proto.enable()
+
+    def tearDown(self):
+        attn_proto.disable()
+
+    def inputs(self, rows=40):
+        x = drawn(2, 4, rows, 64, device=DEVICES[0])
+        mask = drawn(2, 1, rows, rows, device=DEVICES[0])
+        return ((Attends(), (x,)), (Attends(is_causal=True), (x,)), (Attends(), (x, mask)), (Attends(), (x, mask > 0)),
+                (Attends(scale=0.3), (x, mask[:, :, :1] > 0)), (Attends(), (x, mask.expand(2, 4, rows, rows))),
+                (Attends(), (x, mask.repeat(1, 4, 1, 1))), (Attends(), (x, mask.repeat(1, 4, 1, 1) > 0)))
+
+    def check(self, program, model, inputs):
+        with torch.no_grad():
+            got = program(*inputs)
+            attn_proto.disable()
+            want = model(*inputs)
+            attn_proto.enable()
+        self.assertLess((got - want).abs().max().item(), 2e-5 if got.device.type == "cpu" else 1e-3)
+
+    def test_export(self):
+        """For a range of tokens, in which few queries are, and keys that are no multiple of 4."""
+        tokens = torch.export.Dim("tokens", min=2, max=500)
+        for strict in (False, True):
+            for which, (model, inputs) in enumerate(self.inputs()):
+                sizes = ({2: tokens}, {2: tokens if inputs[1].shape[2] > 1 else None, 3: tokens} if len(inputs) > 1 else None)
+                for dynamic in (None, sizes[:len(inputs)]):
+                    with self.subTest(strict=strict, which=which, dynamic=dynamic is not None):
+                        exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=strict)
+                        served = which < 6 or which == 6 and dynamic is None
+                        if DEVICES[0] == "cpu":
+                            self.assertEqual("attn.flash" in str(exported.graph), served)
+                        for rows in (40, 3, 99) if dynamic else (40,):
+                            self.check(exported.module(), *self.inputs(rows)[which])
+
+    def test_compile(self):
+        for dynamic in (False, True):
+            for which, (model, _) in enumerate(self.inputs()):
+                torch._dynamo.reset()
+                compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+                for rows in (40, 3, 99):
+                    with self.subTest(dynamic=dynamic, which=which, rows=rows):
+                        self.check(compiled, *self.inputs(rows)[which])
+
+    def test_fx(self):
+        for which, (model, inputs) in enumerate(self.inputs()):
+            for mode in ("real", "fake", "symbolic"):
+                with self.subTest(which=which, mode=mode):
+                    self.check(make_fx(model, tracing_mode=mode)(*inputs), model, inputs)
+            with self.subTest(which=which, mode="symbolic_trace"):
+                concrete = {"mask": None} if len(inputs) == 1 else None
+                self.check(torch.fx.symbolic_trace(model, concrete_args=concrete), model, inputs)
+
+    def test_operations_are_counted(self):
+        x, one = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 1, 64, device=DEVICES[0])
+        keys, lengths = drawn(2, 2, 40, 64, device=DEVICES[0]), torch.full((2,), 9, dtype=torch.int32, device=DEVICES[0])
+        pages, table = keys.view(10, 2, 8, 64), torch.zeros(2, 5, dtype=torch.int32, device=DEVICES[0])
+        swapped = x.transpose(1, 2), keys.transpose(1, 2)
+
+        def counted(call):
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                call()
+            return counter.get_total_flops()
+
+        def products(q, k):
+            k = k.repeat_interleave(2, 1) if k.shape[1] < q.shape[1] else k
+            return q @ k.mT @ k
+
+        ops, all_pairs, decoding = torch.ops.attn, counted(lambda: products(x, x)), counted(lambda: products(one, keys))
+        for want, call in ((all_pairs, lambda: F.scaled_dot_product_attention(x, x, x)), (all_pairs, lambda: ops.flash(x, keys, keys)),
+                           (all_pairs, lambda: ops.flash_with_lse(swapped[0], swapped[1], swapped[1], bshd=True)),
+                           (decoding, lambda: ops.paged_decode(one, keys, keys, lengths)),
+                           (decoding, lambda: ops.paged_prefill(one, pages, pages, lengths, table)),
+                           (decoding, lambda: ops.decode_fused(one, keys[:, :, :1], keys[:, :, :1], keys.clone(), keys.clone(), lengths)),
+                           (decoding, lambda: ops.paged_decode(one, swapped[1], swapped[1], lengths, cache_bshd=True)),
+                           (counted(lambda: x @ (x.mT @ x)), lambda: ops.linear(x, x, x))):
+            self.assertEqual(counted(call), want)
 
 
 try:
