@@ -63,7 +63,7 @@ class Arrays(unittest.TestCase):
         self.refuses(TypeError, "q is a list", q.tolist(), k, v)
         self.refuses(TypeError, "k is a NoneType", q, None, v)
         self.refuses(TypeError, "q is a MaskedArray", np.ma.masked_array(q, q > 0), k, v)
-        self.refuses(TypeError, "sinks is a matrix", q, k, v, sinks=np.matrix([1.0]))
+        self.refuses(TypeError, "sinks is a Marked", q, k, v, sinks=drawn(4).view(type("Marked", (np.ndarray,), {})))
         self.refuses(ValueError, "3 dimensions", q[0], k, v)
         self.refuses(ValueError, "64 bits", q.astype(np.float64), k, v)
         self.refuses(ValueError, "batch", q, k[:1], v[:1])
