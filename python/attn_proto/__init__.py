@@ -33,6 +33,7 @@ if importlib.util.find_spec("torch"):
     rope = torch.ops.attn.rope
 
     if hasattr(torch.nn.functional, "scaled_dot_product_attention"):  # since 2.0
+        from attn_proto import flops  # noqa: E402, F401: registers what PyTorch counts for the operators
         from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
 
 
