@@ -155,6 +155,13 @@ ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTens
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 
+/* What attn_decode and attn_prefill ask of the values of lengths and table, which options has beside the layout of the
+ * cache k: every length fits the cache, and every page that holds a token is one of k's. On the cpu they ask it
+ * themselves, with each call. On a GPU the values stand where the host cannot look, and this waits for the stream,
+ * which must not be captured. The first value that is wrong is ATTN_BAD_INPUT, and the message names it. */
+ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
+                                      const attn_cache_options* options);
+
 /* Linear attention: S_t = decay_t S_{t-1} + f(k_t) v_t^T, o_t = scale f(q_t)^T S_t. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_linear_options) */

@@ -97,6 +97,10 @@ void Device::limit_threadgroup_memory(size_t bytes) {
   info_.threadgroup_memory_bytes = bytes;
 }
 
+void Device::download_after(void* /*stream*/, void* target, const void* source, size_t bytes) {
+  download(target, source, bytes);
+}
+
 void Device::enqueue(const CommandEncoder& encoder) {
   if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
   submit(encoder);

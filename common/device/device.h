@@ -106,6 +106,9 @@ class Device {
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
   virtual void download(void* target, const void* source, size_t bytes) = 0;
+  /// The same after all that is on a stream of the caller's, which must not be captured; the device is one of
+  /// open_for_caller().
+  virtual void download_after(void* stream, void* target, const void* source, size_t bytes);
 
   /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
