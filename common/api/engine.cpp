@@ -29,8 +29,10 @@
 namespace attn {
 namespace engine {  // with a name, since Engine::State, which a header knows, has parts of these types
 
-// Launches that are kept, captured ones apart. More shapes than a program has at a time; a few KiB each.
+// Launches that are kept, captured ones apart: more shapes than a program has at a time. As a rule one has some KiB on
+// the cpu and some MiB on a GPU; with a mask as many bytes as that has.
 constexpr size_t most_prepared = 1024;
+constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
 constexpr size_t zero_bytes = 65536 * sizeof(int);  // of any batch, and of any row (checks.h)
 constexpr int stage_threads = 256;
 
@@ -193,6 +195,8 @@ struct Prepared {
   Buffer memory;           // of few: lengths of equal sequences; of prefill: a PrefillData
   PrefillData known = {};  // what it holds
   bool has_known = false;
+  size_t bytes = 0;        // on the device, of all of them
+  uint64_t last_call = 0;  // that used it
 };
 
 std::atomic<unsigned> forks = 0;  // that this process came from, behind the first engine
@@ -225,12 +229,15 @@ class Engine::State {
       if (found == ready.end()) {
         lock.unlock();
         auto made = std::make_unique<Prepared>();
+        const size_t before = device->buffer_bytes();
         prepare(*made);
+        made->bytes = device->buffer_bytes() - before;
         lock.lock();
-        make_room(key.captured());
+        if (!key.captured()) make_room(made->bytes);
         found = ready.emplace(key, std::move(made)).first;
       }
     }
+    found->second->last_call = ++calls;
     encoder.clear();
     encode(*found->second, encoder);
     device->enqueue(encoder, stream);
@@ -279,6 +286,7 @@ class Engine::State {
   std::mutex preparing, mutex;  // mutex: of all below, and of what a launch keeps between its own launches
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
+  uint64_t calls = 0;
 
  private:
   const Kernel& kernel(const std::string& entry, FunctionConstants constants) {
@@ -290,10 +298,26 @@ class Engine::State {
                 .kernel;
   }
 
-  // What is released may still be under way on some stream: releasing waits for that, which a capture forbids.
-  void make_room(bool capturing) {
-    if (capturing || ready.size() < most_prepared) return;
-    std::erase_if(ready, [](const auto& entry) { return !entry.first.captured(); });
+  // For one launch more, of so many bytes. What is released may still be under way on some stream: releasing waits for
+  // that, which a capture forbids. So much goes at once, the longest unused first.
+  void make_room(size_t bytes) {
+    const size_t most_bytes = device->info().is_cuda() ? most_bytes_of_gpu : most_bytes_of_cpu;
+    using Entry = decltype(ready)::iterator;
+    std::vector<Entry> kept;
+    for (Entry entry = ready.begin(); entry != ready.end(); ++entry) {
+      if (entry->first.captured()) continue;
+      kept.push_back(entry);
+      bytes += entry->second->bytes;
+    }
+    if (kept.size() < most_prepared && bytes <= most_bytes) return;
+    std::sort(kept.begin(), kept.end(), [](Entry a, Entry b) { return a->second->last_call < b->second->last_call; });
+    size_t count = kept.size();
+    for (const Entry entry : kept) {
+      if (count <= most_prepared / 2 && bytes <= most_bytes / 2) return;
+      --count;
+      bytes -= entry->second->bytes;
+      ready.erase(entry);
+    }
   }
 
   const Kernel *stage_ = nullptr, *empty_ = nullptr;  // found with their first use
@@ -327,6 +351,14 @@ size_t Engine::prepared() {
   State& own = state();
   const std::lock_guard lock(own.mutex);
   return own.ready.size();
+}
+
+size_t Engine::prepared_bytes() {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  size_t bytes = 0;
+  for (const auto& [key, prepared] : own.ready) bytes += prepared->bytes;
+  return bytes;
 }
 
 void Engine::save_archive(const std::string& path) { state().pipelines.archive().save(path); }

@@ -153,6 +153,7 @@ Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
   data_ = static_cast<std::byte*>(block_) + guard_bytes;
   device_ = &device;
   bytes_ = bytes;
+  device_->buffer_bytes_ += with_guards(bytes_);
   {
     const GuardAccess access(device, block_, bytes_);
     std::array<unsigned char, guard_bytes> guard;
@@ -180,7 +181,9 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (block_) device_->release(block_);
+  if (!block_) return;
+  device_->release(block_);
+  device_->buffer_bytes_ -= with_guards(bytes_);
 }
 
 void Buffer::upload(const void* source, size_t bytes) {

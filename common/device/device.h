@@ -146,6 +146,8 @@ class Device {
   virtual CodeContents contents(const Binary&) const { return {}; }
   /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
   bool lost() const { return lost_; }
+  /// Of all Buffers that are there, guard bands included.
+  size_t buffer_bytes() const { return buffer_bytes_; }
 
  protected:
   virtual void* enter() const { return nullptr; }
@@ -153,6 +155,10 @@ class Device {
 
   DeviceInfo info_;
   std::atomic<bool> lost_ = false;
+
+ private:
+  friend class Buffer;
+  std::atomic<size_t> buffer_bytes_ = 0;
 };
 
 /// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write

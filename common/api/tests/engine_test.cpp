@@ -1,4 +1,5 @@
-// Engine on the device under test: options of any size, calls without keys or tokens, and large caches.
+// Engine on the device under test: options of any size, calls without keys or tokens, large caches, and the memory that
+// it keeps.
 #include "common/api/engine.h"
 
 #include <gtest/gtest.h>
@@ -287,6 +288,43 @@ TEST_F(DeviceEngineTest, RowsOfACacheWithoutKeys) {
         EXPECT_TRUE(sees ? std::isfinite(value) : value == 0) << row;
       }
     }
+  }
+}
+
+TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
+  constexpr int64_t longest = 1024;
+  const int turns = test::on_cuda ? 80 : 24;  // some 16 MiB each
+  const size_t most_bytes = size_t{1} << (test::on_cuda ? 30 : 28);
+  const TensorView q = drawn(1, 4, longest, 8, 0), k = drawn(1, 4, longest, 8, 1), o = drawn(1, 4, longest, 8, 3);
+  // Which hides all keys.
+  std::vector<float> mask(static_cast<size_t>(4 * longest * longest), -INFINITY);
+  const auto call = [&](int64_t length) {
+    FlashCall flash{.q = q, .k = k, .v = k, .o = o};
+    flash.q.tokens = flash.k.tokens = flash.v.tokens = flash.o.tokens = length;
+    flash.bias = static_cast<const float*>(buffers_.back().data());
+    const int64_t sizes[] = {1, 4, length, length};
+    std::copy_n(sizes, 4, flash.bias_sizes);
+    engine_->flash(flash);
+  };
+  on_device(mask);
+  for (int turn = 0; turn < turns; ++turn) {
+    call(longest - 4 * turn);
+    EXPECT_LE(engine_->prepared_bytes(), most_bytes);
+    const size_t count = engine_->prepared();
+    call(longest);  // which is never the longest unused
+    EXPECT_EQ(engine_->prepared(), turn == 0 ? 1 : count);
+  }
+  EXPECT_LT(engine_->prepared(), static_cast<size_t>(turns));
+}
+
+TEST_F(DeviceEngineTest, KeepsSoManyLaunches) {
+  const TensorView q = drawn(1, 1, 1200, 8, 0), o = drawn(1, 1, 1200, 8, 3);
+  for (int64_t rows = 20; rows < 1200; ++rows) {
+    FlashCall flash{.q = q, .k = q, .v = q, .o = o};
+    flash.q.tokens = flash.o.tokens = rows;
+    flash.k.tokens = flash.v.tokens = 20;
+    engine_->flash(flash);
+    ASSERT_LE(engine_->prepared(), 1024u);
   }
 }
 
