@@ -72,9 +72,11 @@ typedef enum { ATTN_BHSD = 0, ATTN_BSHD = 1 } attn_layout;
 typedef struct attn_engine attn_engine; /* kernels of one device, and what is ready of them */
 
 typedef struct {
-  size_t struct_bytes;      /* sizeof(attn_open_options) */
-  const char* cache_folder; /* of compiled kernels; NULL: $ATTENTION_PROTO_CACHE, or ~/.cache/attention-proto */
-  const char* archive;      /* a file of compiled kernels (attn_save_archive); NULL: none */
+  size_t struct_bytes; /* sizeof(attn_open_options) */
+  /* Of compiled kernels; NULL: $ATTENTION_PROTO_CACHE, or ~/.cache/attention-proto. The library writes nothing to the
+   * terminal: warnings of compilers go to the file log.txt in the folder of the process's first engine. */
+  const char* cache_folder;
+  const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
 } attn_open_options;
 
 /* ATTN_ABI_VERSION of the library. */

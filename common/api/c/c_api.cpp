@@ -6,11 +6,15 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <mutex>
 #include <string>
+#include <type_traits>
 
 #include "common/api/attn.h"
 #include "common/api/engine.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/device/pipeline_cache.h"
 
 struct attn_engine {
   attn::Engine engine;
@@ -27,6 +31,13 @@ enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bflo
 thread_local std::string last_message;
 
 [[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
+
+/// The terminal is the program's. What the first engine of the process names is for all of them.
+void log_into(const std::string& cache_folder) {
+  static std::once_flag once;
+  const std::string folder = cache_folder.empty() ? PipelineCache::default_folder() : cache_folder;
+  std::call_once(once, [&] { set_logger(file_logger(folder.empty() ? folder : folder + "/log.txt")); });
+}
 
 template <typename Action>
 attn_status guarded(const Action& action) noexcept {
@@ -248,6 +259,7 @@ attn_status attn_open(const char* device, const attn_open_options* options, attn
     const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
+    log_into(text(read_options.cache_folder));
     const bool cuda = spec.starts_with("cuda");
     const size_t colon = spec.find(':');
     *engine = new attn_engine{.engine = Engine(spec, {.cache_folder = text(read_options.cache_folder),

@@ -18,6 +18,8 @@
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
 #include "common/data/tensor.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/program.h"
 
 namespace attn {
 namespace {
@@ -325,6 +327,23 @@ TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
   ASSERT_EQ(attn_flash(shipped, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
   attn_close(shipped);
   EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "what is compiled is written there";
+}
+
+/// A program that uses the library.
+class LibraryTest : public test::ProgramTest {
+ protected:
+  LibraryTest() : ProgramTest("attn_example") {}
+};
+
+TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
+  const test::MutatedSources sources("common/attention/kernels/tuned.cpu.cpp", "namespace {",
+                                     "namespace {\nint forgotten() { return 1; }");
+  const test::Outcome outcome = run({});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out.find("warning"), std::string::npos) << outcome.out;
+  EXPECT_NE(text_of(path("cache/log.txt")).find("unused function 'forgotten'"), std::string::npos)
+      << text_of(path("cache/log.txt"));
 }
 
 // ---- a backend that gets attention
