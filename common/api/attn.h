@@ -72,9 +72,11 @@ typedef enum { ATTN_BHSD = 0, ATTN_BSHD = 1 } attn_layout;
 typedef struct attn_engine attn_engine; /* kernels of one device, and what is ready of them */
 
 typedef struct {
-  size_t struct_bytes;      /* sizeof(attn_open_options) */
-  const char* cache_folder; /* of compiled kernels; NULL: $ATTENTION_PROTO_CACHE, or ~/.cache/attention-proto */
-  const char* archive;      /* a file of compiled kernels (attn_save_archive); NULL: none */
+  size_t struct_bytes; /* sizeof(attn_open_options) */
+  /* Of compiled kernels; NULL: $ATTENTION_PROTO_CACHE, or ~/.cache/attention-proto. The library writes nothing to the
+   * terminal: warnings of compilers go to the file log.txt in the folder of the process's first engine. */
+  const char* cache_folder;
+  const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
 } attn_open_options;
 
 /* ATTN_ABI_VERSION of the library. */
@@ -154,6 +156,13 @@ ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTens
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
+
+/* What attn_decode and attn_prefill ask of the values of lengths and table, which options has beside the layout of the
+ * cache k: every length fits the cache, and every page that holds a token is one of k's. On the cpu they ask it
+ * themselves, with each call. On a GPU the values stand where the host cannot look, and this waits for the stream,
+ * which must not be captured. The first value that is wrong is ATTN_BAD_INPUT, and the message names it. */
+ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
+                                      const attn_cache_options* options);
 
 /* Linear attention: S_t = decay_t S_{t-1} + f(k_t) v_t^T, o_t = scale f(q_t)^T S_t. */
 typedef struct {

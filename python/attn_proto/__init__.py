@@ -29,6 +29,7 @@ if importlib.util.find_spec("torch"):
     paged_prefill = torch.ops.attn.paged_prefill
     decode_fused = torch.ops.attn.decode_fused
     prefill_fused = torch.ops.attn.prefill_fused
+    check_cache = torch.ops.attn.check_cache
     linear = torch.ops.attn.linear
     rope = torch.ops.attn.rope
 

@@ -1,18 +1,23 @@
 // PyTorch's operators attn::*, on attn.h: tensors are described, outputs allocated, and the current stream handed over.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/dlpack.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <dlfcn.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "common/api/attn.h"
 
@@ -88,19 +93,9 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
-void check_inference(const char* name, const Tensor& tensor) {
-  TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
-              " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
-}
-
-void check_inference(const char* name, const OptionalTensor& tensor) {
-  if (tensor) check_inference(name, *tensor);
-}
-
 /// Points to the tensor's own sizes and strides, and lives no longer.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
-    check_inference(name, tensor);
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
                 "; cpu and cuda are allowed");
     data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
@@ -208,15 +203,8 @@ std::tuple<Tensor, Tensor> flash_with_lse(FLASH_ARGUMENTS) {
   return {o, lse};
 }
 
-// Meta implementations look for gradients too: what is traced sees them here, and runs without later.
 Tensor flash_meta(FLASH_ARGUMENTS) {
   check_rank("attn::flash", query);
-  check_inference("query", query);
-  check_inference("key", key);
-  check_inference("value", value);
-  check_inference("alibi_slopes", alibi_slopes);
-  check_inference("sinks", sinks);
-  check_inference("bias", bias);
   return at::empty_like(query);
 }
 
@@ -282,25 +270,32 @@ Tensor fused(FUSED_ARGUMENTS) {
   options.cosines = cosine;
   options.sines = sine;
   options.interleaved = interleaved;
-  return over_cache(op, function, query, key_cache, value_cache, lengths, table, options, scale, bshd, cache_bshd);
+  Tensor o = over_cache(op, function, query, key_cache, value_cache, lengths, table, options, scale, bshd, cache_bshd);
+  // So that a backward pass that has kept the old values says so.
+  for (const Tensor* const cache : {&key_cache, &value_cache}) {
+    if (!cache->is_inference()) cache->unsafeGetTensorImpl()->bump_version();
+  }
+  return o;
 }
 
-Tensor paged_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache) {
-  check_inference("query", query);
-  check_inference("key_cache", key_cache);
-  check_inference("value_cache", value_cache);
+void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalTensor& table, bool cache_bshd) {
+  const Described k("key_cache", key_cache), length("lengths", lengths);
+  const Optional pages("table", table);
+  attn_cache_options options = ATTN_CACHE_OPTIONS;
+  options.cache_layout = layout_of(cache_bshd);
+  options.lengths = &length;
+  options.table = pages;
+  const c10::Device device = key_cache.device();
+  const attn_status status = attn_check_cache(engine_of(device), stream_of(device), &k, &options);
+  if (status != ATTN_OK) fail(status, "attn::check_cache");
+}
+
+Tensor paged_decode_meta(PAGED_ARGUMENTS) { return at::empty_like(query); }
+Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                          c10::optional<double>, bool, bool) {
   return at::empty_like(query);
 }
-Tensor paged_decode_meta(PAGED_ARGUMENTS) { return paged_meta(query, key_cache, value_cache); }
-Tensor paged_prefill_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor&,
-                          const OptionalTensor&, c10::optional<double>, bool, bool) {
-  return paged_meta(query, key_cache, value_cache);
-}
-Tensor fused_meta(FUSED_ARGUMENTS) {
-  check_inference("new_key", new_key);
-  check_inference("new_value", new_value);
-  return paged_meta(query, key_cache, value_cache);
-}
+Tensor fused_meta(FUSED_ARGUMENTS) { return at::empty_like(query); }
 
 #define LINEAR_ARGUMENTS                                                                           \
   const Tensor &query, const Tensor &key, const Tensor &value, const OptionalTensor &gate,         \
@@ -310,11 +305,6 @@ Tensor fused_meta(FUSED_ARGUMENTS) {
 std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
   check_rank("attn::linear", query);
   TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", std::to_string(value.dim()), " dimensions; 4 are wanted");
-  check_inference("query", query);
-  check_inference("key", key);
-  check_inference("value", value);
-  check_inference("gate", gate);
-  check_inference("initial_state", initial_state);
 #if TORCH_VERSION_MAJOR >= 2
   Tensor state =
       at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
@@ -351,11 +341,7 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim, \
       bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
 
-std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) {
-  check_inference("query", query);
-  check_inference("key", key);
-  return {at::empty_like(query), at::empty_like(key)};
-}
+std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) { return {at::empty_like(query), at::empty_like(key)}; }
 
 std::tuple<Tensor, Tensor> rope(ROPE_ARGUMENTS) {
   check_rank("attn::rope", query);
@@ -401,12 +387,58 @@ void implement(torch::Library& m) {
   m.impl("paged_prefill", paged_prefill);
   m.impl("decode_fused", fused<attn_decode>);
   m.impl("prefill_fused", fused<attn_prefill>);
+  m.impl("check_cache", check_cache);
   m.impl("linear", linear);
   m.impl("rope", rope);
   m.impl("empty", empty);
   m.impl("save_archive", save_archive);
   m.impl("prepared", prepared);
 }
+
+// ---- derivatives
+
+enum Derivative { none = 0, backward, forward };
+
+Derivative derivative_of(const Tensor& tensor) {
+  if (!tensor.defined()) return none;
+  if (tensor.requires_grad() && at::GradMode::is_enabled()) return backward;
+  return tensor._fw_grad(0).defined() && c10::AutogradState::get_tls_state().get_fw_grad_mode() ? forward : none;
+}
+Derivative derivative_of(const OptionalTensor& tensor) { return tensor ? derivative_of(*tensor) : none; }
+template <typename Option>
+Derivative derivative_of(const Option&) {
+  return none;
+}
+
+/// What the Autograd keys run: an operator that refuses tensors with derivatives of either direction, and hands all
+/// else on. Only here do tensors show what traces and torch.func ask of them.
+template <typename Signature, const char* NAME>
+struct Inference;
+template <typename Result, typename... Arguments, const char* NAME>
+struct Inference<Result(Arguments...), NAME> {
+  static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
+    if ((derivative_of(arguments) || ...)) refuse(op.schema(), {derivative_of(arguments)...});
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return op.redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static void refuse(const c10::FunctionSchema& schema, std::initializer_list<Derivative> derivatives) {
+    const Derivative* const first =
+        std::find_if(derivatives.begin(), derivatives.end(), [](Derivative d) { return d; });
+    const std::string& name = schema.arguments()[static_cast<size_t>(first - derivatives.begin())].name();
+    TORCH_CHECK(*first != backward, name,
+                " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+    TORCH_CHECK(*first != forward, name, " has a forward derivative; attn's operators are for inference");
+  }
+};
+
+constexpr char flash_name[] = "attn::flash", flash_with_lse_name[] = "attn::flash_with_lse",
+               paged_decode_name[] = "attn::paged_decode", paged_prefill_name[] = "attn::paged_prefill",
+               decode_fused_name[] = "attn::decode_fused", prefill_fused_name[] = "attn::prefill_fused",
+               linear_name[] = "attn::linear", rope_name[] = "attn::rope";
 
 }  // namespace
 
@@ -438,6 +470,7 @@ TORCH_LIBRARY(attn, m) {
       "bool bshd=False, bool cache_bshd=False) -> Tensor";
   define("decode_fused" + appending);
   define("prefill_fused" + appending);
+  define("check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, bool cache_bshd=False) -> ()");
   define(
       "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
       "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
@@ -452,15 +485,20 @@ TORCH_LIBRARY(attn, m) {
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
 }
 
-// Without this PyTorch would box all arguments, to make outputs whose gradient is an error.
 TORCH_LIBRARY_IMPL(attn, Autograd, m) {
-  for (const char* const op : {"flash", "flash_with_lse", "paged_decode", "paged_prefill", "decode_fused",
-                               "prefill_fused", "linear", "rope", "empty"}) {
-    m.impl(op, torch::CppFunction::makeFallthrough());
-  }
+  m.impl("flash", TORCH_FN((Inference<decltype(flash), flash_name>::call)));
+  m.impl("flash_with_lse", TORCH_FN((Inference<decltype(flash_with_lse), flash_with_lse_name>::call)));
+  m.impl("paged_decode", TORCH_FN((Inference<decltype(paged_decode), paged_decode_name>::call)));
+  m.impl("paged_prefill", TORCH_FN((Inference<decltype(paged_prefill), paged_prefill_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Inference<decltype(fused_meta), decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Inference<decltype(fused_meta), prefill_fused_name>::call)));
+  m.impl("linear", TORCH_FN((Inference<decltype(linear), linear_name>::call)));
+  m.impl("rope", TORCH_FN((Inference<decltype(rope), rope_name>::call)));
+  m.impl("empty", torch::CppFunction::makeFallthrough());
 }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
+// Not of check_cache, which a trace would leave out as a call without results: traced code breaks there, and runs it.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
   m.impl("flash", flash_meta);
   m.impl("flash_with_lse", flash_with_lse_meta);

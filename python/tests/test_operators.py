@@ -167,7 +167,12 @@ class Flash(Case):
                 self.assertEqual(attn_proto.flash(x, torch.empty(shape[0], 2, 5, 64, device=device),
                                                   torch.empty(shape[0], 2, 5, 64, device=device)).shape, shape)
             q, none = drawn(1, 2, 3, 64, device=device), torch.empty(1, 2, 0, 64, device=device)
-            self.assertEqual(attn_proto.flash(q, none, none).abs().max().item(), 0)
+            sinks = torch.tensor([1.0, 2.0], device=device)
+            o, lse = attn_proto.flash_with_lse(q, none, none)
+            self.assertEqual(o.abs().max().item(), 0)
+            self.assertEqual(lse.tolist(), [[[-math.inf] * 3] * 2])
+            lse = attn_proto.flash_with_lse(q, none, none, sinks=sinks)[1]
+            self.near(lse, sinks.double()[None, :, None].expand(1, 2, 3))
 
     def test_wrong_arguments(self):
         for device in self.on_each():
@@ -188,6 +193,45 @@ class Flash(Case):
             if device == "cuda":
                 self.refuses("device", lambda: attn_proto.flash(q, k.cpu(), v))
                 self.refuses("multiples of 16", lambda: attn_proto.flash(*(torch.randn(1, 1, 40, 65, device=device)[..., 1:],) * 3))
+
+    def test_limits_beyond_the_sequence_are_none(self):
+        for device in self.on_each():
+            q, k, v = qkv(device, rows=40, keys=50)
+            before = ops.prepared(q)
+            whole, causal = attn_proto.flash(q, k, v), attn_proto.flash(q, k, v, causal=True)
+            for most in (49, 2 ** 31 - 1, 2 ** 31 + 5, 2 ** 32 + 3, sys.maxsize):
+                for options, want in (({"window_left": most}, whole), ({"window_right": most}, whole),
+                                      ({"window_left": most, "window_right": most, "global_tokens": 3}, whole),
+                                      ({"window_left": 2, "window_right": 2, "global_tokens": max(most, 50)}, whole),
+                                      ({"causal": True, "window_left": most}, causal),
+                                      ({"causal": True, "window_right": most}, causal),
+                                      ({"causal": True, "prefix": max(most, 50)}, whole)):
+                    self.assertTrue(torch.equal(attn_proto.flash(q, k, v, **options), want), (device, options))
+            self.assertLessEqual(ops.prepared(q), before + 2)
+
+    def test_options_that_cannot_be(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            for options in ({"window_left": -2}, {"window_right": -sys.maxsize}, {"prefix": -1, "causal": True},
+                            {"prefix": 3}, {"global_tokens": -1}, {"soft_cap": 1001}, {"soft_cap": -1},
+                            {"scale": math.nan}, {"scale": math.inf}, {"scale": 1e39}, {"scale": 1e-46}):
+                self.refuses(next(iter(options)), lambda: attn_proto.flash(q, k, v, **options))
+            for width in (4, 12):
+                self.refuses("width", lambda: attn_proto.flash(*(x[..., :width].contiguous() for x in (q, k, v))))
+            for options in ({"theta": math.nan}, {"theta": 0.0}, {"scaling": "linear", "factor": 0.0},
+                            {"scaling": "yarn", "factor": math.inf}, {"rotary_dim": 7}, {"rotary_dim": 66}):
+                self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
+            self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
+            self.refuses("with normalised there is none", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
+
+    @unittest.skipUnless("cpu" in DEVICES, "a build with the cpu device")
+    def test_tables_that_lead_nowhere(self):
+        q, k, v = qkv("cpu")
+        for lengths in ([41, 40], [40, -1]):
+            self.refuses("lengths", lambda: attn_proto.flash(q, k, v, lengths=torch.tensor(lengths, dtype=torch.int32)))
+        documents = torch.tensor([[0, 13]] * 13 + [[13, 41]] * 27, dtype=torch.int32)
+        self.refuses("documents", lambda: attn_proto.flash(q, k, v, documents=documents))
+        self.refuses("offsets", lambda: ops.rope(q, k, torch.tensor([0, 2 ** 31 - 39], dtype=torch.int32)))
 
     def test_huge_strides(self):
         for device in self.on_each():
@@ -248,6 +292,44 @@ class Caches(Case):
             self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
             self.refuses("k_scales", lambda: ops.paged_decode(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
+            new = drawn(2, 2, 1, 64, device=device)
+            angles = torch.zeros(127, 32, device=device)
+            self.refuses("127 positions", lambda: ops.decode_fused(q, new, new, k, v, lengths, table, angles, angles))
+            self.refuses("k overlaps v", lambda: ops.decode_fused(q, new, new, k, k, lengths, table))
+            self.refuses("overlap one another", lambda: ops.decode_fused(q, new, new, k[:1].expand_as(k), v, lengths, table))
+
+    def test_lengths_and_pages_out_of_range(self):
+        for device in self.on_each():
+            k, v, table, lengths = self.cache(device)
+            attn_proto.check_cache(k, lengths, table)
+            q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            kept = k.clone(), v.clone()
+            for what, place, value in (("length", (0,), 129), ("length", (1,), -1), ("length", (1,), 2 ** 31 - 1),
+                                       ("page", (0, 0), -1), ("page", (0, 6), 20), ("page", (1, 2), 10 ** 9)):
+                bad_lengths, bad_table = lengths.clone(), table.clone()
+                (bad_lengths if what == "length" else bad_table)[place] = value
+                self.refuses(f"{what} {value}", lambda: attn_proto.check_cache(k, bad_lengths, bad_table))
+                if device == "cpu":  # on a GPU a call does not look
+                    for call in (lambda: ops.paged_decode(q, k, v, bad_lengths, bad_table),
+                                 lambda: ops.paged_prefill(q, k, v, bad_lengths, bad_table),
+                                 lambda: ops.decode_fused(q, new, new, k, v, bad_lengths, bad_table),
+                                 lambda: ops.prefill_fused(q, new, new, k, v, bad_lengths, bad_table)):
+                        self.refuses(f"{what} {value}", call)
+            self.assertTrue(torch.equal(k, kept[0]) and torch.equal(v, kept[1]))
+            table[1, 5:] = -1  # pages that no token reaches may be anything
+            attn_proto.check_cache(k, lengths, table)
+            ops.paged_decode(q, k, v, lengths, table)
+            whole = torch.tensor([20, 1], dtype=torch.int32, device=device)
+            self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
+
+    def test_keys_and_values_that_lie_in_one_tensor(self):
+        for device in self.on_each():
+            k, v, table, lengths = self.cache(device)
+            q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            both = torch.stack([k, v], 1)
+            want = ops.decode_fused(q, new, new, k, v, lengths, table)
+            self.near(ops.decode_fused(q, new, new, both[:, 0], both[:, 1], lengths, table), want.double())
+            self.assertTrue(torch.equal(both[:, 0], k) and torch.equal(both[:, 1], v))
 
 
 class LinearAndRope(Case):
@@ -269,6 +351,15 @@ class LinearAndRope(Case):
             weight = (decay[..., :, None] - decay[..., None, :]).tril().exp().tril()
             self.near(gated, (q.double() @ k.double().mT * weight) @ v.double() / math.sqrt(32), factor=4)
 
+    def test_linear_of_no_tokens_leaves_the_state(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            none, state = torch.empty(2, 2, 0, 64, device=device, dtype=dtype), drawn(2, 2, 64, 64, device=device)
+            for causal in (True, False):
+                o, last = ops.linear(none, none, none, None, state, causal=causal)
+                self.assertEqual(o.shape, none.shape)
+                self.assertTrue(torch.equal(last, state))
+                self.assertEqual(ops.linear(none, none, none, causal=causal)[1].abs().max().item(), 0)
+
     def test_rope(self):
         for device in self.on_each():
             q, k = drawn(2, 4, 9, 64, device=device), drawn(2, 2, 9, 64, device=device)
@@ -278,6 +369,74 @@ class LinearAndRope(Case):
                 a, b = x.double().chunk(2, -1)
                 cos, sin = angles.double().cos(), angles.double().sin()
                 self.near(got, torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+class Derivatives(Case):
+    """The operators have none, of either direction; what they write is known to those that have."""
+
+    def calls(self, device):
+        """Of each operator: a function of its tensors, and these."""
+        q, k, v = qkv(device)
+        cache_k, cache_v, table, lengths = Caches().cache(device)
+        one, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+        slopes, state = torch.ones(4, device=device), drawn(2, 4, 64, 64, device=device)
+        return {"flash": (lambda q, k, v, s: ops.flash(q, k, v, alibi_slopes=s), (q, k, v, slopes)),
+                "flash_with_lse": (lambda q, k, v: ops.flash_with_lse(q, k, v)[1], (q, k, v)),
+                "paged_decode": (lambda q, k, v: ops.paged_decode(q, k, v, lengths, table), (one, cache_k, cache_v)),
+                "paged_prefill": (lambda q, k, v: ops.paged_prefill(q, k, v, lengths, table), (one, cache_k, cache_v)),
+                "decode_fused": (lambda *all: ops.decode_fused(*all, lengths, table), (one, new, new, cache_k, cache_v)),
+                "prefill_fused": (lambda *all: ops.prefill_fused(*all, lengths, table), (one, new, new, cache_k, cache_v)),
+                "linear": (lambda q, s: ops.linear(q, q, q, None, s)[0], (q, state)),
+                "rope": (lambda q, k: ops.rope(q, k)[1], (q, k))}
+
+    def test_both_directions_are_refused(self):
+        for device in self.on_each():
+            for name, (call, tensors) in self.calls(device).items():
+                for i, tensor in enumerate(tensors):
+                    self.now = device, name, i
+                    of_one = lambda x: call(*tensors[:i], x, *tensors[i + 1:])
+                    self.refuses("forward derivative", lambda: torch.func.jvp(of_one, (tensor,), (tensor,)))
+                    with torch.no_grad():
+                        self.refuses("forward derivative", lambda: torch.func.jvp(of_one, (tensor,), (tensor,)))
+                    with torch.autograd.forward_ad.dual_level():
+                        dual = torch.autograd.forward_ad.make_dual(tensor, tensor)
+                        self.refuses("forward derivative", lambda: of_one(dual))
+                    self.refuses("requires a gradient", lambda: torch.func.grad(lambda x: of_one(x).sum())(tensor))
+                    self.refuses("requires a gradient", lambda: of_one(tensor.clone().requires_grad_()))
+                    with torch.no_grad():
+                        of_one(tensor.clone().requires_grad_())
+                    with torch.inference_mode():
+                        of_one(tensor)
+                # What has nothing to do with the derivative is served.
+                torch.func.jvp(lambda x: x + call(*tensors).sum(), (tensors[0],), (tensors[0],))
+
+    def test_written_caches_have_another_version(self):
+        for device in self.on_each():
+            for op in (ops.decode_fused, ops.prefill_fused):
+                k, v, table, lengths = Caches().cache(device)
+                one, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+                for cache in (k, v):
+                    product = (cache * torch.ones_like(cache).requires_grad_()).sum()
+                    with torch.no_grad():
+                        op(one, new, new, k, v, lengths, table)
+                    self.refuses("modified by an inplace operation", product.backward)
+                    torch._dynamo.reset()
+                    product = (cache * torch.ones_like(cache).requires_grad_()).sum()
+                    with torch.no_grad():
+                        torch.compile(lambda *all: op(*all) + 1, fullgraph=True, backend="aot_eager")(
+                            one, new, new, k, v, lengths, table)
+                    self.refuses("modified by an inplace operation", product.backward)
+
+    def test_vmap(self):
+        for device in self.on_each():
+            q, k, v = (torch.stack([x, 2 * x, -x], 2) for x in qkv(device))
+            got = torch.func.vmap(lambda *each: attn_proto.flash(*each, causal=True), in_dims=2)(q, k, v)
+            for i in range(3):
+                self.near(got[i], attn_proto.flash(q[:, :, i], k[:, :, i], v[:, :, i], causal=True).double())
+            k, v, table, lengths = Caches().cache(device)
+            one, new = drawn(3, 2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            self.refuses("[Bb]atching rule", lambda: torch.func.vmap(
+                lambda q: ops.decode_fused(q, new, new, k, v, lengths, table))(one))
 
 
 class Framework(Case):
