@@ -233,7 +233,6 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
                        cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
-    mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ";"});
     mutations.push_back(
         {"pages of another lane", wgmma, "__shfl_sync(~0u, place.batch, box)", "__shfl_sync(~0u, place.batch, 0)"});
   }

@@ -497,9 +497,10 @@ std::vector<KernelMutation> kernel_mutations() {
     return {
         {"sinks", "naive_sink", "naive", "naive.cuda.cu", "!SINK_IS_NONE && thread == 0",
          "!SINK_IS_NONE && thread < 0"},
-        {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "!SINK_IS_NONE && quarter == 0",
-         "!SINK_IS_NONE && quarter <= 1"},
-        {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "!SINK_IS_NONE && thread % 4 == 0", "!SINK_IS_NONE"},
+        {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "sink > -infinity() && quarter == 0",
+         "sink > -infinity() && quarter <= 1"},
+        {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "sink > -infinity() && thread % 4 == 0",
+         "sink > -infinity()"},
         {"alibi", "keys_numbered_from_one", "wgmma_bf16", "wgmma.cuda.cu", "column < 3 ? key", "column < 3 ? key + 1"},
         {"alibi", "block_of_another_row", "wgmma_bf16", "wgmma.cuda.cu", "- own - r * 8", "- own"},
         {"rope", "queries_not_turned", "wgmma_bf16", "wgmma.cuda.cu", "rotate_queries(tile);", ";"},

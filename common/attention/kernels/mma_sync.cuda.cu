@@ -210,7 +210,8 @@ struct Warp {
         copy_16(to + row * ROW_BYTES + u * 16, from + u * 16,
                 there && is_place(p, at) && u + unit < HEAD_DIM * ELEMENT_BYTES / 16);
       }
-      if (there && !is_place(p, at)) store_ones(to + row * ROW_BYTES);  // scores of NaN
+      constexpr int UNITS = DIM * ELEMENT_BYTES / 16;
+      if (there && (UNITS >= 8 || unit < UNITS) && !is_place(p, at)) store_ones(to + row * ROW_BYTES);  // scores of NaN
     }
   }
 
@@ -268,7 +269,7 @@ struct Warp {
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[tile][i / 4][i % 4] = 0;
     }
-#pragma unroll 8
+#pragma unroll(PAGES_ARE_DEFAULT || IN_TYPE == F32 ? 8 : 4)  // beside pages 8 would spill
     for (int step = 0; step < STEPS; ++step) {
       unsigned words[TILES][4];
       UNROLL for (int tile = 0; tile < TILES; ++tile) {

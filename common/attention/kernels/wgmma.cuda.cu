@@ -700,8 +700,17 @@ struct Consumer {
   }
 
   DEVICE void write_kept_rows() const {
-    if (OUT_PANELS > 0 && thread == 0) wait_stores();  // they wrote to these rows
     sync_consumer();
+    const int* const of_warps = barriers().first_kept + 4 * index;
+    const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // all bits are ones
+    if (OUT_PANELS > 0 && thread == 0) {  // the memory is this threadgroup's as long as it runs
+      if (none)
+        wait_stores_read();
+      else
+        wait_stores();
+    }
+    if (none) return;
+    sync_consumer();  // the copies have written to these rows
 #pragma unroll 1
     for (int number = first_kept(); number != none_kept; number = p.next_kept[number]) {
       const int of_head = number / p.sixteens, query = (number % p.sixteens - p.sixteens_before) * 16;
