@@ -196,22 +196,25 @@ struct Warp {
                        p.q_len - first_query);
   }
 
-  // A block of keys, each from where its page lies.
-  DEVICE void copy_pages(long long place, const void* tensor, const TensorStrides& strides, int first_key) {
+  // A block of K and V, each key from where its page lies. On a page that there is not its scores become NaN.
+  DEVICE void copy_pages(int buffer, int first_key) {
+    constexpr int UNITS = DIM * ELEMENT_BYTES / 16, THERE = HEAD_DIM * ELEMENT_BYTES / 16;  // as in copy_rows
     const int unit = threadIdx.x % 8;
-    const unsigned to = shared_address(memory + place) + unit * 16;
 #pragma unroll 1  // for fewer registers
     for (int row = threadIdx.x / 8; row < BLOCK_C; row += THREADS / 8) {
       const int key = first_key + row;
       const KeyPlace at = place_of_key(max(0, min(key, keys_there() - 1)), kv_head, sequence());
-      const char* const from = static_cast<const char*>(tensor) + index_of(strides, at) * ELEMENT_BYTES + unit * 16;
-      const bool there = key < keys_there();
-      for (int u = 0; u + unit < DIM * ELEMENT_BYTES / 16; u += 8) {
-        copy_16(to + row * ROW_BYTES + u * 16, from + u * 16,
-                there && is_place(p, at) && u + unit < HEAD_DIM * ELEMENT_BYTES / 16);
+      const bool there = key < keys_there(), lost = there && !is_place(p, at);
+      const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
+      const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
+      for (int u = 0; u + unit < UNITS; u += 8) {
+        copy_16(to + u * 16, from + u * 16, there && !lost && u + unit < THERE);
       }
-      constexpr int UNITS = DIM * ELEMENT_BYTES / 16;
-      if (there && (UNITS >= 8 || unit < UNITS) && !is_place(p, at)) store_ones(to + row * ROW_BYTES);  // scores of NaN
+      from = static_cast<const char*>(p.v) + index_of(p.v_strides, at) * ELEMENT_BYTES + unit * 16;
+      for (int u = 0; u + unit < UNITS; u += 8) {
+        copy_16(to + (layout.v - layout.k) + u * 16, from + u * 16, there && !lost && u + unit < THERE);
+      }
+      if (lost && (UNITS >= 8 || unit < UNITS)) store_ones(to);
     }
   }
 
@@ -226,8 +229,7 @@ struct Warp {
       k_rows -= BLOCK_C * ELEMENT_BYTES * p.k_strides.row;
       v_rows -= BLOCK_C * ELEMENT_BYTES * p.v_strides.row;
     } else {
-      copy_pages(layout.k + buffer, p.k, p.k_strides, number * BLOCK_C);
-      copy_pages(layout.v + buffer, p.v, p.v_strides, number * BLOCK_C);
+      copy_pages(buffer, number * BLOCK_C);
     }
     commit_copies();
   }
@@ -269,7 +271,7 @@ struct Warp {
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[tile][i / 4][i % 4] = 0;
     }
-#pragma unroll(PAGES_ARE_DEFAULT || IN_TYPE == F32 ? 8 : 4)  // beside pages 8 would spill
+#pragma unroll 8
     for (int step = 0; step < STEPS; ++step) {
       unsigned words[TILES][4];
       UNROLL for (int tile = 0; tile < TILES; ++tile) {
