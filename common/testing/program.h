@@ -99,8 +99,8 @@ class ProgramTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// The same of an experiment, which runs on the cpu; skipped in a build without that device.
-class ExperimentTest : public ProgramTest {
+/// The same of a program that the test runs on the cpu; skipped in a build without that device.
+class CpuProgramTest : public ProgramTest {
  protected:
   using ProgramTest::ProgramTest;
   void SetUp() override {

@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-class CliTest : public test::ExperimentTest {
+class CliTest : public test::CpuProgramTest {
  protected:
-  CliTest() : ExperimentTest("proto1_flash") {}
+  CliTest() : CpuProgramTest("proto1_flash") {}
 
   // Some twenty quick cases, in groups of several tiles.
   static std::vector<std::string> small_sweep(const std::string& device = "cpu:threads=2") {

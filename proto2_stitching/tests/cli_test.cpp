@@ -16,9 +16,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-class StitchCliTest : public test::ExperimentTest {
+class StitchCliTest : public test::CpuProgramTest {
  protected:
-  StitchCliTest() : ExperimentTest("proto2_stitching") {}
+  StitchCliTest() : CpuProgramTest("proto2_stitching") {}
 
   static constexpr const char* small = "--device cpu:threads=2 --axis q_len=64 --axis head_dim=32 --axis q_heads=2 ";
 };

@@ -14,9 +14,9 @@ namespace {
 
 using test::Outcome;
 
-class PagedCliTest : public test::ExperimentTest {
+class PagedCliTest : public test::CpuProgramTest {
  protected:
-  PagedCliTest() : ExperimentTest("proto3_paged") {}
+  PagedCliTest() : CpuProgramTest("proto3_paged") {}
 };
 
 constexpr const char* small_shape =

@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-class ConstantsCliTest : public test::ExperimentTest {
+class ConstantsCliTest : public test::CpuProgramTest {
  protected:
-  ConstantsCliTest() : ExperimentTest("proto4_constants") {}
+  ConstantsCliTest() : CpuProgramTest("proto4_constants") {}
 };
 
 TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {

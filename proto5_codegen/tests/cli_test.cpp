@@ -13,9 +13,9 @@ namespace {
 
 using test::Outcome;
 
-class CodegenCliTest : public test::ExperimentTest {
+class CodegenCliTest : public test::CpuProgramTest {
  protected:
-  CodegenCliTest() : ExperimentTest("proto5_codegen") {}
+  CodegenCliTest() : CpuProgramTest("proto5_codegen") {}
 };
 
 constexpr const char* small_shape = "--device cpu:threads=2 --budget 10 --axis heads=2 --axis q_len=70 ";

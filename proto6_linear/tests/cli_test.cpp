@@ -12,9 +12,9 @@ namespace {
 
 using test::Outcome;
 
-class LinearCliTest : public test::ExperimentTest {
+class LinearCliTest : public test::CpuProgramTest {
  protected:
-  LinearCliTest() : ExperimentTest("proto6_linear") {}
+  LinearCliTest() : CpuProgramTest("proto6_linear") {}
 };
 
 constexpr const char* small_shape =

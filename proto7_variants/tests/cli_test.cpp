@@ -18,9 +18,9 @@ namespace {
 
 using test::Outcome;
 
-class VariantsCliTest : public test::ExperimentTest {
+class VariantsCliTest : public test::CpuProgramTest {
  protected:
-  VariantsCliTest() : ExperimentTest("proto7_variants") {}
+  VariantsCliTest() : CpuProgramTest("proto7_variants") {}
 };
 
 TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {

@@ -13,9 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-class ExtensionCliTest : public test::ExperimentTest {
+class ExtensionCliTest : public test::CpuProgramTest {
  protected:
-  ExtensionCliTest() : ExperimentTest("proto8_extension") {}
+  ExtensionCliTest() : CpuProgramTest("proto8_extension") {}
 };
 
 TEST_F(ExtensionCliTest, EveryPathLeavesRecordsThatTheSchemaAccepts) {
