@@ -419,6 +419,7 @@ bool check(const LinearCall& call, bool cuda) {
   check_scale(call.scale);
   require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: with normalised there is none",
           call.scale);
+  require(!call.normalised || !call.initial_state, "initial_state: not with normalised, whose sum of keys begins anew");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;
   const int64_t gates = call.gate == GATE_HEAD ? q.heads : rows * (call.gate == GATE_CHANNEL ? q.width : 1);
   Places written, read;

@@ -80,11 +80,11 @@ struct LinearCall {
   TensorView q, k, v, o;
   bool causal = true, normalised = false;
   std::string_view feature = "identity";  // or "elu1", "relu"
-  double scale = 0;                       // 0: 1 / sqrt(head_dim), or 1 where normalised
+  double scale = 0;                       // 0: 1 / sqrt(head_dim); where normalised there is none
   Gate gate = GATE_NONE;
   const float* gates =
       nullptr;  // logarithms of decays, dense: [heads], [batch, heads, tokens], or by channel [..., head_dim]
-  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros
+  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros, as normalised wants
   float* final_state = nullptr;          // the same; null: unwanted
 };
 

@@ -223,6 +223,8 @@ class Flash(Case):
                 self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
             self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
             self.refuses("with normalised there is none", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
+            state = torch.zeros(2, 4, 64, 64, device=device)
+            self.refuses("not with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
 
     @unittest.skipUnless("cpu" in DEVICES, "a build with the cpu device")
     def test_tables_that_lead_nowhere(self):

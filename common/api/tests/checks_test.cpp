@@ -148,6 +148,7 @@ TEST(ChecksTest, ScalesAreNumbersOfTheKernels) {
   normalised.normalised = true;
   PASSES(normalised, c.scale = 1);
   REFUSED("scale 3: with normalised there is none", normalised, c.scale = 3);
+  REFUSED("initial_state: not with normalised", normalised, c.initial_state = memory + 10000);
 }
 
 TEST(ChecksTest, NumbersOfRopeAtTheirEnds) {
@@ -334,7 +335,7 @@ bool visible(const FlashCall& call, int64_t q, int64_t k) {
   const int64_t own = q + call.k.tokens - call.q.tokens;
   const bool in_window =
       (call.window_left < 0 || own - k <= call.window_left) && (call.window_right < 0 || k - own <= call.window_right);
-  const bool global = k < call.global_tokens || own < call.global_tokens;
+  const bool global = call.global_tokens > 0 && (k < call.global_tokens || own < call.global_tokens);
   return (!call.causal || k <= own || k < call.prefix) && (in_window || global);
 }
 
