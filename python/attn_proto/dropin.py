@@ -19,6 +19,7 @@ _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_b
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these: their elements are what lies at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # without elements; attn::flash says which shape comes out of it
+_most_sequences = 65535  # as many heads; attn::flash takes no more
 _few_queries = 16  # up to which a call runs the decoding kernel, which takes no mask
 _decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
 
@@ -60,6 +61,8 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         return "numbers of heads that differ"
     if query.numel() == 0 or key.shape[-2] == 0:
         return "no elements"
+    if any(_known(size > _most_sequences) for size in query.shape[:-2]):
+        return f"more than {_most_sequences} sequences or heads"
     if causal and not _known(query.shape[-2] <= key.shape[-2]):
         return "causal, more queries than keys"
     for tensor in (query, key, value):
@@ -107,7 +110,7 @@ def _why_not_now(tensors, scale):
             return f"layout {tensor.layout}"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "a gradient is wanted"
-    if scale is not None and not 0 < abs(scale) < 2.0 ** 128:  # what float32 holds
+    if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # as attn::flash takes it
         return f"a scale of {scale}"
     if torch.compiler.is_compiling():
         return None
