@@ -12,6 +12,7 @@ import argparse
 import collections
 import contextlib
 import math
+import os
 import random
 import select
 import subprocess
@@ -516,9 +517,14 @@ def judge(seed, number, device, tell):
 def work(options):
     """Cases from options.first on. Of each two lines: the call, before it is made, and what was wrong with it."""
     number, end = options.first, time.monotonic() + options.seconds
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def tell(words):
+        print(words.replace("\n", " "), file=answers, flush=True)
+
     while time.monotonic() < end:
-        name, found = judge(options.seed, number, options.device, lambda words: print(words, flush=True))
-        print(name, found.replace("\n", " "), flush=True)
+        tell(" ".join(judge(options.seed, number, options.device, tell)))
         number += 1
 
 
