@@ -19,6 +19,7 @@ _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_b
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these: their elements are what lies at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # without elements; attn::flash says which shape comes out of it
+_most_sequences = 65535  # as many heads; attn::flash takes no more
 _few_queries = 16  # up to which a call runs the decoding kernel, which takes no mask
 _decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
 
@@ -60,6 +61,8 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         return "numbers of heads that differ"
     if query.numel() == 0 or key.shape[-2] == 0:
         return "no elements"
+    if any(_known(size > _most_sequences) for size in query.shape[:-2]):
+        return f"more than {_most_sequences} sequences or heads"
     if causal and not _known(query.shape[-2] <= key.shape[-2]):
         return "causal, more queries than keys"
     for tensor in (query, key, value):
@@ -98,7 +101,7 @@ def _bias_of(mask):
     return torch.nn.functional.pad(bias.float(), (0, rest)).contiguous()
 
 
-def _why_not_now(tensors, scale):
+def _why_not_now(*tensors):
     """The same of what may differ from call to call on tensors that are alike, or keeps them from being compared."""
     for tensor in tensors:
         if tensor.is_nested:
@@ -107,8 +110,6 @@ def _why_not_now(tensors, scale):
             return f"layout {tensor.layout}"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "a gradient is wanted"
-    if scale is not None and not 0 < abs(scale) < 2.0 ** 128:  # what float32 holds
-        return f"a scale of {scale}"
     if torch.compiler.is_compiling():
         return None
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
@@ -121,8 +122,10 @@ def _why_not_now(tensors, scale):
     return None
 
 
-def _decide(query, key, value, mask, dropout, causal, gqa):
+def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     """_why_not(), once for tensors that are alike."""
+    if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # as attn::flash takes it
+        return f"a scale of {scale}"
     if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):
         return "a mask over few queries"
     if mask is not None or torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
@@ -190,18 +193,18 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
             if not torch.compiler.is_compiling() and _asked.about and all(map(operator.is_, call, _asked.about)):
                 raise _NotKnown(why)
             return _hand_back(why, *call[:6], scale=scale, enable_gqa=enable_gqa)
-    why = _why_not_now(tensors, scale)
+    why = _why_not_now(*tensors)
     if why is None:
         query, key, value, *mask = _under_autocast(tensors)
         attn_mask = mask[0] if mask else None
-        why = _decide(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        why = _decide(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if why is not None:
         return _hand_back(why, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     flat = query.dim() == 3
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch's first query stands at the first key, ours the last at the last
+    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch's first query stands at the first key, our last at the last
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)

@@ -139,7 +139,8 @@ class DropIn(unittest.TestCase):
         self.compare(False, *(q.mT.contiguous().mT,) * 3)
         self.compare(False, q, q[:1], q[:1])
         self.compare(False, q[:, :, :0], q, q)
-        for scale in (0.0, math.nan, math.inf, 1e39):
+        self.compare(False, *(drawn(1, 1, 2, 8, device=DEVICES[0]).expand(70000, 1, 2, 8),) * 3)
+        for scale in (0.0, math.nan, math.inf, 1e39, 1e-39):
             self.compare(False, q, q, q, scale=scale)
         with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build that lacks the tensors' device
             self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
@@ -441,7 +442,7 @@ class Traced(unittest.TestCase):
         tokens = torch.export.Dim("tokens", min=2, max=500)
         for strict in (False, True):
             for which, (model, inputs) in enumerate(self.inputs()):
-                sizes = ({2: tokens}, {2: tokens if inputs[1].shape[2] > 1 else None, 3: tokens} if len(inputs) > 1 else None)
+                sizes = ({2: tokens}, {2: tokens if inputs[1].shape[2] > 1 else torch.export.Dim.STATIC, 3: tokens} if len(inputs) > 1 else None)
                 for dynamic in (None, sizes[:len(inputs)]):
                     with self.subTest(strict=strict, which=which, dynamic=dynamic is not None):
                         exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=strict)
