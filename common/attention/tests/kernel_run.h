@@ -260,7 +260,7 @@ struct KeysHook {
   }
 };
 
-int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
+inline int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
 
 // Documents of 1, 2, 3 .. keys, one after the other: where that of each key begins and ends.
 inline std::vector<int> documents(const AttentionShape& shape) {
