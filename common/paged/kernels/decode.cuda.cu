@@ -454,7 +454,7 @@ struct Worker {
       const unsigned last = p.cache.pages - 1;
       UNROLL for (int& page : pages) {
         largest = max(largest, static_cast<unsigned>(page));
-        page = min(static_cast<unsigned>(page), last);
+        page = min(max(page, 0), static_cast<int>(last));
       }
       if (largest > last) some_lost = true;
     }
