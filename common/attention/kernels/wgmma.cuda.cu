@@ -691,7 +691,11 @@ struct Consumer {
 
   // By one thread, or several.
   DEVICE void keep_for_later(const WgmmaTile& tile) {
+#ifdef SCORE_AHEAD  // the same, with a register fewer
     const int query = tile.first_query + (static_cast<int>(threadIdx.x) - WARPGROUP) / WARP * 16;
+#else
+    const int query = tile.first_query + index * 64 + thread / WARP * 16;
+#endif
     const int number = (tile.batch * p.attention.q_heads + tile.head) * p.sixteens + query / 16 + p.sixteens_before;
     const int before = first_kept();
     if (before == number) return;
