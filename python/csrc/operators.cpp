@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "common/api/attn.h"
@@ -412,16 +413,21 @@ Derivative derivative_of(const Option&) {
 
 /// What the Autograd keys run: an operator that refuses tensors with derivatives of either direction, and hands all
 /// else on. Only here do tensors show what traces and torch.func ask of them.
-template <typename Signature, const char* NAME>
+template <auto* KERNEL, const char* NAME, typename Signature = std::remove_pointer_t<decltype(KERNEL)>>
 struct Inference;
-template <typename Result, typename... Arguments, const char* NAME>
-struct Inference<Result(Arguments...), NAME> {
+template <auto* KERNEL, const char* NAME, typename Result, typename... Arguments>
+struct Inference<KERNEL, NAME, Result(Arguments...)> {
   static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
     static const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
     if ((derivative_of(arguments) || ...)) refuse(op.schema(), {derivative_of(arguments)...});
+    const c10::DispatchKeySet rest = keys & c10::after_ADInplaceOrView_keyset;
+    const c10::DispatchKey next = rest.highestPriorityTypeId();
+    if (next == c10::DispatchKey::CPU || next == c10::DispatchKey::CUDA) {  // without the dispatcher's time
+      return KERNEL(std::forward<Arguments>(arguments)...);
+    }
     const at::AutoDispatchBelowADInplaceOrView below;
-    return op.redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Arguments>(arguments)...);
+    return op.redispatch(rest, std::forward<Arguments>(arguments)...);
   }
 
  private:
@@ -486,14 +492,14 @@ TORCH_LIBRARY(attn, m) {
 }
 
 TORCH_LIBRARY_IMPL(attn, Autograd, m) {
-  m.impl("flash", TORCH_FN((Inference<decltype(flash), flash_name>::call)));
-  m.impl("flash_with_lse", TORCH_FN((Inference<decltype(flash_with_lse), flash_with_lse_name>::call)));
-  m.impl("paged_decode", TORCH_FN((Inference<decltype(paged_decode), paged_decode_name>::call)));
-  m.impl("paged_prefill", TORCH_FN((Inference<decltype(paged_prefill), paged_prefill_name>::call)));
-  m.impl("decode_fused", TORCH_FN((Inference<decltype(fused_meta), decode_fused_name>::call)));
-  m.impl("prefill_fused", TORCH_FN((Inference<decltype(fused_meta), prefill_fused_name>::call)));
-  m.impl("linear", TORCH_FN((Inference<decltype(linear), linear_name>::call)));
-  m.impl("rope", TORCH_FN((Inference<decltype(rope), rope_name>::call)));
+  m.impl("flash", TORCH_FN((Inference<flash, flash_name>::call)));
+  m.impl("flash_with_lse", TORCH_FN((Inference<flash_with_lse, flash_with_lse_name>::call)));
+  m.impl("paged_decode", TORCH_FN((Inference<paged_decode, paged_decode_name>::call)));
+  m.impl("paged_prefill", TORCH_FN((Inference<paged_prefill, paged_prefill_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Inference<fused<attn_decode>, decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Inference<fused<attn_prefill>, prefill_fused_name>::call)));
+  m.impl("linear", TORCH_FN((Inference<linear, linear_name>::call)));
+  m.impl("rope", TORCH_FN((Inference<rope, rope_name>::call)));
   m.impl("empty", torch::CppFunction::makeFallthrough());
 }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }

@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/attention/reference.h"
@@ -186,8 +190,13 @@ TEST_F(DeviceEngineTest, LinearReadsAndWritesAStateInPlace) {
       in_place.o = drawn(2, 2, tokens, 16, 3);
       in_place.initial_state = in_place.final_state = on_device(state);
       engine_->linear(in_place);
-      EXPECT_EQ(values(in_place.o), values(call.o)) << tokens;
-      EXPECT_EQ(values(in_place.final_state, count), values(call.final_state, count)) << tokens;
+      // Segments add up in an order of their own each time.
+      const auto near = [&](const std::vector<float>& got, const std::vector<float>& want) {
+        expect_near(got, {want.begin(), want.end()}, 1e-2);
+      };
+      SCOPED_TRACE(tokens);
+      near(values(in_place.o), values(call.o));
+      near(values(in_place.final_state, count), values(call.final_state, count));
     }
   }
 }
