@@ -89,7 +89,8 @@ def _with_bias(position_bias, mask):
 
 def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, softcap=None,
              s_aux=None, **kwargs):
-    if names := [name for name, given in kwargs.items() if name not in _harmless and given is not None and given is not False]:
+    names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
+    if names:
         raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may')
     paged = getattr(key, "paged_layer", None)
     if position_bias is not None:
@@ -161,8 +162,8 @@ class PagedLayer(CacheLayerMixin):
 
     def update(self, key_states, value_states, *args, **kwargs):
         if self.attended != self.tokens:
-            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call failed, "
-                             "or the model changes keys; after reset() the cache is empty")
+            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call "
+                             "failed, or the model changes keys; after reset() the cache is empty")
         self._check(key_states)
         if self.tokens + key_states.shape[2] > self.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
@@ -225,7 +226,8 @@ class PagedCache(Cache):
         for name, number in (("batch", batch), ("max_tokens", max_tokens), ("page_size", page_size)):
             if not isinstance(number, int) or number < 1:
                 raise ValueError(f"attn_proto: {name}={number} of a PagedCache is not allowed; whole numbers from 1 on are")
-        if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}:
+        layer_types = set(getattr(config, "layer_types", None) or ())
+        if others := layer_types - {"full_attention", "sliding_attention", "chunked_attention"}:
             raise ValueError(f"attn_proto: a PagedCache does not serve layers of {', '.join(sorted(others))}")
         pages = -(-max_tokens // page_size)
         table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)

@@ -12,8 +12,8 @@ finds an input that they take. Exit status 1 where a model is wrong: outputs dif
 
 import argparse
 import collections
-import copy
 import concurrent.futures
+import copy
 import inspect
 import json
 import os
@@ -28,47 +28,56 @@ import warnings
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/extension.md"
 sys.path.insert(0, str(PAGE.parents[1] / "python"))
 BEGIN, END = "<!-- models:begin -->\n", "<!-- models:end -->\n"
-AT_ONCE, SECONDS = 2, 240  # processes; how long one may be silent
+AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # processes
+SECONDS = 240  # how long one of them may be silent
 TOKENS, VOCABULARY = 20, 128
+TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
 TOLERANCE = 1e-3  # of the largest output
 
-# What the rules of small() do not make fit together.
-# Whose eager attention adds boolean masks to the scores: they are compared with what transformers takes where nothing is asked.
+# Their eager attention adds boolean masks to the scores: compared with what transformers takes where nothing is asked.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
 OWN_WEIGHTS = ("vits",)  # drawn ones let it speak for minutes
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
 IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
+ALL_HEADS = {"num_key_value_heads": 4}
+# What the rules of small() do not make fit together.
 SPECIAL = {
-    **{kind: IN_SECTIONS for kind in ("glm4v_text", "glm_image_text", "glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text",
-                                      "qwen2_5_vl_text", "qwen2_vl_text")},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
-    "blt": {"encoder_hash_byte_group_vocab": 64},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROTATION, "sliding_attention": ROTATION}},
-    "axk1": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}, "d_model": 64, "n_heads": 4},
     "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
     "dory": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
     "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 4},
-    "esmc": {"num_key_value_heads": 4},
+    "esmc": ALL_HEADS,
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
-    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                     "layer_types": ["sliding_attention", "full_attention"] * 2},
     "glm4v_moe_text": {"rope_parameters": {**ROTATION, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
+    "glm4v_text": IN_SECTIONS,
+    "glm_image_text": IN_SECTIONS,
+    "glm_ocr_text": IN_SECTIONS,
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "mistral4": {"head_dim": 32},
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
-    **{kind: {"hidden_size": 96} for kind in ("sam2_hiera_det_model", "sam2_vision_model")},
+    "nemotron3_5_transcribe_asr_audio": ALL_HEADS,
+    "nemotron3_5_transcribe_audio": ALL_HEADS,
+    "nemotron3_diarization_audio": ALL_HEADS,
+    "paddleocr_vl_text": IN_SECTIONS,
+    "parakeet_encoder": ALL_HEADS,
+    "qwen2_5_omni_text": IN_SECTIONS,
+    "qwen2_5_vl_text": IN_SECTIONS,
+    "qwen2_vl_text": IN_SECTIONS,
+    "rt_detr": {"encoder_hidden_dim": 256, "d_model": 256},
+    "rt_detr_v2": {"encoder_hidden_dim": 256, "d_model": 256},
+    "sam2_hiera_det_model": {"hidden_size": 96},
     "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
-    **{kind: {"encoder_hidden_dim": 256, "d_model": 256} for kind in ("d_fine", "rt_detr", "rt_detr_v2")},
     "xmod": {"default_language": "en_XX"},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "hybrid_layer_ids": [1], "attention_hidden_size": 128,
                "attention_head_dim": 32, "mamba_headdim": 16, "n_mamba_heads": 8, "num_key_value_heads": 4},
-    **{kind: {"num_key_value_heads": 4} for kind in ("granite_speech5_encoder", "nemotron_asr_streaming_encoder", "parakeet_encoder",
-                                                     "nemotron3_5_transcribe_asr_audio", "nemotron3_5_transcribe_audio",
-                                                     "nemotron3_diarization_audio")},
 }
 
 
@@ -101,18 +110,20 @@ def rule(name, value):
         return min(value, 2 if re.search("kv|key", name) else 4)
     if re.search(r"lora_rank|_rank$", name):
         return min(value, 32)
-    if re.search(r"patch|image|window|kernel|chunk|block|batch|stride|scale|bins|rate|feature_size|seq|vocab|max|sample", name):
-        return value
-    if re.search(r"size|dim|width|d_model|n_embd|d_ff|units|ffn|channels|d_inner", name):
+    kept = r"patch|image|window|kernel|chunk|block|batch|stride|scale|bins|rate|feature_size|seq|vocab|max|sample"
+    if not re.search(kept, name) and re.search(r"size|dim|width|d_model|n_embd|d_ff|units|ffn|channels|d_inner", name):
         return min(value, 64)
     return value
 
 
-def small(config, special=None):
+def small(config):
     """A configuration of the same class with small sizes."""
     from transformers import PreTrainedConfig
 
-    special = dict(SPECIAL.get(config.model_type, {}) if special is None else special)
+    def number(*names):
+        return next((name for name in names if isinstance(before.get(name), int)), None)
+
+    special = SPECIAL.get(config.model_type, {})
     before = {name: value for name, value in vars(config).items()
               if not name.startswith("_") and name not in ("transformers_version", "dtype", "architectures")}
     default = vars(type(config)())
@@ -121,32 +132,32 @@ def small(config, special=None):
     for name, value in before.items():
         if isinstance(value, PreTrainedConfig):
             change[name] = small(value)
-        elif name == "decoder_start_token_id" or name.endswith(("token_id", "token_index")) and isinstance(value, (int, list)):
-            known = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}.get(name)
-            change[name] = next(ids) if known is None else known
+        elif name in TOKEN_IDS or isinstance(value, (int, list)) and name.endswith(("token_id", "token_index")):
+            change[name] = TOKEN_IDS[name] if name in TOKEN_IDS else next(ids)
         elif type(value) is int:
             new = value if staged and "embed_dim" in name else rule(name, value)
             if new != default.get(name):
                 change[name] = new
         elif isinstance(value, (bool, float, str, list, tuple)) and value != default.get(name):
             change[name] = value
-    if staged and getattr(config, "out_indices", None) is not None:
-        change["out_indices"] = list(config.out_indices)
     if staged:
         change["depths"] = [1] * len(before["depths"])
-    heads = next((name for name in ("num_attention_heads", "n_head", "num_heads") if isinstance(before.get(name), int)), None)
+        if getattr(config, "out_indices", None) is not None:
+            change["out_indices"] = list(config.out_indices)
+    heads = number("num_attention_heads", "n_head", "num_heads")
+    layers = number("num_hidden_layers", "n_layer", "num_layers")
     if "kv_lora_rank" in before and "num_key_value_heads" in before:  # every head has keys of its own
         change["num_key_value_heads"] = change.get(heads, before.get(heads))
-    change.update({name: number for name, number in (("head_dim", 16), ("num_key_value_heads", 2))
-                   if name in before and before[name] is None})
+    for name, unset in (("head_dim", 16), ("num_key_value_heads", 2)):
+        if name in before and before[name] is None:
+            change[name] = unset
     if "qk_head_dim" in before:
         change["qk_head_dim"] = change.get("qk_nope_head_dim", 0) + change.get("qk_rope_head_dim", 0)
     for name, value in before.items():  # sections of a rotation, of heads of 128
         if isinstance(value, dict) and "mrope_section" in value:
             change[name] = {**value, "mrope_section": [part // 4 for part in value["mrope_section"]]}
             change.update({"head_dim": 32} if "head_dim" in before else {heads: 2, "num_key_value_heads": 2})
-    layers = next((name for name in ("num_hidden_layers", "n_layer", "num_layers") if isinstance(before.get(name), int)), None)
-    if layers:
+    if layers and not staged:
         kinds = next((name for name in ("layer_types", "layers_block_type", "block_types") if before.get(name)), None)
         some = list(dict.fromkeys(before[kinds])) if kinds else []
         count = change[layers] = special.get(layers, max(2, len(some)))
@@ -204,8 +215,8 @@ def inputs(model):
     def noise(*shape):
         return torch.randn(shape, generator=generator)
 
-    def first(*names, of=(config,), default=None):
-        for each in (*of, *(getattr(config, name) for name in config.sub_configs if getattr(config, name, None) is not None)):
+    def first(*names, default):
+        for each in (config, *(getattr(config, name, None) for name in config.sub_configs)):
             for name in names:
                 if isinstance(value := getattr(each, name, None), (int, list, tuple)):
                     return value
@@ -213,7 +224,7 @@ def inputs(model):
 
     known = min(99, first("vocab_size", default=99))
     ids = torch.randint(3, known, (2, TOKENS), generator=generator)
-    ids[:, -1] = 2  # the end, where some models look for their answer; where padding stands on the left, that is no padding
+    ids[:, -1] = 2  # the end, where some models look for their answer
     size = first("image_size", "pretrain_image_size", default=64)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     channels = first("num_channels", "in_channels", "in_chans", default=3)
@@ -231,17 +242,18 @@ def inputs(model):
     if "input_ids" in names:
         every += [text, {"input_ids": ids}]
         if "bbox" in names:
-            every += [{**text, "bbox": box} for box in (torch.zeros(2, TOKENS, 4, dtype=torch.long), torch.rand(2, TOKENS, 4))]
+            every += [{**text, "bbox": box} for box in (torch.zeros(2, TOKENS, 4).long(), torch.rand(2, TOKENS, 4))]
     if "pixel_values" in names:
         frames_of = first("num_frames", "frames_per_clip", default=4)
         film = {"pixel_values": noise(2, frames_of, channels, height, width)}
-        pair = {"pixel_values": noise(2, 1, channels, height, width), "image_attention_mask": torch.ones(2, TOKENS, 1, dtype=torch.long)}
+        pair = {"pixel_values": noise(2, 1, channels, height, width),
+                "image_attention_mask": torch.ones(2, TOKENS, 1).long()}
         if "input_ids" in names:
             every += [{**text, **pictures}, {**few, **pictures}, {**text, **film}, {**text, **pair}]
         every += [pictures, {**pictures, **decoder}, film]
     if "spatial_shapes" in names:
         depth = channels * first("patch_size", default=16) ** 2
-        patches = {"pixel_values": noise(2, 16, depth), "pixel_attention_mask": torch.ones(2, 16, dtype=torch.long),
+        patches = {"pixel_values": noise(2, 16, depth), "pixel_attention_mask": torch.ones(2, 16).long(),
                    "spatial_shapes": torch.full((2, 2), 4)}
         every += [patches, {**text, **patches}]
     if "grid_thw" in names or "image_grid_thw" in names:  # patches of two pictures in a row
@@ -253,7 +265,8 @@ def inputs(model):
             depth *= channels * patch**2
             every += [{main: noise(48, depth), "grid_thw" if "grid_thw" in names else "image_grid_thw": grid}]
     if "pixel_values_videos" in names:
-        film = {"pixel_values_videos": noise(2, first("frames_per_clip", "num_frames", default=4), channels, height, width)}
+        frames_of = first("frames_per_clip", "num_frames", default=4)
+        film = {"pixel_values_videos": noise(2, frames_of, channels, height, width)}
         every += [film, {**text, **film}]
     if "input_features" in names:
         extra = {"decoder_input_ids": text["decoder_input_ids"]} if config.is_encoder_decoder else {}
@@ -262,15 +275,16 @@ def inputs(model):
                   {"input_features": noise(2, 64, 2 * bins), **extra}, {"input_features": noise(2, 64, wide), **extra},
                   {"input_features": noise(2, 64, 80), **extra}]
         if "input_features_mask" in names:
-            every += [{"input_features": noise(2, bins, frames), "input_features_mask": torch.ones(2, frames, dtype=torch.long)}]
+            every += [{"input_features": noise(2, bins, frames), "input_features_mask": torch.ones(2, frames).long()}]
     if "input_values" in names:
         extra = {"decoder_input_ids": text["decoder_input_ids"]} if config.is_encoder_decoder else {}
-        every += [{"input_values": noise(2, 4000), **extra}, {"input_values": noise(2, 1, 4800)}, {"input_values": noise(2, 4800)},
-                  {"input_values": noise(2, first("max_length", default=64), bins)}]
+        every += [{"input_values": noise(2, 4000), **extra}, {"input_values": noise(2, 1, 4800)},
+                  {"input_values": noise(2, 4800)}, {"input_values": noise(2, first("max_length", default=64), bins)}]
     if "past_values" in names:
         length = first("context_length", default=64)
-        every += [{"past_values": noise(2, length, first("num_input_channels", default=1))}, {"past_values": noise(2, length)},
-                  {"past_values": noise(2, length), "past_values_padding": torch.zeros(2, length), "freq": torch.zeros(2, 1).long()}]
+        every += [{"past_values": noise(2, length, first("num_input_channels", default=1))},
+                  {"past_values": noise(2, length)}, {"past_values": noise(2, length), "past_values_padding": torch.zeros(2, length),
+                   "freq": torch.zeros(2, 1).long()}]
     if "inputs_embeds" in names:
         every += [{"inputs_embeds": noise(2, TOKENS, first("hidden_size", "d_model", default=64))}]
     if "hidden_states" in names:
@@ -344,7 +358,7 @@ def scenarios(model, given):
     if not model.can_generate():
         return
 
-    def in_two_parts(m):
+    def in_parts(m):
         cache = DynamicCache(config=m.config.get_text_config(decoder=True))
         parts, ids = [], given["input_ids"]
         for part in (slice(0, 9), slice(9, 17), slice(17, TOKENS)):
@@ -352,13 +366,13 @@ def scenarios(model, given):
         return {f"{name} of part {index}": value for index, part in enumerate(parts) for name, value in part.items()}
 
     if not decodes and "cache" in names:
-        yield "prompt in parts", in_two_parts
+        yield "prompt in parts", in_parts
 
     def generate(m, given, cache):
         torch.manual_seed(0)
         m.generation_config.eos_token_id = None
-        out = m.generate(**given, max_new_tokens=4, min_new_tokens=4, do_sample=False, num_beams=1, output_logits=True, use_cache=True,
-                         return_dict_in_generate=True, cache_implementation=cache, pad_token_id=0,
+        out = m.generate(**given, max_new_tokens=4, min_new_tokens=4, do_sample=False, num_beams=1, use_cache=True,
+                         output_logits=True, return_dict_in_generate=True, cache_implementation=cache, pad_token_id=0,
                          **({"decoder_start_token_id": 1} if decodes else {}))
         return {f"token {index}": logits for index, logits in enumerate(out.logits)}
 
@@ -405,7 +419,8 @@ def walk(cls, kind):
     from attn_proto import transformers as support
     from transformers import AttentionInterface
 
-    result = {"kind": kind, "class": cls.__name__, "wrong": {}, "calls": 0, "reasons": {}, "refused": {}, "skipped": {}, "same": 0}
+    result = {"kind": kind, "class": cls.__name__, "calls": 0, "reasons": {}, "same": 0,
+              "wrong": {}, "refused": {}, "skipped": {}}
 
     def made(implementation):
         torch.manual_seed(0)
@@ -424,7 +439,8 @@ def walk(cls, kind):
     except Exception as error:
         return {**result, "untried": line(error)}
     given = None
-    for drawn in (False,) if kind in OWN_WEIGHTS else (True, False):  # where drawn weights give no finite output, the model's own
+    # Its own weights where it gives no finite output with drawn ones.
+    for drawn in (False,) if kind in OWN_WEIGHTS else (True, False):
         if drawn:
             draw(plain)
         else:
@@ -458,7 +474,7 @@ def walk(cls, kind):
         ours = made(support.NAME)
         ours.load_state_dict(plain.state_dict())
     except Exception as error:
-        return {**result, "refused": {"construction": line(error)}}
+        return {**result, "refused" if isinstance(error, KeyError) else "wrong": {"construction": line(error)}}
     for name, run in scenarios(plain, given):
         print(json.dumps({"begin": kind, "ours": False}), flush=True)
         try:
@@ -494,10 +510,16 @@ def child(kinds):
     for kind in kinds:
         print(json.dumps({"begin": kind, "ours": False}), flush=True)
         try:
-            for cls in classes(kind):
-                print(json.dumps(walk(cls, kind)), flush=True)
-        except Exception as error:  # another package that it needs, or the walk itself
+            found = classes(kind)
+        except Exception as error:  # its default configuration is refused, or needs another package
             print(json.dumps({"kind": kind, "class": "", "untried": line(error)}), flush=True)
+            continue
+        for cls in found:
+            try:
+                result = walk(cls, kind)
+            except Exception as error:
+                result = {"kind": kind, "class": cls.__name__, "wrong": {"the walk": line(error)}}
+            print(json.dumps(result), flush=True)
 
 
 def run_some(kinds, tell):
@@ -555,11 +577,12 @@ def tables(results, version):
         own = [found for found in results if found["kind"] == kind]
         for found in own:
             for why in {"its class takes no implementation by name" if "KeyError" in why else
-                        re.sub(r"attn_proto: |" + re.escape(kind) + " |; attn_implementation.*", "", why)
+                        re.sub(r"attn_proto: (\S+ (?=runs))?|; attn_implementation.*", "", why)
                         for why in found.get("refused", {}).values()}:
                 refused[why].append(kind)
         tried = [found for found in own if "untried" not in found and not found.get("refused")]
-        calls, back = (sum(each) for each in zip((0, 0), *((found["calls"], sum(found["reasons"].values())) for found in tried)))
+        calls = sum(found["calls"] for found in tried)
+        back = sum(sum(found["reasons"].values()) for found in tried)
         if calls:
             reasons = {general(why) for found in tried for why in found["reasons"]}
             groups[tuple(sorted(reasons))].append(kind)
@@ -573,16 +596,17 @@ def tables(results, version):
                     "the script knows no sizes or input that it takes"].append(kind)
     whole = groups.pop((), [])
     never = groups.pop(None, [])
-    lines = [f"Of {len({found['kind'] for found in results})} types of models in transformers {version}, "
-             f"{len(shares) + len(set(never))} ran and agree with eager attention. All calls of these reach the kernels: {listed(whole)}.",
-             "", "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
-    for reasons, kinds in sorted(groups.items(), key=lambda each: -len(each[1])):
-        lines.append(f"| {'; '.join(reasons)} | {', '.join(f'{kind} {shares[kind]} %' for kind in kinds)} |")
+    kinds = len({found["kind"] for found in results})
+    lines = [f"Of {kinds} types of models in transformers {version}, {len(shares)} ran with attention and agree with eager "
+             f"attention. All calls of these reach the kernels: {listed(whole)}.", "",
+             "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
+    for reasons, own in sorted(groups.items(), key=lambda each: -len(each[1])):
+        lines.append(f"| {'; '.join(reasons)} | {', '.join(f'{kind} {shares[kind]} %' for kind in own)} |")
     lines += ["", "| refused, with one line | types of models |", "|---|---|"]
-    lines += [f"| {why} | {listed(kinds)} |" for why, kinds in sorted(refused.items(), key=lambda each: -len(each[1]))]
-    lines += ["", f"These ran and called no implementation, since they have no attention or only their own: {listed(never)}.", "",
-              "| not tried, since | types of models |", "|---|---|"]
-    lines += [f"| {why} | {listed(kinds)} |" for why, kinds in sorted(untried.items())]
+    lines += [f"| {why} | {listed(own)} |" for why, own in sorted(refused.items(), key=lambda each: -len(each[1]))]
+    lines += ["", "These ran and called no implementation, since they have no attention or only their own: "
+              f"{listed(never)}.", "", "| not tried, since | types of models |", "|---|---|"]
+    lines += [f"| {why} | {listed(own)} |" for why, own in sorted(untried.items())]
     return "".join(line + "\n" for line in lines)
 
 
@@ -606,7 +630,8 @@ def main():
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
-    names = set(auto.MODEL_MAPPING_NAMES) | set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) | set(auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+    names = {*auto.MODEL_MAPPING_NAMES, *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+             *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
     kinds = options.kinds or sorted(names)
     if unknown := set(kinds) - names:
         parser.error(f"no such type: {', '.join(sorted(unknown))}")
