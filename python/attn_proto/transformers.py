@@ -20,9 +20,11 @@ import attn_proto  # noqa: F401: registers the operators
 from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now, enabled
 
 NAME = "attn_proto"
-# What models hand to every implementation, and their own eager attention leaves out too: it is in the mask, or of no
-# consequence for the values.
-_harmless = {"deterministic", "output_hidden_states", "position_ids", "sliding_window", "use_cache"}
+# What models hand to every implementation, or pass on from their callers, and their own eager attention leaves out too: the
+# mask has it, or no value depends on it.
+_harmless = {"cache_position", "deterministic", "grid_thw", "input_ids", "is_causal", "labels", "logits_to_keep",
+             "mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "output_router_logits", "position_ids",
+             "return_dict", "sliding_window", "token_type_ids", "use_cache"}
 
 
 def _models(base=PreTrainedModel):
@@ -33,33 +35,49 @@ def _models(base=PreTrainedModel):
 
 @torch.compiler.assume_constant_result
 @functools.lru_cache
-def _computes_attention(config_class):
-    """Whether the models of a configuration call no implementation, as transformers says of them. Asked for the first time
-    when such a model runs, so that their classes are loaded."""
+def _eager_only(config_class):
+    """Whether transformers says of a configuration's models that their own attention is all they run with. Asked for the
+    first time when such a model runs, so that its class is loaded."""
     models = [model for model in _models() if model.config_class is config_class]
-    return bool(models) and not any(model._supports_sdpa or model._supports_attention_backend for model in models)
+    return bool(models) and not any(model._supports_sdpa or model._supports_flash_attn and model._supports_attention_backend
+                                    for model in models)
 
 
-def _mask(q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
-          local_size=None, allow_is_causal_skip=True, config=None, **kwargs):
-    """None where the kernel's own rule says all: causal, and the last query stands at the last key."""
-    if _computes_attention(type(config)):
-        raise ValueError(f'attn_proto: {config.model_type} computes attention itself; load it with attn_implementation="eager"')
+class _Causal(torch.Tensor):
+    """The mask of a causal call, [batch, 1, queries, keys], whose last query stands at the last key: sizes alone, until an
+    operation reads it. None says that all is seen, as it does to eager attention."""
+
+    @staticmethod
+    def __new__(cls, shape, device):
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+
+    def whole(self):
+        queries, keys = self.shape[2:]
+        return torch.ones(queries, keys, dtype=torch.bool, device=self.device).tril(keys - queries).expand(self.shape)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.alias.default:  # as of mask[:, :, :, :keys] with all keys
+            return cls(args[0].shape, args[0].device)
+        if function._schema.is_mutable and isinstance(args[0], cls):
+            raise ValueError("attn_proto: the mask of a causal call is not to be written; write a clone")
+        args, kwargs = torch.utils._pytree.tree_map_only(cls, cls.whole, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
+          local_size=None, allow_is_causal_skip=True, device="cpu", config=None, **kwargs):
+    if _eager_only(type(config)):
+        raise ValueError(f'attn_proto: {config.model_type} runs with attn_implementation="eager" alone')
     end = kv_offset + kv_length
     if (allow_is_causal_skip and not (is_tracing(attention_mask) or is_tracing(q_offset))
             and (local_size is None and mask_function is causal_mask_function or local_size is not None and end <= local_size)
             and q_offset + q_length == end
             and (attention_mask is None or attention_mask.shape[-1] >= end and attention_mask[:, kv_offset:end].all())):
-        return None
-    return sdpa_mask(q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+        return _Causal((batch_size, 1, q_length, kv_length), device)
+    return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
                      mask_function=mask_function, attention_mask=attention_mask, local_size=local_size,
-                     allow_is_causal_skip=False, **kwargs)
-
-
-def _causal(query, key):
-    """What a causal call sees, as a mask; PyTorch's causal attention has the first query at the first key."""
-    rows, keys = query.shape[2], key.shape[2]
-    return torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows)
+                     allow_is_causal_skip=False, device=device, **kwargs)
 
 
 def _with_bias(position_bias, mask):
@@ -69,40 +87,42 @@ def _with_bias(position_bias, mask):
     return torch.where(mask, position_bias, -math.inf) if mask.dtype == torch.bool else position_bias + mask
 
 
-def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, position_bias=None,
-             softcap=None, s_aux=None, **kwargs):
-    if names := [name for name, given in kwargs.items() if name not in _harmless and given is not None and given is not False]:
+def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, softcap=None,
+             s_aux=None, **kwargs):
+    names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
+    if names:
         raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may')
     paged = getattr(key, "paged_layer", None)
-    causal = (getattr(module, "is_causal", True) if is_causal is None else is_causal) and attention_mask is None
     if position_bias is not None:
-        attention_mask, causal = _with_bias(position_bias, _causal(query, key) if causal else attention_mask), False
+        attention_mask = _with_bias(position_bias, attention_mask)
+    queries, keys = query.shape[2], key.shape[2] if paged is None else paged.tokens
+    causal = isinstance(attention_mask, _Causal) and attention_mask.shape[2:] == (queries, keys)
+    mask = None if causal else attention_mask
     only_ours = bool(softcap) or s_aux is not None  # what PyTorch would leave out
     if softcap and softcap != int(softcap):
         why = "a soft cap that is no whole number"
     else:
         why = _why_not_now(query, key, value) or (
-            _why_not(query, key, value, attention_mask, dropout, causal, True) if only_ours else
-            _decide(query, key, value, attention_mask, dropout, causal, scaling, True))
+            _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
+            _decide(query, key, value, mask, dropout, causal, scaling, True))
     if paged is not None:
-        if only_ours or not causal:  # which a mask ends
+        if only_ours or mask is not None or not causal and queries > 1:
             why = "masks, soft caps, sinks, or all keys to see"
         if why is not None:
             raise ValueError(f"attn_proto: a PagedCache does not serve {why}")
         o = paged.attend(query, key, value, scaling)
     elif why is None:
         o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(softcap or 0),
-                                 sinks=None if s_aux is None else s_aux.float(),
-                                 bias=None if attention_mask is None else _bias_of(attention_mask))
+                                 sinks=None if s_aux is None else s_aux.float(), bias=None if mask is None else _bias_of(mask))
     elif only_ours:
         raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
     else:
         if not (torch.compiler.is_compiling() or enabled()):  # where the drop-in counts
             _reasons[why] += 1
-        if causal and 1 < query.shape[2] != key.shape[2]:
-            attention_mask = _causal(query, key)
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-                                      is_causal=causal)
+        if causal and queries != keys:  # PyTorch's own rule has the first query at the first key
+            mask = attention_mask.whole()
+        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling,
+                                      is_causal=mask is None and causal)
     return o.transpose(1, 2), None
 
 
@@ -142,8 +162,8 @@ class PagedLayer(CacheLayerMixin):
 
     def update(self, key_states, value_states, *args, **kwargs):
         if self.attended != self.tokens:
-            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call failed, "
-                             "or the model changes keys; after reset() the cache is empty")
+            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call "
+                             "failed, or the model changes keys; after reset() the cache is empty")
         self._check(key_states)
         if self.tokens + key_states.shape[2] > self.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
@@ -206,7 +226,8 @@ class PagedCache(Cache):
         for name, number in (("batch", batch), ("max_tokens", max_tokens), ("page_size", page_size)):
             if not isinstance(number, int) or number < 1:
                 raise ValueError(f"attn_proto: {name}={number} of a PagedCache is not allowed; whole numbers from 1 on are")
-        if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}:
+        layer_types = set(getattr(config, "layer_types", None) or ())
+        if others := layer_types - {"full_attention", "sliding_attention", "chunked_attention"}:
             raise ValueError(f"attn_proto: a PagedCache does not serve layers of {', '.join(sorted(others))}")
         pages = -(-max_tokens // page_size)
         table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)

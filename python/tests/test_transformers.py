@@ -51,9 +51,9 @@ class Case(unittest.TestCase):
 
 
 class Masks(Case):
-    def test_none_says_what_the_kernel_computes(self):
+    def test_a_causal_mask_says_what_the_kernel_computes(self):
         """The last query stands at the last key: that, or a mask that says another thing."""
-        none = 0
+        causal = 0
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 5, 8), (0, 3, 5)):
             padding = torch.ones(2, q_offset + q_length, dtype=torch.bool)
             left, right = padding.clone(), padding.clone()
@@ -68,17 +68,32 @@ class Masks(Case):
                              "kv_offset": kv_offset, "mask_function": function, "attention_mask": mask, "local_size": local}
                     whole = sdpa_mask(**sizes, allow_is_causal_skip=False)
                     got = support._mask(**sizes)
-                    none += got is None
-                    if got is None:
-                        got = torch.ones(q_length, kv_length, dtype=torch.bool).tril(kv_length - q_length).expand_as(whole)
+                    causal += isinstance(got, support._Causal)
                     self.assertTrue(torch.equal(got, whole), sizes)
-                    self.assertIsNotNone(support._mask(**sizes, allow_is_causal_skip=False))
-        self.assertGreater(none, 50)
+                    self.assertNotIsInstance(support._mask(**sizes, allow_is_causal_skip=False), support._Causal)
+        self.assertGreater(causal, 50)
 
-    def test_prompts_chunks_and_steps_need_no_mask(self):
+    def test_a_causal_mask_is_a_mask(self):
+        """Sizes alone where it is handed on whole, the mask itself for whatever a model does with it."""
         for q_length, past in ((20, 0), (7, 13), (1, 19)):
-            self.assertIsNone(support._mask(q_length, past + q_length, past))
-            self.assertIsNone(support._mask(q_length, past + q_length, past, attention_mask=torch.ones(2, past + q_length) > 0))
+            for padding in (None, torch.ones(2, past + q_length) > 0):
+                mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)
+                self.assertIsInstance(mask, support._Causal)
+                self.assertIsInstance(mask[:, :, :, :past + q_length], support._Causal)
+                whole = torch.ones(q_length, past + q_length, dtype=torch.bool).tril(past).expand(2, 1, -1, -1)
+                for change in (lambda x: x.clone(), lambda x: x[:, :, -3:, 1:], lambda x: x[:1], lambda x: torch.cat([x, x], -1), lambda x: x.float(),
+                               lambda x: torch.where(x, 0.0, -1.0), lambda x: torch.zeros(x.shape).add_(x), lambda x: ~x,
+                               lambda x: x.all(), lambda x: x[0, 0, 0]):
+                    got, want = change(mask), change(whole)
+                    self.assertTrue(type(got) is torch.Tensor and torch.equal(got, want))
+                with self.assertRaisesRegex(ValueError, "not to be written"):
+                    mask.masked_fill_(whole, False)
+
+    def test_other_sizes_than_its_own(self):
+        """A model that adds keys after the mask was made gets PyTorch's answer: none of that size."""
+        q, k = torch.zeros(1, 2, 20, 32), torch.zeros(1, 2, 24, 32)
+        with self.assertRaisesRegex(RuntimeError, "must match"):
+            support._forward(types.SimpleNamespace(), q, k, k, support._mask(1, 20, 20))
 
     def logits(self, model, ids, cache, parts, padding=None):
         out, at = [], 0
@@ -133,19 +148,23 @@ class Masks(Case):
             got, want = (model("llama", name)(ids).logits for name in ("attn_proto", "eager"))
         self.assertLess((got - want).abs().max().item(), 0.02)
 
-    def test_decoders_that_are_to_see_all(self):
+    def test_masks_have_the_last_word(self):
+        """A decoder that its configuration lets see all, and one whose layers say they are not causal, though its mask is."""
         ids = tokens(2, 20)
         plain, ours = (model("llama", name, is_causal=False) for name in ("eager", "attn_proto"))
+        self.near(ours(ids).logits, plain(ids).logits)
+        plain, ours = (model("llama", name) for name in ("eager", "attn_proto"))
+        for layer in ours.model.layers:
+            layer.self_attn.is_causal = False
         self.near(ours(ids).logits, plain(ids).logits)
 
 
 class Arguments(Case):
     """What models hand to an implementation: served, or refused."""
 
-    def forward(self, *shapes, module=None, mask=None, **given):
+    def forward(self, *shapes, mask=None, **given):
         q, k, v = (torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) for shape in shapes)
-        module = module or types.SimpleNamespace(is_causal=False)
-        return support._forward(module, q, k, v, mask, **given)[0].transpose(1, 2), q.double(), k.double(), v.double()
+        return support._forward(types.SimpleNamespace(is_causal=True), q, k, v, mask, **given)[0].transpose(1, 2), q.double(), k.double(), v.double()
 
     def test_position_bias(self):
         """Added to the scores with every mask, causal or not, by the kernel and by PyTorch."""
@@ -156,15 +175,14 @@ class Arguments(Case):
             causal = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
             for heads, batch in itertools.product((1, 4), (1, 2)):
                 bias = 3 * torch.randn(batch, heads, rows, keys, generator=draw)
-                for mask, is_causal in ((None, False), (None, True), (seen, True), (seen, False),
-                                        (torch.where(seen, 0.5, -torch.inf), True)):
+                for mask in (None, support._mask(2, rows, keys, keys - rows), seen, torch.where(seen, 0.5, -torch.inf)):
                     got, q, k, v = self.forward((2, 4, rows, width), *((2, 4, keys, width),) * 2, mask=mask,
-                                                is_causal=is_causal, position_bias=bias, scaling=0.2)
+                                                position_bias=bias, scaling=0.2)
                     scores = 0.2 * q @ k.mT + bias
                     if mask is not None and mask.dtype != torch.bool:
                         scores = scores + mask
-                    elif mask is not None or is_causal:
-                        scores = scores.masked_fill(~(causal if mask is None else mask), -torch.inf)
+                    elif mask is not None:
+                        scores = scores.masked_fill(~(causal if isinstance(mask, support._Causal) else mask), -torch.inf)
                     self.near(got, scores.softmax(-1) @ v)
 
     def test_others_are_refused(self):
@@ -226,7 +244,7 @@ class OwnAttention(Case):
             config = transformers.AutoConfig.for_model(kind, **small, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0)
             ours = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="attn_proto").eval()
             for each, ids in itertools.product((ours, torch.compile(ours, backend="eager")), (tokens(2, 20), tokens(2, 1))):
-                with self.assertRaisesRegex(ValueError, f"attn_proto: {kind} computes attention itself"):
+                with self.assertRaisesRegex(ValueError, f'attn_proto: {kind} runs with attn_implementation="eager" alone'):
                     each(ids)
             with self.assertRaisesRegex(ValueError, "does not support"):
                 transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
@@ -268,6 +286,7 @@ class Pages(Case):
 
     def test_what_it_does_not_serve(self):
         ours, gemma = model("llama", "attn_proto"), model("gemma2", "attn_proto")
+        sees_all = model("llama", "attn_proto", is_causal=False)
         cache = self.cache(ours)
         ours(tokens(2, 20), cache=cache)
         padding = torch.tensor([[0] + [1] * 22] * 2)
@@ -282,6 +301,7 @@ class Pages(Case):
                 ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
                 ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
                 ("does not serve masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
+                ("all keys to see", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
                 ("does not serve masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
                 ("the call failed", lambda: ours(tokens(2, 3), cache=cache)),
                 ("layers of linear_attention", lambda: support.PagedCache(transformers.AutoConfig.for_model(
@@ -316,10 +336,11 @@ class Compiled(Case):
         ids = tokens(2, 20)
         padding = torch.ones(2, 20, dtype=torch.long)
         padding[1, :3] = 0
-        for kind, mask in itertools.product(("llama", "gemma2"), (None, padding)):
-            want = model(kind, "eager")(ids, attention_mask=mask).logits
+        for kind, mask in (("llama", None), ("llama", padding), ("gemma2", None), ("gemma2", padding),
+                           ("llama", support._mask(2, 20, 20))):
+            want = model(kind, "eager")(ids, attention_mask=mask if mask is padding else None).logits
             compiled = torch.compile(model(kind, "attn_proto"), backend="eager", fullgraph=True)
-            seen = slice(None) if mask is None else mask.bool()
+            seen = mask.bool() if mask is padding else slice(None)
             self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
 
 
