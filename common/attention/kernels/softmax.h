@@ -72,14 +72,3 @@ INLINE RowEnd end_of_row(float maximum, float sum, float unit, [[maybe_unused]] 
   const float total = sum * share + __builtin_exp2f((sink - largest) * log2_e);
   return {share / total, largest + ln_2 * __builtin_log2f(total)};
 }
-
-/// Where the maximum of a row with a sink begins: the sink in base 2.
-INLINE float first_maximum(const ScoreContext& context) {
-  const float sink = log2_e * sink_logit(context);
-  return sink > masked_score ? sink : masked_score;
-}
-
-template <int DEGREE = 5, typename V>
-INLINE V exp2(V x) {
-  return exp4<DEGREE>(x * 0.5f);
-}
