@@ -320,9 +320,7 @@ struct Tile {
         not_finite += values * 0.0f;
       }
       if (p.lse) p.lse[(static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + row] = end.lse;
-      float all = 0;
-      UNROLL for (int i = 0; i < CHUNK; ++i) all += not_finite[i];
-      if (all != 0 && end.share == end.share) repair_row(p, batch, head, first_query + row);
+      if (any_lane(not_finite != 0) && end.share == end.share) repair_row(p, batch, head, first_query + row);
     }
   }
 };

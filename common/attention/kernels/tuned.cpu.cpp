@@ -398,10 +398,7 @@ struct Tile {
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);
-      const Ints large = product > largest_product | product < -largest_product;
-      bool some = false;
-      for (int lane = 0; lane < VECTOR_WIDTH; ++lane) some |= large[lane] != 0;
-      if (!some) continue;
+      if (!any_lane(product > largest_product | product < -largest_product)) continue;
       for (int key = begin; key < keys; ++key) {
         float* const at = scores + key * PANEL + v * VECTOR_WIDTH;
         store(at, load<Floats>(at) - shift[v]);

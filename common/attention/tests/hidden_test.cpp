@@ -390,7 +390,7 @@ std::vector<HiddenMutation> hidden_mutations(bool of_cuda) {
       {"tuned_pairs", "values_not_repaired", "tuned.cpu.cpp", "if (not_finite[i] != 0 &&", "if (false &&"},
       {"tuned_pairs", "large_shifts", "softmax.h", "largest_product = 2048", "largest_product = 1e38f"},
       {"amx", "large_shifts", "softmax.h", "largest_product = 2048", "largest_product = 1e38f"},
-      {"amx", "values_not_repaired", "amx.cpu.cpp", "if (all != 0 &&", "if (false &&"},
+      {"amx", "values_not_repaired", "amx.cpu.cpp", "if (any_lane(not_finite != 0) &&", "if (false &&"},
       {"tiled_vector", "values_not_repaired", "tiled.cpu.cpp", "if (not_finite != 0 &&", "if (false &&"},
       {"naive", "hidden_values_read", "naive.cpu.cpp", "if (scores[key] == 0) continue;", ""},
       {"naive", "rows_without_keys", "softmax.h", "maximum == hidden_score ? V{} : maximum", "maximum"},

@@ -463,10 +463,8 @@ struct Worker {
         not_finite += values * 0.0f;
       }
       if (p.lse) p.lse[(static_cast<long long>(sequence.batch) * p.q_heads + head) * p.q_len + query] = end.lse;
-      float all = 0;
-      UNROLL for (int i = 0; i < LANES; ++i) all += not_finite[i];
       // Of a copy, so that the compiler may keep this worker in registers.
-      if (all != 0 && end.share == end.share) Worker(*this).repair(row);
+      if (any_lane(not_finite != 0) && end.share == end.share) Worker(*this).repair(row);
     }
   }
 
