@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "common/attention/tests/kernel_run.h"
+#include "common/base/file.h"
+#include "common/source/kernel_source.h"
 #include "common/testing/mutated_sources.h"
 
 namespace attn {
@@ -372,6 +374,26 @@ TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
     EXPECT_EQ(wrong_of(kernel(), of, tensors, hooks, fresh), "") << hooks.name;
   }
+}
+
+// Kernels of bf16 on the cpu take s * factor - m * factor as one multiply-add, which leaves what the second product was
+// rounded by: so of equal scores all weights are off by it. Up to largest_product that is little; of 4e9 it is all.
+TEST(HiddenTest, WhatAMultiplyAddLeavesIsLittleUpToTheLargestProduct) {
+  const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
+  const std::string name = "largest_product = ";
+  const float most = std::stof(text.substr(text.find(name) + name.size()));
+  const auto left_by = [](float maximum, float factor) {
+    return std::abs(std::fma(maximum, factor, -(maximum * factor)));
+  };
+  float largest = 0;
+  for (float factor = 0.0123f; factor < 100; factor *= 1.0437f) {
+    for (float share = 0.5f; share < 1; share += 0.00317f) {
+      largest = std::max(largest, left_by(share * most / factor, factor));
+    }
+  }
+  EXPECT_LE(largest, 0x1p-14f);
+  EXPECT_GT(left_by(4e9f, 0.593f * 1.442695f), 1);
+  EXPECT_GT(left_by(-1e30f, 0.593f * 1.442695f), 1e20f);
 }
 
 // ---- what the checks catch
