@@ -5,7 +5,7 @@
 // A kernel includes it behind the hooks, which may not be there twice.
 #pragma once
 
-#include "common/attention/kernels/exact_row.h"
+#include "common/attention/kernels/exact_row_cpu.h"
 
 /// Writes the outputs of a row whose scores and sink are numbers.
 static NOINLINE void repair_row(const AttentionParams& p, int batch, int head, int query) {

@@ -366,7 +366,7 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
 // Of numbers, rows that begin or end without keys among them, none is left to the slow way (repair.h).
 TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   if (test::on_cuda) GTEST_SKIP() << "a header of the cpu's kernels";
-  const test::MutatedSources sources("common/attention/kernels/exact_row.h", "o[d] = static_cast<float>(",
+  const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "o[d] = static_cast<float>(",
                                      "o[d] = 7 + static_cast<float>(");
   PipelineCache fresh(test::device(), "");
   const Tested of = small();
@@ -417,8 +417,8 @@ std::vector<HiddenMutation> hidden_mutations(bool of_cuda) {
       {"naive", "hidden_values_read", "naive.cpu.cpp", "if (scores[key] == 0) continue;", ""},
       {"naive", "rows_without_keys", "softmax.h", "maximum == hidden_score ? V{} : maximum", "maximum"},
       {"tuned", "repaired_beyond_the_range", "repair.h", "if (keys.begin < 0) keys.begin = 0;", "keys.begin = 0;"},
-      {"tuned", "repaired_from_hidden_keys", "exact_row.h", "if (s == hidden_score) continue;", ""},
-      {"tuned", "repaired_without_rescaling", "exact_row.h", "sums[d] * alpha +", "sums[d] +"}};
+      {"tuned", "repaired_from_hidden_keys", "exact_row_cpu.h", "if (s == hidden_score) continue;", ""},
+      {"tuned", "repaired_without_rescaling", "exact_row_cpu.h", "sums[d] * alpha +", "sums[d] +"}};
 }
 
 class HiddenMutations : public test::OnDevice<testing::TestWithParam<HiddenMutation>> {};

@@ -21,7 +21,7 @@
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
-#include "common/attention/kernels/exact_row.h"
+#include "common/attention/kernels/exact_row_cpu.h"
 #include "common/kernel/bytes_cpu.h"
 
 namespace {
