@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,17 @@ TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
       config.decode.shape.head_dim = head_dim;
       config.page_order = page_size == 0 ? "identity" : "random";
       EXPECT_EQ(difference(config), "") << "page_size " << page_size << ", head_dim " << head_dim;
+    }
+  }
+}
+
+TEST_F(PrefillTest, GarbageReachesTheRowsThatSeeIt) {
+  for (const double garbage : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const bool in_v : {false, true}) {
+      for (const bool last : {false, true}) {
+        EXPECT_EQ(difference_with(prefill_config(), garbage, in_v, last), "") << garbage << in_v << last;
+        EXPECT_EQ(difference_with(appending_prefill("fused"), garbage, true, last), "") << garbage << last;
+      }
     }
   }
 }

@@ -507,9 +507,11 @@ std::vector<KernelMutation> kernel_mutations() {
         {"rope", "queries_of_other_rows", "wgmma_bf16", "wgmma.cuda.cu", "rotate_query(load, query,",
          "rotate_query(load, query / 2,"}};
   }
-  return {{"sinks", "naive_sink", "naive", "naive.cpu.cpp", "SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum)", "0"},
-          {"sinks", "tiled_sink", "tiled_vector", "tiled.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"},
-          {"sinks", "tuned_sink", "tuned", "tuned.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"}};
+  return {{"sinks", "sink_left_out", "naive", "softmax.h", "sum * share + __builtin_exp2f((sink - largest) * log2_e)",
+           "sum * share"},
+          {"sinks", "sink_of_another_unit", "tuned", "softmax.h", "(sink - largest) * log2_e", "(sink - largest)"},
+          {"sinks", "sink_not_in_the_log_sum_exp", "tiled_vector", "softmax.h",
+           "largest + ln_2 * __builtin_log2f(total)", "own + ln_2 * __builtin_log2f(sum)"}};
 }
 
 class MutatedKernels : public OnDevice<testing::TestWithParam<KernelMutation>> {};

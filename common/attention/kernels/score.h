@@ -1,7 +1,7 @@
 // The score hook: what happens to a scaled score before the softmax. This file is the identity; an experiment puts
 // another text in its place (KernelSource::includes["common/attention/kernels/score.h"]) to add ALiBi, a soft cap, a
-// window ... without a second kernel. A hook that returns -INFINITY masks the pair. The keys hook (keys.h) can do more:
-// kernels leave out blocks of keys that no row sees.
+// window ... without a second kernel. A hook that returns -INFINITY hides the pair, and no other number does. The keys
+// hook (keys.h) can do more: kernels leave out blocks of keys that no row sees.
 //
 // A hook defines `score`. It may take q and k as float, exact up to 2^24, which spares `wgmma` conversions. Where it
 // defines SCORE_GRAIN as well, it gets many scores at once, in place, from kernels that give them (`tuned` on the cpu;

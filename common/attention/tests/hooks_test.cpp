@@ -487,7 +487,7 @@ std::vector<HookMutation> mutations(bool of_cuda) {
       {"tiled_vector", "begin_ignored", "window_left", tiled, "KEYS_BEGIN_AT_ZERO || before < 0", "true"},
       {"tiled_scalar", "begin_of_another_row", "window_both", tiled, "begin_of(row) - first_key",
        "begin_of(0) - first_key"},
-      {"tuned", "begin_ignored", "window_left", tuned, "s = hidden[v] <= key + r ? s : Floats{} + masked_score;", ""},
+      {"tuned", "begin_ignored", "window_left", tuned, "s = hidden[v] <= key + r ? s : Floats{} + hidden_score;", ""},
       {"tuned", "begin_one_late", "window_left", tuned, "seen.begin - first_key;", "seen.begin - first_key + 1;"},
       {"tuned", "end_one_late", "window_left", tuned, "min(seen.end - first_key, keys)",
        "min(seen.end - first_key + 1, keys)"},

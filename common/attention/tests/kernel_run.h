@@ -26,6 +26,8 @@ namespace attn::test {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr const char* score_file = "common/attention/kernels/score.h";
 inline constexpr const char* keys_file = "common/attention/kernels/keys.h";
+inline constexpr const char* mask_file = "common/attention/kernels/mask.h";
+inline constexpr const char* sink_file = "common/attention/kernels/sink.h";
 
 // Before the body of a hook: what a kernel must not ask for ends the program, where that can be seen.
 inline std::string only_within(const std::string& index, const std::string& length) {
@@ -86,6 +88,7 @@ inline Launch kernel_of(const std::string& name, const Tested& tested, const Inc
                                  [&](const std::string& feature) { return !here.has(feature); });
   if (lacks) kernel.source.includes.merge(emulated_instructions());
   FunctionConstants& constants = kernel.source.constants;
+  if (includes.contains(mask_file) && name != "naive") constants["MASK_LISTS"] = 0;
   if (!constants.contains("COPY_K") || !tested.copies) return kernel;
   constants["COPY_K"] = 1;
   const TunedLayout layout(tested.config.shape.head_dim, tested.config.block_r, tested.config.block_c,
