@@ -29,8 +29,13 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
 /// One element, a NaN of E4M3 as NaN.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
-  if (TYPE == E4M3 && (static_cast<const unsigned char*>(tensor)[index] & 0x7f) == 0x7f) return __builtin_nanf("");
-  return load_elements<TYPE, 1>(tensor, index)[0];
+  if constexpr (bytes_of_type(TYPE) > 1) {
+    return load_float<TYPE>(tensor, index);
+  } else {
+    const signed char four[4] = {static_cast<const signed char*>(tensor)[index]};
+    if (TYPE == E4M3 && (four[0] & 0x7f) == 0x7f) return __builtin_nanf("");
+    return load_elements<TYPE, 4>(four, 0)[0];  // LLVM 19 does not compile a vector of one f16 for AArch64
+  }
 }
 
 /// Whether one of `count` rows of DIM elements of E4M3, DIM a multiple of N, has a NaN.

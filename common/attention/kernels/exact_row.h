@@ -11,6 +11,16 @@
 /// Up to it, in base 2, a score may be scaled and its row's shift taken off with one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
+/// Whether the results of a row show that it is to be computed anew: its shift, in base 2, is too large for one rounding, or
+/// all its scores may have been so low that the scale, times log2(e), made them -infinity.
+DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
+  if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
+  return fabsf(shift) < most_folded_shift;
+}
+
+/// The weight of a sink at the shift where its row begins. An infinite one, or NaN, makes the row NaN.
+DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
+
 DEVICE float largest_of_warp(float x) {
   UNROLL for (int step = WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
@@ -35,7 +45,7 @@ DEVICE void write_exact_row(const Row& row) {
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);
-  float o[COLUMNS] = {};
+  double o[COLUMNS] = {};  // sums of values that f32 just has are beyond it
 #pragma unroll 1
   for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // NaN stays NaN
     const int key = first + lane;
@@ -53,14 +63,14 @@ DEVICE void write_exact_row(const Row& row) {
       const float its_weight = __shfl_sync(~0u, weight, other);
       UNROLL for (int i = 0; i < COLUMNS; ++i) {
         const int d = lane + i * WARP;
-        if (d < HEAD_DIM) o[i] += its_weight * row.value_of(first + other, d);
+        if (d < HEAD_DIM) o[i] += static_cast<double>(its_weight) * row.value_of(first + other, d);
       }
     }
   }
   const float inverse = sum == 0 ? 0 : reciprocal_approx(sum);
   UNROLL for (int i = 0; i < COLUMNS; ++i) {
     const int d = lane + i * WARP;
-    if (d < HEAD_DIM) row.store(d, o[i] * inverse);
+    if (d < HEAD_DIM) row.store(d, static_cast<float>(o[i] * inverse));
   }
   if (lane == 0) row.store_lse(sum == 0 ? -infinity() : maximum + __logf(sum));
 }

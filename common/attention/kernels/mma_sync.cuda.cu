@@ -459,7 +459,7 @@ struct Warp {
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
         shift[tile][r] = fmaxf(FOLD ? log2_e * sink : sink, lowest_score);
-        sum[tile][r] = !SINK_IS_NONE && sink > -infinity() && quarter == 0 ? 1 : 0;
+        sum[tile][r] = !SINK_IS_NONE && quarter == 0 ? first_weight(sink) : 0;
       }
       UNROLL for (int i = 0; i < DIM / 2; ++i) o[tile][i / 4][i % 4] = 0;
     }
@@ -529,7 +529,7 @@ struct Warp {
     float zeros = 0;  // NaN where a result is not finite
     UNROLL for (int i = 0; i < DIM / 4; ++i) zeros += 0 * (inverse * o[tile][i / 2][2 * r + i % 2]);
     bool exact = zeros == 0 && (!KEYS_END_EARLY || end_of_keys(sequence()) >= 0);
-    if (seen) exact = exact && total < infinity() && (!FOLD || fabsf(shift[tile][r]) < most_folded_shift);
+    exact = exact && total < infinity() && (!FOLD || shift_is_exact(shift[tile][r], total, p.scale * log2_e));
     const int query = row + tile * 16 + r * 8;
     const bool there = query < p.q_len;
     const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;

@@ -2,7 +2,7 @@
 // weight of 0, which gives NaN where the value is infinite or NaN, and it divides sums that may have overflowed. Both
 // show: some output is no finite number. So a row of finite numbers pays one operation for each output.
 //
-// A kernel includes it behind the hooks, which may not be there twice.
+// A kernel includes it after the hooks, which may not be there twice.
 #pragma once
 
 #include "common/attention/kernels/exact_row_cpu.h"
@@ -19,14 +19,14 @@ static NOINLINE void repair_row(const AttentionParams& p, int batch, int head, i
     return index_of(strides, place_of_key(key, kv_head, context));
   };
   const auto q = elements(p.q, index_of(p.q_strides, {batch, head, query}));
-  float turned[HEAD_DIM], o[HEAD_DIM];
-  for (int d = 0; d < HEAD_DIM; ++d) turned[d] = rotate_query(q, query, d, context);
   const auto score_of = [&](int key) {
 #pragma clang fp reassociate(on)
     if (!MASK_IS_NONE && !::visible(query, key, context)) return hidden_score;
     const auto k = elements(p.k, row_of_key(p.k_strides, key));
     double dot = 0;
-    VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) dot += double{turned[d]} * rotate_key(k, key, d, context);
+    VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) {
+      dot += double{rotate_query(q, query, d, context)} * rotate_key(k, key, d, context);
+    }
     return hooked_score(static_cast<float>(p.scale * dot), query, key, context);
   };
   KeyRange keys = visible_keys(query, context);
@@ -34,6 +34,6 @@ static NOINLINE void repair_row(const AttentionParams& p, int batch, int head, i
   if (keys.end > p.kv_len) keys.end = p.kv_len;
   exact_row(
       keys, SINK_IS_NONE ? hidden_score : sink_logit(context), score_of,
-      [&](int key) { return elements(p.v, row_of_key(p.v_strides, key)); }, o);
-  for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, to + d, o[d]);
+      [&](int key) { return elements(p.v, row_of_key(p.v_strides, key)); },
+      [&](int d, float output) { store_float<OUT_TYPE>(p.o, to + d, output); });
 }

@@ -515,7 +515,7 @@ struct Consumer {
       const float sink = SINK_IS_NONE ? -infinity() : sink_logit(context_of(p.attention, tile));
       UNROLL for (int r = 0; r < 2; ++r) {
         shift[r] = fmaxf(ONE_ROUNDING ? log2_e * sink : sink, lowest_score);
-        sum[r] = !SINK_IS_NONE && sink > -infinity() && thread % 4 == 0 ? 1 : 0;
+        sum[r] = !SINK_IS_NONE && thread % 4 == 0 ? first_weight(sink) : 0;
       }
       if constexpr (LINEAR) split_slope(score_slope(context_of(p.attention, tile)));
       bars.q_full[index].wait(q_parity);
@@ -659,19 +659,18 @@ struct Consumer {
   DEVICE void store(const WgmmaTile& tile, [[maybe_unused]] const bool& lost) {
     const AttentionParams& a = p.attention;
     float inverse[2];
-    float largest = 0;  // of the shifts of rows that see a key
+    bool exact = !KEYS_END_EARLY || !lost;
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
       const bool seen = total != 0;
       inverse[r] = seen ? reciprocal_approx(total) : 0.0f;
-      if (ONE_ROUNDING && seen) largest = fmaxf(largest, fabsf(shift[r]));
+      if constexpr (ONE_ROUNDING) exact = exact && shift_is_exact(shift[r], total, FOLD ? p.scale_log2 : 0);
       const int query = tile.first_query + index * 64 + row + r * 8;
       if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
         const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
         a.lse[at] = seen ? (ONE_ROUNDING ? shift[r] * ln_2 : shift[r]) + __logf(total) : -infinity();
       }
     }
-    bool exact = largest < most_folded_shift && (!KEYS_END_EARLY || !lost);
     scale_o<DIM / 2>(inverse);
     if constexpr (OUT_PANELS > 0) {
       unsigned sums[2] = {};

@@ -366,8 +366,8 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
 // Of numbers, rows that begin or end without keys among them, none is left to the slow way (repair.h).
 TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   if (test::on_cuda) GTEST_SKIP() << "a header of the cpu's kernels";
-  const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "o[d] = static_cast<float>(",
-                                     "o[d] = 7 + static_cast<float>(");
+  const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
+                                     "store(first + d, 7 + static_cast<float>(");
   PipelineCache fresh(test::device(), "");
   const Tested of = small();
   const Tensors tensors = test::random_tensors(of.config);

@@ -402,7 +402,7 @@ std::vector<MaskMutation> mask_mutations(bool of_cuda) {
         {"wgmma_bf16", "list_without_its_flag", "mask_blocks.cuda.cu", "2 * block + !all", "2 * block"},
         {"wgmma_bf16", "blocks_in_part_left_out", "mask_blocks.cuda.cu", "some ? 2 * block", "all ? 2 * block"},
         {"wgmma_bf16", "whole_by_its_first_row", "mask_blocks.cuda.cu", "!__all_sync(~0u, all)) break", "true) break",
-         "blocks"}};
+         "ends"}};
   }
   return {
       {"naive", "mask_forgotten", "naive.cpu.cpp", "!MASK_IS_NONE && !::visible(query, key, context)", "false"},

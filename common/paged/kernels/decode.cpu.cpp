@@ -477,7 +477,7 @@ struct Worker {
     KeyRange keys = visible_keys(query, own);
     if (keys.begin < 0) keys.begin = 0;
     if (keys.end > sequence.keys) keys.end = sequence.keys;
-    float loaded[HEAD_DIM], outputs[HEAD_DIM];
+    float loaded[HEAD_DIM];
     load_query(loaded, row, p.scale);
     const auto is_new = [&](int key) { return APPENDS && key >= first_new(); };
     const auto elements = [](const char* of_key, float scale) {
@@ -506,9 +506,9 @@ struct Worker {
       return is_new(key) ? elements(new_row(tokens_of(p).v, tokens_of(p).v_strides, key - first_new()), 1)
                          : cached(cache.v, cache.v_strides, cache.v_scales, key);
     };
-    exact_row(keys, SINK_IS_NONE ? hidden_score : sink_logit(own), score_of, values_of, outputs);
     const long long at = index_of(p.o_strides, {sequence.batch, head_of(row), query});
-    for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, at + d, outputs[d]);
+    exact_row(keys, SINK_IS_NONE ? hidden_score : sink_logit(own), score_of, values_of,
+              [&](int d, float output) { store_float<OUT_TYPE>(p.o, at + d, output); });
   }
 
   /// Rows of the tile as a part.
