@@ -83,15 +83,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     sum += scores[key];
   }
   sum = reduce(sum, [](float a, float b) { return a + b; });
-  for (int key = first_key + thread; key < keys; key += THREADS) {
-    if (scores[key] != -infinity()) scores[key] /= sum;
-  }
-  __syncthreads();
+  const float share = sum == 0 ? 0 : 1 / sum;
   for (int d = thread; d < HEAD_DIM; d += THREADS) {
     float output = 0;
     for (int key = first_key; key < keys; ++key) {
       if (scores[key] == -infinity()) continue;
-      output += scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
+      output += share * scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }
     store_float<OUT_TYPE>(p.o, o + d, output);
   }
