@@ -93,6 +93,13 @@ DEVICE void transpose_quad(unsigned (&words)[4]) {
   }
 }
 
+/// NaN where x is NaN, which fmaxf would drop. On sm_80 and later.
+DEVICE float at_least(float x, float least) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(least));
+  return larger;
+}
+
 /// The same in all threads of each four.
 DEVICE float sum_of_quad(float x) {
   x += __shfl_xor_sync(~0u, x, 1);

@@ -122,7 +122,8 @@ TEST_F(LinearTest, DecaysNearZeroAndOne) {
 
 /// What is wrong where an element is `value`: of Q, K or V of a token in a head, or of its gate. Empty where nothing
 /// is.
-std::string difference_with(const LinearCase& config, char where, int64_t token, float value) {
+std::string difference_with(const LinearCase& config, char where, int64_t token, float value,
+                            PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);
   const LinearConfig& linear = whole.linear;
   LinearInputs inputs = random_inputs(whole, 7);
@@ -134,7 +135,17 @@ std::string difference_with(const LinearCase& config, char where, int64_t token,
     (where == 'q' ? inputs.q : where == 'k' ? inputs.k : inputs.v).set(0, 1, token, 5, value);
   }
   const auto shared = std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7, std::move(inputs));
-  return run_linear(whole, shared).check.worst;
+  return run_linear(whole, shared, cache).check.worst;
+}
+
+constexpr float nan_value = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+
+/// The forms, and phases with 16 bits.
+std::vector<LinearCase> forms_and_bf16(LinearCase config) {
+  std::vector<LinearCase> all = forms(config);
+  config.linear.dtype = config.linear.out_dtype = DType::bf16;
+  all.push_back(config);
+  return all;
 }
 
 // NaN reaches the tokens that see it, those that come after it in its sequence and head, and no others; in V its column
@@ -145,11 +156,11 @@ TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
       LinearCase config = small_case();
       config.linear.gate = gate;
       config.linear.normalised = normalised;
-      for (const LinearCase& form : forms(config)) {
+      for (const LinearCase& form : forms_and_bf16(config)) {
         for (const char where : {'q', 'k', 'v', 'g'}) {
           if (where == 'g' && gate == GATE_NONE) continue;
           for (const int64_t token : {0, 31, 40}) {
-            EXPECT_EQ(difference_with(form, where, token, std::numeric_limits<float>::quiet_NaN()), "")
+            EXPECT_EQ(difference_with(form, where, token, nan_value), "")
                 << words(form) << ", token " << token << " of " << where;
           }
         }
@@ -164,10 +175,9 @@ TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
     LinearCase config = small_case();
     config.linear.gate = gate;
     config.linear.feature = named_feature("elu1");
-    for (const LinearCase& form : forms(config)) {
+    for (const LinearCase& form : forms_and_bf16(config)) {
       for (const int64_t token : {0, 31, 40}) {
-        EXPECT_EQ(difference_with(form, 'v', token, std::numeric_limits<float>::infinity()), "")
-            << words(form) << ", token " << token;
+        EXPECT_EQ(difference_with(form, 'v', token, infinity), "") << words(form) << ", token " << token;
       }
     }
   }
@@ -180,10 +190,9 @@ TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
       LinearCase config = small_case();
       config.linear.feature = named_feature(feature);
       config.linear.causal = causal;
-      for (const LinearCase& form : forms(config)) {
+      for (const LinearCase& form : forms_and_bf16(config)) {
         for (const char where : {'q', 'k', 'v'}) {
-          EXPECT_EQ(difference_with(form, where, 20, std::numeric_limits<float>::quiet_NaN()), "")
-              << words(form) << " " << where;
+          EXPECT_EQ(difference_with(form, where, 20, nan_value), "") << words(form) << " " << where;
         }
       }
     }
@@ -213,6 +222,37 @@ TEST_F(LinearTest, AGateMayForgetAll) {
         EXPECT_EQ(with.at(0, 1, row, 5), without.at(0, 1, row, 5)) << words(form) << ", row " << row;
       }
     }
+  }
+}
+
+TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNAreCaught) {
+  struct Change {
+    const char *variant, *file, *from, *to;
+    char where;
+    float value;
+  };
+  const std::vector<Change> of_cuda = {
+      {"fused", "fused.cuda.cu", "&& some_value_not_finite(stage)", "&& false", 'v', nan_value},
+      {"fused", "fused.cuda.cu", "at_least(gates[i]", "fmaxf(gates[i]", 'g', nan_value},
+      {"fused", "fused.cuda.cu", "clear_rows_beyond(panel);", "(void)panel;", 'v', infinity},
+      {"phases", "chunk_o.cuda.cu", "if (some_not_finite(zeros)) write", "if (false) write", 'v', nan_value},
+      {"phases", "phases_tile.h", "return at_least(", "return fmaxf(", 'g', nan_value},
+      {"phases", "chunk_h.cuda.cu", "0 * pair[0] + 0 * pair[1] == 0", "true", 'v', infinity},
+      {"recurrent", "recurrent.cuda.cu", "ROWS * 16 != HEAD_DIM && d", "false && d", 'v', infinity}};
+  const std::vector<Change> of_cpu = {
+      {"phases", "step_outputs.h", "any_lane(not_finite != 0)", "false", 'v', nan_value}};
+  for (const Change& change : on_cuda ? of_cuda : of_cpu) {
+    LinearCase config = small_case(change.variant);
+    config.linear.gate = GATE_TOKEN;
+    config.linear.feature = named_feature("elu1");
+    const auto wrong = [&](PipelineCache& cache) {
+      return difference_with(config, change.where, 31, change.value, cache) +
+             difference_with(config, change.where, 0, change.value, cache);
+    };
+    EXPECT_EQ(wrong(test::pipelines()), "") << change.file;
+    const test::MutatedSources mutated(std::string("common/linear/kernels/") + change.file, change.from, change.to);
+    PipelineCache cache(test::device(), "");
+    EXPECT_NE(wrong(cache), "") << change.file << ": " << change.from;
   }
 }
 

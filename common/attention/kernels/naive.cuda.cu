@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
       if (scores[key] == -infinity()) continue;
       output += share * scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }
-    store_float<OUT_TYPE>(p.o, o + d, output);
+    store_float<OUT_TYPE>(p.o, o + d, share == share ? output : share);  // a sink of NaN may be all that there is
   }
   if (p.lse && thread == 0) {
     const long long row = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
