@@ -486,26 +486,32 @@ struct ChunkO {
 
   // Of the warp's eight rows `row + r * 8` those whose zeros say so, one by one.
   DEVICE void write_rows_anew(int r, float zeros, float by) const {
-    constexpr int COLUMNS = (layout.pass_columns + WARP - 1) / WARP;
-    const int end = min(first_column + layout.pass_columns, static_cast<int>(VALUE_DIM));
-    const float* const states = p.states + state * HEAD_DIM * VALUE_DIM;
     __syncwarp();
 #pragma unroll 1
     for (int i = 0; i < 8; ++i) {
       const int of_chunk = first_row + warp_row + r * 8 + i;
-      if (!some_not_finite(lane / 4 == i ? zeros : 0) || of_chunk >= place.rows) continue;
       const float factor = scale * __shfl_sync(~0u, by, i * 4);
-      float outputs[COLUMNS];
-      ExactTokens{p, place.batch, head, place.first}.outputs(
-          of_chunk, CAUSAL ? of_chunk + 1 : 0, first_column, end,
-          [&](int d, int column) { return begins ? 0 : states[d * static_cast<long long>(VALUE_DIM) + column]; },
-          outputs);
-      UNROLL for (int c = 0; c < COLUMNS; ++c) {
-        const int column = first_column + lane + c * WARP;
-        if (column < end) {
-          store_float<OUT_TYPE>(p.o, row_at(p.o_strides, place, head, of_chunk) + column, outputs[c] * factor);
-        }
-      }
+      if (some_not_finite(lane / 4 == i ? zeros : 0)) write_row_anew(p, of_chunk, first_column, factor);
+    }
+  }
+  // Not inlined: the loop needs all registers.
+  static __device__ __noinline__ void write_row_anew(const ChunkParams& params, int of_chunk, int first_column,
+                                                     float factor) {
+    constexpr int COLUMNS = (layout.pass_columns + WARP - 1) / WARP;
+    const ChunkO chunk(params);
+    if (of_chunk >= chunk.place.rows) return;
+    const int end = min(first_column + layout.pass_columns, static_cast<int>(VALUE_DIM));
+    const float* const states = params.states + chunk.state * HEAD_DIM * VALUE_DIM;
+    const auto of_state = [&](int d, int column) {
+      return chunk.begins ? 0 : states[d * static_cast<long long>(VALUE_DIM) + column];
+    };
+    float outputs[COLUMNS];
+    ExactTokens{params, chunk.place.batch, chunk.head, chunk.place.first}.outputs(of_chunk, CAUSAL ? of_chunk + 1 : 0,
+                                                                                  first_column, end, of_state, outputs);
+    const long long row = row_at(params.o_strides, chunk.place, chunk.head, of_chunk);
+    UNROLL for (int c = 0; c < COLUMNS; ++c) {
+      const int column = first_column + static_cast<int>(threadIdx.x % WARP) + c * WARP;
+      if (column < end) store_float<OUT_TYPE>(params.o, row + column, outputs[c] * factor);
     }
   }
 

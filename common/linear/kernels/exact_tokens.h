@@ -2,7 +2,7 @@
 // values of later tokens by scores of 0, which is NaN where such a value is infinite or NaN, and three products of tf32
 // make NaN of an infinity. Both show: a result is not finite. A kernel has such results computed anew here.
 //
-// Function constants that it reads: HEAD_DIM, GATE, IN_TYPE.
+// Function constants that it reads: HEAD_DIM, GATE, IN_TYPE. It brings the feature map, which may not be there twice.
 #pragma once
 
 #include "common/kernel/base2.h"

@@ -32,7 +32,6 @@
 #define MMA_WIDTH(n) false
 #include "common/kernel/wgmma.h"
 #include "common/linear/kernels/exact_tokens.h"
-#include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/fused.h"
 
 namespace {
@@ -330,18 +329,26 @@ struct Warpgroup {
     constexpr float smallest = -200;  // 2^-200 is 0; sums stay finite and exact enough
     float gate[2];
     UNROLL for (int i = 0; i < 2; ++i) {
-      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? at_least(gates[i] * log2_e, smallest) : 0.0f;
+      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? fmaxf(gates[i] * log2_e, smallest) : 0.0f;
     }
+    // fmaxf drops NaN, which reaches the sums from its token on.
+    const bool first_is_nan = gates[0] != gates[0];
+    const unsigned nan = __ballot_sync(~0u, first_is_nan || gates[1] != gates[1]);
     read_gates(task, chunk + 1);
     float sum = gate[0] + gate[1];
     UNROLL for (int step = 1; step < 32; step *= 2) {
       const float before = __shfl_up_sync(~0u, sum, step);
       if (lane >= step) sum += before;
     }
-    const float before = __shfl_up_sync(~0u, sum, 1);  // sum - gate[1] would be NaN where gate[1] is
+    float2 both = make_float2(sum - gate[1], sum);
+    if (nan != 0) {
+      if (first_is_nan || (nan & ((1u << lane) - 1)) != 0) both.x = not_a_number();
+      if ((nan & ((2u << lane) - 1)) != 0) both.y = not_a_number();
+      sum = both.y;
+    }
     float* const to = sums();
     __syncwarp();
-    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2((lane > 0 ? before : 0) + gate[0], sum);
+    *reinterpret_cast<float2*>(to + 2 * lane) = both;
     __syncwarp();
     return __shfl_sync(~0u, sum, 31);
   }
@@ -787,9 +794,10 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    float zeros = 0;  // NaN where values of later tokens may be what makes the warp's first row NaN
-    UNROLL for (int i = 0; i < 16; ++i) zeros += 0 * o[i / 2 * 4 + i % 2];
-    const bool anew = __any_sync(~0u, !(zeros == 0)) && some_value_not_finite(stage);
+    float zeros[4] = {};  // NaN where values of later tokens may be what makes the warp's first row NaN
+    UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
+    const bool finite = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]) == 0;
+    const bool anew = __any_sync(~0u, !finite) && some_value_not_finite(stage);
     const auto let_go = [&] {
       arrive(bars.state_read);
       release(ring);

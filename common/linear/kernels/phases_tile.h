@@ -5,7 +5,6 @@
 #include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
 #include "common/linear/kernels/exact_tokens.h"
-#include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/phases_layout.h"
 
 namespace {
