@@ -233,7 +233,7 @@ TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNAreCaught) {
   };
   const std::vector<Change> of_cuda = {
       {"fused", "fused.cuda.cu", "&& some_value_not_finite(stage)", "&& false", 'v', nan_value},
-      {"fused", "fused.cuda.cu", "if (nan != 0)", "if (false)", 'g', nan_value},
+      {"fused", "fused.cuda.cu", "at_least(gates[i]", "fmaxf(gates[i]", 'g', nan_value},
       {"fused", "fused.cuda.cu", "clear_rows_beyond(panel);", "(void)panel;", 'v', infinity},
       {"phases", "chunk_o.cuda.cu", "if (some_not_finite(zeros)) write", "if (false) write", 'v', nan_value},
       {"phases", "phases_tile.h", "return at_least(", "return fmaxf(", 'g', nan_value},

@@ -199,7 +199,9 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const Launch kernel = kernel_of(name, tested, includes);
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
-  FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel)(encoder, params);
+  // It owns what the kernel reads on the device.
+  const auto launcher = FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel);
+  launcher(encoder, params);
   device().submit(encoder);
   o_buffer.download(of_o.data.data(), of_o.data.size());
   lse_buffer.download(lse.data(), lse.size() * sizeof(float));

@@ -329,26 +329,19 @@ struct Warpgroup {
     constexpr float smallest = -200;  // 2^-200 is 0; sums stay finite and exact enough
     float gate[2];
     UNROLL for (int i = 0; i < 2; ++i) {
-      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? fmaxf(gates[i] * log2_e, smallest) : 0.0f;
+      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? at_least(gates[i] * log2_e, smallest) : 0.0f;
     }
-    // fmaxf drops NaN, which reaches the sums from its token on.
-    const bool first_is_nan = gates[0] != gates[0];
-    const unsigned nan = __ballot_sync(~0u, first_is_nan || gates[1] != gates[1]);
     read_gates(task, chunk + 1);
-    float sum = gate[0] + gate[1];
+    float sum = gate[0] + gate[1], before = 0;  // sum - gate[1] would be NaN where gate[1] is
     UNROLL for (int step = 1; step < 32; step *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += before;
-    }
-    float2 both = make_float2(sum - gate[1], sum);
-    if (nan != 0) {
-      if (first_is_nan || (nan & ((1u << lane) - 1)) != 0) both.x = not_a_number();
-      if ((nan & ((2u << lane) - 1)) != 0) both.y = not_a_number();
-      sum = both.y;
+      const float other = __shfl_up_sync(~0u, sum, step);
+      if (lane < step) continue;
+      before += other;
+      sum += other;
     }
     float* const to = sums();
     __syncwarp();
-    *reinterpret_cast<float2*>(to + 2 * lane) = both;
+    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(before + gate[0], sum);
     __syncwarp();
     return __shfl_sync(~0u, sum, 31);
   }
