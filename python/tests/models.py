@@ -222,7 +222,7 @@ def inputs(model):
                     return value
         return default
 
-    known = min(99, first("vocab_size", default=99))
+    known = max(min(99, first("vocab_size", default=99)), 4)
     ids = torch.randint(3, known, (2, TOKENS), generator=generator)
     ids[:, -1] = 2  # the end, where some models look for their answer
     size = first("image_size", "pretrain_image_size", default=64)
