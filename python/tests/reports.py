@@ -197,14 +197,17 @@ def band(t):
 
 
 @report("pytorch/pytorch/issues/108503", "packed sequences give other results than each alone, in bf16 with a mask",
-        "four sequences of 600 tokens, width 80, between which rows see nothing: those are 0")
+        "four sequences of 600 tokens, width 80, between which rows see nothing: those are 0; "
+        "as documents at five scales, and as a mask")
 def packed(t):
     q, k, v = t.qkv(1, 2, 600, 80, dtype=torch.bfloat16)
     mask = torch.zeros(600, 600, dtype=torch.bool, device=t.device)
-    for part in (slice(0, 128), slice(128, 256), slice(256, 384), slice(543, 600)):
-        mask[part, part] = True
-    bias = torch.where(mask, 0.0, -INF)[None, None]
-    t.exact(attn_proto.flash(q, k, v, bias=bias), q, k, v, mask=mask)
+    documents = t.table([[543, 543]] * 600)
+    for begin, end in ((0, 128), (128, 256), (256, 384), (543, 600)):
+        mask[begin:end, begin:end] = True
+        documents[begin:end] = t.table([begin, end])
+    for scale in (None, 0.54, 0.593, 0.839, 0.892):  # whose roundings differ
+        t.exact(attn_proto.flash(q, k, v, scale=scale, documents=documents), q, k, v, scale=scale, mask=mask)
     if t.device == "cpu":
         t.exact(t.sdpa(q, k, v, attn_mask=mask), q, k, v, mask=mask)
 
@@ -467,12 +470,13 @@ def nan_in_padding(t):
     t.exact(attn_proto.flash(q, k, v, lengths=t.table(counts)), q, k, v, mask=seen)
 
 
-@report("vllm-project/vllm/pull/49077", "NaN of float8 e4m3 is read as 480", "a NaN in a key of one of two sequences in e4m3")
+@report("vllm-project/vllm/pull/49077", "NaN of float8 e4m3 is read as 480", "a NaN in a key of one sequence and in a value of another, in e4m3")
 def nan_of_e4m3(t):
     pages = [t.normal(4, 1, 16, 64).to(torch.float8_e4m3fn) for _ in range(2)]
     q, lengths, table = t.normal(2, 2, 1, 64, dtype=torch.bfloat16), t.table([20, 20]), t.table([[0, 1], [2, 3]])
     scales = torch.ones(4, 1, device=t.device)
     pages[0].view(torch.uint8)[1, 0, 2, 5] = 0x7F
+    pages[1].view(torch.uint8)[2, 0, 2, 5] = 0xFF
     o = attn_proto.paged_decode(q, *pages, lengths, table, key_scales=scales, value_scales=scales)
     k, v = (each.to(torch.bfloat16) for each in pages)
     for i in range(2):
@@ -762,15 +766,13 @@ def under_vmap(t):
         t.exact(other[i], q[i], k[i], v[i])
 
 
-@report("pytorch/pytorch/issues/99012", "a float32 mask fails under autocast on a CPU", "MultiheadAttention with one, in bf16")
+@report("pytorch/pytorch/issues/99012", "a float32 mask fails under autocast on a CPU",
+        "the drop-in with one, under autocast to bf16: bf16, as of PyTorch")
 def autocast(t):
-    torch.manual_seed(0)
-    model = torch.nn.MultiheadAttention(256, 8, device=t.device)
-    x, mask = t.normal(64, 1, 256), t.normal(64, 64)
-    with torch.no_grad(), torch.autocast(t.device, torch.bfloat16):
-        with attn_proto.enable():
-            o = model(x, x, x, attn_mask=mask, need_weights=False)[0]
-        want = model(x, x, x, attn_mask=mask, need_weights=False)[0]
+    q, k, v = t.qkv(1, 8, 64, 32)
+    mask = t.normal(1, 1, 1, 64)
+    with torch.autocast(t.device, torch.bfloat16):
+        o, want = t.sdpa(q, k, v, attn_mask=mask), original(q, k, v, attn_mask=mask)
     if o.dtype != want.dtype:
         raise Fails(f"{o.dtype}, of PyTorch {want.dtype}")
     t.right(o, want, 0.02)
