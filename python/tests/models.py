@@ -92,10 +92,10 @@ def rule(name, value):
         return 8
     if re.search(r"position|n_ctx|context_length|max_length|max_seq|max_source|max_target|max_text", name):
         return min(value, 512)
-    if re.search(r"experts_per_tok|^top_?k|moe_top_?k|num_selected|moe_k$", name):
-        return min(value, 2)
     if re.search(r"(^|_)(topk|n|num_expert)_groups?$", name):
         return 1
+    if re.search(r"experts_per_tok|^top_?k|moe_top_?k|num_selected|moe_k$", name):
+        return min(value, 2)
     if re.search(r"experts$", name):
         return min(value, 4)
     if name == "num_queries":
@@ -135,7 +135,7 @@ def small(config):
         elif name in TOKEN_IDS or isinstance(value, (int, list)) and name.endswith(("token_id", "token_index")):
             change[name] = TOKEN_IDS[name] if name in TOKEN_IDS else next(ids)
         elif type(value) is int:
-            new = value if staged and "embed_dim" in name else rule(name, value)
+            new = value if staged and re.search("embed_dim|hidden_layers", name) else rule(name, value)
             if new != default.get(name):
                 change[name] = new
         elif isinstance(value, (bool, float, str, list, tuple)) and value != default.get(name):
@@ -222,7 +222,7 @@ def inputs(model):
                     return value
         return default
 
-    known = min(99, first("vocab_size", default=99))
+    known = max(min(99, first("vocab_size", default=99)), 4)
     ids = torch.randint(3, known, (2, TOKENS), generator=generator)
     ids[:, -1] = 2  # the end, where some models look for their answer
     size = first("image_size", "pretrain_image_size", default=64)
@@ -279,7 +279,8 @@ def inputs(model):
     if "input_values" in names:
         extra = {"decoder_input_ids": text["decoder_input_ids"]} if config.is_encoder_decoder else {}
         every += [{"input_values": noise(2, 4000), **extra}, {"input_values": noise(2, 1, 4800)},
-                  {"input_values": noise(2, 4800)}, {"input_values": noise(2, first("max_length", default=64), bins)}]
+                  {"input_values": noise(2, 4800)}, {"input_values": noise(2, 3840)},
+                  {"input_values": noise(2, first("max_length", default=64), bins)}]
     if "past_values" in names:
         length = first("context_length", default=64)
         every += [{"past_values": noise(2, length, first("num_input_channels", default=1))},
