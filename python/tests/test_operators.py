@@ -85,6 +85,28 @@ class Flash(Case):
             packed = torch.cat([x.repeat_interleave(1, 1) for x in (q, k, v)], 1)  # slices of one tensor
             self.near(attn_proto.flash(packed[:, :4], packed[:, 4:6], packed[:, 6:]), want)
 
+    def test_outputs_are_dense_whatever_the_query_is(self):
+        """Rows that repeat or overlap too; a trace sees the same strides."""
+        for device in self.on_each():
+            buffer = drawn(1, 1, 400, 64, device=device).flatten()
+            k, v = (drawn(2, 4, 20, 64, device=device) for _ in "kv")
+            for strides in ((0, 1280, 64, 1), (5120, 0, 64, 1), (5120, 1280, 0, 1), (0, 0, 0, 1), (2000, 400, 4, 1), (2000, 4, 400, 1),
+                            (4, 4, 4, 1), (5120, 64, 256, 1), (5120, 1280, 1, 1), (12000, 3000, 128, 1)):
+                if device == "cuda" and strides[2] == 1:
+                    continue  # no multiples of 16 bytes
+                self.now = device, strides
+                q = buffer.as_strided((2, 4, 20, 64), strides)
+                far = [x.to("meta") for x in (buffer, k, v)]
+                far[0] = far[0].as_strided(q.shape, strides)
+                o = attn_proto.flash(q, k, v)
+                self.near(o, reference(q, k, v))
+                self.assertEqual((o.stride(-1), o.untyped_storage().nbytes()), (1, o.nbytes))
+                for op, more in ((ops.flash, ()), (ops.paged_decode, (torch.full((2,), 20, dtype=torch.int32, device=device),)),
+                                 (ops.rope, None), (ops.linear, ())):
+                    here, there = ((q, k, v, *more), (*far, *more)) if more is not None else ((q, k), far[:2])
+                    for got, traced in zip(*(x if isinstance(x, tuple) else (x,) for x in (op(*here), op(*there)))):
+                        self.assertEqual(got.stride(), traced.stride(), op)
+
     def test_modifiers(self):
         for device in self.on_each():
             q, k, v = qkv(device)
@@ -362,6 +384,13 @@ class LinearAndRope(Case):
                 self.assertTrue(torch.equal(last, state))
                 self.assertEqual(ops.linear(none, none, none, causal=causal)[1].abs().max().item(), 0)
 
+    def test_wrong_arguments_without_tokens(self):
+        for device in self.on_each():
+            none = torch.empty(2, 2, 0, 64, device=device)
+            self.refuses("feature 'gelu'", lambda: ops.linear(none, none, none, feature="gelu"))
+            self.refuses("head_dim 12", lambda: ops.linear(none[..., :12], none[..., :12], none))
+            self.refuses("scaling 'gelu'", lambda: ops.rope(none, none, scaling="gelu"))
+
     def test_rope(self):
         for device in self.on_each():
             q, k = drawn(2, 4, 9, 64, device=device), drawn(2, 2, 9, 64, device=device)
@@ -371,6 +400,58 @@ class LinearAndRope(Case):
                 a, b = x.double().chunk(2, -1)
                 cos, sin = angles.double().cos(), angles.double().sin()
                 self.near(got, torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+class Autocast(Case):
+    """Tokens take the type of torch.autocast, as in PyTorch's own attention; tables and states do not."""
+
+    def same(self, got, want):
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want))):
+            self.assertEqual((a.dtype, a.stride()), (b.dtype, b.stride()), self.now)
+            self.assertTrue(torch.equal(a, b), self.now)
+
+    def test_tokens_take_its_type(self):
+        for device, to in self.on_each(torch.bfloat16, torch.float16):
+            q, k, v = qkv(device)
+            q2 = q.to(torch.bfloat16)
+            options = {"bias": drawn(1, 4, 40, 40, device=device), "sinks": drawn(4, device=device), "alibi_slopes": drawn(4, device=device)}
+            gate, state = -drawn(2, 4, 40, device=device).abs(), drawn(2, 4, 64, 64, device=device)
+            halves = [x.to(to) for x in (q, k, v)]
+            for op, tensors, more in ((ops.flash, (q, k, v), options), (ops.flash, (q2, k, v), {}),
+                                      (ops.flash_with_lse, (q, k, v), options), (ops.flash_with_lse, halves, {"causal": True}),
+                                      (ops.linear, (q, q, q), {"gate": gate, "initial_state": state})):
+                self.now = device, to, op
+                want = op(*(x.to(to) for x in tensors), **more)
+                torch._dynamo.reset()
+                compiled = torch.compile(lambda *tensors: op(*tensors, **more), backend="aot_eager", fullgraph=True)
+                with torch.no_grad(), torch.autocast(device, dtype=to):
+                    self.same(op(*tensors, **more), want)
+                    self.same(compiled(*tensors), want)
+                with torch.autocast(device, enabled=False):
+                    self.assertEqual(attn_proto.flash(q, k, v).dtype, torch.float32)
+            with torch.autocast(device, dtype=to):
+                self.refuses("query is Double", lambda: attn_proto.flash(q.double(), k, v))
+                self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
+                self.assertEqual(ops.rope(q, k)[0].dtype, torch.float32)
+
+    def test_a_cache_decides(self):
+        """It is not copied; what comes to it takes its type, and autocast's where that is of 8 bits."""
+        for device, kept in self.on_each(torch.float32, torch.bfloat16, torch.int8):
+            k, v, table, lengths = Caches().cache(device)
+            q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            scales = {}
+            if kept == torch.int8:
+                scales = {name: torch.full((20, 2), 0.02, device=device) for name in ("key_scales", "value_scales")}
+            k, v = ((50 * x if scales else x).to(kept) for x in (k, v))
+            to = torch.bfloat16 if scales else kept
+            for op in (ops.paged_decode,) if scales else (ops.paged_decode, ops.paged_prefill, ops.decode_fused, ops.prefill_fused):
+                self.now = device, kept, op
+                tensors = (q,) if "paged" in str(op) else (q, new, new)
+                caches, others = [k.clone(), v.clone()], [k.clone(), v.clone()]
+                with torch.autocast(device, dtype=torch.bfloat16):
+                    got = op(*tensors, *caches, lengths, table, **scales)
+                self.same(got, op(*(x.to(to) for x in tensors), *others, lengths, table, **scales))
+                self.same(tuple(caches), tuple(others))
 
 
 class Derivatives(Case):

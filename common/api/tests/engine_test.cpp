@@ -151,6 +151,53 @@ TEST_F(DeviceEngineTest, NoRowsAreNoWork) {
   }
 }
 
+TEST_F(DeviceEngineTest, RefusesWhatNoKernelTakesWithoutRowsToo) {
+  const auto refused = [](const char* part, auto call) {
+    try {
+      call();
+      ADD_FAILURE() << "not refused: " << part;
+    } catch (const BadInput& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  LinearCall linear;
+  linear.q = linear.k = linear.v = linear.o = {.batch = 2, .heads = 2, .tokens = 0, .width = 32};
+  linear.feature = "gelu";
+  refused("feature 'gelu'", [&] { engine_->linear(linear); });
+  linear.feature = "relu";
+  engine_->linear(linear);
+  linear.v.width = linear.o.width = 12;
+  refused("value_dim 12", [&] { engine_->linear(linear); });
+
+  const std::vector<float> angles(9 * 36);
+  CacheCall cache;
+  cache.q = cache.o = {.batch = 2, .heads = 4, .tokens = 0, .width = 64};
+  cache.new_k = cache.new_v = {.batch = 2, .heads = 2, .tokens = 0, .width = 64};
+  cache.k = drawn(2, 2, 9, 64, 1);
+  cache.v = drawn(2, 2, 9, 64, 2);
+  cache.lengths = on_device<int>({9, 9});
+  cache.cosines = on_device(angles);
+  cache.sines = on_device(angles);
+  cache.positions = 9;
+  for (const int64_t rotary_dim : {64, 12, 72}) {
+    cache.rotary_dim = rotary_dim;
+    const auto decode = [&] { engine_->decode(cache); };
+    const auto prefill = [&] { engine_->prefill(cache); };
+    if (rotary_dim == 72)
+      refused("rotary_dim 72", decode);
+    else
+      decode();
+    if (rotary_dim != 64)
+      refused("rotary_dim", prefill);
+    else
+      prefill();
+  }
+  cache.rotary_dim = 64;
+  cache.q.dtype = cache.o.dtype = DType::bf16;
+  refused("cache_dtype f32", [&] { engine_->decode(cache); });
+  refused("cache_dtype f32", [&] { engine_->prefill(cache); });
+}
+
 TEST_F(DeviceEngineTest, LinearOfNoTokensLeavesTheState) {
   LinearCall call;
   call.q = call.k = {.batch = 2, .heads = 2, .tokens = 0, .width = 32};
