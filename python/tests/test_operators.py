@@ -158,6 +158,31 @@ class Flash(Case):
                 v = drawn(1, 2, 300, 64, device=device, dtype=dtype)
                 self.near(attn_proto.flash(q, k, v), v.double().mean(2, keepdim=True).expand(1, 2, rows, 64), dtype)
 
+    def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
+        """In whole rows where they are scores, in their column where they are values; a bias of -inf hides them."""
+        for device, dtype in self.on_each(*TOLERANCE):
+            own = torch.arange(70, device=device)
+            bias = torch.zeros(1, 1, 70, 72, device=device)
+            bias[..., ::3, 30] = -math.inf
+            lengths = torch.tensor([70, 30], dtype=torch.int32, device=device)
+            for options, seen in (({}, own >= 0), ({"causal": True}, own >= 30), ({"causal": True, "window_left": 5}, (own >= 30) & (own <= 35)),
+                                  ({"lengths": lengths}, own >= 0), ({"bias": bias}, own % 3 != 0)):
+                seen = seen.expand(2, 4, 70).clone()
+                seen[1] &= "lengths" not in options
+                for special in (math.nan, math.inf, -math.inf):
+                    self.now = device, dtype, list(options), special
+                    q, k, v = (x.abs() for x in qkv(device, dtype, rows=70, keys=70))
+                    want = attn_proto.flash(q, k, v, **options)
+                    k[:, :, 30, 5] = special  # scores have its sign; of -inf the weight is 0
+                    o = attn_proto.flash(q, k, v, **options)
+                    self.assertTrue(torch.equal(torch.isnan(o), (seen & (special != -math.inf))[..., None].expand_as(o)), self.now)
+                    self.near(o.masked_fill(seen[..., None], 0), want.masked_fill(seen[..., None], 0).double(), dtype, 4)
+                    q, k, v = qkv(device, dtype, rows=70, keys=70)
+                    v[:, :, 30, 5] = special
+                    o = attn_proto.flash(q, k, v, **options)
+                    self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
+                    self.assertTrue(torch.isfinite(o[..., :5]).all() and torch.isfinite(o[..., 6:]).all(), self.now)
+
     def test_repeated_tensors(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
@@ -346,6 +371,33 @@ class Caches(Case):
             whole = torch.tensor([20, 1], dtype=torch.int32, device=device)
             self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
 
+    def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
+        """Here a position is a slot of the cache; free slots and pages hold NaN."""
+        for device, dtype in self.on_each(*TOLERANCE):
+            for special in (math.nan, math.inf):
+                k, v, table, lengths = self.cache(device, dtype)
+                slots = torch.arange(128, device=device).view(8, self.PAGE)
+                for i in range(2):
+                    for cache in (k, v):
+                        cache.transpose(1, 2)[table[i].long()] = torch.where(
+                            (slots < lengths[i])[..., None, None], cache.transpose(1, 2)[table[i].long()], math.nan)
+                place = table[0, 95 // self.PAGE], slice(None), 95 % self.PAGE  # of 100 tokens
+                for rows, op in ((9, ops.paged_decode), (30, ops.paged_prefill)):
+                    self.now = device, dtype, special, op
+                    q = drawn(2, 4, rows, 64, device=device, dtype=dtype).abs()
+                    self.assertTrue(torch.isfinite(op(q, k, v, lengths, table)).all(), self.now)
+                    seen = torch.zeros(2, 4, rows, dtype=torch.bool, device=device)
+                    seen[0, :, -5:] = True
+                    changed = k.clone()
+                    changed[place] = special
+                    o = op(q, changed, v, lengths, table)
+                    self.assertTrue(torch.equal(torch.isnan(o), seen[..., None].expand_as(o)), self.now)
+                    changed = v.clone()
+                    changed[place][..., 5] = special
+                    o = op(q, k, changed, lengths, table)
+                    self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
+                    self.assertTrue(torch.isfinite(o[..., :5]).all(), self.now)
+
     def test_keys_and_values_that_lie_in_one_tensor(self):
         for device in self.on_each():
             k, v, table, lengths = self.cache(device)
@@ -383,6 +435,29 @@ class LinearAndRope(Case):
                 self.assertEqual(o.shape, none.shape)
                 self.assertTrue(torch.equal(last, state))
                 self.assertEqual(ops.linear(none, none, none, causal=causal)[1].abs().max().item(), 0)
+
+    def test_numbers_that_are_not_finite_reach_the_tokens_that_see_them(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            for special in (math.nan, math.inf, -math.inf):
+                for causal in (True, False):
+                    self.now = device, dtype, special, causal
+                    q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
+                    seen = (torch.arange(70, device=device) >= 30) | (not causal)
+                    seen = torch.stack([seen, seen & False])[:, None].expand(2, 2, 70)  # the first sequence alone
+                    v[0, :, 30, 5] = special
+                    o, state = ops.linear(q, k, v, causal=causal)
+                    self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
+                    self.assertTrue(torch.isfinite(o[..., :5]).all() and torch.isfinite(o[..., 6:]).all(), self.now)
+                    self.assertFalse(torch.isfinite(state[0, ..., 5]).any() or not torch.isfinite(state[1]).all(), self.now)
+                    q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
+                    k[0, :, 30, 5] = special
+                    o, state = ops.linear(q, k, v, causal=causal)
+                    self.assertTrue(torch.equal(~torch.isfinite(o), seen[..., None].expand_as(o)), self.now)
+                    self.assertFalse(torch.isfinite(state[0, :, 5]).any() or not torch.isfinite(state[0, :, 6:]).all(), self.now)
+                    q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
+                    q[0, :, 30, 5] = special
+                    o = ops.linear(q, k, v, causal=causal)[0]
+                    self.assertEqual((~torch.isfinite(o)).any(-1).nonzero().tolist(), [[0, 0, 30], [0, 1, 30]], self.now)
 
     def test_wrong_arguments_without_tokens(self):
         for device in self.on_each():

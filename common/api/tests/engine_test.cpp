@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -342,6 +343,41 @@ TEST_F(DeviceEngineTest, RowsOfACacheWithoutKeys) {
       for (int64_t d = 0; d < 64; ++d) {
         const float value = o[static_cast<size_t>(row * 64 + d)];
         EXPECT_TRUE(sees ? std::isfinite(value) : value == 0) << row;
+      }
+    }
+  }
+}
+
+TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesWhateverTheKeyHolds) {
+  constexpr int64_t rows = 40, keys = 44, at = 17;
+  for (const float special : {NAN, INFINITY, -INFINITY, 1e36f}) {
+    for (const bool in_v : {false, true}) {
+      FlashCall call{.q = drawn(1, 2, rows, 64, 0), .o = drawn(1, 2, rows, 64, 3)};
+      Tensor k = random_tensor(1, 2, keys, 64, DType::f32, Layout::bhsd, 1, 1);
+      Tensor v = random_tensor(1, 2, keys, 64, DType::f32, Layout::bhsd, 1, 2);
+      const auto run = [&] {
+        call.k = on_device(k);
+        call.v = on_device(v);
+        engine_->flash(call);
+        return values(call.o);
+      };
+      std::vector<float> bias(rows * keys);  // hides the key from even rows
+      for (int64_t row = 0; row < rows; row += 2) bias[static_cast<size_t>(row * keys + at)] = -INFINITY;
+      call.bias = on_device(bias);
+      call.bias_sizes[0] = call.bias_sizes[1] = 1;
+      call.bias_sizes[2] = rows;
+      call.bias_sizes[3] = keys;
+      const std::vector<float> want = run();
+      std::byte* const element = (in_v ? v : k).data.data() + at * 64 * sizeof(float);
+      std::memcpy(element, &special, sizeof special);
+      const std::vector<float> got = run();
+      for (size_t i = 0; i < got.size(); ++i) {
+        const size_t row = i / 64, d = i % 64;
+        if (row % 2 == 0 || row >= rows) {
+          ASSERT_NEAR(got[i], want[i], 1e-4) << special << ", row " << row;
+        } else if (std::isnan(special)) {
+          ASSERT_EQ(std::isnan(got[i]), !in_v || d == 0) << "row " << row;
+        }
       }
     }
   }
