@@ -470,6 +470,35 @@ struct Inference<OPERATOR, NAME, Result(Arguments...)> {
   }
 };
 
+// ---- traces
+
+bool elsewhere(const Tensor& tensor) { return tensor.defined() && !tensor.is_meta(); }
+bool elsewhere(const OptionalTensor& tensor) { return tensor && elsewhere(*tensor); }
+template <typename Option>
+bool elsewhere(const Option&) {
+  return false;
+}
+
+/// What the Meta key runs, which one tensor without memory among others is enough for: the meta function, where all are
+/// so. Beside a tensor that is not, a result would have memory that nobody writes.
+template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
+struct Traced;
+template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
+struct Traced<OPERATOR, NAME, Result(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    if ((elsewhere(arguments) || ...)) refuse({elsewhere(arguments)...});
+    return OPERATOR(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static void refuse(std::initializer_list<bool> others) {
+    const auto first = std::find(others.begin(), others.end(), true) - others.begin();
+    const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").schema();
+    TORCH_CHECK(false, NAME, ": ", schema.arguments()[static_cast<size_t>(first)].name(),
+                " has elements, and another tensor is on the device meta; all or none are allowed there");
+  }
+};
+
 // ---- autocast
 
 at::ScalarType autocast_type(c10::DeviceType device) {
@@ -601,13 +630,13 @@ TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
 // Not of check_cache, which a trace would leave out as a call without results: traced code breaks there, and runs it.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
-  m.impl("flash", flash_meta);
-  m.impl("flash_with_lse", flash_with_lse_meta);
-  m.impl("paged_decode", paged_decode_meta);
-  m.impl("paged_prefill", paged_prefill_meta);
-  m.impl("decode_fused", fused_meta<attn_decode>);
-  m.impl("prefill_fused", fused_meta<attn_prefill>);
-  m.impl("linear", linear_meta);
-  m.impl("rope", rope_meta);
+  m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
+  m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));
+  m.impl("paged_decode", TORCH_FN((Traced<paged_decode_meta, paged_decode_name>::call)));
+  m.impl("paged_prefill", TORCH_FN((Traced<paged_prefill_meta, paged_prefill_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Traced<fused_meta<attn_decode>, decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Traced<fused_meta<attn_prefill>, prefill_fused_name>::call)));
+  m.impl("linear", TORCH_FN((Traced<linear_meta, linear_name>::call)));
+  m.impl("rope", TORCH_FN((Traced<rope_meta, rope_name>::call)));
   m.impl("empty", empty_meta);
 }

@@ -103,7 +103,7 @@ class Flash(Case):
                 self.assertEqual((o.stride(-1), o.untyped_storage().nbytes()), (1, o.nbytes))
                 for op, more in ((ops.flash, ()), (ops.paged_decode, (torch.full((2,), 20, dtype=torch.int32, device=device),)),
                                  (ops.rope, None), (ops.linear, ())):
-                    here, there = ((q, k, v, *more), (*far, *more)) if more is not None else ((q, k), far[:2])
+                    here, there = ((q, k, v, *more), (*far, *(x.to("meta") for x in more))) if more is not None else ((q, k), far[:2])
                     for got, traced in zip(*(x if isinstance(x, tuple) else (x,) for x in (op(*here), op(*there)))):
                         self.assertEqual(got.stride(), traced.stride(), op)
 
@@ -636,6 +636,15 @@ class Framework(Case):
         with torch.no_grad():
             self.near(compiled(x), reference(x, x, x))
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
+
+    def test_tensors_without_memory_among_others(self):
+        """One of them makes PyTorch run the function of traces, whose result nobody writes."""
+        for device in self.on_each():
+            for name, (call, tensors) in Derivatives().calls(device).items():
+                for i in range(len(tensors)):
+                    for far in ([i], [j for j in range(len(tensors)) if j != i]):
+                        self.now = device, name, far
+                        self.refuses("on the device meta", lambda: call(*(x.to("meta") if j in far else x for j, x in enumerate(tensors))))
 
     def test_export(self):
         class Model(torch.nn.Module):
