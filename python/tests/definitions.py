@@ -64,8 +64,10 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     tolerance = tolerance + LEAST[dtype] * (1 + absolute)
     arbitrary = off > 0.5  # scores so large that their rounding chooses among the keys
     tolerance = torch.where(arbitrary, 4 * absolute, tolerance)
-    # Scores that float32 may not hold, and rows whose scores are all -inf by arithmetic, which hides or is NaN.
+    # Scores that float32 may not hold. A score of -inf by arithmetic hides, or is NaN where it meets none but its like, or a value
+    # that is not finite.
     unsure = (seen & overflows).any(-1, keepdim=True) | (seen.any(-1, keepdim=True) & nothing)
+    tolerance = tolerance.masked_fill((seen & (score == -INF)).double() @ (~finite).double() > 0, INF)
     tolerance = tolerance.masked_fill(unsure | (o.abs() > torch.finfo(dtype).max / 2), INF)
     lse_tolerance = (relative + 8 * U * lse.abs().nan_to_num(0, 0)).masked_fill(unsure | arbitrary, INF)
     return [(o, tolerance), (lse[..., 0], lse_tolerance[..., 0])]
@@ -149,4 +151,5 @@ def linear(q, k, v, gate, state, causal, normalised, feature, scale):
             read(t)
     for t in range(0 if causal else tokens):
         read(t)
+    tolerance = tolerance.masked_fill(o.abs() > torch.finfo(dtype).max / 2, INF)
     return [(o, tolerance), (s, (relative * size).nan_to_num(0, INF) + LEAST[dtype])]

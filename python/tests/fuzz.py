@@ -53,11 +53,11 @@ class Dispatches(TorchDispatchMode):
 MODES = {"plain": lambda device: contextlib.nullcontext(), "no_grad": lambda device: torch.no_grad(),
          "inference": lambda device: torch.inference_mode(), "functions": lambda device: torch.overrides.BaseTorchFunctionMode(),
          "dispatch": lambda device: Dispatches(), "device": torch.device,
-         "autocast": lambda device: torch.autocast(device, torch.bfloat16)}
+         "autocast": lambda device: torch.autocast(torch.device(device).type, torch.bfloat16)}
 CHANGES = {"parameter": lambda x: torch.nn.Parameter(x, requires_grad=False), "negative view": lambda x: torch._neg_view(-x),
            "subclass": lambda x: x.as_subclass(Subclass)}  # of q
-COPIES = ("vmap", "negative view")  # hand a copy over, whose elements lie side by side
-TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap")
+COPIES = ("vmap", "negative view", "autocast")  # hand a copy over, in another order where rows overlap
+TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap", "jvp")
 
 
 def shape_of(x):
@@ -71,6 +71,8 @@ def under(way, device, function, arguments, options):
             return function(*arguments, **options)
     if way in CHANGES:
         return function(CHANGES[way](arguments[0]), *arguments[1:], **options)
+    if way == "jvp":
+        return torch.func.jvp(lambda q: function(q, *arguments[1:], **options), arguments[:1], arguments[:1])[0]
     if way == "vmap":  # of two alike, along q, k and v
         batched = [i < 3 and isinstance(x, torch.Tensor) and x.dtype.is_floating_point for i, x in enumerate(arguments)]
         over = torch.func.vmap(lambda *each: function(*each, **options), in_dims=tuple(0 if each else None for each in batched))
@@ -106,11 +108,11 @@ class Case(random.Random):
         self.device, self.wrong, self.said, self.kept = device, [], [], []
         self.generator = torch.Generator().manual_seed(self.getrandbits(60))
         self.way = self.choice((*MODES, *CHANGES, *TRACES, "autocast", "gradient")) if self.one_in(3) else "plain"
-        self.rows_may_overlap = self.way not in ("autocast", *COPIES)  # PyTorch then copies them in another order
+        self.rows_may_overlap = self.way not in COPIES
         if self.way != "plain":
             self.say(self.way)
-        if self.way == "gradient":
-            self.wrong.append("a gradient")
+        if self.way in ("gradient", "jvp"):
+            self.wrong.append("a derivative")
 
     def say(self, *words, **options):
         self.said += [*words, *(f"{name}={value}" for name, value in options.items() if value is not None and value is not False)]
@@ -140,7 +142,7 @@ class Case(random.Random):
 
     def scale(self, width):
         """As it is given, and what it means."""
-        given = self.choice((None, None, None, 0.1, 0.593, 1.0, -0.2, 1e-6))
+        given = self.choice((None, None, None, 0.1, 0.593, 1.0, -0.2, 1e-6, self.choice((1e-37, 1e4, -1e30))))
         if self.spoilt(30, "a scale that is 0 or not finite"):
             given = self.choice((0.0, NAN, INF, -INF, 1e39))
         self.say(scale=given)
@@ -277,6 +279,9 @@ def adding_tables(case, names, batch, heads, rows, keys):
         options["alibi"] = True
         if case.one_in(2):
             slopes = case.normal(heads)
+            if case.one_in(4):
+                slopes[case.randrange(heads)] = special = case.choice((NAN, 0.0, 1e4, 1e30))
+                case.say(slope=special)
             options["alibi_slopes"] = case.table("alibi_slopes", slopes)
         case.say("alibi", slopes="alibi_slopes" in options)
         added = slopes.double()[:, None, None] * (torch.arange(keys) - torch.arange(rows)[:, None] - keys + rows)
@@ -393,6 +398,9 @@ def over_cache(case, appends):
                 pairs = width // 2 + 4 if few else case.choice((width // 2 + 4, 6))
             angle = case.normal(capacity, pairs)
             angles, options["interleaved"] = [angle.cos(), angle.sin()], case.one_in(2)
+            if case.one_in(6):
+                case.choice(angles).view(-1)[case.randrange(angle.numel())] = special = case.choice((NAN, INF))
+                case.say(angle=special)
             case.say(f"angles {list(angle.shape)}", interleaved=options["interleaved"])
     before = [x.clone() for x in caches]
     options |= {"scale": given, "bshd": bshd, "cache_bshd": cache_bshd}
@@ -421,6 +429,7 @@ def over_cache(case, appends):
         hidden = torch.arange(capacity) > at[:, None, :, None]
         result = definitions.attention(query, *dense, scale, hidden, turned=bool(angles))[:1]
         result[0][0][:lost] = NAN
+        result[0][1][:lost].masked_fill_((lengths[:lost, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
         rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]
         return result + list(zip(full, rounding)) if appends else result
 
@@ -451,7 +460,7 @@ def linear(case):
     given, scale = (None, 1.0) if normalised else case.scale(width)
     case.say(str(dtype)[6:], causal=causal, normalised=normalised, feature=feature, initial_state=state is not None, bshd=bshd)
     options = {"causal": causal, "normalised": normalised, "scale": given, "bshd": bshd,
-               "feature": case.choice(("gelu", "", "elu1\n")) if case.spoilt(40, "an unknown feature") else feature}
+               "feature": case.choice(("gelu", "", "elu1 ")) if case.spoilt(40, "an unknown feature") else feature}
     tables = [None if x is None else case.table(name, x) for name, x in (("gate", gate), ("initial_state", state))]
 
     def call():
@@ -545,6 +554,8 @@ def dropin(case):
 
     def right():
         pytorch = attempt(way, original) if not served or way in TRACES else None
+        if isinstance(pytorch, torch.Tensor) and any(x.is_meta for x in (*tensors, mask) if x is not None):
+            return [(got, None)]  # PyTorch's own result then has memory that nobody writes
         if not served or way in TRACES and not difference(got, pytorch, None):  # a trace may hand more back
             both_refuse = way in TRACES and isinstance(got, str) and isinstance(pytorch, str)  # in words of their own
             return [(got if both_refuse else pytorch, None)]
