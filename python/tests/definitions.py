@@ -28,7 +28,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
 
     q: [batch, heads, rows, width]; k, v: [batch, kv_heads, keys, width]; hidden, added: to be broadcast to [batch, heads, rows,
     keys]; sinks: [heads]. `turned`: q and k are rounded results themselves."""
-    dtype, keys, width = q.dtype, k.shape[2], q.shape[3]
+    dtype, keys, width, fast_tanh = q.dtype, k.shape[2], q.shape[3], q.is_cuda and q.dtype != torch.float32
     q, k, v = on_host(q, *(x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), 1) for x in (k, v)))
     size = q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
     score = scale * (q @ k.mT)
@@ -37,6 +37,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     error = ((4 + math.sqrt(width) + 3 * width / 16) * U + turned * UNIT[dtype] / 4) * size + 4 * U * score.abs()
     if cap:
         score = cap * torch.tanh(score / cap)
+        error = error + 4e-7 * cap + fast_tanh * 2.0 ** -10 * score.abs()
     if cap or added is not None:
         added = torch.zeros(()) if added is None else added.double().cpu()
         absorbs = added.abs() > 2.0 ** 30 * (1 + size)  # a sum in float32 then has nothing of the score, and no error

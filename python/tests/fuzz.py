@@ -142,7 +142,7 @@ class Case(random.Random):
 
     def scale(self, width):
         """As it is given, and what it means."""
-        given = self.choice((None, None, None, 0.1, 0.593, 1.0, -0.2, 1e-6, self.choice((1e-37, 1e4, -1e30))))
+        given = self.choice((None, None, None, 0.1, 0.593, 1.0, -0.2, 1e-6, self.choice((1e-30, 1e4, -1e30))))
         if self.spoilt(30, "a scale that is 0 or not finite"):
             given = self.choice((0.0, NAN, INF, -INF, 1e39))
         self.say(scale=given)
@@ -158,7 +158,7 @@ class Case(random.Random):
             inner *= max(shape[axis], 1) if strides[axis] else 1
         if self.rows_may_overlap and not written and self.one_in(30):
             strides[-2] = step
-        if shape[-1] > 1 and self.way not in COPIES and self.spoilt(100, f"elements of {name} that do not lie side by side"):
+        if shape[-1] > 1 and math.prod(shape) and self.way not in COPIES and self.spoilt(100, f"elements of {name} that do not lie side by side"):
             strides[-1] = 2
         start = step * self.choice((0, 0, 1, 5))
         reach = start + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1) + 1
