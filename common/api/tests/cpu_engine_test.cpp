@@ -203,6 +203,20 @@ TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
   EXPECT_EQ(attn_prepared(engine_), 2u);
 }
 
+TEST_F(AttnTest, StridesOfNothingSayNothing) {
+  int64_t strides[] = {0, 0, 0, 0};  // as NumPy has them
+  for (const int axis : {0, 1, 2}) {
+    int64_t shape[] = {2, 4, 40, 64};
+    shape[axis] = 0;
+    DLTensor none = q_;
+    none.shape = shape;
+    none.strides = strides;
+    EXPECT_EQ(attn_flash(engine_, nullptr, &none, &none, &none, &none, nullptr), ATTN_OK) << axis << attn_message();
+  }
+  q_.strides = strides;
+  EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_BAD_INPUT);
+}
+
 TEST_F(AttnTest, TakesOptionsOfAnOlderHeader) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.struct_bytes = offsetof(attn_flash_options, scale);  // what is behind is as if it were off

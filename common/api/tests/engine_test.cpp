@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -149,6 +150,53 @@ TEST_F(DeviceEngineTest, NoRowsAreNoWork) {
     rope.config = {.head_dim = 64, .rotary_dim = 64};
     engine_->rope(rope);
   }
+}
+
+TEST_F(DeviceEngineTest, RefusesWhatNoKernelTakesWithoutRowsToo) {
+  const auto refused = [](const char* part, auto call) {
+    try {
+      call();
+      ADD_FAILURE() << "not refused: " << part;
+    } catch (const BadInput& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  LinearCall linear;
+  linear.q = linear.k = linear.v = linear.o = {.batch = 2, .heads = 2, .tokens = 0, .width = 32};
+  linear.feature = "gelu";
+  refused("feature 'gelu'", [&] { engine_->linear(linear); });
+  linear.feature = "relu";
+  engine_->linear(linear);
+  linear.v.width = linear.o.width = 12;
+  refused("value_dim 12", [&] { engine_->linear(linear); });
+
+  const std::vector<float> angles(9 * 36);
+  CacheCall cache;
+  cache.q = cache.o = {.batch = 2, .heads = 4, .tokens = 0, .width = 64};
+  cache.new_k = cache.new_v = {.batch = 2, .heads = 2, .tokens = 0, .width = 64};
+  cache.k = drawn(2, 2, 9, 64, 1);
+  cache.v = drawn(2, 2, 9, 64, 2);
+  cache.lengths = on_device<int>({9, 9});
+  cache.cosines = on_device(angles);
+  cache.sines = on_device(angles);
+  cache.positions = 9;
+  for (const int64_t rotary_dim : {64, 12, 72}) {
+    cache.rotary_dim = rotary_dim;
+    const auto decode = [&] { engine_->decode(cache); };
+    const auto prefill = [&] { engine_->prefill(cache); };
+    if (rotary_dim == 72)
+      refused("rotary_dim 72", decode);
+    else
+      decode();
+    if (rotary_dim != 64)
+      refused("rotary_dim", prefill);
+    else
+      prefill();
+  }
+  cache.rotary_dim = 64;
+  cache.q.dtype = cache.o.dtype = DType::bf16;
+  refused("cache_dtype f32", [&] { engine_->decode(cache); });
+  refused("cache_dtype f32", [&] { engine_->prefill(cache); });
 }
 
 TEST_F(DeviceEngineTest, LinearOfNoTokensLeavesTheState) {
@@ -295,6 +343,41 @@ TEST_F(DeviceEngineTest, RowsOfACacheWithoutKeys) {
       for (int64_t d = 0; d < 64; ++d) {
         const float value = o[static_cast<size_t>(row * 64 + d)];
         EXPECT_TRUE(sees ? std::isfinite(value) : value == 0) << row;
+      }
+    }
+  }
+}
+
+TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesWhateverTheKeyHolds) {
+  constexpr int64_t rows = 40, keys = 44, at = 17;
+  for (const float special : {NAN, INFINITY, -INFINITY, 1e36f}) {
+    for (const bool in_v : {false, true}) {
+      FlashCall call{.q = drawn(1, 2, rows, 64, 0), .o = drawn(1, 2, rows, 64, 3)};
+      Tensor k = random_tensor(1, 2, keys, 64, DType::f32, Layout::bhsd, 1, 1);
+      Tensor v = random_tensor(1, 2, keys, 64, DType::f32, Layout::bhsd, 1, 2);
+      const auto run = [&] {
+        call.k = on_device(k);
+        call.v = on_device(v);
+        engine_->flash(call);
+        return values(call.o);
+      };
+      std::vector<float> bias(rows * keys);  // hides the key from even rows
+      for (int64_t row = 0; row < rows; row += 2) bias[static_cast<size_t>(row * keys + at)] = -INFINITY;
+      call.bias = on_device(bias);
+      call.bias_sizes[0] = call.bias_sizes[1] = 1;
+      call.bias_sizes[2] = rows;
+      call.bias_sizes[3] = keys;
+      const std::vector<float> want = run();
+      std::byte* const element = (in_v ? v : k).data.data() + at * 64 * sizeof(float);
+      std::memcpy(element, &special, sizeof special);
+      const std::vector<float> got = run();
+      for (size_t i = 0; i < got.size(); ++i) {
+        const size_t row = i / 64, d = i % 64;
+        if (row % 2 == 0 || row >= rows) {
+          ASSERT_NEAR(got[i], want[i], 1e-4) << special << ", row " << row;
+        } else if (std::isnan(special)) {
+          ASSERT_EQ(std::isnan(got[i]), !in_v || d == 0) << "row " << row;
+        }
       }
     }
   }
