@@ -208,13 +208,16 @@ struct Warp {
       const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
       const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
-        copy_16(to + u * 16, from + u * 16, there && !lost && u + unit < THERE);
+        if (lost) {  // not after a copy, which may end later
+          store_ones(to + u * 16);
+        } else {
+          copy_16(to + u * 16, from + u * 16, there && u + unit < THERE);
+        }
       }
       from = static_cast<const char*>(p.v) + index_of(p.v_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
         copy_16(to + (layout.v - layout.k) + u * 16, from + u * 16, there && !lost && u + unit < THERE);
       }
-      if (lost && (UNITS >= 8 || unit < UNITS)) store_ones(to);
     }
   }
 
