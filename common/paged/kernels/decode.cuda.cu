@@ -202,8 +202,9 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     sum = sum * factor + power(sink - larger);
     shift = larger;
   }
-  // Where all scores may have been so low that the scale, times log2(e), made them -infinity, the row is computed anew.
-  if (place.keys < 0 || (FOLD && sum == 0 && p.scale * log2_e > 1)) sum = not_a_number();
+  if (place.keys < 0) sum = not_a_number();
+  // Scores that are finite may be -infinity once they are multiplied by the scale and log2(e): it is computed anew.
+  if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
     p.lse[at] = sum == 0 ? -infinity() : (FOLD ? shift * ln_2 : shift) + __logf(sum);
