@@ -135,8 +135,8 @@ typedef struct {
   /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries, which
    * are those of their own keys, a bit for each block of 128 keys, the lowest of a word first */
   const DLTensor* blocks;
-  /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], each of them or 1, added to the scores. What
-   * stands after kv_len is not used */
+  /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], each of them or 1, added to the scores;
+   * -infinity hides a key, whatever that holds. What stands after kv_len is not used */
   const DLTensor* bias;
   const DLTensor* lse; /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
 } attn_flash_options;

@@ -221,12 +221,12 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
   return {launch};
 }
 
-constexpr int64_t most = 256;  // elements of a width, and tokens of a chunk
+constexpr int64_t most_elements = 256;  // of a width, and tokens of a chunk
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (std::string why = linear_unable(config.head_dim, config.value_dim); !why.empty()) return why;
-  if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most)) {
-    return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most);
+  if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most_elements)) {
+    return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most_elements);
   }
   if (!config.causal && config.gate != GATE_NONE) return "gate: a decay goes with causal 1";
   if (!config.causal && config.variant == "recurrent") return "variant recurrent: it goes with causal 1";
@@ -251,8 +251,8 @@ Gate parse_gate(std::string_view text) {
 
 std::string linear_unable(int64_t head_dim, int64_t value_dim) {
   for (const auto& [name, width] : {std::pair{"head_dim", head_dim}, {"value_dim", value_dim}}) {
-    if (width < 8 || width % 8 != 0 || width > most) {
-      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most);
+    if (width < 8 || width % 8 != 0 || width > most_elements) {
+      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most_elements);
     }
   }
   return {};

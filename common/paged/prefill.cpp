@@ -83,7 +83,8 @@ std::string prefill_unable(const DecodeConfig& config) {
     return fmt::format("cache_dtype {}: prefill takes a cache of Q's type, {}", name(config.cache_dtype),
                        name(config.dtype));
   }
-  if (config.rotary_dim % 8 != 0 || config.rotary_dim < 0 || config.rotary_dim > config.shape.head_dim) {
+  const int64_t turned = config.appends ? config.rotary_dim : 0;
+  if (turned % 8 != 0 || turned < 0 || turned > config.shape.head_dim) {
     return fmt::format("rotary_dim {}: a multiple of 8, at most head_dim, {}, with task prefill", config.rotary_dim,
                        config.shape.head_dim);
   }

@@ -133,23 +133,29 @@ void check_rank(const char* op, const char* name, const Tensor& tensor) {
   TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
 }
 
+/// Whether it is so for certain: a trace may not know sizes.
+template <typename Size>
+bool larger(const Size& a, const Size& b) {
+#ifdef TORCH_GUARD_OR_FALSE
+  return TORCH_GUARD_OR_FALSE(c10::sym_gt(a, b));
+#else
+  return a > b;
+#endif
+}
+
 /// Dense strides, in the order in which `tensor` lies in memory but for its last dimension, which lies innermost; what
 /// repeats lies outermost.
 template <typename Size>
 std::array<Size, 4> strides_like(c10::ArrayRef<Size> sizes, c10::ArrayRef<Size> strides) {
   std::array<size_t, 4> order{0, 1, 2, 3};  // the outermost first
   const auto outside = [&](size_t a, size_t b) {
-    return strides[b] != 0 && (strides[a] == 0 || strides[a] > strides[b]);
+    return larger<Size>(strides[b], 0) && (!larger<Size>(strides[a], 0) || larger<Size>(strides[a], strides[b]));
   };
   for (size_t i = 1; i < 3; ++i) {
     for (size_t j = i; j > 0 && outside(order[j], order[j - 1]); --j) std::swap(order[j], order[j - 1]);
   }
   std::array<Size, 4> dense{1, 1, 1, 1};
-  Size elements = 1;
-  for (size_t i = 4; i-- > 0;) {
-    dense[order[i]] = elements;
-    if (sizes[order[i]] != 0) elements = elements * sizes[order[i]];
-  }
+  for (size_t i = 3; i > 0; --i) dense[order[i - 1]] = dense[order[i]] * sizes[order[i]];
   return dense;
 }
 
@@ -479,8 +485,8 @@ bool elsewhere(const Option&) {
   return false;
 }
 
-/// What the Meta key runs, which one tensor without memory among others is enough for: the meta function, where all are
-/// so. Beside a tensor that is not, a result would have memory that nobody writes.
+/// What the Meta key runs: the meta function. PyTorch comes here for one tensor without memory among others, too: that
+/// is refused, since nobody would write the result's memory.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Traced;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -493,8 +499,8 @@ struct Traced<OPERATOR, NAME, Result(Arguments...)> {
  private:
   static void refuse(std::initializer_list<bool> others) {
     const auto first = std::find(others.begin(), others.end(), true) - others.begin();
-    const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").schema();
-    TORCH_CHECK(false, NAME, ": ", schema.arguments()[static_cast<size_t>(first)].name(),
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "");
+    TORCH_CHECK(false, NAME, ": ", op.schema().arguments()[static_cast<size_t>(first)].name(),
                 " has elements, and another tensor is on the device meta; all or none are allowed there");
   }
 };
@@ -509,14 +515,14 @@ at::ScalarType autocast_type(c10::DeviceType device) {
 #endif
 }
 
-/// The types of which attention's tokens are.
+/// Whether queries, keys and values may have the type.
 bool is_for_tokens(at::ScalarType type) { return type == at::kFloat || type == at::kHalf || type == at::kBFloat16; }
 
 constexpr size_t no_cache = SIZE_MAX;
 
-/// What the autocast keys run: the operator on arguments of which the first `TOKENS` have another type. It is
-/// autocast's, as in PyTorch's own attention; where the argument `CACHE` is a cache of such a type, it is the cache's,
-/// which is not copied. Tables stay as they are, and so does float64, which the operator refuses.
+/// What the autocast keys run: the operator, with its first `TOKENS` arguments cast. They take autocast's type, as in
+/// PyTorch's own attention. Where the argument `CACHE` is a cache of f32, f16 or bf16, they take its type instead, so
+/// that it is not copied. Tables stay as they are, and so does float64, which the operator refuses.
 template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
           typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Autocast;

@@ -134,7 +134,8 @@ def linear(q, k, v, gate, state, causal, normalised, feature, scale):
         if normalised:
             divisor = (row @ z[..., None])[:, :, 0]
             doubt = relative * (row.abs() @ z[..., None].abs())[:, :, 0]
-            error = torch.where(doubt > 0.1 * divisor.abs(), INF, (error + (sums / divisor).abs() * doubt) / divisor.abs())
+            lost = (doubt > 0.1 * divisor.abs()) | (divisor.abs() < 1e-30)  # products below 2^-126 are 0
+            error = torch.where(lost, INF, (error + (sums / divisor).abs() * doubt) / divisor.abs())
             none = (divisor == 0) & (sums == 0)
             sums, error = (sums / divisor).masked_fill(none, 0), error.masked_fill(none, 0)
         o[:, :, t] = scale * sums

@@ -545,20 +545,21 @@ def dropin(case):
 
     def call():
         nonlocal served, got
+        attn_proto.reset_reasons()
         with attn_proto.enable():
             got = attempt(way, F.scaled_dot_product_attention)
-            attn_proto.reset_reasons()
-            served = not isinstance(attempt("plain" if way in TRACES else way, F.scaled_dot_product_attention), str)
-        served &= not attn_proto.reasons()
+        served = not attn_proto.reasons() and not isinstance(got, str)
         return [got]
 
     def right():
         pytorch = attempt(way, original) if not served or way in TRACES else None
         if isinstance(pytorch, torch.Tensor) and any(x.is_meta for x in (*tensors, mask) if x is not None):
             return [(got, None)]  # PyTorch's own result then has memory that nobody writes
-        if not served or way in TRACES and not difference(got, pytorch, None):  # a trace may hand more back
-            both_refuse = way in TRACES and isinstance(got, str) and isinstance(pytorch, str)  # in words of their own
-            return [(got if both_refuse else pytorch, None)]
+        if way in TRACES:  # which may serve and hand back others than a call does, and refuse in words of their own
+            if isinstance(got, str) and isinstance(pytorch, str) or not difference(got, pytorch, None):
+                return [(got, None)]
+        elif not served:
+            return [(pytorch, None)]
         query, key, value = (x.detach()[None] if flat else x.detach() for x in tensors)
         added = None if corner else mask
         query, key, value = case.cast(query, key, value)

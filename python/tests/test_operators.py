@@ -628,6 +628,20 @@ class Framework(Case):
                     q2, k2, v2 = qkv(device, rows=56, keys=56)
                     self.near(compiled(q2, k2, v2), model(q2, k2, v2).double())
 
+    @unittest.skipUnless(hasattr(torch._dynamo.decorators, "mark_unbacked"), "PyTorch 2.5")
+    def test_compile_for_a_number_of_tokens_that_nothing_is_known_of(self):
+        for device in self.on_each():
+            for bshd in (False, True):
+                torch._dynamo.reset()
+                compiled = torch.compile(lambda q, k, v: attn_proto.flash(q, k, v) + 1, fullgraph=True, backend="aot_eager")
+                for rows in (40, 56):
+                    q, k, v = qkv(device, rows=rows)
+                    q = q.transpose(1, 2).contiguous().transpose(1, 2) if bshd else q
+                    torch._dynamo.decorators.mark_unbacked(q, 2)
+                    got = compiled(q, k, v)
+                    self.near(got, reference(q, k, v) + 1)
+                    self.assertEqual(got.stride(), q.stride())
+
     def test_gradients_are_refused_where_traced(self):
         x = drawn(1, 2, 40, 64, device=DEVICES[0]).requires_grad_()
         torch._dynamo.reset()
