@@ -4,8 +4,9 @@
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
     python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
 
-A case is made from the seed and its number alone. One of three runs under one of PyTorch's modes, or as a trace has it. Cases run in a second process, so that one which ends it is a finding too. A
-finding is one line, and begins with the options that make it again. The exit status is 1 where there are any.
+A case is made from the seed and its number alone. One of three runs under one of PyTorch's modes, or as a trace has it. Cases
+run in a second process, so that one which ends it is a finding too. A finding is one line, and begins with the options that
+make it again. The exit status is 1 where there are any.
 """
 
 import argparse
@@ -158,7 +159,8 @@ class Case(random.Random):
             inner *= max(shape[axis], 1) if strides[axis] else 1
         if self.rows_may_overlap and not written and self.one_in(30):
             strides[-2] = step
-        if shape[-1] > 1 and math.prod(shape) and self.way not in COPIES and self.spoilt(100, f"elements of {name} that do not lie side by side"):
+        strided = shape[-1] > 1 and math.prod(shape) and self.way not in COPIES
+        if strided and self.spoilt(100, f"elements of {name} that do not lie side by side"):
             strides[-1] = 2
         start = step * self.choice((0, 0, 1, 5))
         reach = start + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1) + 1
