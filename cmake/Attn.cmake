@@ -97,11 +97,12 @@ endfunction()
 set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
 function(attn_find_torch)
   if(NOT ATTN_TORCH)
+    file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libattn_torch.so)  # of a build before, by which tests know of PyTorch
     return()
   endif()
-  find_library(ATTN_TORCH_LIBRARY torch HINTS ${ATTN_TORCH}/lib ${ATTN_TORCH}/lib/x86_64-linux-gnu
-               ${ATTN_TORCH}/lib/aarch64-linux-gnu NO_DEFAULT_PATH REQUIRED)
-  get_filename_component(folder ${ATTN_TORCH_LIBRARY} DIRECTORY)
+  find_library(library torch HINTS ${ATTN_TORCH}/lib ${ATTN_TORCH}/lib/x86_64-linux-gnu ${ATTN_TORCH}/lib/aarch64-linux-gnu
+               NO_DEFAULT_PATH NO_CACHE REQUIRED)  # not cached: ATTN_TORCH may name another folder next time
+  get_filename_component(folder ${library} DIRECTORY)
   add_library(attn_libtorch INTERFACE)
   target_include_directories(attn_libtorch SYSTEM INTERFACE ${ATTN_TORCH}/include
                                                             ${ATTN_TORCH}/include/torch/csrc/api/include)

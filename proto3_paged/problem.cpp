@@ -479,6 +479,7 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
               .v_strides = cache_strides(config_),
               .table = static_cast<const int*>(cache_->table.data()),
               .max_pages = cache_->pages.max_pages,
+              .pages = cache_->pages.pool,
               .k_scales = static_cast<const float*>(cache_->k_scales.data()),
               .v_scales = static_cast<const float*>(cache_->v_scales.data()),
               .lengths = static_cast<const int*>(inputs_->lengths_buffer.data()),

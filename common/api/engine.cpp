@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/api/checks.h"
 #include "common/api/kernels/stage.h"
 #include "common/attention/kernels/modifiers/modifiers.h"
 #include "common/attention/launch.h"
@@ -28,8 +29,11 @@
 namespace attn {
 namespace engine {  // with a name, since Engine::State, which a header knows, has parts of these types
 
-// Launches that are kept, captured ones apart. More shapes than a program has at a time; a few KiB each.
+// Launches that are kept, captured ones apart: more shapes than a program has at a time. As a rule one has some KiB on
+// the cpu and some MiB on a GPU; with a mask as many bytes as that has.
 constexpr size_t most_prepared = 1024;
+constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
+constexpr size_t zero_bytes = 65536 * sizeof(int);  // of any batch, and of any row (checks.h)
 constexpr int stage_threads = 256;
 
 // ---- keys
@@ -76,62 +80,6 @@ int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o)
   return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
 }
 
-// ---- what tensors have to be
-
-void require(bool holds, const char* what) {
-  if (!holds) throw BadInput(what);
-}
-
-template <typename... Values>
-void require(bool holds, fmt::format_string<Values...> text, Values&&... values) {
-  if (!holds) throw BadInput(fmt::format(text, std::forward<Values>(values)...));
-}
-
-constexpr int64_t most_tokens = int64_t{1} << 30;
-
-void check_tensor(const char* name, const TensorView& t, const DeviceInfo& device) {
-  require(t.batch >= 0 && t.heads >= 0 && t.tokens >= 0 && t.width >= 0 && t.tokens <= most_tokens &&
-              t.batch <= 65535 && t.heads <= 65535 && t.width <= 65535,
-          "{}: sizes [{}, {}, {}, {}] are not allowed; at most 65535, and 2^30 tokens", name, t.batch, t.heads,
-          t.tokens, t.width);
-  require(t.elements() == 0 || t.data != nullptr, "{} has no data", name);
-  if (!device.is_cuda() || t.elements() == 0) return;
-  constexpr int64_t alignment = 16;  // of tensor copies and 16-byte loads
-  const auto size = static_cast<int64_t>(size_bytes(t.dtype));
-  const auto fits = [&](int64_t stride, int64_t count) { return count == 1 || stride * size % alignment == 0; };
-  require(reinterpret_cast<uintptr_t>(t.data) % alignment == 0 && fits(t.strides.batch, t.batch) &&
-              fits(t.strides.head, t.heads) && fits(t.strides.row, t.tokens),
-          "{}: address and strides have to be multiples of {} bytes on a GPU", name, alignment);
-}
-
-void check_float(const char* name, DType dtype) {
-  require(size_bytes(dtype) > 1, "{}: {} is not allowed; f32, f16 and bf16 are", name, attn::name(dtype));
-}
-
-/// What attention has in common. Whether there is anything to do.
-bool check_attention(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
-                     const DeviceInfo& device) {
-  for (const auto& [name, tensor] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}}) {
-    check_tensor(name, *tensor, device);
-  }
-  check_float("q", q.dtype);
-  check_float("o", o.dtype);
-  require(v.dtype == k.dtype, "v: {} is not allowed; {} is, as k has it", attn::name(v.dtype), attn::name(k.dtype));
-  require(o.dtype == q.dtype || o.dtype == DType::f32, "o: {} is not allowed; {}, as q has it, and f32 are",
-          attn::name(o.dtype), attn::name(q.dtype));
-  require(k.heads > 0 && q.heads % k.heads == 0, "k has {} heads, which do not divide the {} of q", k.heads, q.heads);
-  require(k.width == q.width && v.width == q.width && o.width == q.width,
-          "widths {} of q, {} of k, {} of v, {} of o are not allowed; they are equal", q.width, k.width, v.width,
-          o.width);
-  require(v.heads == k.heads && v.tokens == k.tokens && v.batch == k.batch,
-          "v is [{}, {}, {}], k [{}, {}, {}] (batch, heads, tokens); they are equal", v.batch, v.heads, v.tokens,
-          k.batch, k.heads, k.tokens);
-  require(o.batch == q.batch && o.heads == q.heads && o.tokens == q.tokens,
-          "o is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", o.batch, o.heads, o.tokens,
-          q.batch, q.heads, q.tokens);
-  return q.elements() > 0;
-}
-
 // ---- modifiers
 
 Modifiers modifiers_of(const FlashCall& call) {
@@ -144,7 +92,7 @@ Modifiers modifiers_of(const FlashCall& call) {
   m.window_right = call.window_right;
   m.prefix = call.prefix;
   m.documents = call.documents != nullptr;
-  m.global_tokens = call.window_left >= 0 || call.window_right >= 0 ? call.global_tokens : 0;
+  m.global_tokens = call.global_tokens;
   m.block_sparse = call.blocks != nullptr;
   m.lists = false;  // they would be made on the host's time
   if (call.bias) {
@@ -168,16 +116,6 @@ int64_t kind_of_bias(const FlashCall& call) {
 
 int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-void check_modifiers(const FlashCall& call) {
-  const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, up(call.k.tokens, 4)};
-  for (int axis = 0; call.bias && axis < 4; ++axis) {
-    require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
-            "bias: a size of {} is not allowed along axis {}; 1 and {} are", call.bias_sizes[axis], axis, sizes[axis]);
-  }
-  require(call.soft_cap >= 0 && call.soft_cap <= 1000, "soft_cap {}: 0 to 1000 are allowed", call.soft_cap);
-  require(call.prefix >= 0 && call.global_tokens >= 0, "prefix and global_tokens are not negative");
-}
-
 /// The block of memory that modifiers read: the head, then tables that a call may fill anew.
 class ModifierBlock {
  public:
@@ -189,15 +127,14 @@ class ModifierBlock {
       bytes_ = up(bytes_, 256);
       offset = static_cast<int>(bytes_);
       bytes_ += words * 4;
-      require(bytes_ <= INT32_MAX, "tables of {} bytes are more than the kernels' 2 GiB", bytes_);
+      if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes: 2 GiB are allowed", bytes_));
     };
     bytes_ = sizeof head;
     if (call.alibi) place(head.slopes, s.q_heads);
     if (call.sinks) place(head.sinks, s.q_heads);
     if (call.lengths) place(head.lengths, s.batch);
     if (call.documents) place(head.documents, 2 * s.kv_len);
-    if (call.blocks)
-      place(head.blocks, up(s.kv_len, sparse_block) / sparse_block * sparse_words(static_cast<int>(s.kv_len)));
+    if (call.blocks) place(head.blocks, block_words(s.kv_len));
     if (call.bias) {
       int64_t stride = call.bias_sizes[3];
       for (int axis = 2; axis >= 0; --axis) {
@@ -236,8 +173,7 @@ class ModifierBlock {
     add(call.sinks, call.q.heads, head_.sinks);
     add(call.lengths, call.q.batch, head_.lengths);
     add(call.documents, 2 * call.k.tokens, head_.documents);
-    add(call.blocks, up(call.k.tokens, sparse_block) / sparse_block * sparse_words(static_cast<int>(call.k.tokens)),
-        head_.blocks);
+    add(call.blocks, block_words(call.k.tokens), head_.blocks);
     add(call.bias, bias_words_, head_.bias);
     return params;
   }
@@ -259,6 +195,8 @@ struct Prepared {
   Buffer memory;           // of few: lengths of equal sequences; of prefill: a PrefillData
   PrefillData known = {};  // what it holds
   bool has_known = false;
+  size_t bytes = 0;        // on the device, of all of them
+  uint64_t last_call = 0;  // that used it
 };
 
 std::atomic<unsigned> forks = 0;  // that this process came from, behind the first engine
@@ -291,12 +229,15 @@ class Engine::State {
       if (found == ready.end()) {
         lock.unlock();
         auto made = std::make_unique<Prepared>();
+        const size_t before = device->buffer_bytes();
         prepare(*made);
+        made->bytes = device->buffer_bytes() - before;
         lock.lock();
-        make_room(key.captured());
+        if (!key.captured()) make_room(made->bytes);
         found = ready.emplace(key, std::move(made)).first;
       }
     }
+    found->second->last_call = ++calls;
     encoder.clear();
     encode(*found->second, encoder);
     device->enqueue(encoder, stream);
@@ -311,6 +252,29 @@ class Engine::State {
     if (!stage_) stage_ = &kernel("stage", cuda ? FunctionConstants{{"THREADS", stage_threads}} : FunctionConstants{});
     to.dispatch(*stage_, {groups}, cuda ? stage_threads : 1, 0, params);
   }
+  /// Of a call without tokens: the state stays what it was.
+  void copy_state(const LinearCall& call, void* stream) {
+    const int64_t words = call.q.batch * call.q.heads * call.q.width * call.v.width;
+    if (!call.final_state || call.final_state == call.initial_state || words == 0) return;
+    run(
+        Key(Key::empty, stream, 0), stream, [](Prepared&) {},
+        [&](const Prepared&, CommandEncoder& to) {
+          if (!call.initial_state) return to.fill(call.final_state, 0, static_cast<size_t>(words) * sizeof(float));
+          StageParams params{};
+          params.block = reinterpret_cast<unsigned char*>(call.final_state);
+          params.tables = 1;
+          params.table[0] = {reinterpret_cast<const unsigned*>(call.initial_state), words, 0};
+          stage(to, params);
+        });
+  }
+  void* zeros() {
+    const std::lock_guard lock(mutex);
+    if (!zeros_) {
+      zeros_.emplace(*device, zero_bytes);
+      zeros_->upload(std::vector<std::byte>(zero_bytes).data(), zero_bytes);
+    }
+    return zeros_->data();
+  }
   void do_nothing(CommandEncoder& to) {
     if (!empty_) empty_ = &kernel("empty", {});
     to.dispatch(*empty_, {1}, 32, 0, 0);
@@ -322,6 +286,7 @@ class Engine::State {
   std::mutex preparing, mutex;  // mutex: of all below, and of what a launch keeps between its own launches
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
+  uint64_t calls = 0;
 
  private:
   const Kernel& kernel(const std::string& entry, FunctionConstants constants) {
@@ -333,13 +298,30 @@ class Engine::State {
                 .kernel;
   }
 
-  // What is released may still be under way on some stream: releasing waits for that, which a capture forbids.
-  void make_room(bool capturing) {
-    if (capturing || ready.size() < most_prepared) return;
-    std::erase_if(ready, [](const auto& entry) { return !entry.first.captured(); });
+  // For one launch more, of so many bytes. What is released may still be under way on some stream: releasing waits for
+  // that, which a capture forbids. So much goes at once, the longest unused first.
+  void make_room(size_t bytes) {
+    const size_t most_bytes = device->info().is_cuda() ? most_bytes_of_gpu : most_bytes_of_cpu;
+    using Entry = decltype(ready)::iterator;
+    std::vector<Entry> kept;
+    for (Entry entry = ready.begin(); entry != ready.end(); ++entry) {
+      if (entry->first.captured()) continue;
+      kept.push_back(entry);
+      bytes += entry->second->bytes;
+    }
+    if (kept.size() < most_prepared && bytes <= most_bytes) return;
+    std::sort(kept.begin(), kept.end(), [](Entry a, Entry b) { return a->second->last_call < b->second->last_call; });
+    size_t count = kept.size();
+    for (const Entry entry : kept) {
+      if (count <= most_prepared / 2 && bytes <= most_bytes / 2) return;
+      --count;
+      bytes -= entry->second->bytes;
+      ready.erase(entry);
+    }
   }
 
   const Kernel *stage_ = nullptr, *empty_ = nullptr;  // found with their first use
+  std::optional<Buffer> zeros_;
 };
 
 Engine::Engine(std::string spec, EngineOptions options) : spec_(std::move(spec)), options_(std::move(options)) {
@@ -369,6 +351,14 @@ size_t Engine::prepared() {
   State& own = state();
   const std::lock_guard lock(own.mutex);
   return own.ready.size();
+}
+
+size_t Engine::prepared_bytes() {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  size_t bytes = 0;
+  for (const auto& [key, prepared] : own.ready) bytes += prepared->bytes;
+  return bytes;
 }
 
 void Engine::save_archive(const std::string& path) { state().pipelines.archive().save(path); }
@@ -423,37 +413,34 @@ int64_t room_for(int64_t keys) {
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// No key: all outputs are 0.
-void clear_outputs(const FlashCall& call, CommandEncoder& encoder) {
-  const TensorView& o = call.o;
-  const auto row_bytes = static_cast<size_t>(o.width) * size_bytes(o.dtype);
-  for (int64_t b = 0; b < o.batch; ++b) {
-    for (int64_t h = 0; h < o.heads; ++h) {
-      for (int64_t t = 0; t < o.tokens; ++t) {
-        const int64_t at = b * o.strides.batch + h * o.strides.head + t * o.strides.row;
-        encoder.fill(static_cast<std::byte*>(o.data) + at * static_cast<int64_t>(size_bytes(o.dtype)), 0, row_bytes);
-      }
-    }
-  }
+/// For no keys, one that no query sees: outputs are 0, and lse has the sinks alone. `zeros` are as many as a key's
+/// width and the batch.
+void hide_all_keys(FlashCall& call, void* zeros) {
+  call.k.data = call.v.data = zeros;
+  call.k.tokens = call.v.tokens = 1;
+  call.k.strides = call.v.strides = {};
+  call.lengths = static_cast<const int*>(zeros);
+  call.causal = call.alibi = false;
+  call.soft_cap = call.prefix = call.global_tokens = 0;
+  call.window_left = call.window_right = -1;
+  call.documents = nullptr;
+  call.blocks = nullptr;
+  call.bias = call.alibi_slopes = nullptr;
 }
 
 }  // namespace
 
-void Engine::flash(const FlashCall& call, void* stream) {
+void Engine::flash(const FlashCall& given, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
-  if (!check_attention(call.q, call.k, call.v, call.o, info)) return;
-  require(call.k.batch == call.q.batch, "k has a batch of {}, q of {}; they are equal", call.k.batch, call.q.batch);
-  require(call.k.dtype == call.q.dtype, "k: {} is not allowed; {} is, as q has it", attn::name(call.k.dtype),
-          attn::name(call.q.dtype));
-  const uint64_t capture = own.capture_of(stream);
-  if (call.k.tokens == 0) {
-    require(!call.lse, "lse: not of attention over no keys");
-    own.run(
-        Key(Key::empty, stream, capture), stream, [](Prepared&) {},
-        [&](const Prepared&, CommandEncoder& encoder) { clear_outputs(call, encoder); });
-    return;
+  if (!check(given, info.is_cuda())) return;
+  FlashCall call = given;
+  if (call.k.tokens > 0) {
+    simplify(call);
+  } else {
+    hide_all_keys(call, own.zeros());
   }
+  const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);
   if (few_rows(call)) {
     AttentionShape room = shape;
@@ -494,7 +481,6 @@ void Engine::flash(const FlashCall& call, void* stream) {
   key.all(types_of(call.q, call.k, call.o), shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len,
           shape.head_dim, int64_t{shape.causal}, shape.scale);
   if (changed) {
-    check_modifiers(call);
     key.all(call.soft_cap, call.window_left, call.window_right, call.prefix, call.global_tokens, kind_of_bias(call),
             call.bias_sizes[0], call.bias_sizes[1], call.bias_sizes[2],
             int64_t{call.alibi} | int64_t{call.alibi_slopes != nullptr} << 1 | int64_t{call.sinks != nullptr} << 2 |
@@ -528,33 +514,9 @@ void Engine::flash(const FlashCall& call, void* stream) {
 
 namespace {
 
-int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages * call.k.tokens : call.k.tokens; }
-
-bool check_cache(const CacheCall& call, const DeviceInfo& device) {
-  if (!check_attention(call.q, call.k, call.v, call.o, device)) return false;
-  require(call.lengths != nullptr, "lengths are missing: [batch], int32");
-  require(call.table || call.k.batch == call.q.batch, "k has a batch of {}, q of {}; without a table they are equal",
-          call.k.batch, call.q.batch);
-  require(capacity_of(call) > 0, "the cache has no room for a token");
-  require(capacity_of(call) < most_tokens, "a cache of {} tokens a sequence is too long; 2^30 are allowed",
-          capacity_of(call));
-  require(
-      (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
-      "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
-  require(call.new_k.data || call.rotary_dim == 0, "rotary_dim {}: only tokens that are appended turn",
-          call.rotary_dim);
-  if (!call.new_k.data) return true;
-  for (const auto& [name, tensor] : {std::pair{"new_k", &call.new_k}, {"new_v", &call.new_v}}) {
-    check_tensor(name, *tensor, device);
-    require(tensor->dtype == call.k.dtype, "{}: {} is not allowed; {} is, as the cache has it", name,
-            attn::name(tensor->dtype), attn::name(call.k.dtype));
-    require(tensor->data && tensor->batch == call.q.batch && tensor->heads == call.k.heads &&
-                tensor->tokens == call.q.tokens && tensor->width == call.k.width,
-            "{} is [{}, {}, {}, {}]; [{}, {}, {}, {}] is wanted", name, tensor->batch, tensor->heads, tensor->tokens,
-            tensor->width, call.q.batch, call.k.heads, call.q.tokens, call.k.width);
-  }
-  require(call.rotary_dim == 0 || (call.cosines && call.sines), "cosines and sines are missing");
-  return true;
+/// Of a call without rows, which makes no launch to refuse it.
+void refuse_where(const std::string& unable) {
+  if (!unable.empty()) throw BadInput(unable);
 }
 
 DecodeConfig config_of(const CacheCall& call) {
@@ -570,7 +532,7 @@ DecodeConfig config_of(const CacheCall& call) {
           .cache_dtype = call.k.dtype,
           .out_dtype = call.o.dtype,
           .page_size = call.table ? call.k.tokens : 0,
-          .appends = call.new_k.data != nullptr,
+          .appends = call.new_k.there(),
           .rotary_dim = call.rotary_dim,
           .pairing = call.pairing};
 }
@@ -587,6 +549,7 @@ DecodeTensors tensors_of(const CacheCall& call) {
           .v_strides = call.v.strides,
           .table = call.table,
           .max_pages = call.max_pages,
+          .pages = call.k.batch,
           .k_scales = call.k_scales,
           .v_scales = call.v_scales,
           .lengths = call.lengths,
@@ -601,7 +564,7 @@ DecodeTensors tensors_of(const CacheCall& call) {
 Key key_of(Key::Op op, const CacheCall& call, void* stream, uint64_t capture) {
   Key key(op, stream, capture);
   key.all(types_of(call.q, call.k, call.o), call.q.batch, call.q.heads, call.k.heads, call.q.tokens, call.q.width,
-          call.k.tokens, call.k.batch, call.table ? call.max_pages : int64_t{-1}, int64_t{call.new_k.data != nullptr},
+          call.k.tokens, call.k.batch, call.table ? call.max_pages : int64_t{-1}, int64_t{call.new_k.there()},
           call.rotary_dim, static_cast<int64_t>(call.pairing), call.scale);
   return key;
 }
@@ -610,16 +573,35 @@ Key key_of(Key::Op op, const CacheCall& call, void* stream, uint64_t capture) {
 
 void Engine::decode(const CacheCall& call, void* stream) {
   State& own = state();
-  if (!check_cache(call, own.device->info())) return;
+  const DeviceInfo& info = own.device->info();
+  if (!check(call, info.is_cuda())) return refuse_where(decode_unable(config_of(call), info));
   own.run(
       key_of(Key::decode, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) { ready.decode.emplace(*own.device, own.pipelines, config_of(call)); },
       [&](const Prepared& ready, CommandEncoder& encoder) { ready.decode->encode(encoder, tensors_of(call)); });
 }
 
+void Engine::check_cache(const CacheCall& call, void* stream) {
+  State& own = state();
+  attn::check_cache(call, own.device->info().is_cuda());
+  if (!own.device->info().is_cuda()) return check_cache_values(call);
+  if (own.capture_of(stream) != 0) throw BadInput("a cache cannot be checked while the stream is captured");
+  const auto on_host = [&](const int* table, int64_t count) {
+    std::vector<int> copy(static_cast<size_t>(table ? count : 0));
+    own.device->download_after(stream, copy.data(), table, copy.size() * sizeof(int));
+    return copy;
+  };
+  const std::vector<int> lengths = on_host(call.lengths, call.q.batch);
+  const std::vector<int> table = on_host(call.table, call.q.batch * call.max_pages);
+  CacheCall copy = call;
+  copy.lengths = lengths.data();
+  if (call.table) copy.table = table.data();
+  check_cache_values(copy);
+}
+
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
-  if (!check_cache(call, own.device->info())) return;
+  if (!check(call, own.device->info().is_cuda())) return refuse_where(prefill_unable(config_of(call)));
   own.run(
       key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
@@ -652,19 +634,11 @@ void Engine::linear(const LinearCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   const TensorView &q = call.q, &v = call.v;
-  for (const auto& [name, tensor] : {std::pair{"q", &call.q}, {"k", &call.k}, {"v", &call.v}, {"o", &call.o}}) {
-    check_tensor(name, *tensor, info);
-    check_float(name, tensor->dtype);
-    require(tensor->batch == q.batch && tensor->heads == q.heads && tensor->tokens == q.tokens,
-            "{} is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", name, tensor->batch,
-            tensor->heads, tensor->tokens, q.batch, q.heads, q.tokens);
+  if (!check(call, info.is_cuda())) {
+    named_feature(std::string(call.feature));
+    refuse_where(linear_unable(q.width, v.width));
+    return own.copy_state(call, stream);
   }
-  require(call.k.width == q.width && call.o.width == v.width,
-          "widths {} of q, {} of k, {} of v, {} of o: q's is k's, and v's o's", q.width, call.k.width, v.width,
-          call.o.width);
-  require(call.k.dtype == q.dtype && v.dtype == q.dtype, "q, k and v have one type");
-  require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates go with a gate, and with nothing else");
-  if (q.elements() == 0) return;
   const bool with_state = call.initial_state || call.final_state;
   Key key(Key::linear, stream, own.capture_of(stream));
   key.all(types_of(q, q, call.o), q.batch, q.heads, q.tokens, q.width, v.width,
@@ -718,26 +692,10 @@ void Engine::linear(const LinearCall& call, void* stream) {
 
 void Engine::rope(const RopeCall& call, void* stream) {
   State& own = state();
-  const TensorView& some = call.q.data ? call.q : call.k;
-  for (const auto& [name, in, out] : {std::tuple{"q", &call.q, &call.q_out}, {"k", &call.k, &call.k_out}}) {
-    if (!in->data) continue;
-    require(in->batch == some.batch && in->tokens == some.tokens && in->width == some.width && in->dtype == some.dtype,
-            "q and k have the same batch, tokens, width and type");
-    require(out->data && out->batch == in->batch && out->heads == in->heads && out->tokens == in->tokens &&
-                out->width == in->width && out->dtype == in->dtype,
-            "{}_out is not as {} is", name, name);
-    check_tensor(name, *in, own.device->info());
-    check_tensor(name, *out, own.device->info());
-    check_float(name, in->dtype);
-  }
-  if (some.elements() == 0) return;
-  require(call.config.head_dim == some.width, "head_dim {}: {} is, as the tensors have it", call.config.head_dim,
-          some.width);
-  const RopeShape shape{.batch = some.batch,
-                        .q_heads = call.q.data ? call.q.heads : 0,
-                        .kv_heads = call.k.data ? call.k.heads : 0,
-                        .rows = some.tokens,
-                        .dtype = some.dtype};
+  if (!check(call, own.device->info().is_cuda())) return;
+  const TensorView& some = call.q.there() ? call.q : call.k;
+  const RopeShape shape{
+      .batch = some.batch, .q_heads = call.q.heads, .kv_heads = call.k.heads, .rows = some.tokens, .dtype = some.dtype};
   Key key(Key::rope, stream, own.capture_of(stream));
   key.all(static_cast<int64_t>(shape.dtype), shape.batch, shape.q_heads, shape.kv_heads, shape.rows, some.width,
           call.config.rotary_dim, static_cast<int64_t>(call.config.pairing), call.config.theta,

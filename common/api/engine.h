@@ -17,15 +17,15 @@
 namespace attn {
 
 /// A caller's tensor on the engine's device, [batch, heads, tokens, width], whatever the order in memory; an element's
-/// neighbour along width lies beside it. On a GPU address and strides are multiples of 16 bytes. Without data it is not
-/// there.
+/// neighbour along width lies beside it. On a GPU address and strides are multiples of 16 bytes.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::f32;
   int64_t batch = 0, heads = 0, tokens = 0, width = 0;
   Strides strides{};  // in elements
 
-  int64_t elements() const { return batch * heads * tokens * width; }
+  bool there() const { return width > 0; }
+  bool empty() const { return batch == 0 || heads == 0 || tokens == 0 || width == 0; }
 };
 
 /// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim],
@@ -66,12 +66,13 @@ struct CacheCall {
               *v_scales = nullptr;  // of a cache of 8 bits, for decode(): [pages or batch, kv_heads]
   double scale = 0;
   /// Tokens that the call writes to the cache, [batch, kv_heads, q_len, head_dim] of its type; without, they are there.
-  /// It turns queries and new keys where rotary_dim is not 0, by cosines and sines of all positions from 0 on, dense
+  /// It turns queries and new keys where rotary_dim is not 0, by cosines and sines of positions from 0 on, dense
   /// [positions, rotary_dim / 2].
   TensorView new_k, new_v;
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;
   const float *cosines = nullptr, *sines = nullptr;
+  int64_t positions = 0;  // that they have, as many as a sequence may have tokens
 };
 
 /// Linear attention (common/linear/kernels/linear.h). q, k: [batch, heads, tokens, head_dim]; v, o: [..., value_dim].
@@ -79,11 +80,11 @@ struct LinearCall {
   TensorView q, k, v, o;
   bool causal = true, normalised = false;
   std::string_view feature = "identity";  // or "elu1", "relu"
-  double scale = 0;                       // 0: 1 / sqrt(head_dim), or 1 where normalised
+  double scale = 0;                       // 0: 1 / sqrt(head_dim); where normalised there is none
   Gate gate = GATE_NONE;
   const float* gates =
       nullptr;  // logarithms of decays, dense: [heads], [batch, heads, tokens], or by channel [..., head_dim]
-  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros
+  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros, as normalised wants
   float* final_state = nullptr;          // the same; null: unwanted
 };
 
@@ -119,12 +120,19 @@ class Engine {
   void prefill(const CacheCall& call, void* stream = nullptr);  // many
   void linear(const LinearCall& call, void* stream = nullptr);
   void rope(const RopeCall& call, void* stream = nullptr);
+  /// What decode() and prefill() ask of the values of lengths and table: every length fits the cache, and every page
+  /// that holds a token is one of k's. On the cpu they ask it themselves; on a GPU this waits for the stream, and
+  /// throws BadInput while that is captured. Of the call it reads k's sizes, lengths, table, max_pages, and q.batch.
+  void check_cache(const CacheCall& call, void* stream = nullptr);
   /// A kernel that does nothing.
   void empty(void* stream = nullptr);
 
   const DeviceInfo& info();
-  /// Launches that are ready.
+  /// Launches that are ready, and the bytes on the device that they have beside the caller's tensors. Where there are
+  /// more than 1024, or more than 256 MiB (on a GPU 1 GiB), those that were not used for longest go; captured ones
+  /// stay.
   size_t prepared();
+  size_t prepared_bytes();
   /// Writes all kernels that were loaded as an archive, for EngineOptions. Throws BadInput.
   void save_archive(const std::string& path);
 

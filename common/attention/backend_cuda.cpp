@@ -227,8 +227,12 @@ class CudaFlash : public FlashBackend {
     const unsigned zeros[2] = {};
     const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
     counters->upload(zeros, sizeof zeros);
-    return [config, launch, &kernel, lists = std::move(lists), tiles, counters](CommandEncoder& encoder,
-                                                                                const AttentionParams& params) {
+    const int64_t before = -wgmma_first_query(config);
+    const int64_t sixteens = round_up(before + config.shape.q_len, config.block_r) / 16;
+    const auto next_kept = std::make_shared<Buffer>(
+        device, static_cast<size_t>(config.shape.batch * config.shape.q_heads * sixteens) * sizeof(int));
+    return [config, launch, &kernel, lists = std::move(lists), tiles, counters, next_kept, before, sixteens](
+               CommandEncoder& encoder, const AttentionParams& params) {
       const AttentionShape& shape = config.shape;
       const int64_t panels = wgmma_panels(shape.head_dim), dim = shape.head_dim;
       const DType in = config.dtype;
@@ -253,6 +257,9 @@ class CudaFlash : public FlashBackend {
       wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());
       wgmma.tile_count = static_cast<unsigned>(tiles->bytes() / sizeof(WgmmaTile));
       wgmma.counters = static_cast<unsigned*>(counters->data());
+      wgmma.next_kept = static_cast<int*>(next_kept->data());
+      wgmma.sixteens = static_cast<int>(sixteens);
+      wgmma.sixteens_before = static_cast<int>(before / 16);
       const auto dispatch = [&](const auto& all) {
         encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, all);
       };

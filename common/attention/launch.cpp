@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/attention/mask_lists.h"
@@ -71,7 +72,8 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 
 AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config,
                                  const AttentionHooks* hook, std::set<std::string> run_time)
-    : shape_(config.shape) {
+    : shape_(config.shape),
+      pages_(config.pool_pages > 0 ? static_cast<int>(config.pool_pages) : std::numeric_limits<int>::max()) {
   const Plan plan = attention_plan(config, device.info(), hook, std::move(run_time));
   if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
   const Launch& launch = plan.launches.front();
@@ -102,6 +104,7 @@ void AttentionLaunch::encode(CommandEncoder& encoder, const AttentionTensors& te
   params.kv_len = static_cast<int>(shape_.kv_len);
   params.scale = static_cast<float>(shape_.effective_scale());
   params.score_data = tensors.hook_data;
+  params.pages = pages_;
   launcher_(encoder, params);
 }
 

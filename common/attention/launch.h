@@ -47,6 +47,7 @@ class AttentionLaunch {
 
  private:
   AttentionShape shape_;
+  int pages_;  // of K and V, where a hook gives places on pages; else no limit
   FlashBackend::Launcher launcher_;
 };
 

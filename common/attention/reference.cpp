@@ -74,7 +74,7 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
   }
   if (score) score(scores, row.batch, row.head, row.q);
   for (const double s : scores) max = std::max(max, s);  // a NaN never wins here, but reaches the sum below
-  if (max == -infinity) max = 0;                         // every weight is then exp(-inf) = 0, or NaN
+  if (max == -infinity) max = 0;                         // every pair is hidden, or its score is NaN
 
   std::fill(result.o.begin(), result.o.end(), 0.0);
   std::fill(result.spread.begin(), result.spread.end(), 0.0);
@@ -83,8 +83,8 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
   std::vector<double> weights(scores.size());
   double sum = std::exp(sink - max), score_size = 0, mean_score = 0;
   for (int64_t k = 0; k < visible; ++k) {
+    if (scores[k] == -infinity) continue;  // a hidden pair: whatever V holds there is not read
     const double weight = weights[k] = std::exp(scores[k] - max);
-    if (weight == 0) continue;  // a masked pair: whatever V holds there is not read
     sum += weight;
     score_size += weight * (query_norm * head.key_norms[k] + std::abs(scores[k]));
     mean_score += weight * std::abs(scores[k]);

@@ -26,7 +26,7 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
-/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity masks a
+/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity hides a
 /// pair. Called from several threads at once.
 using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
 
@@ -67,8 +67,10 @@ struct ReferenceRows {
   std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
 };
 
-/// O = softmax(scale * Q K^T) V for the given rows. A row without any unmasked key has o = 0 and lse = -infinity, or
-/// the sink.
+/// O = softmax(scale * Q K^T) V for the given rows. A pair is hidden by the causal mask or by a score of -infinity, and
+/// by no other score: what K and V hold there does not matter. A row that sees no key has o = 0 and lse = -infinity, or
+/// the sink. A row that sees a score of NaN or +infinity is NaN, and so is its lse; NaN and infinity in V reach the
+/// rows that see their key, in their own columns.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
 /// The spread of f16 counts weights below 2^-14 of the row's largest as that: they are denormals, rounded as it is.
 /// Quickest where the rows of one head stand together. Throws std::invalid_argument where tensors or rows do not fit

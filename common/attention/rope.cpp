@@ -50,16 +50,6 @@ void rope_check_scaling(const RopeLlama3& llama, const RopeConfig&) {
                "it is more than low_freq_factor");
 }
 
-void rope_check_config(const RopeConfig& config) {
-  const int64_t dim = config.head_dim, rotary = config.rotary_dim;
-  rope_require(dim >= 8 && dim <= 512 && dim % 8 == 0, "head_dim", static_cast<double>(dim),
-               "it is a multiple of 8 up to 512");
-  rope_require(rotary >= 2 && rotary <= dim && rotary % 2 == 0, "rotary_dim", static_cast<double>(rotary),
-               "it is even, from 2 to head_dim");
-  rope_require(config.theta > 1 && std::isfinite(config.theta), "theta", config.theta, "it is a number above 1");
-  std::visit([&](const auto& scaling) { rope_check_scaling(scaling, config); }, config.scaling);
-}
-
 std::vector<double> rope_unscaled(double theta, int64_t rotary_dim) {
   std::vector<double> frequencies;
   for (int64_t i = 0; i < rotary_dim; i += 2) {
@@ -201,6 +191,16 @@ Buffer rope_upload(Device& device, const std::vector<T>& values) {
 }
 
 }  // namespace
+
+void rope_check_config(const RopeConfig& config) {
+  const int64_t dim = config.head_dim, rotary = config.rotary_dim;
+  rope_require(dim >= 8 && dim <= 512 && dim % 8 == 0, "head_dim", static_cast<double>(dim),
+               "it is a multiple of 8 up to 512");
+  rope_require(rotary >= 2 && rotary <= dim && rotary % 2 == 0, "rotary_dim", static_cast<double>(rotary),
+               "it is even, from 2 to head_dim");
+  rope_require(config.theta > 1 && std::isfinite(config.theta), "theta", config.theta, "it is a number above 1");
+  std::visit([&](const auto& scaling) { rope_check_scaling(scaling, config); }, config.scaling);
+}
 
 std::vector<double> rope_frequencies(const RopeConfig& config) {
   rope_check_config(config);

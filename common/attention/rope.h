@@ -53,6 +53,8 @@ struct RopeConfig {
 
 // All of these throw BadInput for a configuration that the comments above do not allow.
 
+void rope_check_config(const RopeConfig& config);
+
 /// The angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.
 std::vector<double> rope_frequencies(const RopeConfig& config);
 

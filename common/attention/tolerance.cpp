@@ -50,7 +50,7 @@ AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype,
   const double weight_unit = dtype == DType::f32 ? 0 : unit(dtype);
   const double exponential = dtype == DType::bf16 ? 2 * 8e-5 : 0x1p-20;
   const double hook = hooked ? 1e-5 : 0;
-  // Of f16 the spacing of denormals. Of others what keys behind a mask add, whose weights are 2^-126 on a cpu.
+  // Of f16 the spacing of denormals. Of others what is below every number that counts.
   const double least = out_dtype == DType::f16 ? 0x1p-24 : 1e-30;
 
   const size_t dim = static_cast<size_t>(shape.head_dim);

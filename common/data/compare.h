@@ -1,4 +1,4 @@
-// Checks that NaN cannot pass.
+// Checks that NaN passes only where NaN is wanted.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct Check {
   void merge(const Check& other);
 };
 
-/// Element i passes where |got - want| <= allowed, so never with a NaN; an infinity passes where both are the same one.
+/// Element i passes where |got - want| <= allowed, or where both are the same infinity, or both are NaN. A NaN never
+/// passes for a number, nor a number for a NaN.
 /// `worst` calls element i what `where` does; rows_checked is left to the caller. Throws std::invalid_argument where
 /// the sizes differ.
 Check compare(std::span<const double> got, std::span<const double> want, std::span<const double> allowed,

@@ -97,6 +97,10 @@ void Device::limit_threadgroup_memory(size_t bytes) {
   info_.threadgroup_memory_bytes = bytes;
 }
 
+void Device::download_after(void* /*stream*/, void* target, const void* source, size_t bytes) {
+  download(target, source, bytes);
+}
+
 void Device::enqueue(const CommandEncoder& encoder) {
   if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
   submit(encoder);
@@ -149,6 +153,7 @@ Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
   data_ = static_cast<std::byte*>(block_) + guard_bytes;
   device_ = &device;
   bytes_ = bytes;
+  device_->buffer_bytes_ += with_guards(bytes_);
   {
     const GuardAccess access(device, block_, bytes_);
     std::array<unsigned char, guard_bytes> guard;
@@ -176,7 +181,9 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (block_) device_->release(block_);
+  if (!block_) return;
+  device_->release(block_);
+  device_->buffer_bytes_ -= with_guards(bytes_);
 }
 
 void Buffer::upload(const void* source, size_t bytes) {

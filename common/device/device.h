@@ -106,6 +106,9 @@ class Device {
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
   virtual void download(void* target, const void* source, size_t bytes) = 0;
+  /// The same after all that is on a stream of the caller's, which must not be captured; the device is one of
+  /// open_for_caller().
+  virtual void download_after(void* stream, void* target, const void* source, size_t bytes);
 
   /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
@@ -143,6 +146,8 @@ class Device {
   virtual CodeContents contents(const Binary&) const { return {}; }
   /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
   bool lost() const { return lost_; }
+  /// Of all Buffers that are there, guard bands included.
+  size_t buffer_bytes() const { return buffer_bytes_; }
 
  protected:
   virtual void* enter() const { return nullptr; }
@@ -150,6 +155,10 @@ class Device {
 
   DeviceInfo info_;
   std::atomic<bool> lost_ = false;
+
+ private:
+  friend class Buffer;
+  std::atomic<size_t> buffer_bytes_ = 0;
 };
 
 /// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write

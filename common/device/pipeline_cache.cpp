@@ -1,11 +1,10 @@
 #include "common/device/pipeline_cache.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cstdlib>
 #include <filesystem>
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/base/parallel.h"
 #include "common/base/sha256.h"
 #include "common/base/stopwatch.h"
@@ -29,8 +28,8 @@ PipelineCache::PipelineCache(Device& device, std::string folder, CompileOptions 
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) {
-    spdlog::warn("kernel cache {} cannot be made ({}); kernels are compiled anew in each run", folder_,
-                 error.message());
+    logger()->warn("kernel cache {} cannot be made ({}); kernels are compiled anew in each run", folder_,
+                   error.message());
     folder_.clear();
   }
 }
@@ -86,7 +85,7 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
     std::optional<Binary> binary = file ? deserialize(cache_key, *file) : std::nullopt;
     if (binary) origin = "disk";
     if (file && !binary && report) {
-      spdlog::warn("kernel cache entry {} is damaged; compiling {} again", path.string(), source.key());
+      logger()->warn("kernel cache entry {} is damaged; compiling {} again", path.string(), source.key());
     }
     return binary;
   };
@@ -99,7 +98,7 @@ Binary PipelineCache::find_or_compile(const KernelSource& source, const std::str
   Binary binary = device_.compile(source, options_);
   origin = "compiled";
   if (pending && !pending->write(serialize(cache_key, binary)) && writable_.exchange(false)) {
-    spdlog::warn("kernel cache {} cannot be written; new kernels are compiled anew in each run", folder_);
+    logger()->warn("kernel cache {} cannot be written; new kernels are compiled anew in each run", folder_);
   }
   return binary;
 }

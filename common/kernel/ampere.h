@@ -20,6 +20,10 @@ DEVICE void copy_16_of_line(unsigned target, const void* source, bool there) {
 DEVICE void copy_4(unsigned target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
+/// 16 bytes of ones, which are NaN in every type of attention's, to shared memory.
+DEVICE void store_ones(unsigned target) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target), "r"(~0u) : "memory");
+}
 /// Ends a group of copies of this thread.
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until at most PENDING groups of this thread are under way.

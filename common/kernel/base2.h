@@ -12,3 +12,7 @@ constexpr float no_score = -1e29f;
 /// What scores are shifted by in a row that has seen no unmasked key: far above masked_score and far below every other,
 /// so that weights are 0 and no difference is NaN.
 constexpr float no_shift = -1e15f;
+
+/// Where a row's maximum begins on a GPU: no score is less, and no difference from it is NaN. A hidden pair has a score of
+/// -infinity, and so a weight of 0.
+constexpr float lowest_score = -3.402823466e38f;

@@ -48,6 +48,12 @@ INLINE void store(T* to, V value) {
   *reinterpret_cast<Unaligned*>(to) = value;
 }
 
+/// Whether a comparison of vectors is true in some lane.
+template <typename V>
+INLINE bool any_lane(V compared) {
+  return __builtin_reduce_or(compared) != 0;
+}
+
 /// N elements of type TYPE (an ElementType) at `index`, as floats.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_floats(const void* tensor, long long index) {

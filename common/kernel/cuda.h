@@ -14,6 +14,7 @@ constexpr int WARP = 32;  // threads
 DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
+DEVICE float not_a_number() { return __int_as_float(0x7fffffff); }
 
 // What a score hook, whose text is the same for every dialect, has of the host's compilers.
 #define __builtin_inff infinity
@@ -90,6 +91,13 @@ DEVICE void transpose_quad(unsigned (&words)[4]) {
       words[i + step] = odd ? words[i + step] : got;
     }
   }
+}
+
+/// NaN where x is NaN, which fmaxf would drop. On sm_80 and later.
+DEVICE float at_least(float x, float least) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(least));
+  return larger;
 }
 
 /// The same in all threads of each four.

@@ -1,6 +1,7 @@
 // What a score function may call, by the names of C's <math.h>. A GPU has them. On the cpu those here have no branches
 // and no calls, so that a loop over them is vectorised. exp2f is right to 3e-7 of the result, expf to (3 + |x|) 1e-7 of
-// it, tanhf to 3e-7; exp2f and expf do not overflow to infinity. Included once, within a namespace.
+// it, tanhf to 3e-7; exp2f and expf give 0 below 2^-126, do not overflow to infinity, and keep NaN. Included once,
+// within a namespace.
 #ifdef __CUDACC__
 
 #define INFINITY __int_as_float(0x7f800000)
@@ -15,10 +16,11 @@ INLINE float fmaxf(float a, float b) { return a > b ? a : b; }
 INLINE float sqrtf(float x) { return __builtin_sqrtf(x); }
 [[maybe_unused]] static float logf(float x) { return __builtin_logf(x); }  // calls the host's library
 
-/// As exp2 of common/attention/kernels/softmax.h, for a single number of either sign.
+/// As exp4 of common/attention/kernels/softmax.h, in base 2, for a single number of either sign.
 INLINE float exp2f(float x) {
-  constexpr float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  x = fminf(fmaxf(x, -126.0f), 127.5f);
+  constexpr float shifter = 12582912.0f + 127;  // 1.5 * 2^23: adding it rounds to an integer, and leaves the exponent
+  x = x < -127.0f ? -127.0f : x;                // in this order a NaN stays
+  x = x > 127.5f ? 127.5f : x;
   const float shifted = x + shifter;
   const float rest = x - (shifted - shifter);
   float power = rest * 1.32647271e-3f + 9.67151265e-3f;
@@ -26,8 +28,7 @@ INLINE float exp2f(float x) {
   power = power * rest + 2.40222421e-1f;
   power = power * rest + 6.93146978e-1f;
   power = power * rest + 1.0f;
-  const unsigned bits = __builtin_bit_cast(unsigned, power) + (__builtin_bit_cast(unsigned, shifted) << 23);
-  return __builtin_bit_cast(float, bits);
+  return power * __builtin_bit_cast(float, __builtin_bit_cast(unsigned, shifted) << 23);
 }
 INLINE float expf(float x) { return exp2f(x * 1.4426950408889634f); }
 INLINE float tanhf(float x) { return 1.0f - 2.0f / (expf(2.0f * x) + 1.0f); }

@@ -74,6 +74,8 @@ DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "
 DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Until the shared memory of all boxes that this thread has committed may be written again.
 DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Until all boxes that this thread has committed are in the tensor.
+DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // ---- registers of a warpgroup
 
@@ -161,6 +163,21 @@ DEVICE void scale_o(const float (&factor)[2]) {
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
 }
 
+/// The sum of the thread's results, each times 0: 0, or NaN where one is not finite.
+template <int COUNT, int FROM = 0>
+DEVICE float zeros_of_o(float2 sum = {0, 0}) {
+  asm volatile(
+      "fma.rn.f32 %0, o%2, 0f00000000, %0; fma.rn.f32 %1, o%3, 0f00000000, %1;\n"
+      "fma.rn.f32 %0, o%4, 0f00000000, %0; fma.rn.f32 %1, o%5, 0f00000000, %1;\n"
+      "fma.rn.f32 %0, o%6, 0f00000000, %0; fma.rn.f32 %1, o%7, 0f00000000, %1;\n"
+      "fma.rn.f32 %0, o%8, 0f00000000, %0; fma.rn.f32 %1, o%9, 0f00000000, %1;"
+      : "+f"(sum.x), "+f"(sum.y)
+      : EIGHT_FROM(FROM)
+      : "memory");
+  if constexpr (FROM + 8 < COUNT) return zeros_of_o<COUNT, FROM + 8>(sum);
+  return sum.x + sum.y;
+}
+
 /// s = masked in columns from `end` on, by the thread's two rows; columns count from the thread's first. mask_s_before:
 /// in columns before `begin`.
 template <int COUNT, int FROM = 0>
@@ -191,22 +208,34 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 }
 
 /// o from FROM to FROM + 7, which is two groups of eight columns, to shared memory in 16 bits each. Lane l addresses
-/// the 16 bytes of row l % 16 of the warp in group l / 16.
-// clang-format off
-#define STORE_EIGHT(NAME)                                                                                      \
-  asm volatile(                                                                                                \
-      "{.reg .b32 a, b, c, d;\n"                                                                               \
-      "cvt.rn." NAME ".f32 a, o%2, o%1; cvt.rn." NAME ".f32 b, o%4, o%3;\n"                                    \
-      "cvt.rn." NAME ".f32 c, o%6, o%5; cvt.rn." NAME ".f32 d, o%8, o%7;\n"                                    \
-      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {a, b, c, d};}" :: "r"(address), EIGHT_FROM(FROM) : "memory")
-// clang-format on
+/// the 16 bytes of row l % 16 of the warp in group l / 16. `sums`, pairs of 16 bits, get something of each element: they
+/// stay finite where all elements are. (Products of two, in half the instructions, would leave f16's range.)
+#define STORE_EIGHT(NAME, SUMS)                                                                                  \
+  asm volatile(                                                                                                  \
+      "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                                                \
+      "cvt.rn." NAME ".f32 a, o%4, o%3; cvt.rn." NAME ".f32 b, o%6, o%5;\n"                                      \
+      "cvt.rn." NAME ".f32 c, o%8, o%7; cvt.rn." NAME ".f32 d, o%10, o%9;\n"                                     \
+      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%2], {a, b, c, d};\n" SUMS "}"                             \
+      : "+r"(sums[0]), "+r"(sums[1])                                                                             \
+      : "r"(address), EIGHT_FROM(FROM)                                                                           \
+      : "memory")
 template <int TYPE, int FROM>
-DEVICE void store_o(unsigned address) {
+DEVICE void store_o(unsigned address, unsigned (&sums)[2]) {
   if constexpr (TYPE == BF16) {
-    STORE_EIGHT("bf16x2");
+    STORE_EIGHT("bf16x2", "fma.rn.bf16x2 %0, a, b, %0; fma.rn.bf16x2 %1, c, d, %1;");
   } else {
-    STORE_EIGHT("f16x2");
+    STORE_EIGHT("f16x2", "fma.rn.f16x2 %0, a, z, %0; fma.rn.f16x2 %1, b, z, %1; fma.rn.f16x2 %0, c, z, %0; "
+                         "fma.rn.f16x2 %1, d, z, %1;");
   }
+}
+/// Whether pairs of 16 bits are finite numbers.
+template <int TYPE>
+DEVICE bool finite_pairs(unsigned a, unsigned b) {
+  constexpr unsigned exponent = TYPE == BF16 ? 0x7f80 : 0x7c00;
+  const auto finite = [](unsigned pair) {
+    return (pair & exponent) != exponent && (pair & exponent << 16) != exponent << 16;
+  };
+  return finite(a) && finite(b);
 }
 
 // The names of so many registers.

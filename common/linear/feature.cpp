@@ -41,7 +41,7 @@ FeatureFunction double_precision(const std::string& name) {
     if (name == "elu1") {
       for (double& x : values) x = x > 0 ? x + 1 : std::exp(x);
     } else if (name == "relu") {
-      for (double& x : values) x = x > 0 ? x : 0;
+      for (double& x : values) x = x < 0 ? 0 : x;
     }
   };
 }

@@ -221,13 +221,10 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
   return {launch};
 }
 
+constexpr int64_t most = 256;  // elements of a width, and tokens of a chunk
+
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
-  constexpr int64_t most = 256;
-  for (const auto& [name, width] : {std::pair{"head_dim", config.head_dim}, {"value_dim", config.value_dim}}) {
-    if (width < 8 || width % 8 != 0 || width > most) {
-      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most);
-    }
-  }
+  if (std::string why = linear_unable(config.head_dim, config.value_dim); !why.empty()) return why;
   if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most)) {
     return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most);
   }
@@ -250,6 +247,15 @@ Gate parse_gate(std::string_view text) {
   const auto found = std::ranges::find(names, text);
   if (found == std::end(names)) throw BadInput(fmt::format("gate '{}' is none of none, head, token, channel", text));
   return static_cast<Gate>(found - std::begin(names));
+}
+
+std::string linear_unable(int64_t head_dim, int64_t value_dim) {
+  for (const auto& [name, width] : {std::pair{"head_dim", head_dim}, {"value_dim", value_dim}}) {
+    if (width < 8 || width % 8 != 0 || width > most) {
+      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most);
+    }
+  }
+  return {};
 }
 
 double LinearConfig::effective_scale() const {

@@ -72,6 +72,9 @@ struct LinearTensors {
 /// chunks that are not masked. Bytes: Q, K, V and O once, the gate, and states that are read or written.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
+/// Why no launch takes such widths, of Q and K and of V; empty where some do.
+std::string linear_unable(int64_t head_dim, int64_t value_dim);
+
 /// Arithmetic of the recurrence alone, whatever the form: 4 head_dim value_dim for each token and head.
 double recurrence_flops(const LinearConfig& config);
 

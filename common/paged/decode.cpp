@@ -65,20 +65,7 @@ std::string why_unable_to_append(const DecodeConfig& config) {
 }
 
 std::string why_unable(const DecodeConfig& config, const DeviceInfo& device) {
-  if (config.appends) {
-    if (std::string reason = why_unable_to_append(config); !reason.empty()) return reason;
-  }
-  if (!device.is_cuda()) return {};
-  if (has_scales(config.cache_dtype)) {
-    if (config.dtype == DType::f32) {
-      return fmt::format("cache_dtype {}: on a GPU it goes with Q of f16 or bf16", name(config.cache_dtype));
-    }
-    if (config.shape.head_dim % 16 != 0) {
-      return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
-    }
-  } else if (config.cache_dtype != config.dtype) {
-    return fmt::format("cache_dtype {}: on a GPU it is that of Q, {}", name(config.cache_dtype), name(config.dtype));
-  }
+  if (std::string reason = decode_unable(config, device); !reason.empty() || !device.is_cuda()) return reason;
   const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config, device), 16);
   if (config.block_c % step != 0) {
     return fmt::format("block_c {}: a multiple of {} with tiles of {} rows on a GPU", config.block_c, step,
@@ -138,6 +125,7 @@ KvCacheView cache_view(const DecodeTensors& tensors) {
           .v_strides = kernel_strides(tensors.v_strides),
           .table = tensors.table,
           .max_pages = static_cast<int>(tensors.max_pages),
+          .pages = static_cast<int>(tensors.pages),
           .k_scales = tensors.k_scales,
           .v_scales = tensors.v_scales};
 }
@@ -181,6 +169,24 @@ int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
   // two tiles (4 to 7 % on an H200 at 16 sequences of 4096).
   const int64_t even = tiles < at_once ? at_once / tiles * tiles : divided_up(tiles, divided_up(tiles, at_once));
   return std::min(10 * even >= 9 * at_once ? even : at_once, tiles * divided_up(config.shape.kv_len, config.block_c));
+}
+
+std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device) {
+  if (config.appends) {
+    if (std::string reason = why_unable_to_append(config); !reason.empty()) return reason;
+  }
+  if (!device.is_cuda()) return {};
+  if (has_scales(config.cache_dtype)) {
+    if (config.dtype == DType::f32) {
+      return fmt::format("cache_dtype {}: on a GPU it goes with Q of f16 or bf16", name(config.cache_dtype));
+    }
+    if (config.shape.head_dim % 16 != 0) {
+      return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
+    }
+  } else if (config.cache_dtype != config.dtype) {
+    return fmt::format("cache_dtype {}: on a GPU it is that of Q, {}", name(config.cache_dtype), name(config.dtype));
+  }
+  return {};
 }
 
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, const AttentionHooks* hooks) {
@@ -243,6 +249,7 @@ void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                             .o_strides = kernel_strides(tensors.o_strides),
                             .cache = cache_view(tensors),
                             .lengths = tensors.lengths,
+                            .most_keys = static_cast<int>(shape.kv_len),
                             .batch = static_cast<int>(shape.batch),
                             .q_heads = static_cast<int>(shape.q_heads),
                             .kv_heads = static_cast<int>(shape.kv_heads),
@@ -298,6 +305,7 @@ void AppendLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
                             .k_strides = kernel_strides(tensors.new_k_strides),
                             .v_strides = kernel_strides(tensors.new_v_strides),
                             .lengths = tensors.lengths,
+                            .most_keys = static_cast<int>(config_.shape.kv_len),
                             .kv_heads = static_cast<int>(config_.shape.kv_heads),
                             .q_len = static_cast<int>(config_.shape.q_len)};
   encoder.dispatch(*kernel_, launch_.grid, launch_.threads, launch_.threadgroup_bytes, params);

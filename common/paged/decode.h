@@ -42,6 +42,9 @@ struct DecodeConfig {
 /// blocks where all sequences are as long as they can be.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
+/// Why no launch takes such types and widths on the device; empty where some do.
+std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
+
 /// The launch "attend", behind it "join" where a second launch joins; memory is the bound of the work, which is that of
 /// `keys`, the tokens of all sequences together. Or why the device does not take it.
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
@@ -58,9 +61,12 @@ struct DecodeTensors {
   Strides k_strides{}, v_strides{};  // batch: from page to page; of a contiguous cache from sequence to sequence
   const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; a contiguous cache has none
   int64_t max_pages = 0;
+  int64_t pages = 0;  // that k and v have; on a GPU, rows that see a key are NaN where the table names none of them
   const float *k_scales = nullptr,
               *v_scales = nullptr;  // of a cache of 8 bits, finite: [pages, kv_heads], or [batch, kv_heads]
-  const int* lengths = nullptr;     // [batch]: tokens of a sequence, its queries' own among them; at most kv_len
+  /// [batch]: tokens of a sequence, its queries' own among them; at most kv_len. On a GPU the rows of a sequence are
+  /// NaN where its length is negative, or greater, and nothing is appended to it.
+  const int* lengths = nullptr;
   const void* hook_data = nullptr;  // what ScoreContext::data points to
   /// Where new tokens are appended, by decode or by AppendLaunch, which takes nothing of the above but k to max_pages
   /// and lengths: [batch, kv_heads, q_len, head_dim], of the cache's type. Token i becomes key length - q_len + i;

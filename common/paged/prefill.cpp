@@ -68,22 +68,27 @@ Plan plan_of(const FlashConfig& flash, const DecodeConfig& config, const DeviceI
   plan.work.flops = 4 * dim * pairs;
   plan.work.bytes = static_cast<double>(2 * keys * config.shape.kv_heads) * dim * element(config.cache_dtype) +
                     outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float));
-  if (config.cache_dtype != config.dtype) {
-    plan.unable = fmt::format("cache_dtype {}: prefill takes a cache of Q's type, {}", name(config.cache_dtype),
-                              name(config.dtype));
-  }
+  if (std::string reason = prefill_unable(config); !reason.empty()) plan.unable = std::move(reason);
   if (config.appends) {
     const auto rows = static_cast<double>(2 * config.shape.batch * config.shape.kv_heads * config.shape.q_len);
     plan.work.bytes += rows * dim * element(config.dtype);
-    if (config.rotary_dim % 8 != 0 || config.rotary_dim < 0 || config.rotary_dim > config.shape.head_dim) {
-      plan.unable = fmt::format("rotary_dim {}: a multiple of 8, at most head_dim, {}, with task prefill",
-                                config.rotary_dim, config.shape.head_dim);
-    }
   }
   return plan;
 }
 
 }  // namespace
+
+std::string prefill_unable(const DecodeConfig& config) {
+  if (config.cache_dtype != config.dtype) {
+    return fmt::format("cache_dtype {}: prefill takes a cache of Q's type, {}", name(config.cache_dtype),
+                       name(config.dtype));
+  }
+  if (config.rotary_dim % 8 != 0 || config.rotary_dim < 0 || config.rotary_dim > config.shape.head_dim) {
+    return fmt::format("rotary_dim {}: a multiple of 8, at most head_dim, {}, with task prefill", config.rotary_dim,
+                       config.shape.head_dim);
+  }
+  return {};
+}
 
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   FlashConfig flash{.variant = "tuned",

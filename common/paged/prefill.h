@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "common/attention/launch.h"
 #include "common/paged/decode.h"
@@ -15,6 +16,9 @@ namespace attn {
 /// The kernel's configuration, with the tile that it chooses: of `config` prefill reads all but workers and join_last;
 /// a block_c of 0 leaves that to it.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
+
+/// Why no launch takes such types and such a rotary_dim; empty where some do.
+std::string prefill_unable(const DecodeConfig& config);
 
 /// The launch "attention"; the work is that of `pairs` of queries and keys, over all heads, and `keys`, the tokens of
 /// all sequences together. Or why the device does not take it. A mask hook is left out. With `appends` the launch turns

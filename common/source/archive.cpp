@@ -1,7 +1,6 @@
 #include "common/source/archive.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <charconv>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/log.h"
 
 namespace attn {
 namespace {
@@ -45,8 +45,8 @@ PipelineArchive PipelineArchive::load(const std::string& path) {
     rest.remove_prefix(newline + 1 + bytes);
   }
   if (archive.damaged_ > 0) {
-    spdlog::warn("pipeline archive {}: {} damaged, {} read; what is missing is compiled again", path, archive.damaged_,
-                 archive.size());
+    logger()->warn("pipeline archive {}: {} damaged, {} read; what is missing is compiled again", path,
+                   archive.damaged_, archive.size());
   }
   return archive;
 }

@@ -164,6 +164,23 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 
 // ---- what the kernel calls
 
+#if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
+SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
+#elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
+// One score, for rows that a kernel computes anew: the first of as many as a call takes.
+SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
+  float several[SCORE_LANES] = {s};
+  score_call(several, q, k, context);
+  return several[0];
+}
+#elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_TILE
+SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
+  float several[SCORE_LANES] = {s};
+  score_call(several, 1, q, k, context);
+  return several[0];
+}
+#endif
+
 #if CALL_GRAIN == SCORE_TILE
 #define SCORE_GRAIN SCORE_TILE
 SCORE_INLINE void score_tile(SCORE_PARAMETERS) { score_call(SCORE_ARGUMENTS); }

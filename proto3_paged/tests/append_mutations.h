@@ -36,10 +36,11 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
         "end = min(min(here.keys, first_key + TEAM_KEYS), first + 1);\n    if (first >= end)");
     add("no token is written", "if (here.tile != 0) return;", "return;");
   } else {
-    add("queries that do not turn", "exists && position >= 0", "exists && position < 0");
-    add("queries of the position before", "first_new() + query_of(row); exists",
-        "first_new() + query_of(row) - 1; exists");
-    add("keys of the position before", "turn_at(values, key);", "turn_at(values, key > 0 ? key - 1 : 0);");
+    add("queries that do not turn", "position >= 0) turn_at", "false) turn_at");
+    add("queries of the position before", "first_new() + query_of(row); position",
+        "first_new() + query_of(row) - 1; position");
+    add("keys of the position before", "turn_at(values, first_new() + token);",
+        "turn_at(values, max(first_new() + token - 1, 0));");
     add("the slot before", "to_place = place_of(key);", "to_place = place_of(key > 0 ? key - 1 : 0);");
     add("no token is written", "if (first_row > 0) continue;", "continue;");
   }

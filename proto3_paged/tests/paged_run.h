@@ -52,6 +52,32 @@ inline std::string difference(const PagedConfig& config) {
   }
 }
 
+/// What is wrong where every sequence has `garbage` in K or in V: an element of one head, and a whole row of the other,
+/// at its last key, which only its last query sees, or in its middle. Empty where nothing is.
+inline std::string difference_with(const PagedConfig& config, double garbage, bool in_v, bool last) {
+  Device& on = test::device();
+  const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
+  for (size_t b = 0; b < inputs->lengths.size(); ++b) {
+    const int64_t batch = static_cast<int64_t>(b), length = inputs->lengths[b], key = last ? length - 1 : length / 2;
+    if (length == 0) continue;
+    const auto set = [&](Tensor& tensor, int64_t row) {
+      tensor.set(batch, 0, row, 5, garbage);
+      for (int64_t d = 0; d < tensor.dim; ++d) tensor.set(batch, 1, row, d, garbage);
+    };
+    set(in_v ? inputs->v : inputs->k, key);
+    const int64_t token = key - length + config.decode.shape.q_len;
+    if (config.append != "none" && in_v && token >= 0) set(inputs->new_v, token);
+  }
+  if (config.append != "none") inputs->new_v_buffer.upload(inputs->new_v.data.data(), inputs->new_v.bytes());
+  PagedProblem problem(on, test::pipelines(), inputs, config);
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  on.submit(encoder);
+  const Check check = problem.check();
+  return check.ok ? "" : check.worst;
+}
+
 /// New tokens on pages in any order, turned.
 inline PagedConfig appending_config(const std::string& append) {
   PagedConfig config = paged_config();

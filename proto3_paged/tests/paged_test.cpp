@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -29,6 +30,9 @@ namespace {
 using test::device;
 using test::on_cuda;
 using test::pipelines;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
 class PagedTest : public test::OnDevice<testing::Test> {};
 
@@ -263,6 +267,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
                           .v_strides = v.strides(),
                           .table = static_cast<const int*>(table.data()),
                           .max_pages = k.batch,
+                          .pages = k.batch,
                           .k_scales = static_cast<const float*>(k_scale.data()),
                           .v_scales = static_cast<const float*>(v_scale.data()),
                           .lengths = static_cast<const int*>(lengths.data())});
@@ -409,6 +414,119 @@ TEST_F(PagedTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
   }
 }
 
+PagedConfig cascade_config() {
+  PagedConfig config = paged_config();
+  config.lengths = "equal";
+  config.page_order = "shared";
+  config.shared_pct = 70;
+  config.cascade = true;
+  return config;
+}
+
+// ---- what is no number, and what is not seen
+
+TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    if (on_cuda && dtype == DType::f32) continue;
+    for (const int64_t q_len : {1, 3}) {
+      for (const int64_t workers : {0, 7}) {
+        PagedConfig config = paged_config();
+        config.decode.dtype = config.decode.cache_dtype = config.decode.out_dtype = dtype;
+        config.decode.shape.q_len = q_len;
+        config.decode.shape.kv_len = 300;
+        config.decode.workers = workers;
+        for (const double garbage : {dtype == DType::f16 ? 6e4 : 1e36, infinity, nan_value}) {
+          for (const bool in_v : {false, true}) {
+            for (const bool last : {false, true}) {
+              EXPECT_EQ(difference_with(config, garbage, in_v, last), "")
+                  << name(dtype) << ", q_len " << q_len << ", workers " << workers << ", " << garbage << " in "
+                  << (in_v ? "V" : "K") << (last ? " last" : "");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Of 8 bits e4m3 has a NaN, with either sign; and a page's scale may be one.
+TEST_F(PagedTest, NaNOf8BitsReachesTheRowsThatSeeIt) {
+  for (const int64_t head_dim : {on_cuda ? 48 : 24, 64, 128}) {
+    for (const bool in_v : {false, true}) {
+      for (const bool last : {false, true}) {
+        for (const double nan : {nan_value, -nan_value}) {
+          PagedConfig config = paged_config();
+          config.decode.cache_dtype = DType::e4m3;
+          config.decode.shape.q_len = 3;
+          config.decode.shape.head_dim = head_dim;
+          EXPECT_EQ(difference_with(config, nan, in_v, last), "") << head_dim << (in_v ? " V" : " K") << last;
+        }
+      }
+      for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+        PagedConfig config = paged_config();
+        config.decode.cache_dtype = cache_dtype;
+        config.decode.shape.head_dim = head_dim;
+        const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
+        (in_v ? inputs->v_scales : inputs->k_scales)[2] = static_cast<float>(nan_value);
+        PagedProblem problem(device(), pipelines(), inputs, config);
+        CommandEncoder encoder;
+        problem.encode(encoder);
+        device().submit(encoder);
+        EXPECT_EQ(problem.check().worst, "") << name(cache_dtype) << (in_v ? " V" : " K");
+      }
+    }
+  }
+}
+
+TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
+  for (const char* append : {"fused", "chain"}) {
+    for (const bool last : {false, true}) {
+      PagedConfig config = appending_config(append);
+      config.decode.shape.q_len = 3;
+      config.decode.workers = 5;
+      EXPECT_EQ(difference_with(config, nan_value, true, last), "") << append << last;
+      EXPECT_EQ(difference_with(config, infinity, true, last), "") << append << last;
+    }
+  }
+  for (const double garbage : {infinity, nan_value, 1e30}) {
+    for (const bool in_v : {false, true}) {
+      for (const bool last : {false, true}) {
+        EXPECT_EQ(difference_with(cascade_config(), garbage, in_v, last), "") << garbage << in_v << last;
+      }
+    }
+  }
+}
+
+// A hook that hides pairs with -infinity, and adds numbers of any size.
+TEST_F(PagedTest, ScoresOfAnySize) {
+  AttentionHooks hooks;
+  hooks.name = "scores of any size";
+  hooks.text =
+      "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define SCORE_IS_IDENTITY 0\n"
+      "static inline float score(float s, int q, int k, const ScoreContext& c) {\n"
+      "  (void)q;\n  const union { unsigned bits; float number; } hidden = {0xff800000u};\n"
+      "  if (c.head == 0) return -3.4e38f;\n  if (c.head == 1) return k < 20 ? hidden.number : s + -1e30f;\n"
+      "  if (c.head == 2) return hidden.number;\n  if (c.head == 3) return k % 3 == 0 ? hidden.number : s;\n"
+      "  if (c.head == 4) return k % 3 == 0 ? -3.4e38f : s;\n  return 5e9f;\n}\n";
+  hooks.data.resize(4);
+  hooks.reference = each_score([](double s, int64_t, int64_t head, int64_t, int64_t k) -> double {
+    if (head == 0) return -3.4e38f;
+    if (head == 1) return k < 20 ? -infinity : static_cast<float>(s) + -1e30f;
+    if (head == 2) return -infinity;
+    if (head == 3) return k % 3 == 0 ? -infinity : s;
+    if (head == 4) return k % 3 == 0 ? -3.4e38f : s;
+    return 5e9f;
+  });
+  for (const int64_t workers : {0, 7}) {
+    for (const bool prefill : {false, true}) {
+      PagedConfig config = paged_config();
+      config.decode.workers = prefill ? 0 : workers;
+      config.prefill = prefill;
+      EXPECT_EQ(run_paged(config, device(), pipelines(), hooks).check.worst, "") << workers << prefill;
+    }
+  }
+}
+
 // New tokens on both sides of a page's and a block's end, in sequences that have no others, and in a worker of their
 // own.
 TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
@@ -448,15 +566,6 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
 }
 
 /// Sequences that share 70 of 100 tokens, read once.
-PagedConfig cascade_config() {
-  PagedConfig config = paged_config();
-  config.lengths = "equal";
-  config.page_order = "shared";
-  config.shared_pct = 70;
-  config.cascade = true;
-  return config;
-}
-
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
     for (const int64_t group : {1, 3, 8}) {
@@ -498,10 +607,10 @@ TEST_F(PagedTest, BrokenCascadesAreCaught) {
                          {"log2_e * p.own_lse[own]", "p.own_lse[own]"},
                          {"ln_2 * (larger + __log2f(sum))", "ln_2 * larger"}};
   const Texts of_cpu = {{"a * weights[0] + b * weights[1]", "a * weights[0] + b"},
-                        {"exp2(Pair{prefix_lse - most, own_lse - most})", "Pair{1, 1}"},
+                        {"exp4(Pair{prefix_lse - shift, own_lse - shift} * log4_e)", "Pair{1, 1}"},
                         {"head) * p.batch + batch", "batch) * p.heads + head"},
-                        {"log2_e * p.own_lse[own]", "p.own_lse[own]"},
-                        {"(most + __builtin_log2f(sum)) * ln_2", "most * ln_2"}};
+                        {"own_lse = p.own_lse[own]", "own_lse = ln_2 * p.own_lse[own]"},
+                        {"most + ln_2 * __builtin_log2f(sum)", "most"}};
   for (const auto& [from, to] : on_cuda ? of_cuda : of_cpu) {
     const test::MutatedSources mutated(file, from, to);
     PipelineCache cache(device(), "");
@@ -638,8 +747,6 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
   const std::vector<Mutation> mutations = {
       {"tail of the last page left out", "sequence.seen.end) - block.first_key, 0)",
        "sequence.seen.end - 1) - block.first_key, 0)"},
-      {"a slot beyond the last token", "sequence.seen.end) - block.first_key, 0)",
-       "sequence.seen.end + 1) - block.first_key, 0)"},
       {"join without rescale", "load<Floats>(to) * factors[0] + added", "load<Floats>(to) + added"},
       {"join without one part's weight", "d) * factors[1]", "d)"},
       {"a part left out", "worker <= last_worker", "worker < last_worker"},
@@ -652,7 +759,7 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
       {"outputs that do not shrink", "d) * alpha", "d)"},
       {"sums that do not shrink", "sum[row] *= alpha", "sum[row] *= 1"},
       {"counter that is not reset", "__atomic_store_n(arrived, 0, __ATOMIC_RELAXED)", "static_cast<void>(arrived)"},
-      {"log-sum-exp without maximum", "maximum[row] + __builtin_log2f", "__builtin_log2f"},
+      {"log-sum-exp without maximum", "end_of_row(maximum[row],", "end_of_row(0,"},
       {"causal edge one late", "max(min(seen.end - block.first_key", "max(min(seen.end + 1 - block.first_key"}};
   PagedConfig config = paged_config();
   config.decode.shape.kv_len = 300;

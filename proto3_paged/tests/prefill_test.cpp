@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,17 @@ TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
       config.decode.shape.head_dim = head_dim;
       config.page_order = page_size == 0 ? "identity" : "random";
       EXPECT_EQ(difference(config), "") << "page_size " << page_size << ", head_dim " << head_dim;
+    }
+  }
+}
+
+TEST_F(PrefillTest, GarbageReachesTheRowsThatSeeIt) {
+  for (const double garbage : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const bool in_v : {false, true}) {
+      for (const bool last : {false, true}) {
+        EXPECT_EQ(difference_with(prefill_config(), garbage, in_v, last), "") << garbage << in_v << last;
+        EXPECT_EQ(difference_with(appending_prefill("fused"), garbage, true, last), "") << garbage << last;
+      }
     }
   }
 }
@@ -233,7 +245,6 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
                        cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
-    mutations.push_back({"values behind the last key", wgmma, "clear_values(previous.index, max(of_block, 0));", ";"});
     mutations.push_back(
         {"pages of another lane", wgmma, "__shfl_sync(~0u, place.batch, box)", "__shfl_sync(~0u, place.batch, 0)"});
   }

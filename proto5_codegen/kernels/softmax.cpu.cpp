@@ -40,14 +40,14 @@ INLINE void softmax_row(const float* in, float* out, int keys) {
 
   for (int key = 0; key < whole; key += STEP) {
     UNROLL for (int i = 0; i < AT_ONCE; ++i) {
-      const Floats weight = exp2((load<Floats>(in + key + i * VECTOR_WIDTH) - maximum) * log2_e);
+      const Floats weight = exp4((load<Floats>(in + key + i * VECTOR_WIDTH) - maximum) * log4_e);
       sums[i] += weight;
       store(out + key + i * VECTOR_WIDTH, weight);
     }
   }
   float sum = reduced(sums, added);
   for (int key = whole; key < keys; ++key) {
-    out[key] = exp2(Vector<float, 4>{} + (in[key] - maximum) * log2_e)[0];
+    out[key] = exp4(Vector<float, 4>{} + (in[key] - maximum) * log4_e)[0];
     sum += out[key];
   }
   const float inverse = 1 / sum;

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/linear/tests/linear_mutations.h"
@@ -112,6 +115,144 @@ TEST_F(LinearTest, DecaysNearZeroAndOne) {
         EXPECT_EQ(difference(form), "") << words(form) << " " << decay;
       }
     }
+  }
+}
+
+// ---- what is no number
+
+/// What is wrong where an element is `value`: of Q, K or V of a token in a head, or of its gate. Empty where nothing
+/// is.
+std::string difference_with(const LinearCase& config, char where, int64_t token, float value,
+                            PipelineCache& cache = test::pipelines()) {
+  const LinearCase whole = completed(config);
+  const LinearConfig& linear = whole.linear;
+  LinearInputs inputs = random_inputs(whole, 7);
+  const int64_t rows = inputs.k.seq;
+  if (where == 'g') {
+    const int64_t width = linear.gate == GATE_CHANNEL ? linear.head_dim : 1;
+    inputs.gate[static_cast<size_t>(linear.gate == GATE_HEAD ? 1 : (rows + token) * width + width / 2)] = value;
+  } else {
+    (where == 'q' ? inputs.q : where == 'k' ? inputs.k : inputs.v).set(0, 1, token, 5, value);
+  }
+  const auto shared = std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7, std::move(inputs));
+  return run_linear(whole, shared, cache).check.worst;
+}
+
+constexpr float nan_value = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+
+/// The forms, and phases with 16 bits.
+std::vector<LinearCase> forms_and_bf16(LinearCase config) {
+  std::vector<LinearCase> all = forms(config);
+  config.linear.dtype = config.linear.out_dtype = DType::bf16;
+  all.push_back(config);
+  return all;
+}
+
+// NaN reaches the tokens that see it, those that come after it in its sequence and head, and no others; in V its column
+// alone. Tokens at both ends of a step, and within one.
+TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
+  for (const Gate gate : all_gates) {
+    for (const bool normalised : {false, true}) {
+      LinearCase config = small_case();
+      config.linear.gate = gate;
+      config.linear.normalised = normalised;
+      for (const LinearCase& form : forms_and_bf16(config)) {
+        for (const char where : {'q', 'k', 'v', 'g'}) {
+          if (where == 'g' && gate == GATE_NONE) continue;
+          for (const int64_t token : {0, 31, 40}) {
+            EXPECT_EQ(difference_with(form, where, token, nan_value), "")
+                << words(form) << ", token " << token << " of " << where;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Of positive queries and keys, so that no sum has infinities of both signs.
+TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
+  for (const Gate gate : all_gates) {
+    LinearCase config = small_case();
+    config.linear.gate = gate;
+    config.linear.feature = named_feature("elu1");
+    for (const LinearCase& form : forms_and_bf16(config)) {
+      for (const int64_t token : {0, 31, 40}) {
+        EXPECT_EQ(difference_with(form, 'v', token, infinity), "") << words(form) << ", token " << token;
+      }
+    }
+  }
+}
+
+// Every feature map keeps a NaN; a token without causality reaches all of its sequence.
+TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
+  for (const char* feature : {"identity", "elu1", "relu"}) {
+    for (const bool causal : {false, true}) {
+      LinearCase config = small_case();
+      config.linear.feature = named_feature(feature);
+      config.linear.causal = causal;
+      for (const LinearCase& form : forms_and_bf16(config)) {
+        for (const char where : {'q', 'k', 'v'}) {
+          EXPECT_EQ(difference_with(form, where, 20, nan_value), "") << words(form) << " " << where;
+        }
+      }
+    }
+  }
+}
+
+// A gate of -infinity leaves nothing of what came before, however large it was: to the bit.
+TEST_F(LinearTest, AGateMayForgetAll) {
+  constexpr int64_t token = 40;
+  for (const Gate gate : {GATE_TOKEN, GATE_CHANNEL}) {
+    LinearCase config = small_case();
+    config.linear.gate = gate;
+    for (const LinearCase& form : forms(config)) {
+      const auto run_after = [&](float value) {
+        const LinearCase whole = completed(form);
+        LinearInputs inputs = random_inputs(whole, 7);
+        const int64_t width = gate == GATE_CHANNEL ? whole.linear.head_dim : 1;
+        for (int64_t d = 0; d < width; ++d) {
+          inputs.gate[static_cast<size_t>((inputs.k.seq + token) * width + d)] =
+              -std::numeric_limits<float>::infinity();
+        }
+        inputs.v.set(0, 1, token - 1, 5, value);
+        return run_linear(whole, std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7, inputs)).o;
+      };
+      const Tensor without = run_after(0), with = run_after(1e36f);
+      for (int64_t row = token; row < 60; ++row) {
+        EXPECT_EQ(with.at(0, 1, row, 5), without.at(0, 1, row, 5)) << words(form) << ", row " << row;
+      }
+    }
+  }
+}
+
+TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNAreCaught) {
+  struct Change {
+    const char *variant, *file, *from, *to;
+    char where;
+    float value;
+  };
+  const std::vector<Change> of_cuda = {
+      {"fused", "fused.cuda.cu", "&& some_value_not_finite(stage)", "&& false", 'v', nan_value},
+      {"fused", "fused.cuda.cu", "at_least(gates[i]", "fmaxf(gates[i]", 'g', nan_value},
+      {"fused", "fused.cuda.cu", "clear_rows_beyond(panel);", "(void)panel;", 'v', infinity},
+      {"phases", "chunk_o.cuda.cu", "if (some_not_finite(zeros)) write", "if (false) write", 'v', nan_value},
+      {"phases", "phases_tile.h", "return at_least(", "return fmaxf(", 'g', nan_value},
+      {"phases", "chunk_h.cuda.cu", "0 * pair[0] + 0 * pair[1] == 0", "true", 'v', infinity},
+      {"recurrent", "recurrent.cuda.cu", "ROWS * 16 != HEAD_DIM && d", "false && d", 'v', infinity}};
+  const std::vector<Change> of_cpu = {
+      {"phases", "step_outputs.h", "any_lane(not_finite != 0)", "false", 'v', nan_value}};
+  for (const Change& change : on_cuda ? of_cuda : of_cpu) {
+    LinearCase config = small_case(change.variant);
+    config.linear.gate = GATE_TOKEN;
+    config.linear.feature = named_feature("elu1");
+    const auto wrong = [&](PipelineCache& cache) {
+      return difference_with(config, change.where, 31, change.value, cache) +
+             difference_with(config, change.where, 0, change.value, cache);
+    };
+    EXPECT_EQ(wrong(test::pipelines()), "") << change.file;
+    const test::MutatedSources mutated(std::string("common/linear/kernels/") + change.file, change.from, change.to);
+    PipelineCache cache(test::device(), "");
+    EXPECT_NE(wrong(cache), "") << change.file << ": " << change.from;
   }
 }
 

@@ -435,11 +435,14 @@ struct FormMutation {
 void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 std::vector<FormMutation> form_mutations() {
-  const std::string then = " {";  // where scores come by row or by tile
+  // Where scores come by tile on a GPU, and by row on the cpu.
+  const std::string alibi = on_cuda ? " {\n    const float slope = score_slope(context);\n    float first" : " {";
+  const std::string cap = " {\n    const float cap = on.soft_cap, inverse = 1 / cap;\n    ";
+  const std::string loop = on_cuda ? "UNROLL" : "VECTORIZE", bias = " {\n    " + loop;
   return {
-      {"run_time_alibi_off", "run_time", "if (on.alibi)" + then, "if (!on.alibi)" + then},
-      {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + then, "if (on.soft_cap == 0)" + then},
-      {"run_time_bias_off", "run_time", "if (on.bias)" + then, "if (!on.bias)" + then},
+      {"run_time_alibi_off", "run_time", "if (on.alibi)" + alibi, "if (!on.alibi)" + alibi},
+      {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + cap + loop, "if (on.soft_cap == 0)" + cap + loop},
+      {"run_time_bias_off", "run_time", "if (on.bias)" + bias, "if (!on.bias)" + bias},
       {"call_with_another_key", "noinline", "return score_in_place(s, q, k,", "return score_in_place(s, q, k + 1,"}};
 }
 
@@ -494,18 +497,21 @@ std::vector<KernelMutation> kernel_mutations() {
     return {
         {"sinks", "naive_sink", "naive", "naive.cuda.cu", "!SINK_IS_NONE && thread == 0",
          "!SINK_IS_NONE && thread < 0"},
-        {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "!SINK_IS_NONE && quarter == 0",
-         "!SINK_IS_NONE && quarter <= 1"},
-        {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "!SINK_IS_NONE && thread % 4 == 0", "!SINK_IS_NONE"},
+        {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "quarter == 0 ? first_weight(sink)",
+         "quarter <= 1 ? first_weight(sink)"},
+        {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "thread % 4 == 0 ? first_weight(sink)",
+         "true ? first_weight(sink)"},
         {"alibi", "keys_numbered_from_one", "wgmma_bf16", "wgmma.cuda.cu", "column < 3 ? key", "column < 3 ? key + 1"},
         {"alibi", "block_of_another_row", "wgmma_bf16", "wgmma.cuda.cu", "- own - r * 8", "- own"},
         {"rope", "queries_not_turned", "wgmma_bf16", "wgmma.cuda.cu", "rotate_queries(tile);", ";"},
         {"rope", "queries_of_other_rows", "wgmma_bf16", "wgmma.cuda.cu", "rotate_query(load, query,",
          "rotate_query(load, query / 2,"}};
   }
-  return {{"sinks", "naive_sink", "naive", "naive.cpu.cpp", "SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum)", "0"},
-          {"sinks", "tiled_sink", "tiled_vector", "tiled.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"},
-          {"sinks", "tuned_sink", "tuned", "tuned.cpu.cpp", "SINK_IS_NONE ? 0 : 1", "0"}};
+  return {{"sinks", "sink_left_out", "naive", "softmax.h", "sum * share + __builtin_exp2f((sink - largest) * log2_e)",
+           "sum * share"},
+          {"sinks", "sink_of_another_unit", "tuned", "softmax.h", "(sink - largest) * log2_e", "(sink - largest)"},
+          {"sinks", "sink_not_in_the_log_sum_exp", "tiled_vector", "softmax.h",
+           "largest + ln_2 * __builtin_log2f(total)", "own + ln_2 * __builtin_log2f(sum)"}};
 }
 
 class MutatedKernels : public OnDevice<testing::TestWithParam<KernelMutation>> {};

@@ -29,10 +29,12 @@ if importlib.util.find_spec("torch"):
     paged_prefill = torch.ops.attn.paged_prefill
     decode_fused = torch.ops.attn.decode_fused
     prefill_fused = torch.ops.attn.prefill_fused
+    check_cache = torch.ops.attn.check_cache
     linear = torch.ops.attn.linear
     rope = torch.ops.attn.rope
 
     if hasattr(torch.nn.functional, "scaled_dot_product_attention"):  # since 2.0
+        from attn_proto import flops  # noqa: E402, F401: registers what PyTorch counts for the operators
         from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
 
 

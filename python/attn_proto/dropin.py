@@ -2,9 +2,14 @@
 
 import collections
 import math
+import operator
 import threading
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
 
 _original = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
@@ -12,15 +17,35 @@ _reasons = collections.Counter()
 _depth = 0
 _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_backend(backend))
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
+_in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these: their elements are what lies at their addresses
+_traced = (FakeTensor, FunctionalTensor)  # without elements; attn::flash says which shape comes out of it
+_most_sequences = 65535  # as many heads; attn::flash takes no more
 _few_queries = 16  # up to which a call runs the decoding kernel, which takes no mask
 _decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
+
+
+class _Asked(threading.local):
+    about = None  # the call that is with a __torch_function__
+
+
+_asked = _Asked()
+
+
+def _known(condition):
+    """A condition on sizes, where not all of them satisfy it. What is traced holds for a range of sizes: there, one that
+    only some of the range satisfy counts as false, so that it does not narrow the range."""
+    if not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long to import
+
+    return statically_known_true(condition)
 
 
 def _why_not(query, key, value, mask, dropout, causal, gqa):
     """Why attn::flash does not take a call; None where it does."""
     if query.device.type not in _backends:
         return f"device {query.device.type}"
-    if dropout > 0:
+    if dropout != 0:
         return "dropout"
     if query.dtype not in _dtypes or key.dtype != query.dtype or value.dtype != query.dtype:
         return f"types {query.dtype}, {key.dtype}, {value.dtype}"
@@ -36,6 +61,10 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         return "numbers of heads that differ"
     if query.numel() == 0 or key.shape[-2] == 0:
         return "no elements"
+    if any(_known(size > _most_sequences) for size in query.shape[:-2]):
+        return f"more than {_most_sequences} sequences or heads"
+    if causal and not _known(query.shape[-2] <= key.shape[-2]):
+        return "causal, more queries than keys"
     for tensor in (query, key, value):
         if tensor.stride(-1) != 1:
             return "a last dimension that is not dense"
@@ -45,16 +74,17 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
     if mask is not None:
         if causal:
             return "a mask and is_causal"
-        if mask.dtype not in (torch.bool, torch.float32, query.dtype) or mask.device != query.device or mask.requires_grad:
-            return f"a mask of {mask.dtype} on {mask.device.type}" + (", with a gradient" if mask.requires_grad else "")
+        if mask.dtype not in (torch.bool, torch.float32, query.dtype) or mask.device != query.device:
+            return f"a mask of {mask.dtype} on {mask.device.type}"
         shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
         whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
-        if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
+        if not 2 <= mask.dim() <= 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
             return "the shape of the mask"
         if mask.is_cuda and shape[-2] > 1 and mask.stride(-2) != 0:
             return "a mask for each query on a GPU"  # where PyTorch takes 0.75 of our time
-        ready = mask.dtype == torch.float32 and mask.is_contiguous() and (shape[-1] == 1 or shape[-1] % 4 == 0)
-        if not ready and mask.dim() > 2 and mask.shape[-3] > 1 and mask.stride(-3) != 0:
+        for_each_head = mask.dim() > 2 and shape[-3] > 1 and mask.stride(-3) != 0
+        if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
+                                  (shape[-1] == 1 or _known(shape[-1] % 4 == 0))):
             return "a mask for each head that would be copied"
     return None
 
@@ -73,13 +103,18 @@ def _bias_of(mask):
 
 def _why_not_now(*tensors):
     """The same of what may differ from call to call on tensors that are alike, or keeps them from being compared."""
-    if any(tensor.is_nested for tensor in tensors):
-        return "nested tensors"
+    for tensor in tensors:
+        if tensor.is_nested:
+            return "nested tensors"
+        if tensor.layout != torch.strided:
+            return f"layout {tensor.layout}"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "a gradient is wanted"
     if torch.compiler.is_compiling():
         return None
-    if tensors[0].is_cuda and any(tensor.data_ptr() % 16 for tensor in tensors):
+    if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+        return "a transform of torch.func, or forward derivatives"
+    if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % 16 for tensor in tensors[:3]):
         return "addresses that are no multiples of 16 bytes"
     allowed = torch.backends.cuda  # which speaks for the cpu too
     if not (allowed.flash_sdp_enabled() or allowed.mem_efficient_sdp_enabled() or allowed.cudnn_sdp_enabled()):
@@ -89,11 +124,11 @@ def _why_not_now(*tensors):
 
 def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     """_why_not(), once for tensors that are alike."""
-    if scale == 0:
-        return "a scale of 0"
-    if mask is not None and query.shape[-2] <= _few_queries:
+    if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # as attn::flash takes it
+        return f"a scale of {scale}"
+    if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):
         return "a mask over few queries"
-    if mask is not None or torch.compiler.is_compiling():
+    if mask is not None or torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
         return _why_not(query, key, value, mask, dropout, causal, gqa)
     alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
              value.shape, value.stride(), value.dtype, value.device, dropout, causal, gqa)
@@ -104,28 +139,79 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     return why
 
 
-def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+def _under_autocast(tensors):
+    """The tensors as torch.autocast hands them to scaled_dot_product_attention: the mask changes its type too."""
+    kind = tensors[0].device.type
+    if kind not in _backends or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return [tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
+            else tensor for tensor in tensors]
+
+
+def _hand_back(why, *arguments, **options):
+    """A call to PyTorch, with its reason counted."""
+    if not torch.compiler.is_compiling():
+        _reasons[why] += 1
+    return _original(*arguments, **options)
+
+
+class _NotKnown(BaseException):
+    """Leaves a __torch_function__ that came back with the call that it was asked about."""
+
+
+def _ask(tensors, call, **options):
+    """What a subclass of Tensor, a proxy or a mode makes of a call. A subclass may know the drop-in, where it looks at what
+    stands in torch.nn.functional, or only PyTorch's function, from a table made before: then it is asked again."""
+    if torch.compiler.is_compiling():
+        return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
+    before, _asked.about = _asked.about, (*call, *options.values())
+    try:
+        return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
+    except _NotKnown as error:
+        why = str(error)
+    except TypeError as error:  # all __torch_function__ returned NotImplemented
+        if not str(error).startswith(f"no implementation found for '{__name__}."):
+            raise
+        why = "tensors that do not know the drop-in"
+    finally:
+        _asked.about = before
+    return _hand_back(why, *call, **options)
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
                                  enable_gqa=False):
     """As torch.nn.functional has it."""
-    why = _why_not_now(query, key, value) or _decide(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    # has_torch_function() alone decides, but not where torch.compile traces it.
+    if has_torch_function(tensors) and (torch._C._is_torch_function_enabled() or not torch.compiler.is_compiling()):
+        return _ask(tensors, (query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa)
+    for tensor in tensors:
+        if type(tensor) not in _in_memory and type(tensor) not in _traced:
+            why = f"a {type(tensor).__name__}"
+            call = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            if not torch.compiler.is_compiling() and _asked.about and all(map(operator.is_, call, _asked.about)):
+                raise _NotKnown(why)
+            return _hand_back(why, *call[:6], scale=scale, enable_gqa=enable_gqa)
+    why = _why_not_now(*tensors)
+    if why is None:
+        query, key, value, *mask = _under_autocast(tensors)
+        attn_mask = mask[0] if mask else None
+        why = _decide(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if why is not None:
-        if not torch.compiler.is_compiling():
-            _reasons[why] += 1
-        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _hand_back(why, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     flat = query.dim() == 3
     if flat:
         query, key, value = query[None], key[None], value[None]
-    rows, keys = query.shape[-2], key.shape[-2]
-    if is_causal and rows != keys:  # PyTorch's first query stands at the first key, ours the last at the last
-        if rows > keys:
-            if not torch.compiler.is_compiling():
-                _reasons["causal, more queries than keys"] += 1
-            o = _original(query, key, value, None, 0.0, True, scale=scale, enable_gqa=enable_gqa)
-            return o[0] if flat else o
+    rows = query.shape[-2]
+    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch's first query stands at the first key, our last at the last
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)
     return o[0] if flat else o
+
+
+torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")  # in scripts
 
 
 class enable:  # noqa: N801: it reads as a function, and ends as a context manager may

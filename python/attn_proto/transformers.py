@@ -6,61 +6,123 @@
     model.generate(**inputs, past_key_values=cache)
 """
 
+import functools
+import math
+
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+from transformers.utils.import_utils import is_tracing
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto.dropin import _backends, _bias_of, _few_queries, _reasons, _why_not
+from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now, enabled
 
 NAME = "attn_proto"
+# What models hand to every implementation, or pass on from their callers, and their own eager attention leaves out too: the
+# mask has it, or no value depends on it.
+_harmless = {"cache_position", "deterministic", "grid_thw", "input_ids", "is_causal", "labels", "logits_to_keep",
+             "mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "output_router_logits", "position_ids",
+             "return_dict", "sliding_window", "token_type_ids", "use_cache"}
 
 
-def _mask(*args, mask_function=causal_mask_function, attention_mask=None, allow_is_causal_skip=True, **kwargs):
-    """None where a causal mask is all there is, of a chunk of a prompt too."""
-    if mask_function is causal_mask_function and allow_is_causal_skip and (attention_mask is None or attention_mask.all()):
-        return None
-    return sdpa_mask(*args, mask_function=mask_function, attention_mask=attention_mask,
-                     allow_is_causal_skip=allow_is_causal_skip, **kwargs)
+def _models(base=PreTrainedModel):
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
 
 
-def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
-    layer = getattr(key, "paged_layer", None)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    soft_cap, sinks = kwargs.get("softcap") or 0, kwargs.get("s_aux")
-    only_ours = bool(soft_cap) or sinks is not None  # what PyTorch would leave out
-    why = None
-    if query.device.type not in _backends:
-        why = f"device {query.device.type}"
-    elif dropout:
-        why = "dropout"
-    elif torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        why = "a gradient is wanted"
-    elif soft_cap != int(soft_cap):
+@torch.compiler.assume_constant_result
+@functools.lru_cache
+def _eager_only(config_class):
+    """Whether transformers says of a configuration's models that their own attention is all they run with. Asked for the
+    first time when such a model runs, so that its class is loaded."""
+    models = [model for model in _models() if model.config_class is config_class]
+    return bool(models) and not any(model._supports_sdpa or model._supports_flash_attn and model._supports_attention_backend
+                                    for model in models)
+
+
+class _Causal(torch.Tensor):
+    """The mask of a causal call, [batch, 1, queries, keys], whose last query stands at the last key: sizes alone, until an
+    operation reads it. None says that all is seen, as it does to eager attention."""
+
+    @staticmethod
+    def __new__(cls, shape, device):
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+
+    def whole(self):
+        queries, keys = self.shape[2:]
+        return torch.ones(queries, keys, dtype=torch.bool, device=self.device).tril(keys - queries).expand(self.shape)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.alias.default:  # as of mask[:, :, :, :keys] with all keys
+            return cls(args[0].shape, args[0].device)
+        if function._schema.is_mutable and isinstance(args[0], cls):
+            raise ValueError("attn_proto: the mask of a causal call is not to be written; write a clone")
+        args, kwargs = torch.utils._pytree.tree_map_only(cls, cls.whole, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
+          local_size=None, allow_is_causal_skip=True, device="cpu", config=None, **kwargs):
+    if _eager_only(type(config)):
+        raise ValueError(f'attn_proto: {config.model_type} runs with attn_implementation="eager" alone')
+    end = kv_offset + kv_length
+    if (allow_is_causal_skip and not (is_tracing(attention_mask) or is_tracing(q_offset))
+            and (local_size is None and mask_function is causal_mask_function or local_size is not None and end <= local_size)
+            and q_offset + q_length == end
+            and (attention_mask is None or attention_mask.shape[-1] >= end and attention_mask[:, kv_offset:end].all())):
+        return _Causal((batch_size, 1, q_length, kv_length), device)
+    return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+                     mask_function=mask_function, attention_mask=attention_mask, local_size=local_size,
+                     allow_is_causal_skip=False, device=device, **kwargs)
+
+
+def _with_bias(position_bias, mask):
+    """Both as one mask."""
+    if mask is None:
+        return position_bias
+    return torch.where(mask, position_bias, -math.inf) if mask.dtype == torch.bool else position_bias + mask
+
+
+def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, softcap=None,
+             s_aux=None, **kwargs):
+    names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
+    if names:
+        raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may')
+    paged = getattr(key, "paged_layer", None)
+    if position_bias is not None:
+        attention_mask = _with_bias(position_bias, attention_mask)
+    queries, keys = query.shape[2], key.shape[2] if paged is None else paged.tokens
+    causal = isinstance(attention_mask, _Causal) and attention_mask.shape[2:] == (queries, keys)
+    mask = None if causal else attention_mask
+    only_ours = bool(softcap) or s_aux is not None  # what PyTorch would leave out
+    if softcap and softcap != int(softcap):
         why = "a soft cap that is no whole number"
-    elif value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
-        why = f"widths {query.shape[-1]} and {value.shape[-1]}"
-    elif attention_mask is not None and not only_ours and query.shape[2] <= _few_queries:
-        why = "a mask over few queries"
-    elif attention_mask is not None:
-        why = _why_not(query, key, value, attention_mask, 0.0, False, True)
-    if layer is not None:
-        if why is not None or attention_mask is not None or only_ours or not causal:
-            raise ValueError(f"attn_proto: a PagedCache does not serve {why or 'masks, soft caps, sinks, or all keys to see'}")
-        o = layer.attend(query, key, value, scaling)
-    elif why is not None and only_ours:
-        raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
-    elif why is not None:
-        if not torch.compiler.is_compiling():
-            _reasons[why] += 1
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-                                      is_causal=is_causal, **kwargs)
     else:
-        o = torch.ops.attn.flash(query, key, value, causal=causal and attention_mask is None, scale=scaling,
-                                 soft_cap=int(soft_cap), sinks=None if sinks is None else sinks.float(),
-                                 bias=None if attention_mask is None else _bias_of(attention_mask))
+        why = _why_not_now(query, key, value) or (
+            _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
+            _decide(query, key, value, mask, dropout, causal, scaling, True))
+    if paged is not None:
+        if only_ours or mask is not None or not causal and queries > 1:
+            why = "masks, soft caps, sinks, or all keys to see"
+        if why is not None:
+            raise ValueError(f"attn_proto: a PagedCache does not serve {why}")
+        o = paged.attend(query, key, value, scaling)
+    elif why is None:
+        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(softcap or 0),
+                                 sinks=None if s_aux is None else s_aux.float(), bias=None if mask is None else _bias_of(mask))
+    elif only_ours:
+        raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
+    else:
+        if not (torch.compiler.is_compiling() or enabled()):  # where the drop-in counts
+            _reasons[why] += 1
+        if causal and queries != keys:  # PyTorch's own rule has the first query at the first key
+            mask = attention_mask.whole()
+        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling,
+                                      is_causal=mask is None and causal)
     return o.transpose(1, 2), None
 
 
@@ -72,20 +134,37 @@ class PagedLayer(CacheLayerMixin):
     """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes new
     tokens, so update() hands them through, marked."""
 
+    is_croppable = True
+
     def __init__(self, table, lengths, page_size, max_tokens):
-        super().__init__()
         self.table, self.lengths, self.page_size, self.max_tokens = table, lengths, page_size, max_tokens
-        self.tokens = 0
+        self.is_initialized = False
+        self.tokens = self.attended = 0
+
+    @property
+    def keys(self):
+        raise ValueError("attn_proto: keys and values of a PagedCache are on pages, which only its attention call can read")
+
+    values = keys
+
+    def _check(self, key_states):
+        if key_states.shape[0] != self.table.shape[0]:
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {key_states.shape[0]}")
+        if key_states.device != self.table.device:
+            raise ValueError(f"attn_proto: the cache is on {self.table.device}, not {key_states.device}")
 
     def lazy_initialization(self, key_states, value_states):
+        self._check(key_states)
         pages = (key_states.shape[1], self.page_size)
-        self.keys = key_states.new_zeros(self.table.numel(), *pages, key_states.shape[3])
-        self.values = value_states.new_zeros(self.table.numel(), *pages, value_states.shape[3])
+        self.key_pages = key_states.new_zeros(self.table.numel(), *pages, key_states.shape[3])
+        self.value_pages = value_states.new_zeros(self.table.numel(), *pages, value_states.shape[3])
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
-        if key_states.shape[0] != self.table.shape[0]:
-            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {key_states.shape[0]}")
+        if self.attended != self.tokens:
+            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call "
+                             "failed, or the model changes keys; after reset() the cache is empty")
+        self._check(key_states)
         if self.tokens + key_states.shape[2] > self.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
         if not self.is_initialized:
@@ -97,7 +176,9 @@ class PagedLayer(CacheLayerMixin):
     def attend(self, query, key, value, scale):
         few = query.shape[2] <= 16
         attend = torch.ops.attn.decode_fused if few else torch.ops.attn.prefill_fused
-        return attend(query, key, value, self.keys, self.values, self.lengths[self.tokens], self.table, scale=scale)
+        o = attend(query, key, value, self.key_pages, self.value_pages, self.lengths[self.tokens], self.table, scale=scale)
+        self.attended = self.tokens
+        return o
 
     def get_mask_sizes(self, query_length):
         return self.tokens + query_length, 0
@@ -111,15 +192,43 @@ class PagedLayer(CacheLayerMixin):
     get_max_cache_shape = get_max_length  # its name in older versions
 
     def reset(self):
-        self.tokens = 0
+        self.tokens = self.attended = 0
+
+    def crop(self, tokens_to_remove):
+        """Forgets the last tokens: as in other caches, their number is negative."""
+        if not -self.tokens <= tokens_to_remove <= 0:
+            raise ValueError(f"attn_proto: {tokens_to_remove} is no number to crop: -{self.tokens} to 0 are")
+        self.tokens += tokens_to_remove
+        self.attended = self.tokens
+
+    def reorder_cache(self, beam_idx):
+        """Each sequence becomes a copy of the one that beam_idx names for it."""
+        if beam_idx.shape != self.table.shape[:1]:
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {beam_idx.numel()}")
+        for pages in (self.key_pages, self.value_pages) if self.is_initialized else ():
+            of_sequences = pages.unflatten(0, self.table.shape)
+            of_sequences.copy_(of_sequences.index_select(0, beam_idx.to(pages.device)))
+
+    def batch_repeat_interleave(self, *args):
+        raise ValueError("attn_proto: the batch of a PagedCache stays as it is")
+
+    batch_select_indices = batch_repeat_interleave
 
 
 class PagedCache(Cache):
-    """For sequences of one length, as generate() makes them without padding. All layers share one page table."""
+    """For sequences of one length, as generate() makes them without padding. All layers share one page table. batch counts
+    the beams too."""
 
     def __init__(self, config, batch, max_tokens, page_size=16, device=None):
+        config = config.get_text_config(decoder=True)
         if config._attn_implementation != NAME:
             raise ValueError(f'attn_proto: a PagedCache needs attn_implementation="{NAME}"')
+        for name, number in (("batch", batch), ("max_tokens", max_tokens), ("page_size", page_size)):
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"attn_proto: {name}={number} of a PagedCache is not allowed; whole numbers from 1 on are")
+        layer_types = set(getattr(config, "layer_types", None) or ())
+        if others := layer_types - {"full_attention", "sliding_attention", "chunked_attention"}:
+            raise ValueError(f"attn_proto: a PagedCache does not serve layers of {', '.join(sorted(others))}")
         pages = -(-max_tokens // page_size)
         table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)
         # Row n: the lengths of sequences of n tokens, so that no step has to write them.

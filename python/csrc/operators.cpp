@@ -1,18 +1,25 @@
 // PyTorch's operators attn::*, on attn.h: tensors are described, outputs allocated, and the current stream handed over.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/dlpack.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <dlfcn.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "common/api/attn.h"
 
@@ -88,19 +95,9 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
-void check_inference(const char* name, const Tensor& tensor) {
-  TORCH_CHECK(!(at::GradMode::is_enabled() && tensor.requires_grad()), name,
-              " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
-}
-
-void check_inference(const char* name, const OptionalTensor& tensor) {
-  if (tensor) check_inference(name, *tensor);
-}
-
 /// Points to the tensor's own sizes and strides, and lives no longer.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
-    check_inference(name, tensor);
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
                 "; cpu and cuda are allowed");
     data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
@@ -132,14 +129,40 @@ attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 /// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text:
 /// in a process with PyTorch for CUDA, a stream of this file crashes at a number, since parts of it come from another
 /// libstdc++.
-void check_rank(const char* op, const Tensor& query) {
-  TORCH_CHECK(query.dim() == 4, op, ": query has ", std::to_string(query.dim()), " dimensions; 4 are wanted");
+void check_rank(const char* op, const char* name, const Tensor& tensor) {
+  TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
 }
 
-/// at::empty_like(), with one way through the dispatcher less where the strides may stay.
-Tensor output_like(const Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options())
-                                               : at::empty_like(tensor);
+/// Dense strides, in the order in which `tensor` lies in memory but for its last dimension, which lies innermost; what
+/// repeats lies outermost.
+template <typename Size>
+std::array<Size, 4> strides_like(c10::ArrayRef<Size> sizes, c10::ArrayRef<Size> strides) {
+  std::array<size_t, 4> order{0, 1, 2, 3};  // the outermost first
+  const auto outside = [&](size_t a, size_t b) {
+    return strides[b] != 0 && (strides[a] == 0 || strides[a] > strides[b]);
+  };
+  for (size_t i = 1; i < 3; ++i) {
+    for (size_t j = i; j > 0 && outside(order[j], order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+  }
+  std::array<Size, 4> dense{1, 1, 1, 1};
+  Size elements = 1;
+  for (size_t i = 4; i-- > 0;) {
+    dense[order[i]] = elements;
+    if (sizes[order[i]] != 0) elements = elements * sizes[order[i]];
+  }
+  return dense;
+}
+
+/// The output of an operator, or of its meta function, that has a tensor's sizes.
+Tensor output_like(const char* op, const char* name, const Tensor& tensor) {
+  check_rank(op, name, tensor);
+#if TORCH_VERSION_MAJOR >= 2
+  if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    const auto sizes = tensor.sym_sizes();
+    return at::empty_strided_symint(sizes, strides_like(sizes, tensor.sym_strides()), tensor.options());
+  }
+#endif
+  return at::empty_strided(tensor.sizes(), strides_like(tensor.sizes(), tensor.strides()), tensor.options());
 }
 
 Tensor empty_lse(const Tensor& query, bool bshd) {
@@ -195,30 +218,18 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
       sinks, lengths, documents, blocks, bias, bshd
 
 Tensor flash(FLASH_ARGUMENTS) {
-  check_rank("attn::flash", query);
-  Tensor o = output_like(query);
+  Tensor o = output_like("attn::flash", "query", query);
   run_flash(FLASH_VALUES, o, nullptr);
   return o;
 }
 
 std::tuple<Tensor, Tensor> flash_with_lse(FLASH_ARGUMENTS) {
-  check_rank("attn::flash_with_lse", query);
-  Tensor o = output_like(query), lse = empty_lse(query, bshd);
+  Tensor o = output_like("attn::flash_with_lse", "query", query), lse = empty_lse(query, bshd);
   run_flash(FLASH_VALUES, o, &lse);
   return {o, lse};
 }
 
-// Meta implementations look for gradients too: what is traced sees them here, and runs without later.
-Tensor flash_meta(FLASH_ARGUMENTS) {
-  check_rank("attn::flash", query);
-  check_inference("query", query);
-  check_inference("key", key);
-  check_inference("value", value);
-  check_inference("alibi_slopes", alibi_slopes);
-  check_inference("sinks", sinks);
-  check_inference("bias", bias);
-  return at::empty_like(query);
-}
+Tensor flash_meta(FLASH_ARGUMENTS) { return output_like("attn::flash", "query", query); }
 
 std::tuple<Tensor, Tensor> flash_with_lse_meta(FLASH_ARGUMENTS) {
   return {flash_meta(FLASH_VALUES), empty_lse(query, bshd)};
@@ -230,8 +241,7 @@ using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DL
 Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, const Tensor& key_cache,
                   const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table,
                   attn_cache_options& options, c10::optional<double> scale, bool bshd, bool cache_bshd) {
-  check_rank(op, query);
-  Tensor o = output_like(query);
+  Tensor o = output_like(op, "query", query);
   const Described q("query", query), k("key_cache", key_cache), v("value_cache", value_cache), out("output", o),
       length("lengths", lengths);
   const Optional pages("table", table);
@@ -272,8 +282,10 @@ Tensor paged_prefill(const Tensor& query, const Tensor& key_cache, const Tensor&
       const OptionalTensor &sines, c10::optional<double> scale, bool interleaved, bool bshd, bool cache_bshd
 
 template <CacheFunction* function>
+constexpr const char* fused_name = function == attn_decode ? "attn::decode_fused" : "attn::prefill_fused";
+
+template <CacheFunction* function>
 Tensor fused(FUSED_ARGUMENTS) {
-  const char* const op = function == attn_decode ? "attn::decode_fused" : "attn::prefill_fused";
   const Described k("new_key", new_key), v("new_value", new_value);
   const Optional cosine("cosines", cosines), sine("sines", sines);
   attn_cache_options options = ATTN_CACHE_OPTIONS;
@@ -282,24 +294,35 @@ Tensor fused(FUSED_ARGUMENTS) {
   options.cosines = cosine;
   options.sines = sine;
   options.interleaved = interleaved;
-  return over_cache(op, function, query, key_cache, value_cache, lengths, table, options, scale, bshd, cache_bshd);
+  Tensor o = over_cache(fused_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
+                        bshd, cache_bshd);
+  // So that a backward pass that has kept the old values says so.
+  for (const Tensor* const cache : {&key_cache, &value_cache}) {
+    if (!cache->is_inference()) cache->unsafeGetTensorImpl()->bump_version();
+  }
+  return o;
 }
 
-Tensor paged_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache) {
-  check_inference("query", query);
-  check_inference("key_cache", key_cache);
-  check_inference("value_cache", value_cache);
-  return at::empty_like(query);
+void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalTensor& table, bool cache_bshd) {
+  const Described k("key_cache", key_cache), length("lengths", lengths);
+  const Optional pages("table", table);
+  attn_cache_options options = ATTN_CACHE_OPTIONS;
+  options.cache_layout = layout_of(cache_bshd);
+  options.lengths = &length;
+  options.table = pages;
+  const c10::Device device = key_cache.device();
+  const attn_status status = attn_check_cache(engine_of(device), stream_of(device), &k, &options);
+  if (status != ATTN_OK) fail(status, "attn::check_cache");
 }
-Tensor paged_decode_meta(PAGED_ARGUMENTS) { return paged_meta(query, key_cache, value_cache); }
-Tensor paged_prefill_meta(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor&,
-                          const OptionalTensor&, c10::optional<double>, bool, bool) {
-  return paged_meta(query, key_cache, value_cache);
+
+Tensor paged_decode_meta(PAGED_ARGUMENTS) { return output_like("attn::paged_decode", "query", query); }
+Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                          c10::optional<double>, bool, bool) {
+  return output_like("attn::paged_prefill", "query", query);
 }
+template <CacheFunction* function>
 Tensor fused_meta(FUSED_ARGUMENTS) {
-  check_inference("new_key", new_key);
-  check_inference("new_value", new_value);
-  return paged_meta(query, key_cache, value_cache);
+  return output_like(fused_name<function>, "query", query);
 }
 
 #define LINEAR_ARGUMENTS                                                                           \
@@ -308,13 +331,8 @@ Tensor fused_meta(FUSED_ARGUMENTS) {
       c10::optional<double> scale, bool bshd
 
 std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
-  check_rank("attn::linear", query);
-  TORCH_CHECK(value.dim() == 4, "attn::linear: value has ", std::to_string(value.dim()), " dimensions; 4 are wanted");
-  check_inference("query", query);
-  check_inference("key", key);
-  check_inference("value", value);
-  check_inference("gate", gate);
-  check_inference("initial_state", initial_state);
+  check_rank("attn::linear", "query", query);
+  Tensor o = output_like("attn::linear", "value", value);
 #if TORCH_VERSION_MAJOR >= 2
   Tensor state =
       at::empty_symint({query.sym_size(0), query.sym_size(bshd ? 2 : 1), query.sym_size(3), value.sym_size(3)},
@@ -323,7 +341,7 @@ std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
   Tensor state = at::empty({query.size(0), query.size(bshd ? 2 : 1), query.size(3), value.size(3)},
                            query.options().dtype(at::kFloat));
 #endif
-  return {at::empty_like(value), state};
+  return {o, state};
 }
 
 std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
@@ -352,14 +370,12 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
       bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
 
 std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) {
-  check_inference("query", query);
-  check_inference("key", key);
-  return {at::empty_like(query), at::empty_like(key)};
+  return {output_like("attn::rope", "query", query), output_like("attn::rope", "key", key)};
 }
 
 std::tuple<Tensor, Tensor> rope(ROPE_ARGUMENTS) {
-  check_rank("attn::rope", query);
-  Tensor turned_query = output_like(query), turned_key = output_like(key);
+  auto [turned_query, turned_key] =
+      rope_meta(query, key, offsets, theta, rotary_dim, interleaved, scaling, factor, original_length, bshd);
   const Described q("query", query), k("key", key), q_out("query", turned_query), k_out("key", turned_key);
   const Optional offset("offsets", offsets);
   attn_rope_options options = ATTN_ROPE_OPTIONS;
@@ -401,11 +417,155 @@ void implement(torch::Library& m) {
   m.impl("paged_prefill", paged_prefill);
   m.impl("decode_fused", fused<attn_decode>);
   m.impl("prefill_fused", fused<attn_prefill>);
+  m.impl("check_cache", check_cache);
   m.impl("linear", linear);
   m.impl("rope", rope);
   m.impl("empty", empty);
   m.impl("save_archive", save_archive);
   m.impl("prepared", prepared);
+}
+
+// ---- derivatives
+
+enum Derivative { none = 0, backward, forward };
+
+Derivative derivative_of(const Tensor& tensor) {
+  if (!tensor.defined()) return none;
+  if (tensor.requires_grad() && at::GradMode::is_enabled()) return backward;
+  return tensor._fw_grad(0).defined() && c10::AutogradState::get_tls_state().get_fw_grad_mode() ? forward : none;
+}
+Derivative derivative_of(const OptionalTensor& tensor) { return tensor ? derivative_of(*tensor) : none; }
+template <typename Option>
+Derivative derivative_of(const Option&) {
+  return none;
+}
+
+/// What the Autograd keys run: an operator that refuses tensors with derivatives of either direction, and hands all
+/// else on. Only here do tensors show what traces and torch.func ask of them.
+template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
+struct Inference;
+template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
+struct Inference<OPERATOR, NAME, Result(Arguments...)> {
+  static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
+    if ((derivative_of(arguments) || ...)) refuse(op.schema(), {derivative_of(arguments)...});
+    const c10::DispatchKeySet rest = keys & c10::after_ADInplaceOrView_keyset;
+    const c10::DispatchKey next = rest.highestPriorityTypeId();
+    if (next == c10::DispatchKey::CPU || next == c10::DispatchKey::CUDA) {  // without the dispatcher's time
+      return OPERATOR(std::forward<Arguments>(arguments)...);
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return op.redispatch(rest, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static void refuse(const c10::FunctionSchema& schema, std::initializer_list<Derivative> derivatives) {
+    const Derivative* const first =
+        std::find_if(derivatives.begin(), derivatives.end(), [](Derivative d) { return d; });
+    const std::string& name = schema.arguments()[static_cast<size_t>(first - derivatives.begin())].name();
+    TORCH_CHECK(*first != backward, name,
+                " requires a gradient; attn's operators are for inference: call them under torch.no_grad()");
+    TORCH_CHECK(*first != forward, name, " has a forward derivative; attn's operators are for inference");
+  }
+};
+
+// ---- traces
+
+bool elsewhere(const Tensor& tensor) { return tensor.defined() && !tensor.is_meta(); }
+bool elsewhere(const OptionalTensor& tensor) { return tensor && elsewhere(*tensor); }
+template <typename Option>
+bool elsewhere(const Option&) {
+  return false;
+}
+
+/// What the Meta key runs, which one tensor without memory among others is enough for: the meta function, where all are
+/// so. Beside a tensor that is not, a result would have memory that nobody writes.
+template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
+struct Traced;
+template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
+struct Traced<OPERATOR, NAME, Result(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    if ((elsewhere(arguments) || ...)) refuse({elsewhere(arguments)...});
+    return OPERATOR(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static void refuse(std::initializer_list<bool> others) {
+    const auto first = std::find(others.begin(), others.end(), true) - others.begin();
+    const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").schema();
+    TORCH_CHECK(false, NAME, ": ", schema.arguments()[static_cast<size_t>(first)].name(),
+                " has elements, and another tensor is on the device meta; all or none are allowed there");
+  }
+};
+
+// ---- autocast
+
+at::ScalarType autocast_type(c10::DeviceType device) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  return at::autocast::get_autocast_dtype(device);
+#else
+  return device == c10::kCUDA ? at::autocast::get_autocast_gpu_dtype() : at::autocast::get_autocast_cpu_dtype();
+#endif
+}
+
+/// The types of which attention's tokens are.
+bool is_for_tokens(at::ScalarType type) { return type == at::kFloat || type == at::kHalf || type == at::kBFloat16; }
+
+constexpr size_t no_cache = SIZE_MAX;
+
+/// What the autocast keys run: the operator on arguments of which the first `TOKENS` have another type. It is
+/// autocast's, as in PyTorch's own attention; where the argument `CACHE` is a cache of such a type, it is the cache's,
+/// which is not copied. Tables stay as they are, and so does float64, which the operator refuses.
+template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
+          typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
+struct Autocast;
+template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE, typename Result,
+          typename... Arguments>
+struct Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE, Result(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    const c10::impl::ExcludeDispatchKeyGuard without(DEVICE == c10::kCUDA ? c10::DispatchKey::AutocastCUDA
+                                                                          : c10::DispatchKey::AutocastCPU);
+    return with_casts(std::index_sequence_for<Arguments...>(),
+                      std::tuple<Arguments...>(std::forward<Arguments>(arguments)...));
+  }
+
+ private:
+  template <size_t... I>
+  static Result with_casts(std::index_sequence<I...>, const std::tuple<Arguments...>& arguments) {
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
+    at::ScalarType type = autocast_type(DEVICE);
+    if constexpr (CACHE != no_cache) {
+      if (const auto cached = std::get<CACHE>(arguments).scalar_type(); is_for_tokens(cached)) type = cached;
+    }
+    return op.call(cast<I>(type, std::get<I>(arguments))...);
+  }
+  template <size_t I, typename Argument>
+  static decltype(auto) cast([[maybe_unused]] at::ScalarType type, const Argument& argument) {
+    if constexpr (I < TOKENS) {
+      return at::autocast::cached_cast(type, argument, DEVICE);
+    } else {
+      return (argument);
+    }
+  }
+};
+
+constexpr char flash_name[] = "attn::flash", flash_with_lse_name[] = "attn::flash_with_lse",
+               paged_decode_name[] = "attn::paged_decode", paged_prefill_name[] = "attn::paged_prefill",
+               decode_fused_name[] = "attn::decode_fused", prefill_fused_name[] = "attn::prefill_fused",
+               linear_name[] = "attn::linear", rope_name[] = "attn::rope";
+
+/// Not of rope, which PyTorch's models compute outside of autocast's operators, in the type that its tensors have.
+template <c10::DeviceType DEVICE>
+void implement_autocast(torch::Library& m) {
+  m.impl("flash", TORCH_FN((Autocast<DEVICE, flash, flash_name, 3>::call)));
+  m.impl("flash_with_lse", TORCH_FN((Autocast<DEVICE, flash_with_lse, flash_with_lse_name, 3>::call)));
+  m.impl("paged_decode", TORCH_FN((Autocast<DEVICE, paged_decode, paged_decode_name, 1, 1>::call)));
+  m.impl("paged_prefill", TORCH_FN((Autocast<DEVICE, paged_prefill, paged_prefill_name, 1, 1>::call)));
+  m.impl("decode_fused", TORCH_FN((Autocast<DEVICE, fused<attn_decode>, decode_fused_name, 3, 3>::call)));
+  m.impl("prefill_fused", TORCH_FN((Autocast<DEVICE, fused<attn_prefill>, prefill_fused_name, 3, 3>::call)));
+  m.impl("linear", TORCH_FN((Autocast<DEVICE, linear, linear_name, 3>::call)));
 }
 
 }  // namespace
@@ -438,6 +598,7 @@ TORCH_LIBRARY(attn, m) {
       "bool bshd=False, bool cache_bshd=False) -> Tensor";
   define("decode_fused" + appending);
   define("prefill_fused" + appending);
+  define("check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, bool cache_bshd=False) -> ()");
   define(
       "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
       "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
@@ -452,23 +613,30 @@ TORCH_LIBRARY(attn, m) {
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
 }
 
-// Without this PyTorch would box all arguments, to make outputs whose gradient is an error.
 TORCH_LIBRARY_IMPL(attn, Autograd, m) {
-  for (const char* const op : {"flash", "flash_with_lse", "paged_decode", "paged_prefill", "decode_fused",
-                               "prefill_fused", "linear", "rope", "empty"}) {
-    m.impl(op, torch::CppFunction::makeFallthrough());
-  }
+  m.impl("flash", TORCH_FN((Inference<flash, flash_name>::call)));
+  m.impl("flash_with_lse", TORCH_FN((Inference<flash_with_lse, flash_with_lse_name>::call)));
+  m.impl("paged_decode", TORCH_FN((Inference<paged_decode, paged_decode_name>::call)));
+  m.impl("paged_prefill", TORCH_FN((Inference<paged_prefill, paged_prefill_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Inference<fused<attn_decode>, decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Inference<fused<attn_prefill>, prefill_fused_name>::call)));
+  m.impl("linear", TORCH_FN((Inference<linear, linear_name>::call)));
+  m.impl("rope", TORCH_FN((Inference<rope, rope_name>::call)));
+  m.impl("empty", torch::CppFunction::makeFallthrough());
 }
+TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { implement_autocast<c10::kCPU>(m); }
+TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { implement_autocast<c10::kCUDA>(m); }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
+// Not of check_cache, which a trace would leave out as a call without results: traced code breaks there, and runs it.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
-  m.impl("flash", flash_meta);
-  m.impl("flash_with_lse", flash_with_lse_meta);
-  m.impl("paged_decode", paged_decode_meta);
-  m.impl("paged_prefill", paged_prefill_meta);
-  m.impl("decode_fused", fused_meta);
-  m.impl("prefill_fused", fused_meta);
-  m.impl("linear", linear_meta);
-  m.impl("rope", rope_meta);
+  m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
+  m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));
+  m.impl("paged_decode", TORCH_FN((Traced<paged_decode_meta, paged_decode_name>::call)));
+  m.impl("paged_prefill", TORCH_FN((Traced<paged_prefill_meta, paged_prefill_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Traced<fused_meta<attn_decode>, decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Traced<fused_meta<attn_prefill>, prefill_fused_name>::call)));
+  m.impl("linear", TORCH_FN((Traced<linear_meta, linear_name>::call)));
+  m.impl("rope", TORCH_FN((Traced<rope_meta, rope_name>::call)));
   m.impl("empty", empty_meta);
 }

@@ -1,5 +1,6 @@
 """The drop-in for scaled_dot_product_attention, and models of transformers on it."""
 
+import itertools
 import math
 import re
 import unittest
@@ -8,6 +9,13 @@ import unittest.mock
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 import attn_proto
 
@@ -37,9 +45,9 @@ class DropIn(unittest.TestCase):
         try:
             with attn_proto.enable():
                 got = F.scaled_dot_product_attention(*tensors, **options)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             self.assertFalse(served, error)
-            with self.assertRaisesRegex(RuntimeError, re.escape(str(error))):
+            with self.assertRaisesRegex(type(error), re.escape(str(error))):
                 original(*tensors, **options)
             return
         self.assertEqual(served, not attn_proto.reasons(), attn_proto.reasons())
@@ -50,6 +58,8 @@ class DropIn(unittest.TestCase):
         else:
             want = original(*tensors, **options)
         self.assertEqual((got.shape, got.dtype), (want.shape, tensors[0].dtype))
+        if got.is_meta:
+            return
         bound = (5 if got.is_cuda else 1) * tolerance
         self.assertTrue(torch.allclose(got.to(want.dtype), want, rtol=0, atol=bound, equal_nan=not served))
 
@@ -91,6 +101,36 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[0, :, 3].abs().max().item(), 0)
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
+    def test_finite_masks_are_arithmetic(self):
+        """Whatever their size, in each type: a row where all keys have finfo.min is a mean over them. What -inf or False
+        hides has no weight, whatever its key and value hold, and a row that sees nothing is 0."""
+        for device in DEVICES:
+            for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
+                q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
+                masks = [drawn(1, 1, 40, 75, device=device) > -1]
+                masks[0][..., 20:22, :] = masks[0][..., 70] = False
+                for mask_dtype in {dtype, torch.float32}:
+                    least = torch.finfo(mask_dtype).min
+                    mask = drawn(1, 1, 40, 75, device=device, dtype=mask_dtype)
+                    mask[..., :9, :], mask[..., 9:12, :], mask[..., 12:20, :40], mask[..., 70] = least, least / 2, least, -math.inf
+                    mask[..., 20:22, :] = -math.inf
+                    masks.append(mask)
+                for mask in masks:
+                    added = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else mask.float()
+                    scores = (q.double() @ k.double().mT / 8).float() + added  # a float32 sum is the definition
+                    want = torch.nan_to_num(scores.double().softmax(-1)) @ v.double()
+                    for held in (1.0, 1e36, math.inf, math.nan):
+                        hidden = [x.clone() for x in (k, v)]
+                        for x in hidden:
+                            x[:, :, 70, :3] = held
+                        with attn_proto.enable():
+                            o = F.scaled_dot_product_attention(q, *hidden, attn_mask=mask)
+                        if mask.is_cuda and attn_proto.reasons():
+                            continue  # to PyTorch, where a mask of -inf is a number
+                        with self.subTest(device=device, dtype=dtype, mask=mask.dtype, held=held):
+                            self.assertLess((o - want).abs().max().item(), 5 * tolerance)
+                            self.assertEqual(o[:, :, 20:22].abs().max().item(), 0)
+
     def test_a_chosen_backend(self):
         x = drawn(2, 4, 24, 64, device=DEVICES[0])
         with sdpa_kernel(SDPBackend.MATH):
@@ -100,12 +140,19 @@ class DropIn(unittest.TestCase):
 
     def test_falls_back_with_a_reason(self):
         q = drawn(2, 4, 24, 64, device=DEVICES[0])
-        self.compare(False, *(q.double(),) * 3)
+        for mask in (None, q[0, 0, :, :24] > 0, q[0, 0, :, :24].double(), q[0, 0, :, :24]):
+            self.compare(False, *(q.double(),) * 3, attn_mask=mask)
+        self.compare(False, *(q.to_sparse(),) * 3)
+        self.compare(False, q, q, q, attn_mask=q[0, 0, :, :24].to_sparse())
+        self.compare(False, q, q, q, attn_mask=torch.zeros(24, device=DEVICES[0]))
+        self.compare(False, *(q.to("meta"),) * 3)
         self.compare(False, *(q[..., :60],) * 3)
         self.compare(False, *(q.mT.contiguous().mT,) * 3)
         self.compare(False, q, q[:1], q[:1])
         self.compare(False, q[:, :, :0], q, q)
-        self.compare(False, q, q, q, scale=0.0)
+        self.compare(False, *(drawn(1, 1, 2, 8, device=DEVICES[0]).expand(70000, 1, 2, 8),) * 3)
+        for scale in (0.0, math.nan, math.inf, 1e39, 1e-39):
+            self.compare(False, q, q, q, scale=scale)
         with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build that lacks the tensors' device
             self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
         attn_proto.reset_reasons()
@@ -147,6 +194,317 @@ class DropIn(unittest.TestCase):
             with attn_proto.enable():
                 got = attention(x, x, x, need_weights=False)[0]
         self.assertLess((got - want).abs().max().item(), 2e-5)
+
+
+class ByFunction(torch.Tensor):
+    """A tensor that only its __torch_function__ knows the elements of: its memory holds NaN. `knows` says whether a function
+    is scaled_dot_product_attention to it."""
+
+    @staticmethod
+    def __new__(cls, elements, knows):
+        tensor = torch.full_like(elements, math.nan, dtype=torch.float32).as_subclass(cls)
+        tensor.elements, tensor.knows = elements, knows
+        return tensor
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        own = next((x for x in args if isinstance(x, cls)), None)
+        if own is None or not own.knows(func):
+            return super().__torch_function__(func, types, args, kwargs or {})
+        return F.scaled_dot_product_attention(*(x.elements if isinstance(x, cls) else x for x in args), **(kwargs or {}))
+
+
+class Refusing(ByFunction):
+    """The same, that refuses all other functions, as PyTorch's guide has it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        own = next(x for x in args if isinstance(x, cls))
+        return super().__torch_function__(func, types, args, kwargs) if own.knows(func) else NotImplemented
+
+
+class ByDispatch(torch.Tensor):
+    """A tensor without memory, as those of torch.distributed.tensor are."""
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, elements):
+        tensor = torch.Tensor._make_wrapper_subclass(cls, elements.shape, dtype=elements.dtype, device=elements.device)
+        tensor.elements = elements
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda x: x.elements if isinstance(x, cls) else x, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class Again(torch.Tensor):
+    """Calls whatever stands in torch.nn.functional now, on itself."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            again = F.scaled_dot_product_attention if func.__name__ == "scaled_dot_product_attention" else func
+            return again(*args, **(kwargs or {}))
+
+
+class Halves(torch.Tensor):
+    """Halves the scale, by whatever name it knows the function, and goes on."""
+    knows = None
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if cls.knows(func):
+            kwargs["scale"] = kwargs["scale"] / 2
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class SeesFunctions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class SeesOperators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Overrides(unittest.TestCase):
+    """Subclasses of Tensor, modes and transforms, which PyTorch's own function asks before it reads memory."""
+
+    def setUp(self):
+        attn_proto.reset_reasons()
+        attn_proto.enable()
+
+    def tearDown(self):
+        attn_proto.disable()
+
+    def near(self, got, want):
+        self.assertLess((got - want).abs().max().item(), 2e-5 if got.device.type == "cpu" else 1e-3)
+
+    def test_causal_bias(self):
+        for device in DEVICES:
+            for rows, keys in ((40, 80), (24, 24), (3, 80), (80, 40)):
+                q, k, v = (drawn(2, 4, n, 64, device=device) for n in (rows, keys, keys))
+                for bias in (causal_upper_left(rows, keys), causal_lower_right(rows, keys)):
+                    seen = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows if bias.variant.name == "LOWER_RIGHT" else 0)
+                    want = original(q, k, v, attn_mask=seen.to(device))
+                    self.near(F.scaled_dot_product_attention(q, k, v, attn_mask=bias), want)
+                    self.near(F.scaled_dot_product_attention(q, k, v, bias), want)
+
+    def test_a_subclass_of_tensor_is_asked(self):
+        """Whether it knows what stands in torch.nn.functional when it is called, or PyTorch's function from before."""
+        known = {"now": lambda func: func is F.scaled_dot_product_attention, "before": lambda func: func is original,
+                 "by name": lambda func: func.__name__ == "scaled_dot_product_attention"}
+        for device in DEVICES:
+            tensors = [drawn(2, 4, 24, 64, device=device) for _ in range(3)] + [drawn(24, 24, device=device)]
+            want = original(*tensors)
+            for place in range(4):
+                for kind, (name, knows) in itertools.product((ByFunction, Refusing), known.items()):
+                    with self.subTest(device=device, place=place, kind=kind, knows=name):
+                        self.near(F.scaled_dot_product_attention(*tensors[:place], kind(tensors[place], knows),
+                                                                 *tensors[place + 1:]), want)
+                attn_proto.reset_reasons()
+                self.near(F.scaled_dot_product_attention(*tensors[:place], ByDispatch(tensors[place]), *tensors[place + 1:]), want)
+                self.assertEqual(attn_proto.reasons(), {"a ByDispatch": 1})
+            for knows in known.values():
+                with unittest.mock.patch.object(Halves, "knows", knows):
+                    half = F.scaled_dot_product_attention(tensors[0].as_subclass(Halves), *tensors[1:], scale=0.25)
+                    self.near(half.as_subclass(torch.Tensor), want)
+            again = F.scaled_dot_product_attention(tensors[0].as_subclass(Again), *tensors[1:])
+            self.near(again.as_subclass(torch.Tensor), want)
+            with torch.no_grad():
+                attn_proto.reset_reasons()
+                F.scaled_dot_product_attention(torch.nn.Parameter(tensors[0]), *tensors[1:3])
+                self.assertEqual(attn_proto.reasons(), {})
+
+    def test_jagged_tensors(self):
+        parts = [drawn(n, 4, 64, device=DEVICES[0]) for n in (24, 9)]
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+        with torch.no_grad(), SeesFunctions():
+            o = F.scaled_dot_product_attention(jagged, jagged, jagged)
+        for got, x in zip(o.transpose(1, 2).unbind(), parts):
+            x = x.transpose(0, 1)
+            self.near(got.transpose(0, 1), original(x, x, x))
+
+    def test_modes_see_one_function_and_one_operator(self):
+        q, mask = drawn(2, 4, 24, 64, device=DEVICES[0]), drawn(24, 24, device=DEVICES[0])
+        with SeesFunctions() as functions:
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(functions.seen, [F.scaled_dot_product_attention])
+        with SeesOperators() as operators:
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(operators.seen, [torch.ops.attn.flash.default])
+        with torch.device(DEVICES[0]):
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(attn_proto.reasons(), {})
+
+    def test_transforms_and_forward_derivatives_are_pytorchs(self):
+        q, k, v = (drawn(3, 2, 4, 24, 64, device=DEVICES[0]).unbind())
+        got = torch.func.vmap(F.scaled_dot_product_attention, in_dims=1, out_dims=1)(q, k, v)
+        self.assertEqual(len(attn_proto.reasons()), 1)
+        self.near(got, original(q, k, v))
+
+        def tangent(attention):
+            try:
+                return torch.func.jvp(lambda q: attention(q, k, v), (q,), (q,))[1]
+            except NotImplementedError as error:
+                return str(error)
+
+        def dual(attention):
+            with torch.autograd.forward_ad.dual_level():
+                try:
+                    return torch.autograd.forward_ad.unpack_dual(attention(torch.autograd.forward_ad.make_dual(q, q), k, v)).tangent
+                except NotImplementedError as error:
+                    return str(error)
+
+        for way in (tangent, dual):
+            got, want = way(F.scaled_dot_product_attention), way(original)
+            self.assertEqual(type(got), type(want))
+            if isinstance(got, torch.Tensor):
+                self.near(got, want)
+
+    def test_scripts(self):
+        class Model(torch.nn.Module):
+            def forward(self, q):
+                return F.scaled_dot_product_attention(q, q, q)
+
+        q = drawn(2, 4, 24, 64, device=DEVICES[0])
+        self.near(torch.jit.script(Model())(q), original(q, q, q))
+
+
+class Attends(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x, mask=None):
+        return F.scaled_dot_product_attention(x, x + 1, x * 2, attn_mask=mask, **self.options)
+
+
+class Autocast(unittest.TestCase):
+    def tearDown(self):
+        attn_proto.disable()
+
+    def test_as_pytorch_under_autocast(self):
+        """Types, what rounds to them, and a mask whose type changes too: finfo.min of float32 is -inf in bfloat16."""
+        for device in DEVICES:
+            for to in (torch.bfloat16, torch.float16):
+                for types in ((torch.float32,) * 3, (torch.bfloat16, torch.float32, torch.float16), (torch.float64,) * 3):
+                    tensors = [drawn(2, 4, 24, 64, device=device, dtype=dtype) for dtype in types]
+                    masks = [None, drawn(24, 24, device=device) > 0]
+                    if types[0] != torch.float64:
+                        masks += [100 * drawn(24, 24, device=device), torch.full((24, 24), torch.finfo(torch.float32).min, device=device)]
+                    for mask in masks:
+                        with self.subTest(device=device, to=to, types=types), torch.autocast(device, dtype=to):
+                            want = original(*tensors, attn_mask=mask)
+                            torch._dynamo.reset()
+                            with attn_proto.enable():
+                                attn_proto.reset_reasons()
+                                got = F.scaled_dot_product_attention(*tensors, attn_mask=mask)
+                                compiled = torch.compile(F.scaled_dot_product_attention, backend="eager", fullgraph=True)
+                                traced = compiled(*tensors, attn_mask=mask)
+                            if device == "cpu":
+                                self.assertEqual(len(attn_proto.reasons()), types[0] == torch.float64)
+                            for each in (got, traced):
+                                self.assertEqual(each.dtype, want.dtype)
+                                self.assertLess((each.float() - want.float()).abs().max().item(), 3e-2)
+
+
+class Traced(unittest.TestCase):
+    """What records a program: without the drop-in it works, so with it too, for the sizes that were asked for."""
+
+    def setUp(self):
+        torch._dynamo.reset()
+        attn_proto.enable()
+
+    def tearDown(self):
+        attn_proto.disable()
+
+    def inputs(self, rows=40):
+        x = drawn(2, 4, rows, 64, device=DEVICES[0])
+        mask = drawn(2, 1, rows, rows, device=DEVICES[0])
+        return ((Attends(), (x,)), (Attends(is_causal=True), (x,)), (Attends(), (x, mask)), (Attends(), (x, mask > 0)),
+                (Attends(scale=0.3), (x, mask[:, :, :1] > 0)), (Attends(), (x, mask.expand(2, 4, rows, rows))),
+                (Attends(), (x, mask.repeat(1, 4, 1, 1))), (Attends(), (x, mask.repeat(1, 4, 1, 1) > 0)))
+
+    def check(self, program, model, inputs):
+        with torch.no_grad():
+            got = program(*inputs)
+            attn_proto.disable()
+            want = model(*inputs)
+            attn_proto.enable()
+        self.assertLess((got - want).abs().max().item(), 2e-5 if got.device.type == "cpu" else 1e-3)
+
+    def test_export(self):
+        """For a range of tokens, in which few queries are, and keys that are no multiple of 4."""
+        tokens = torch.export.Dim("tokens", min=2, max=500)
+        for strict in (False, True):
+            for which, (model, inputs) in enumerate(self.inputs()):
+                sizes = ({2: tokens}, {2: tokens if inputs[1].shape[2] > 1 else torch.export.Dim.STATIC, 3: tokens} if len(inputs) > 1 else None)
+                for dynamic in (None, sizes[:len(inputs)]):
+                    with self.subTest(strict=strict, which=which, dynamic=dynamic is not None):
+                        exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=strict)
+                        served = which < 6 or which == 6 and dynamic is None
+                        if DEVICES[0] == "cpu":
+                            self.assertEqual("attn.flash" in str(exported.graph), served)
+                        for rows in (40, 3, 99) if dynamic else (40,):
+                            self.check(exported.module(), *self.inputs(rows)[which])
+
+    def test_compile(self):
+        for dynamic in (False, True):
+            for which, (model, _) in enumerate(self.inputs()):
+                torch._dynamo.reset()
+                compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+                for rows in (40, 3, 99):
+                    with self.subTest(dynamic=dynamic, which=which, rows=rows):
+                        self.check(compiled, *self.inputs(rows)[which])
+
+    def test_fx(self):
+        for which, (model, inputs) in enumerate(self.inputs()):
+            for mode in ("real", "fake", "symbolic"):
+                with self.subTest(which=which, mode=mode):
+                    self.check(make_fx(model, tracing_mode=mode)(*inputs), model, inputs)
+            with self.subTest(which=which, mode="symbolic_trace"):
+                concrete = {"mask": None} if len(inputs) == 1 else None
+                self.check(torch.fx.symbolic_trace(model, concrete_args=concrete), model, inputs)
+
+    def test_operations_are_counted(self):
+        x, one = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 1, 64, device=DEVICES[0])
+        keys, lengths = drawn(2, 2, 40, 64, device=DEVICES[0]), torch.full((2,), 9, dtype=torch.int32, device=DEVICES[0])
+        pages, table = keys.view(10, 2, 8, 64), torch.zeros(2, 5, dtype=torch.int32, device=DEVICES[0])
+        swapped = x.transpose(1, 2), keys.transpose(1, 2)
+
+        def counted(call):
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                call()
+            return counter.get_total_flops()
+
+        def products(q, k):
+            k = k.repeat_interleave(2, 1) if k.shape[1] < q.shape[1] else k
+            return q @ k.mT @ k
+
+        ops, all_pairs, decoding = torch.ops.attn, counted(lambda: products(x, x)), counted(lambda: products(one, keys))
+        for want, call in ((all_pairs, lambda: F.scaled_dot_product_attention(x, x, x)), (all_pairs, lambda: ops.flash(x, keys, keys)),
+                           (all_pairs, lambda: ops.flash_with_lse(swapped[0], swapped[1], swapped[1], bshd=True)),
+                           (decoding, lambda: ops.paged_decode(one, keys, keys, lengths)),
+                           (decoding, lambda: ops.paged_prefill(one, pages, pages, lengths, table)),
+                           (decoding, lambda: ops.decode_fused(one, keys[:, :, :1], keys[:, :, :1], keys.clone(), keys.clone(), lengths)),
+                           (decoding, lambda: ops.paged_decode(one, swapped[1], swapped[1], lengths, cache_bshd=True)),
+                           (counted(lambda: x @ (x.mT @ x)), lambda: ops.linear(x, x, x))):
+            self.assertEqual(counted(call), want)
 
 
 try:

@@ -85,6 +85,28 @@ class Flash(Case):
             packed = torch.cat([x.repeat_interleave(1, 1) for x in (q, k, v)], 1)  # slices of one tensor
             self.near(attn_proto.flash(packed[:, :4], packed[:, 4:6], packed[:, 6:]), want)
 
+    def test_outputs_are_dense_whatever_the_query_is(self):
+        """Rows that repeat or overlap too; a trace sees the same strides."""
+        for device in self.on_each():
+            buffer = drawn(1, 1, 400, 64, device=device).flatten()
+            k, v = (drawn(2, 4, 20, 64, device=device) for _ in "kv")
+            for strides in ((0, 1280, 64, 1), (5120, 0, 64, 1), (5120, 1280, 0, 1), (0, 0, 0, 1), (2000, 400, 4, 1), (2000, 4, 400, 1),
+                            (4, 4, 4, 1), (5120, 64, 256, 1), (5120, 1280, 1, 1), (12000, 3000, 128, 1)):
+                if device == "cuda" and strides[2] == 1:
+                    continue  # no multiples of 16 bytes
+                self.now = device, strides
+                q = buffer.as_strided((2, 4, 20, 64), strides)
+                far = [x.to("meta") for x in (buffer, k, v)]
+                far[0] = far[0].as_strided(q.shape, strides)
+                o = attn_proto.flash(q, k, v)
+                self.near(o, reference(q, k, v))
+                self.assertEqual((o.stride(-1), o.untyped_storage().nbytes()), (1, o.nbytes))
+                for op, more in ((ops.flash, ()), (ops.paged_decode, (torch.full((2,), 20, dtype=torch.int32, device=device),)),
+                                 (ops.rope, None), (ops.linear, ())):
+                    here, there = ((q, k, v, *more), (*far, *(x.to("meta") for x in more))) if more is not None else ((q, k), far[:2])
+                    for got, traced in zip(*(x if isinstance(x, tuple) else (x,) for x in (op(*here), op(*there)))):
+                        self.assertEqual(got.stride(), traced.stride(), op)
+
     def test_modifiers(self):
         for device in self.on_each():
             q, k, v = qkv(device)
@@ -136,6 +158,31 @@ class Flash(Case):
                 v = drawn(1, 2, 300, 64, device=device, dtype=dtype)
                 self.near(attn_proto.flash(q, k, v), v.double().mean(2, keepdim=True).expand(1, 2, rows, 64), dtype)
 
+    def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
+        """In whole rows where they are scores, in their column where they are values; a bias of -inf hides them."""
+        for device, dtype in self.on_each(*TOLERANCE):
+            own = torch.arange(70, device=device)
+            bias = torch.zeros(1, 1, 70, 72, device=device)
+            bias[..., ::3, 30] = -math.inf
+            lengths = torch.tensor([70, 30], dtype=torch.int32, device=device)
+            for options, seen in (({}, own >= 0), ({"causal": True}, own >= 30), ({"causal": True, "window_left": 5}, (own >= 30) & (own <= 35)),
+                                  ({"lengths": lengths}, own >= 0), ({"bias": bias}, own % 3 != 0)):
+                seen = seen.expand(2, 4, 70).clone()
+                seen[1] &= "lengths" not in options
+                for special in (math.nan, math.inf, -math.inf):
+                    self.now = device, dtype, list(options), special
+                    q, k, v = (x.abs() for x in qkv(device, dtype, rows=70, keys=70))
+                    want = attn_proto.flash(q, k, v, **options)
+                    k[:, :, 30, 5] = special  # scores have its sign; of -inf the weight is 0
+                    o = attn_proto.flash(q, k, v, **options)
+                    self.assertTrue(torch.equal(torch.isnan(o), (seen & (special != -math.inf))[..., None].expand_as(o)), self.now)
+                    self.near(o.masked_fill(seen[..., None], 0), want.masked_fill(seen[..., None], 0).double(), dtype, 4)
+                    q, k, v = qkv(device, dtype, rows=70, keys=70)
+                    v[:, :, 30, 5] = special
+                    o = attn_proto.flash(q, k, v, **options)
+                    self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
+                    self.assertTrue(torch.isfinite(o[..., :5]).all() and torch.isfinite(o[..., 6:]).all(), self.now)
+
     def test_repeated_tensors(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
@@ -167,7 +214,12 @@ class Flash(Case):
                 self.assertEqual(attn_proto.flash(x, torch.empty(shape[0], 2, 5, 64, device=device),
                                                   torch.empty(shape[0], 2, 5, 64, device=device)).shape, shape)
             q, none = drawn(1, 2, 3, 64, device=device), torch.empty(1, 2, 0, 64, device=device)
-            self.assertEqual(attn_proto.flash(q, none, none).abs().max().item(), 0)
+            sinks = torch.tensor([1.0, 2.0], device=device)
+            o, lse = attn_proto.flash_with_lse(q, none, none)
+            self.assertEqual(o.abs().max().item(), 0)
+            self.assertEqual(lse.tolist(), [[[-math.inf] * 3] * 2])
+            lse = attn_proto.flash_with_lse(q, none, none, sinks=sinks)[1]
+            self.near(lse, sinks.double()[None, :, None].expand(1, 2, 3))
 
     def test_wrong_arguments(self):
         for device in self.on_each():
@@ -188,6 +240,47 @@ class Flash(Case):
             if device == "cuda":
                 self.refuses("device", lambda: attn_proto.flash(q, k.cpu(), v))
                 self.refuses("multiples of 16", lambda: attn_proto.flash(*(torch.randn(1, 1, 40, 65, device=device)[..., 1:],) * 3))
+
+    def test_limits_beyond_the_sequence_are_none(self):
+        for device in self.on_each():
+            q, k, v = qkv(device, rows=40, keys=50)
+            before = ops.prepared(q)
+            whole, causal = attn_proto.flash(q, k, v), attn_proto.flash(q, k, v, causal=True)
+            for most in (49, 2 ** 31 - 1, 2 ** 31 + 5, 2 ** 32 + 3, sys.maxsize):
+                for options, want in (({"window_left": most}, whole), ({"window_right": most}, whole),
+                                      ({"window_left": most, "window_right": most, "global_tokens": 3}, whole),
+                                      ({"window_left": 2, "window_right": 2, "global_tokens": max(most, 50)}, whole),
+                                      ({"causal": True, "window_left": most}, causal),
+                                      ({"causal": True, "window_right": most}, causal),
+                                      ({"causal": True, "prefix": max(most, 50)}, whole)):
+                    self.assertTrue(torch.equal(attn_proto.flash(q, k, v, **options), want), (device, options))
+            self.assertLessEqual(ops.prepared(q), before + 2)
+
+    def test_options_that_cannot_be(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            for options in ({"window_left": -2}, {"window_right": -sys.maxsize}, {"prefix": -1, "causal": True},
+                            {"prefix": 3}, {"global_tokens": -1}, {"soft_cap": 1001}, {"soft_cap": -1},
+                            {"scale": math.nan}, {"scale": math.inf}, {"scale": 1e39}, {"scale": 1e-46}):
+                self.refuses(next(iter(options)), lambda: attn_proto.flash(q, k, v, **options))
+            for width in (4, 12):
+                self.refuses("width", lambda: attn_proto.flash(*(x[..., :width].contiguous() for x in (q, k, v))))
+            for options in ({"theta": math.nan}, {"theta": 0.0}, {"scaling": "linear", "factor": 0.0},
+                            {"scaling": "yarn", "factor": math.inf}, {"rotary_dim": 7}, {"rotary_dim": 66}):
+                self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
+            self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
+            self.refuses("with normalised there is none", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
+            state = torch.zeros(2, 4, 64, 64, device=device)
+            self.refuses("not with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
+
+    @unittest.skipUnless("cpu" in DEVICES, "a build with the cpu device")
+    def test_tables_that_lead_nowhere(self):
+        q, k, v = qkv("cpu")
+        for lengths in ([41, 40], [40, -1]):
+            self.refuses("lengths", lambda: attn_proto.flash(q, k, v, lengths=torch.tensor(lengths, dtype=torch.int32)))
+        documents = torch.tensor([[0, 13]] * 13 + [[13, 41]] * 27, dtype=torch.int32)
+        self.refuses("documents", lambda: attn_proto.flash(q, k, v, documents=documents))
+        self.refuses("offsets", lambda: ops.rope(q, k, torch.tensor([0, 2 ** 31 - 39], dtype=torch.int32)))
 
     def test_huge_strides(self):
         for device in self.on_each():
@@ -248,6 +341,71 @@ class Caches(Case):
             self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
             self.refuses("k_scales", lambda: ops.paged_decode(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
+            new = drawn(2, 2, 1, 64, device=device)
+            angles = torch.zeros(127, 32, device=device)
+            self.refuses("127 positions", lambda: ops.decode_fused(q, new, new, k, v, lengths, table, angles, angles))
+            self.refuses("k overlaps v", lambda: ops.decode_fused(q, new, new, k, k, lengths, table))
+            self.refuses("overlap one another", lambda: ops.decode_fused(q, new, new, k[:1].expand_as(k), v, lengths, table))
+
+    def test_lengths_and_pages_out_of_range(self):
+        for device in self.on_each():
+            k, v, table, lengths = self.cache(device)
+            attn_proto.check_cache(k, lengths, table)
+            q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            kept = k.clone(), v.clone()
+            for what, place, value in (("length", (0,), 129), ("length", (1,), -1), ("length", (1,), 2 ** 31 - 1),
+                                       ("page", (0, 0), -1), ("page", (0, 6), 20), ("page", (1, 2), 10 ** 9)):
+                bad_lengths, bad_table = lengths.clone(), table.clone()
+                (bad_lengths if what == "length" else bad_table)[place] = value
+                self.refuses(f"{what} {value}", lambda: attn_proto.check_cache(k, bad_lengths, bad_table))
+                if device == "cpu":  # on a GPU a call does not look
+                    for call in (lambda: ops.paged_decode(q, k, v, bad_lengths, bad_table),
+                                 lambda: ops.paged_prefill(q, k, v, bad_lengths, bad_table),
+                                 lambda: ops.decode_fused(q, new, new, k, v, bad_lengths, bad_table),
+                                 lambda: ops.prefill_fused(q, new, new, k, v, bad_lengths, bad_table)):
+                        self.refuses(f"{what} {value}", call)
+            self.assertTrue(torch.equal(k, kept[0]) and torch.equal(v, kept[1]))
+            table[1, 5:] = -1  # pages that no token reaches may be anything
+            attn_proto.check_cache(k, lengths, table)
+            ops.paged_decode(q, k, v, lengths, table)
+            whole = torch.tensor([20, 1], dtype=torch.int32, device=device)
+            self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
+
+    def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
+        """Here a position is a slot of the cache; free slots and pages hold NaN."""
+        for device, dtype in self.on_each(*TOLERANCE):
+            for special in (math.nan, math.inf):
+                k, v, table, lengths = self.cache(device, dtype)
+                slots = torch.arange(128, device=device).view(8, self.PAGE)
+                for i in range(2):
+                    for cache in (k, v):
+                        cache.transpose(1, 2)[table[i].long()] = torch.where(
+                            (slots < lengths[i])[..., None, None], cache.transpose(1, 2)[table[i].long()], math.nan)
+                place = table[0, 95 // self.PAGE], slice(None), 95 % self.PAGE  # of 100 tokens
+                for rows, op in ((9, ops.paged_decode), (30, ops.paged_prefill)):
+                    self.now = device, dtype, special, op
+                    q = drawn(2, 4, rows, 64, device=device, dtype=dtype).abs()
+                    self.assertTrue(torch.isfinite(op(q, k, v, lengths, table)).all(), self.now)
+                    seen = torch.zeros(2, 4, rows, dtype=torch.bool, device=device)
+                    seen[0, :, -5:] = True
+                    changed = k.clone()
+                    changed[place] = special
+                    o = op(q, changed, v, lengths, table)
+                    self.assertTrue(torch.equal(torch.isnan(o), seen[..., None].expand_as(o)), self.now)
+                    changed = v.clone()
+                    changed[place][..., 5] = special
+                    o = op(q, k, changed, lengths, table)
+                    self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
+                    self.assertTrue(torch.isfinite(o[..., :5]).all(), self.now)
+
+    def test_keys_and_values_that_lie_in_one_tensor(self):
+        for device in self.on_each():
+            k, v, table, lengths = self.cache(device)
+            q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            both = torch.stack([k, v], 1)
+            want = ops.decode_fused(q, new, new, k, v, lengths, table)
+            self.near(ops.decode_fused(q, new, new, both[:, 0], both[:, 1], lengths, table), want.double())
+            self.assertTrue(torch.equal(both[:, 0], k) and torch.equal(both[:, 1], v))
 
 
 class LinearAndRope(Case):
@@ -269,6 +427,45 @@ class LinearAndRope(Case):
             weight = (decay[..., :, None] - decay[..., None, :]).tril().exp().tril()
             self.near(gated, (q.double() @ k.double().mT * weight) @ v.double() / math.sqrt(32), factor=4)
 
+    def test_linear_of_no_tokens_leaves_the_state(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            none, state = torch.empty(2, 2, 0, 64, device=device, dtype=dtype), drawn(2, 2, 64, 64, device=device)
+            for causal in (True, False):
+                o, last = ops.linear(none, none, none, None, state, causal=causal)
+                self.assertEqual(o.shape, none.shape)
+                self.assertTrue(torch.equal(last, state))
+                self.assertEqual(ops.linear(none, none, none, causal=causal)[1].abs().max().item(), 0)
+
+    def test_numbers_that_are_not_finite_reach_the_tokens_that_see_them(self):
+        for device, dtype in self.on_each(*TOLERANCE):
+            for special in (math.nan, math.inf, -math.inf):
+                for causal in (True, False):
+                    self.now = device, dtype, special, causal
+                    q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
+                    seen = (torch.arange(70, device=device) >= 30) | (not causal)
+                    seen = torch.stack([seen, seen & False])[:, None].expand(2, 2, 70)  # the first sequence alone
+                    v[0, :, 30, 5] = special
+                    o, state = ops.linear(q, k, v, causal=causal)
+                    self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
+                    self.assertTrue(torch.isfinite(o[..., :5]).all() and torch.isfinite(o[..., 6:]).all(), self.now)
+                    self.assertFalse(torch.isfinite(state[0, ..., 5]).any() or not torch.isfinite(state[1]).all(), self.now)
+                    q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
+                    k[0, :, 30, 5] = special
+                    o, state = ops.linear(q, k, v, causal=causal)
+                    self.assertTrue(torch.equal(~torch.isfinite(o), seen[..., None].expand_as(o)), self.now)
+                    self.assertFalse(torch.isfinite(state[0, :, 5]).any() or not torch.isfinite(state[0, :, 6:]).all(), self.now)
+                    q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
+                    q[0, :, 30, 5] = special
+                    o = ops.linear(q, k, v, causal=causal)[0]
+                    self.assertEqual((~torch.isfinite(o)).any(-1).nonzero().tolist(), [[0, 0, 30], [0, 1, 30]], self.now)
+
+    def test_wrong_arguments_without_tokens(self):
+        for device in self.on_each():
+            none = torch.empty(2, 2, 0, 64, device=device)
+            self.refuses("feature 'gelu'", lambda: ops.linear(none, none, none, feature="gelu"))
+            self.refuses("head_dim 12", lambda: ops.linear(none[..., :12], none[..., :12], none))
+            self.refuses("scaling 'gelu'", lambda: ops.rope(none, none, scaling="gelu"))
+
     def test_rope(self):
         for device in self.on_each():
             q, k = drawn(2, 4, 9, 64, device=device), drawn(2, 2, 9, 64, device=device)
@@ -278,6 +475,126 @@ class LinearAndRope(Case):
                 a, b = x.double().chunk(2, -1)
                 cos, sin = angles.double().cos(), angles.double().sin()
                 self.near(got, torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+class Autocast(Case):
+    """Tokens take the type of torch.autocast, as in PyTorch's own attention; tables and states do not."""
+
+    def same(self, got, want):
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want))):
+            self.assertEqual((a.dtype, a.stride()), (b.dtype, b.stride()), self.now)
+            self.assertTrue(torch.equal(a, b), self.now)
+
+    def test_tokens_take_its_type(self):
+        for device, to in self.on_each(torch.bfloat16, torch.float16):
+            q, k, v = qkv(device)
+            q2 = q.to(torch.bfloat16)
+            options = {"bias": drawn(1, 4, 40, 40, device=device), "sinks": drawn(4, device=device), "alibi_slopes": drawn(4, device=device)}
+            gate, state = -drawn(2, 4, 40, device=device).abs(), drawn(2, 4, 64, 64, device=device)
+            halves = [x.to(to) for x in (q, k, v)]
+            for op, tensors, more in ((ops.flash, (q, k, v), options), (ops.flash, (q2, k, v), {}),
+                                      (ops.flash_with_lse, (q, k, v), options), (ops.flash_with_lse, halves, {"causal": True}),
+                                      (ops.linear, (q, q, q), {"gate": gate, "initial_state": state})):
+                self.now = device, to, op
+                want = op(*(x.to(to) for x in tensors), **more)
+                torch._dynamo.reset()
+                compiled = torch.compile(lambda *tensors: op(*tensors, **more), backend="aot_eager", fullgraph=True)
+                with torch.no_grad(), torch.autocast(device, dtype=to):
+                    self.same(op(*tensors, **more), want)
+                    self.same(compiled(*tensors), want)
+                with torch.autocast(device, enabled=False):
+                    self.assertEqual(attn_proto.flash(q, k, v).dtype, torch.float32)
+            with torch.autocast(device, dtype=to):
+                self.refuses("query is Double", lambda: attn_proto.flash(q.double(), k, v))
+                self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
+                self.assertEqual(ops.rope(q, k)[0].dtype, torch.float32)
+
+    def test_a_cache_decides(self):
+        """It is not copied; what comes to it takes its type, and autocast's where that is of 8 bits."""
+        for device, kept in self.on_each(torch.float32, torch.bfloat16, torch.int8):
+            k, v, table, lengths = Caches().cache(device)
+            q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            scales = {}
+            if kept == torch.int8:
+                scales = {name: torch.full((20, 2), 0.02, device=device) for name in ("key_scales", "value_scales")}
+            k, v = ((50 * x if scales else x).to(kept) for x in (k, v))
+            to = torch.bfloat16 if scales else kept
+            for op in (ops.paged_decode,) if scales else (ops.paged_decode, ops.paged_prefill, ops.decode_fused, ops.prefill_fused):
+                self.now = device, kept, op
+                tensors = (q,) if "paged" in str(op) else (q, new, new)
+                caches, others = [k.clone(), v.clone()], [k.clone(), v.clone()]
+                with torch.autocast(device, dtype=torch.bfloat16):
+                    got = op(*tensors, *caches, lengths, table, **scales)
+                self.same(got, op(*(x.to(to) for x in tensors), *others, lengths, table, **scales))
+                self.same(tuple(caches), tuple(others))
+
+
+class Derivatives(Case):
+    """The operators have none, of either direction; what they write is known to those that have."""
+
+    def calls(self, device):
+        """Of each operator: a function of its tensors, and these."""
+        q, k, v = qkv(device)
+        cache_k, cache_v, table, lengths = Caches().cache(device)
+        one, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+        slopes, state = torch.ones(4, device=device), drawn(2, 4, 64, 64, device=device)
+        return {"flash": (lambda q, k, v, s: ops.flash(q, k, v, alibi_slopes=s), (q, k, v, slopes)),
+                "flash_with_lse": (lambda q, k, v: ops.flash_with_lse(q, k, v)[1], (q, k, v)),
+                "paged_decode": (lambda q, k, v: ops.paged_decode(q, k, v, lengths, table), (one, cache_k, cache_v)),
+                "paged_prefill": (lambda q, k, v: ops.paged_prefill(q, k, v, lengths, table), (one, cache_k, cache_v)),
+                "decode_fused": (lambda *all: ops.decode_fused(*all, lengths, table), (one, new, new, cache_k, cache_v)),
+                "prefill_fused": (lambda *all: ops.prefill_fused(*all, lengths, table), (one, new, new, cache_k, cache_v)),
+                "linear": (lambda q, s: ops.linear(q, q, q, None, s)[0], (q, state)),
+                "rope": (lambda q, k: ops.rope(q, k)[1], (q, k))}
+
+    def test_both_directions_are_refused(self):
+        for device in self.on_each():
+            for name, (call, tensors) in self.calls(device).items():
+                for i, tensor in enumerate(tensors):
+                    self.now = device, name, i
+                    of_one = lambda x: call(*tensors[:i], x, *tensors[i + 1:])
+                    self.refuses("forward derivative", lambda: torch.func.jvp(of_one, (tensor,), (tensor,)))
+                    with torch.no_grad():
+                        self.refuses("forward derivative", lambda: torch.func.jvp(of_one, (tensor,), (tensor,)))
+                    with torch.autograd.forward_ad.dual_level():
+                        dual = torch.autograd.forward_ad.make_dual(tensor, tensor)
+                        self.refuses("forward derivative", lambda: of_one(dual))
+                    self.refuses("requires a gradient", lambda: torch.func.grad(lambda x: of_one(x).sum())(tensor))
+                    self.refuses("requires a gradient", lambda: of_one(tensor.clone().requires_grad_()))
+                    with torch.no_grad():
+                        of_one(tensor.clone().requires_grad_())
+                    with torch.inference_mode():
+                        of_one(tensor)
+                # What has nothing to do with the derivative is served.
+                torch.func.jvp(lambda x: x + call(*tensors).sum(), (tensors[0],), (tensors[0],))
+
+    def test_written_caches_have_another_version(self):
+        for device in self.on_each():
+            for op in (ops.decode_fused, ops.prefill_fused):
+                k, v, table, lengths = Caches().cache(device)
+                one, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+                for cache in (k, v):
+                    product = (cache * torch.ones_like(cache).requires_grad_()).sum()
+                    with torch.no_grad():
+                        op(one, new, new, k, v, lengths, table)
+                    self.refuses("modified by an inplace operation", product.backward)
+                    torch._dynamo.reset()
+                    product = (cache * torch.ones_like(cache).requires_grad_()).sum()
+                    with torch.no_grad():
+                        torch.compile(lambda *all: op(*all) + 1, fullgraph=True, backend="aot_eager")(
+                            one, new, new, k, v, lengths, table)
+                    self.refuses("modified by an inplace operation", product.backward)
+
+    def test_vmap(self):
+        for device in self.on_each():
+            q, k, v = (torch.stack([x, 2 * x, -x], 2) for x in qkv(device))
+            got = torch.func.vmap(lambda *each: attn_proto.flash(*each, causal=True), in_dims=2)(q, k, v)
+            for i in range(3):
+                self.near(got[i], attn_proto.flash(q[:, :, i], k[:, :, i], v[:, :, i], causal=True).double())
+            k, v, table, lengths = Caches().cache(device)
+            one, new = drawn(3, 2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
+            self.refuses("[Bb]atching rule", lambda: torch.func.vmap(
+                lambda q: ops.decode_fused(q, new, new, k, v, lengths, table))(one))
 
 
 class Framework(Case):
@@ -319,6 +636,15 @@ class Framework(Case):
         with torch.no_grad():
             self.near(compiled(x), reference(x, x, x))
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
+
+    def test_tensors_without_memory_among_others(self):
+        """One of them makes PyTorch run the function of traces, whose result nobody writes."""
+        for device in self.on_each():
+            for name, (call, tensors) in Derivatives().calls(device).items():
+                for i in range(len(tensors)):
+                    for far in ([i], [j for j in range(len(tensors)) if j != i]):
+                        self.now = device, name, far
+                        self.refuses("on the device meta", lambda: call(*(x.to("meta") if j in far else x for j, x in enumerate(tensors))))
 
     def test_export(self):
         class Model(torch.nn.Module):

@@ -6,11 +6,15 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <mutex>
 #include <string>
+#include <type_traits>
 
 #include "common/api/attn.h"
 #include "common/api/engine.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/device/pipeline_cache.h"
 
 struct attn_engine {
   attn::Engine engine;
@@ -27,6 +31,13 @@ enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bflo
 thread_local std::string last_message;
 
 [[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
+
+/// The terminal is the program's. What the first engine of the process names is for all of them.
+void log_into(const std::string& cache_folder) {
+  static std::once_flag once;
+  const std::string folder = cache_folder.empty() ? PipelineCache::default_folder() : cache_folder;
+  std::call_once(once, [&] { set_logger(file_logger(folder.empty() ? folder : folder + "/log.txt")); });
+}
 
 template <typename Action>
 attn_status guarded(const Action& action) noexcept {
@@ -94,7 +105,17 @@ void check_place(const attn_engine& engine, const char* name, const DLTensor& te
   }
 }
 
-/// Null becomes a view without data.
+/// Of sizes. Those that a tensor cannot have are refused.
+int64_t product(const char* name, int64_t elements, int64_t size) {
+  constexpr int64_t most = int64_t{1} << 60;
+  int64_t all = 0;
+  if (size < 0 || size > most || __builtin_mul_overflow(elements, size, &all) || all > most) {
+    refuse(fmt::format("{}: a size of {} is not allowed", name, size));
+  }
+  return all;
+}
+
+/// Null becomes a view that is not there. Where a size is 0, strides say nothing.
 TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout) {
   TensorView found;
   if (!tensor) return found;
@@ -103,9 +124,10 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   if (layout != ATTN_BHSD && layout != ATTN_BSHD) refuse(fmt::format("layout {} is none", static_cast<int>(layout)));
   const int heads = layout == ATTN_BHSD ? 1 : 2, tokens = 3 - heads;
   const int64_t* const shape = tensor->shape;
-  const int64_t dense[] = {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
+  int64_t dense[4] = {1, 1, 1, 1};
+  for (int i = 3; i > 0; --i) dense[i - 1] = product(name, dense[i], shape[i]);
   const int64_t* const strides = tensor->strides ? tensor->strides : dense;
-  if (strides[3] != 1 && shape[3] > 1) {
+  if (strides[3] != 1 && shape[3] > 1 && dense[0] > 0 && shape[0] > 0) {
     refuse(fmt::format("{}: a stride of {} along the last dimension is not allowed; 1 is", name, strides[3]));
   }
   found.data = address(*tensor);
@@ -118,7 +140,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// A dense table of 32 bits of a shape, where -1 is any size; null where there is none.
+/// A dense table of 32 bits of a shape, where -1 is any size; null where there is no tensor.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
          bool integer) {
@@ -139,13 +161,18 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
       text += (text.empty() ? "" : ", ") + (size == -1 ? std::string("any") : std::to_string(size));
     refuse(fmt::format("{}: a shape of [{}] is wanted", name, text));
   }
-  int64_t stride = 1;
+  int64_t elements = 1;
+  bool dense = true;
   for (int i = tensor->ndim - 1; i >= 0; --i) {
-    if (tensor->strides && tensor->strides[i] != stride && tensor->shape[i] > 1) {
-      refuse(fmt::format("{} is not dense", name));
-    }
-    stride *= tensor->shape[i];
+    dense = dense && (!tensor->strides || tensor->strides[i] == elements || tensor->shape[i] <= 1);
+    elements = product(name, elements, tensor->shape[i]);
   }
+  if (elements == 0) {
+    static std::remove_const_t<T> nothing;
+    return &nothing;  // it is there all the same
+  }
+  if (!dense) refuse(fmt::format("{} is not dense", name));
+  if (!tensor->data) refuse(fmt::format("{} has no data", name));
   return static_cast<T*>(address(*tensor));
 }
 
@@ -159,33 +186,39 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
+/// What `options` says of the cache k, for so many sequences.
+CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
+                     const attn_cache_options& options) {
+  CacheCall call;
+  call.q.batch = sequences;
+  call.k = view(engine, "k", &there("k", k), options.cache_layout);
+  call.lengths = table<const int>(engine, "lengths", options.lengths, {sequences}, true);
+  call.table = table<const int>(engine, "table", options.table, {sequences, -1}, true);
+  if (options.table) call.max_pages = options.table->shape[1];
+  return call;
+}
+
 CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                      const DLTensor* o, const attn_cache_options* given) {
   const attn_cache_options options = read(given, attn_cache_options ATTN_CACHE_OPTIONS);
-  CacheCall call;
-  call.q = view(engine, "q", &there("q", q), options.layout);
-  call.k = view(engine, "k", &there("k", k), options.cache_layout);
+  const TensorView queries = view(engine, "q", &there("q", q), options.layout);
+  CacheCall call = cache_call(engine, queries.batch, k, options);
+  call.q = queries;
   call.v = view(engine, "v", &there("v", v), options.cache_layout);
   call.o = view(engine, "o", &there("o", o), options.layout);
   call.new_k = view(engine, "new_k", options.new_k, options.layout);
   call.new_v = view(engine, "new_v", options.new_v, options.layout);
   call.scale = options.scale;
-  call.lengths = table<const int>(engine, "lengths", options.lengths, {call.q.batch}, true);
-  call.table = table<const int>(engine, "table", options.table, {call.q.batch, -1}, true);
-  if (options.table) call.max_pages = options.table->shape[1];
   const std::initializer_list<int64_t> scales = {call.k.batch, call.k.heads};
   call.k_scales = table<const float>(engine, "k_scales", options.k_scales, scales, false);
   call.v_scales = table<const float>(engine, "v_scales", options.v_scales, scales, false);
+  if (!options.cosines != !options.sines) refuse("cosines and sines go together");
   call.cosines = table<const float>(engine, "cosines", options.cosines, {-1, -1}, false);
-  call.sines = table<const float>(engine, "sines", options.sines, {-1, -1}, false);
   if (options.cosines) {
+    call.positions = options.cosines->shape[0];
     call.rotary_dim = 2 * options.cosines->shape[1];
-    const int64_t tokens = options.table ? call.max_pages * call.k.tokens : call.k.tokens;
-    if (options.cosines->shape[0] < tokens || !options.sines || options.sines->shape[0] < tokens ||
-        options.sines->shape[1] != options.cosines->shape[1]) {
-      refuse(fmt::format("cosines and sines: [{} or more, half of what turns] is wanted of both", tokens));
-    }
   }
+  call.sines = table<const float>(engine, "sines", options.sines, {call.positions, call.rotary_dim / 2}, false);
   call.pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split;
   call.lse = table<float>(engine, "lse", options.lse, {call.q.batch, call.q.heads, call.q.tokens}, false);
   return call;
@@ -226,6 +259,7 @@ attn_status attn_open(const char* device, const attn_open_options* options, attn
     const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
+    log_into(text(read_options.cache_folder));
     const bool cuda = spec.starts_with("cuda");
     const size_t colon = spec.find(':');
     *engine = new attn_engine{.engine = Engine(spec, {.cache_folder = text(read_options.cache_folder),
@@ -302,6 +336,15 @@ attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, c
   });
 }
 
+attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k, const attn_cache_options* given) {
+  return guarded([&] {
+    attn_engine& own = there(engine);
+    const attn_cache_options options = read(given, attn_cache_options ATTN_CACHE_OPTIONS);
+    const DLTensor& lengths = there("lengths", options.lengths);
+    own.engine.check_cache(cache_call(own, lengths.ndim == 1 ? lengths.shape[0] : -1, k, options), stream);
+  });
+}
+
 attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                         const DLTensor* o, const attn_linear_options* given) {
   return guarded([&] {
@@ -351,6 +394,7 @@ attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, cons
     RopeCall call;
     call.q = view(own, "q", &there("q", q), options.layout);
     call.q_out = view(own, "q_out", &there("q_out", q_out), options.layout);
+    if (!k != !k_out) refuse("k and k_out go together");
     call.k = view(own, "k", k, options.layout);
     call.k_out = view(own, "k_out", k_out, options.layout);
     call.config = {.head_dim = call.q.width,

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/api/attn.h"
@@ -17,6 +18,8 @@
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
 #include "common/data/tensor.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/program.h"
 
 namespace attn {
 namespace {
@@ -200,6 +203,20 @@ TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
   EXPECT_EQ(attn_prepared(engine_), 2u);
 }
 
+TEST_F(AttnTest, StridesOfNothingSayNothing) {
+  int64_t strides[] = {0, 0, 0, 0};  // as NumPy has them
+  for (const int axis : {0, 1, 2}) {
+    int64_t shape[] = {2, 4, 40, 64};
+    shape[axis] = 0;
+    DLTensor none = q_;
+    none.shape = shape;
+    none.strides = strides;
+    EXPECT_EQ(attn_flash(engine_, nullptr, &none, &none, &none, &none, nullptr), ATTN_OK) << axis << attn_message();
+  }
+  q_.strides = strides;
+  EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_BAD_INPUT);
+}
+
 TEST_F(AttnTest, TakesOptionsOfAnOlderHeader) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.struct_bytes = offsetof(attn_flash_options, scale);  // what is behind is as if it were off
@@ -236,6 +253,83 @@ TEST_F(AttnTest, SaysWhatIsWrong) {
   refused("", attn_open("cuda:99", nullptr, &none), ATTN_NO_DEVICE);
 }
 
+/// A dense table of 32 bits.
+struct Table : DLTensor {
+  Table(const void* values, std::vector<int64_t> sizes_of_table, bool integer)
+      : DLTensor{}, sizes(std::move(sizes_of_table)) {
+    data = const_cast<void*>(values);
+    device = {1, 0};
+    ndim = static_cast<int32_t>(sizes.size());
+    dtype = {static_cast<uint8_t>(integer ? 0 : 2), 32, 1};
+    shape = sizes.data();
+  }
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  std::vector<int64_t> sizes;
+};
+
+TEST_F(AttnTest, TablesAreThereOrRefused) {
+  const auto refused = [&](const char* part, const attn_flash_options& options) {
+    EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_BAD_INPUT) << part;
+    EXPECT_NE(std::string(attn_message()).find(part), std::string::npos) << attn_message();
+  };
+  const std::vector<float> values(4, 1);
+  const Table lost(nullptr, {2}, true), slopes(values.data(), {4}, false), negative(values.data(), {-1, 2}, true);
+  attn_flash_options options = ATTN_FLASH_OPTIONS;
+  options.lengths = &lost;
+  refused("lengths has no data", options);
+  options = ATTN_FLASH_OPTIONS;
+  options.alibi_slopes = &slopes;
+  refused("alibi_slopes go with alibi", options);
+  options = ATTN_FLASH_OPTIONS;
+  options.documents = &negative;
+  refused("documents: a shape of [40, 2] is wanted", options);
+  options = ATTN_FLASH_OPTIONS;
+  options.window_left = -2;
+  refused("window_left -2", options);
+  options = ATTN_FLASH_OPTIONS;
+  options.scale = NAN;
+  refused("scale nan", options);
+  shapes_[0][2] = -40;
+  refused("q: a size of -40", ATTN_FLASH_OPTIONS);
+  EXPECT_EQ(attn_rope(engine_, nullptr, &k_, &k_, &o_, nullptr, nullptr), ATTN_BAD_INPUT);
+  EXPECT_STREQ(attn_message(), "k and k_out go together");
+}
+
+TEST_F(AttnTest, ChecksCaches) {
+  Tensor pool = random_tensor(4, 2, 8, 64, DType::f32, Layout::bhsd, 1, 1);
+  Case4 tensors(4, 2, 1, 1);
+  int64_t shapes[3][4];
+  const DLTensor k = described(pool, shapes[0]), q = described(tensors.q, shapes[1]),
+                 o = described(tensors.o, shapes[2]);
+  int lengths[] = {16, 3}, pages[] = {0, 3, 1, -1};
+  const Table of_lengths(lengths, {2}, true), table(pages, {2, 2}, true), none(nullptr, {2, 0}, true);
+  attn_cache_options options = ATTN_CACHE_OPTIONS;
+  const auto said = [&](attn_status status) { return status == ATTN_OK ? std::string("well") : attn_message(); };
+  const auto decode = [&] { return said(attn_decode(engine_, nullptr, &q, &k, &k, &o, &options)); };
+  const auto check = [&] { return said(attn_check_cache(engine_, nullptr, &k, &options)); };
+  EXPECT_EQ(check(), "lengths is missing");
+  options.lengths = &of_lengths;
+  options.table = &none;  // a table without a page, which is not a cache without a table
+  EXPECT_EQ(decode(), "the cache has no room for a token");
+  options.table = &table;
+  EXPECT_EQ(check(), "well");
+  EXPECT_EQ(decode(), "well");
+  lengths[1] = 9;
+  EXPECT_EQ(check(), "page table: row 1, column 1: page -1; from 0 to 3 are in the pool");
+  EXPECT_EQ(decode(), check());
+  lengths[1] = 17;
+  EXPECT_EQ(decode(), check());
+  EXPECT_NE(check().find("length 17"), std::string::npos) << check();
+  lengths[1] = 3;
+  options.sines = &of_lengths;
+  EXPECT_EQ(decode(), "cosines and sines go together");
+  options.sines = nullptr;
+  options.new_k = &q;
+  EXPECT_EQ(decode(), "new_k and new_v go together");
+}
+
 TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
   const TemporaryFolder folder;
   const std::string archive = folder.path() / "a.archive", nothing = folder.path() / "nothing";
@@ -247,6 +341,23 @@ TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
   ASSERT_EQ(attn_flash(shipped, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
   attn_close(shipped);
   EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "what is compiled is written there";
+}
+
+/// A program that uses the library.
+class LibraryTest : public test::ProgramTest {
+ protected:
+  LibraryTest() : ProgramTest("attn_example") {}
+};
+
+TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
+  const test::MutatedSources sources("common/attention/kernels/tuned.cpu.cpp", "namespace {",
+                                     "namespace {\nint forgotten() { return 1; }");
+  const test::Outcome outcome = run({});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out.find("warning"), std::string::npos) << outcome.out;
+  EXPECT_NE(text_of(path("cache/log.txt")).find("unused function 'forgotten'"), std::string::npos)
+      << text_of(path("cache/log.txt"));
 }
 
 // ---- a backend that gets attention

@@ -30,8 +30,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-#include "common/attention/kernels/sink.h"
-#include "common/attention/kernels/softmax.h"
+#include "common/attention/kernels/repair.h"
 #include "common/attention/kernels/amx.h"
 
 namespace {
@@ -128,7 +127,7 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float factor;              // what scores and maxima are still to be multiplied by, more than 0
+  float unit, factor;        // of scores and maxima, in natural logarithms and in base 4, more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
@@ -145,11 +144,9 @@ struct Tile {
     kv_head = head / (p.q_heads / p.kv_heads);
     first_query = tile * static_cast<int>(BLOCK_R);
     queries = min(p.q_len - first_query, BLOCK_R);
-    factor = no_scale() ? 1 : (p.scale < 0 ? -p.scale : p.scale) * log2_e;
+    unit = p.scale == 0 ? 1 : p.scale < 0 ? -p.scale : p.scale;
+    factor = unit * log4_e;
   }
-
-  // A scale that leaves no difference between scores; as a factor it would unmask what is masked.
-  INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
@@ -179,9 +176,10 @@ struct Tile {
            place.row * strides.row;
   }
 
-  // Q as it is but for the sign of the scale, which the factor does not have. Outputs and row statistics start empty.
+  // Q as it is but for the sign of the scale, which the unit does not have, and a scale of 0. Outputs and row statistics
+  // start empty.
   INLINE void begin() {
-    const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = no_scale() ? 0 : 0xFFFF;
+    const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = p.scale == 0 ? 0 : 0xFFFF;
     const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +
                        first_query * p.q_strides.row;
     for (int row = 0; row < ROWS; ++row) {
@@ -192,9 +190,8 @@ struct Tile {
     }
     for (int i = 0; i < ROWS * O_STEP; i += LANES) store(o + i, Floats{});
     for (int i = 0; i < ROWS; ++i) {
-      maximum[i] = SINK_IS_NONE ? masked_score : first_maximum(context()) / factor;
+      maximum[i] = hidden_score;
       store(sums + i * LANES, Floats{});
-      if constexpr (!SINK_IS_NONE) sums[i * LANES] = 1;
     }
   }
 
@@ -263,22 +260,21 @@ struct Tile {
   // By the mask hook, of a block's keys from `begin` to `end`; of rows without a query, as the last one's.
   INLINE void mask(int row, float* s, int first_key, int begin, int end) const {
     for (int key = begin; key < end; ++key) {
-      if (!::visible(min(first_query + row, p.q_len - 1), first_key + key, context())) s[key] = masked_score;
+      if (!::visible(min(first_query + row, p.q_len - 1), first_key + key, context())) s[key] = hidden_score;
     }
   }
 
-  // Of the block's keys from `begin` to `keys`, a row sees those from `hidden` to `visible`: masks the scores of the
-  // others. Where the rest raise the row's maximum, older outputs and sums shrink.
+  // Of the block's keys from `begin` to `keys`, a row sees those from `hidden` to `visible`: hides the others. Where the rest raise the row's maximum, older outputs and sums shrink.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};
       UNROLL for (int i = 0; i < LANES; ++i) lanes[i] = i;
-      store(s + key, lanes + key >= hidden ? load<Floats>(s + key) : Floats{} + masked_score);
+      store(s + key, lanes + key >= hidden ? load<Floats>(s + key) : Floats{} + hidden_score);
     }
     for (int key = visible / LANES * LANES; key < keys; key += LANES) {
       Ints lanes = {};
       UNROLL for (int i = 0; i < LANES; ++i) lanes[i] = i;
-      store(s + key, lanes + key < visible ? load<Floats>(s + key) : Floats{} + masked_score);
+      store(s + key, lanes + key < visible ? load<Floats>(s + key) : Floats{} + hidden_score);
     }
     Floats largest[2] = {load<Floats>(s + begin), load<Floats>(s + begin + LANES)};
     for (int key = begin + PAIR; key < keys; key += PAIR) {
@@ -286,19 +282,23 @@ struct Tile {
     }
     const float found = largest_lane(larger(largest[0], largest[1]));
     if (found <= maximum[row]) return;
-    const Floats alpha = exp2(Floats{} + (maximum[row] - found) * factor);
+    const Floats alpha = exp4(Floats{} + (maximum[row] - found) * factor);
     maximum[row] = found;
     store(sums + row * LANES, load<Floats>(sums + row * LANES) * alpha);
     for (int d = 0; d < DIM; d += LANES) store(o + row * O_STEP + d, load<Floats>(o + row * O_STEP + d) * alpha);
   }
 
-  // A row's scores to weights exp2(factor * (s - maximum)), and their sum.
-  INLINE void weigh(int row, const float* s, unsigned short* weight, int begin, int keys) {
-    const float shift = maximum[row] * factor;
+  // A row's scores to weights exp4(factor * (s - maximum)), and their sum.
+  INLINE void weigh(int row, float* s, unsigned short* weight, int begin, int keys) {
+    float shift = shift_of(maximum[row]) * factor;
+    if (shift > largest_product || shift < -largest_product) {
+      for (int key = begin; key < keys; key += LANES) store(s + key, load<Floats>(s + key) - maximum[row]);
+      shift = 0;
+    }
     Floats sum = load<Floats>(sums + row * LANES);
     for (int key = begin; key < keys; key += PAIR) {
-      const Floats low = exp2<3>(load<Floats>(s + key) * factor - shift);
-      const Floats high = exp2<3>(load<Floats>(s + key + LANES) * factor - shift);
+      const Floats low = exp4<3>(load<Floats>(s + key) * factor - shift);
+      const Floats high = exp4<3>(load<Floats>(s + key + LANES) * factor - shift);
       sum += low + high;
       store(weight + key, __builtin_ia32_cvtne2ps2bf16_512(high, low));
     }
@@ -307,20 +307,20 @@ struct Tile {
 
   // O / sum to memory, and the log-sum-exp.
   INLINE void finish() {
+    using Chunk = Vector<float, CHUNK>;
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
     for (int row = 0; row < queries; ++row) {
       float total = 0;
       UNROLL for (int i = 0; i < LANES; ++i) total += sums[row * LANES + i];
-      const bool seen = maximum[row] > no_score;
-      const float inverse = seen ? 1.0f / total : 0;
+      const RowEnd end = end_of_row(maximum[row], total, unit, context());
+      Chunk not_finite = {};
       for (int d = 0; d < HEAD_DIM; d += CHUNK) {
-        store_floats<OUT_TYPE, CHUNK>(p.o, base + row * p.o_strides.row + d,
-                                      load<Vector<float, CHUNK>>(o + row * O_STEP + d) * inverse);
+        const Chunk values = load<Chunk>(o + row * O_STEP + d) * end.share;
+        store_floats<OUT_TYPE, CHUNK>(p.o, base + row * p.o_strides.row + d, values);
+        not_finite += values * 0.0f;
       }
-      if (p.lse) {
-        p.lse[(static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + row] =
-            seen ? ln_2 * (maximum[row] * factor + __builtin_log2f(total)) : -__builtin_inff();
-      }
+      if (p.lse) p.lse[(static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query + row] = end.lse;
+      if (any_lane(not_finite != 0) && end.share == end.share) repair_row(p, batch, head, first_query + row);
     }
   }
 };

@@ -6,8 +6,7 @@
 // Another text comes with the function constant MASK_LISTS in kernels with tiles. 1: a tile walks a list of key blocks,
 // which another kernel has made (mask_lists.h). 0: it walks its rows' range of keys, and asks for every pair.
 //
-// A kernel asks for rows and keys that exist only. A row that sees no key gives 0, and -infinity as its log-sum-exp. V
-// has to have numbers, and no NaN, in every block of which some pair takes part.
+// A kernel asks for rows and keys that exist only. A row that sees no key gives 0, and -infinity as its log-sum-exp.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -34,18 +34,14 @@
 // Checked: flash_forward[BLOCK_C=32,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=192,IN_TYPE=0,OUT_TYPE=1] without spills
 // Checked: flash_forward[BLOCK_C=16,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=0,OUT_TYPE=0] without spills
 #include "common/attention/kernels/attention.h"
+#include "common/attention/kernels/attention_row.h"
 #include "common/attention/kernels/before.h"
-#include "common/attention/kernels/keys.h"
-#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/mma_sync.h"
-#include "common/attention/kernels/pages.h"
-#include "common/attention/kernels/rotate.h"
-#include "common/attention/kernels/score.h"
-#include "common/attention/kernels/sink.h"
+#include "common/attention/kernels/seen_pairs.h"
 #include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
-#include "common/attention/kernels/seen_pairs.h"
+#include "common/kernel/cuda.h"
 
 #ifndef SCORE_GRAIN
 #define SCORE_GRAIN SCORE_ELEMENT
@@ -54,11 +50,6 @@
 #ifndef SCORE_IN
 #define SCORE_IN 1.0f
 #define SCORE_OUT 1.0f
-#endif
-
-#ifndef KEYS_END_EARLY
-#define KEYS_END_EARLY 0
-#define end_of_keys(context) 0
 #endif
 
 namespace {
@@ -70,8 +61,8 @@ constexpr int KV_BYTES = layout.kv_bytes;
 constexpr int THREADS = layout.threads;
 constexpr int TILES = layout.warp_rows / 16;  // of query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int STEPS = DIM * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
-constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;
+constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // of the sum over a row of Q and K
+constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are then in base 2
 using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
 // Of f32 a thread reads SPAN columns of V at once, where registers allow it. So column n of product i of SPAN is column
@@ -113,6 +104,18 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
+/// Not inlined where the kernel's loop needs all registers. (With a call, ptxas orders the loop of f32 otherwise: 3 %.)
+__device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
+  write_exact_row(AttentionRow(p, batch, head, query));
+}
+DEVICE void write_row_anew(const AttentionParams& p, int batch, int head, int query) {
+  if constexpr (IN_TYPE == F32) {
+    write_exact_row(AttentionRow(p, batch, head, query));
+  } else {
+    call_exact_row(p, batch, head, query);
+  }
+}
+
 /// What one warp computes. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`: of a group of four
 /// results, numbers 0 and 1 are of the first row, 2 and 3 of the second.
 struct Warp {
@@ -126,7 +129,7 @@ struct Warp {
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
-  unsigned list;                // MASK_LISTS: where the tile's entries begin, which takes fewer registers than a pointer
+  unsigned list;  // MASK_LISTS: where the tile's entries begin, which takes fewer registers than a pointer
   const char *k_rows, *v_rows;  // what this thread copies next
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
@@ -193,19 +196,25 @@ struct Warp {
                        p.q_len - first_query);
   }
 
-  // A block of keys, each from where its page lies.
-  DEVICE void copy_pages(long long place, const void* tensor, const TensorStrides& strides, int first_key) {
+  // A block of K and V, each key from where its page lies. On a page that there is not its scores become NaN.
+  DEVICE void copy_pages(int buffer, int first_key) {
+    constexpr int UNITS = DIM * ELEMENT_BYTES / 16, THERE = HEAD_DIM * ELEMENT_BYTES / 16;  // as in copy_rows
     const int unit = threadIdx.x % 8;
-    const unsigned to = shared_address(memory + place) + unit * 16;
 #pragma unroll 1  // for fewer registers
     for (int row = threadIdx.x / 8; row < BLOCK_C; row += THREADS / 8) {
       const int key = first_key + row;
-      const long long index = index_of(strides, place_of_key(min(key, keys_there() - 1), kv_head, sequence()));
-      const char* const from = static_cast<const char*>(tensor) + index * ELEMENT_BYTES + unit * 16;
-      for (int u = 0; u + unit < DIM * ELEMENT_BYTES / 16; u += 8) {
-        copy_16(to + row * ROW_BYTES + u * 16, from + u * 16,
-                key < keys_there() && u + unit < HEAD_DIM * ELEMENT_BYTES / 16);
+      const KeyPlace at = place_of_key(max(0, min(key, keys_there() - 1)), kv_head, sequence());
+      const bool there = key < keys_there(), lost = there && !is_place(p, at);
+      const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
+      const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
+      for (int u = 0; u + unit < UNITS; u += 8) {
+        copy_16(to + u * 16, from + u * 16, there && !lost && u + unit < THERE);
       }
+      from = static_cast<const char*>(p.v) + index_of(p.v_strides, at) * ELEMENT_BYTES + unit * 16;
+      for (int u = 0; u + unit < UNITS; u += 8) {
+        copy_16(to + (layout.v - layout.k) + u * 16, from + u * 16, there && !lost && u + unit < THERE);
+      }
+      if (lost && (UNITS >= 8 || unit < UNITS)) store_ones(to);
     }
   }
 
@@ -220,8 +229,7 @@ struct Warp {
       k_rows -= BLOCK_C * ELEMENT_BYTES * p.k_strides.row;
       v_rows -= BLOCK_C * ELEMENT_BYTES * p.v_strides.row;
     } else {
-      copy_pages(layout.k + buffer, p.k, p.k_strides, number * BLOCK_C);
-      copy_pages(layout.v + buffer, p.v, p.v_strides, number * BLOCK_C);
+      copy_pages(buffer, number * BLOCK_C);
     }
     commit_copies();
   }
@@ -339,7 +347,10 @@ struct Warp {
 
   // ---- softmax
 
-  DEVICE float scaled(float s) const { return FOLD ? s * scale_log2 : s; }
+  // In units of shifts. Beside lists a register for the factor would be one too many.
+  DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
+  // Differences of these in base 2.
+  DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
   // Hands scores of 16 rows to the hook, many at once, in arrays of their own. A call may need these in memory. Scores
@@ -349,13 +360,13 @@ struct Warp {
     float run[BLOCK_C / 2];
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) run[i] = __fmul_rn(scores[i / 4][i % 4], SCORE_IN * p.scale);
     score_tile(run, BLOCK_C, query, key, context);
-    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) scores[i / 4][i % 4] = SCORE_OUT * log2_e * run[i];
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) scores[i / 4][i % 4] = SCORE_OUT * run[i];
 #else
     UNROLL for (int r = 0; r < 2; ++r) {
       float run[BLOCK_C / 4];
       UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) run[i] = __fmul_rn(scores[i / 2][2 * r + i % 2], p.scale);
       score_row(run, query + r * 8, key, context);
-      UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) scores[i / 2][2 * r + i % 2] = log2_e * run[i];
+      UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) scores[i / 2][2 * r + i % 2] = run[i];
     }
 #endif
   }
@@ -371,7 +382,7 @@ struct Warp {
   // Scores that it hides.
   DEVICE void mask_pairs(int tile) {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = masked_score;
+      if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = -infinity();
     }
   }
 
@@ -400,20 +411,19 @@ struct Warp {
         float& value = s[tile][i / 4][i % 4];
 #if SCORE_GRAIN == SCORE_ELEMENT
         if constexpr (!FOLD) {
-          value = log2_e * score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
+          value = score(__fmul_rn(value, p.scale), row + tile * 16 + r * 8, key + column, context);
         }
 #endif
-        if (MASK_IS_NONE && (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r]))) value = masked_score;
-        if constexpr (!FOLD) value = fmaxf(value, masked_score);
+        if (MASK_IS_NONE && (column >= end[r] || (!KEYS_BEGIN_AT_ZERO && column < begin[r]))) value = -infinity();
       }
       if (!MASK_IS_NONE && masked) mask_pairs(tile);
     }
   }
 
   // Scores to weights exp2(scale * s - shift), and their sum. The shift follows the maximum only when that has grown by
-  // more than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack.
+  // more than 8 in base 2: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^8.
   DEVICE void softmax(int tile) {
-    constexpr float slack = 8;
+    constexpr float slack = FOLD ? 8 : 8 * ln_2;
     float largest[2];
     UNROLL for (int r = 0; r < 2; ++r) {
       largest[r] = s[tile][0][2 * r];
@@ -425,7 +435,7 @@ struct Warp {
     if (__any_sync(~0u, largest[0] > shift[tile][0] + slack || largest[1] > shift[tile][1] + slack)) {
       UNROLL for (int r = 0; r < 2; ++r) {
         const float larger = fmaxf(largest[r], shift[tile][r]);
-        const float alpha = exp2_approx(shift[tile][r] - larger);
+        const float alpha = exp2_approx(in_base_2(shift[tile][r] - larger));
         shift[tile][r] = larger;
         sum[tile][r] *= alpha;
         UNROLL for (int i = 0; i < DIM / 2; ++i) {
@@ -436,7 +446,7 @@ struct Warp {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
       const int r = i / 2 % 2;
       float& value = s[tile][i / 4][i % 4];
-      value = exp2_approx(scaled(value) - shift[tile][r]);
+      value = exp2_approx(in_base_2(scaled(value) - shift[tile][r]));
       sum[tile][r] += value;
     }
   }
@@ -445,11 +455,11 @@ struct Warp {
 
   DEVICE void run() {
     // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
-    const float sink = SINK_IS_NONE ? no_shift : fmaxf(log2_e * sink_logit(sequence()), no_shift);
+    const float sink = SINK_IS_NONE ? -infinity() : sink_logit(sequence());
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
-        shift[tile][r] = sink;
-        sum[tile][r] = !SINK_IS_NONE && quarter == 0 ? 1 : 0;
+        shift[tile][r] = fmaxf(FOLD ? log2_e * sink : sink, lowest_score);
+        sum[tile][r] = !SINK_IS_NONE && quarter == 0 ? first_weight(sink) : 0;
       }
       UNROLL for (int i = 0; i < DIM / 2; ++i) o[tile][i / 4][i % 4] = 0;
     }
@@ -496,18 +506,36 @@ struct Warp {
         multiply_outputs(block);
       }
     }
-    UNROLL for (int tile = 0; tile < TILES; ++tile) { UNROLL for (int r = 0; r < 2; ++r) store(tile, r); }
+    unsigned anew = 0;  // a bit for each eight rows
+    UNROLL for (int i = 0; i < 2 * TILES; ++i) anew |= !store(i / 2, i % 2) << i;
+    if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
 
-  // One row of O / sum to memory, and the log-sum-exp.
-  DEVICE void store(int tile, int r) {
+  // Of the warp's rows those of which one of the four threads says so, one by one.
+  DEVICE void write_rows_anew(unsigned anew) const {
+#pragma unroll 1
+    for (int i = 0; i < 16 * TILES; ++i) {
+      const int query = first_query + first_row + i;
+      const bool own = lane / 4 == i % 8 && anew >> i / 8 & 1;
+      if (__any_sync(~0u, own) && query < p.q_len) write_row_anew(p, batch, head, query);
+    }
+  }
+
+  // One row of O / sum to memory, and the log-sum-exp. Whether they are exact.
+  DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
-    const bool seen = shift[tile][r] > no_shift;
+    const bool seen = total != 0;
     const float inverse = seen ? 1.0f / total : 0.0f;
+    float zeros = 0;  // NaN where a result is not finite
+    UNROLL for (int i = 0; i < DIM / 4; ++i) zeros += 0 * (inverse * o[tile][i / 2][2 * r + i % 2]);
+    bool exact = zeros == 0 && (!KEYS_END_EARLY || end_of_keys(sequence()) >= 0);
+    exact = exact && total < infinity() && (!FOLD || shift_is_exact(shift[tile][r], total, p.scale * log2_e));
     const int query = row + tile * 16 + r * 8;
     const bool there = query < p.q_len;
     const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
-    if (p.lse && quarter == 0 && there) p.lse[at] = seen ? shift[tile][r] * ln_2 + logf(total) : -infinity();
+    if (p.lse && quarter == 0 && there) {
+      p.lse[at] = seen ? (FOLD ? shift[tile][r] * ln_2 : shift[tile][r]) + logf(total) : -infinity();
+    }
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
     if constexpr (OUT_TYPE != F32 && SPAN == 1) {
       UNROLL for (int j = 0; j < HEAD_DIM / 8; j += 4) {
@@ -529,6 +557,7 @@ struct Warp {
         if (there) store_values(base + group * 8 + quarter * 2 * SPAN, values);
       }
     }
+    return exact;
   }
 
   template <int N>

@@ -35,29 +35,27 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
   const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
-  const float sink = SINK_IS_NONE ? masked_score : first_maximum(context);
-  float maximum = sink;
+  float maximum = hidden_score, sum = 0;
   for (int key = first_key; key < keys; ++key) {
     const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
       dot += rotate_query(load_q, query, d, context) * rotate_key(load_k, key, d, context);
     }
-    const float s = score(p.scale * dot, query, key, context) * log2_e;
-    scores[key] = s > masked_score ? s : masked_score;
-    if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = masked_score;
+    scores[key] = score(p.scale * dot, query, key, context);
+    if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = hidden_score;
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
-  float sum = SINK_IS_NONE ? 0 : __builtin_exp2f(sink - maximum);
+  const float shift = shift_of(maximum);
   for (int key = first_key; key < keys; ++key) {
-    scores[key] = __builtin_exp2f(scores[key] - maximum);
+    scores[key] = __builtin_exp2f((scores[key] - shift) * log2_e);
     sum += scores[key];
   }
-  const bool seen = maximum > no_score;
-  const float inverse = seen ? 1.0f / sum : 0.0f;
-  for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0;
+  const RowEnd end = end_of_row(maximum, sum, 1, context);
+  for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0 * end.share;  // NaN in a row that is NaN
   for (int key = first_key; key < keys; ++key) {
-    const float weight = scores[key] * inverse;
+    if (scores[key] == 0) continue;  // whatever its value is
+    const float weight = scores[key] * end.share;
     for (int d = 0; d < HEAD_DIM; ++d) {
       output[d] += weight * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }
@@ -65,6 +63,6 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, o + d, output[d]);
   if (p.lse) {
     const long long row = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
-    p.lse[row] = seen ? ln_2 * (maximum + __builtin_log2f(sum)) : -__builtin_inff();
+    p.lse[row] = end.lse;
   }
 }

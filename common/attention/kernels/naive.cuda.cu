@@ -8,15 +8,15 @@
 // Checked: flash_forward[CAUSAL=1,HEAD_DIM=256,IN_TYPE=1,OUT_TYPE=2] without spills
 // Checked: flash_forward[CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,OUT_TYPE=1] without spills
 #include "common/attention/kernels/attention.h"
-#include "common/kernel/base2.h"
-#include "common/kernel/cuda.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
+#include "common/attention/kernels/naive.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
-#include "common/attention/kernels/naive.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/cuda.h"
 
 namespace {
 
@@ -62,37 +62,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
   const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
-  const float sink = SINK_IS_NONE ? masked_score : fmaxf(log2_e * sink_logit(context), masked_score);
-  float maximum = sink;
+  const float sink = SINK_IS_NONE ? -infinity() : sink_logit(context);
+  float maximum = fmaxf(sink, lowest_score);
   for (int key = first_key + thread; key < keys; key += THREADS) {
     const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
       dot += rotate_query(load_q, query, d, context) * rotate_key(load_k, key, d, context);
     }
-    const float s = score(p.scale * dot, query, key, context) * log2_e;
-    scores[key] = fmaxf(s, masked_score);
-    if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = masked_score;
+    scores[key] = score(p.scale * dot, query, key, context);
+    if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = -infinity();
     maximum = fmaxf(maximum, scores[key]);
   }
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
-  float sum = !SINK_IS_NONE && thread == 0 ? exp2f(sink - maximum) : 0;
+  float sum = !SINK_IS_NONE && thread == 0 ? expf(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
-    scores[key] = exp2f(scores[key] - maximum);
+    // Of a hidden pair -infinity stays, so that its value counts for nothing, whatever it is.
+    if (scores[key] == -infinity()) continue;
+    scores[key] = expf(scores[key] - maximum);
     sum += scores[key];
   }
   sum = reduce(sum, [](float a, float b) { return a + b; });
-  const bool seen = maximum > no_score;
-  const float inverse = seen ? 1.0f / sum : 0.0f;
+  const float share = sum == 0 ? 0 : 1 / sum;
   for (int d = thread; d < HEAD_DIM; d += THREADS) {
     float output = 0;
     for (int key = first_key; key < keys; ++key) {
-      output += scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
+      if (scores[key] == -infinity()) continue;
+      output += share * scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }
-    store_float<OUT_TYPE>(p.o, o + d, output * inverse);
+    store_float<OUT_TYPE>(p.o, o + d, share == share ? output : share);  // a sink of NaN may be all that there is
   }
   if (p.lse && thread == 0) {
     const long long row = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
-    p.lse[row] = seen ? ln_2 * (maximum + log2f(sum)) : -infinity();
+    p.lse[row] = sum == 0 ? -infinity() : maximum + logf(sum);
   }
 }

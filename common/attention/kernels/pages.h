@@ -2,9 +2,7 @@
 // experiment puts another text in its place (KernelSource::includes["common/attention/kernels/pages.h"]) to look pages
 // up in a table that ScoreContext::data points to.
 //
-// A kernel asks for keys that exist only, which a keys hook with KEYS_END_EARLY may limit further. It multiplies what
-// follows the last key on its page by weights of 0, where the page lies in the same block of keys: V has to have
-// numbers there, and no NaN, or the keys hook KEYS_END_EARLY.
+// A kernel asks for keys that exist only, which a keys hook with KEYS_END_EARLY may limit further.
 //
 // `tuned` on the cpu needs COPY_K with another hook. `wgmma` copies boxes of whole pages, or of BLOCK_C keys where a
 // page has more; the host makes its tensor maps of K and V for such boxes where FlashConfig::page_size says so: .batch

@@ -1,7 +1,7 @@
 // The score hook: what happens to a scaled score before the softmax. This file is the identity; an experiment puts
 // another text in its place (KernelSource::includes["common/attention/kernels/score.h"]) to add ALiBi, a soft cap, a
-// window ... without a second kernel. A hook that returns -INFINITY masks the pair. The keys hook (keys.h) can do more:
-// kernels leave out blocks of keys that no row sees.
+// window ... without a second kernel. A hook that returns -INFINITY hides the pair, and no other number does. The keys
+// hook (keys.h) can do more: kernels leave out blocks of keys that no row sees.
 //
 // A hook defines `score`. It may take q and k as float, exact up to 2^24, which spares `wgmma` conversions. Where it
 // defines SCORE_GRAIN as well, it gets many scores at once, in place, from kernels that give them (`tuned` on the cpu;
@@ -14,7 +14,8 @@
 //               number i is query q + i / 2 % 2 * 8 and key k + i / 4 * 8 + i % 2
 //
 // With SCORE_TILE a hook on a GPU may also define SCORE_IN and SCORE_OUT, factors that score_tile leaves to the kernel:
-// it multiplies scores by SCORE_IN before, and by SCORE_OUT behind it, together with factors of its own.
+// it multiplies scores by SCORE_IN before, and by SCORE_OUT after it, together with factors of its own.
+// A hook that defines SCORE_IS_BOUNDED as true says that its scores stay below 10^30, whatever comes in.
 // And it may define SCORE_AHEAD and a struct ScoreAhead, of which read(int q, int k, const ScoreContext&) reads what a
 // thread needs from memory: `wgmma` calls it before the scores are there, and score_tile with it as a last argument.
 // A hook may say that all it does is to add slope * (k - own), where own = q + kv_len - q_len is the query's own key: it

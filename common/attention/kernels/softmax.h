@@ -5,36 +5,70 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
 
-/// Where the maximum of a row with a sink begins: the sink in base 2.
-INLINE float first_maximum(const ScoreContext& context) {
-  const float sink = log2_e * sink_logit(context);
-  return sink > masked_score ? sink : masked_score;
+/// The score of a hidden pair, whatever hides it; also the maximum of a row that has seen no key yet. Its weight is 0
+/// by itself: nothing is finite beside it.
+constexpr float hidden_score = -__builtin_inff();
+
+/// What scores are shifted by: their maximum, or 0 in a row that has seen no key yet, where -infinity - -infinity would
+/// be NaN.
+template <typename V>
+INLINE V shift_of(V maximum) {
+  return maximum == hidden_score ? V{} : maximum;
 }
 
-/// 2^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits
-/// anyway; below -126 it gives 2^-126. Rounds x to the nearest integer by adding 1.5 * 2^23, takes a minimax polynomial
-/// of the rest in [-1/2, 1/2] and adds the integer to the exponent.
+// Kernels raise 4 to a power, not 2 or e: a score in base 4, s log2(e) / 2, is smaller than s, so that it never
+// overflows where s does not.
+constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
+
+/// Up to this size of shift * factor a weight may be 4^(s * factor - shift * factor), one multiply-add. What the second
+/// product was rounded by is then at most 2^-14, the same for all keys of a row. Beyond it is not: the distance from
+/// the maximum comes first, and is multiplied then.
+constexpr float largest_product = 2048;
+
+/// 4^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits
+/// anyway; exactly 0 below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds it to the nearest n / 2,
+/// and leaves n + 127, the exponent of 2^n = 4^(n / 2), in the lowest bits; a minimax polynomial has the rest in [-1/4,
+/// 1/4].
 template <int DEGREE = 5, typename V>
-INLINE V exp2(V x) {
+INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);
   constexpr int lanes = sizeof(V) / sizeof(float);
-  constexpr float shifter = 12582912.0f;
-  constexpr float smallest = -126.0f;
-  x = x > smallest ? x : V{} + smallest;
+  constexpr float shifter = 6291456.0f + 63.5f;
+  constexpr float smallest = -63.5f;      // of which 2^n is 0
+  x = x < smallest ? V{} + smallest : x;  // in this order a NaN stays
   const V shifted = x + shifter;
   const V rest = x - (shifted - shifter);
-  V power;
+  V power;  // of 2 * rest in base 2
   if constexpr (DEGREE == 3) {
-    power = rest * 5.51716691e-2f + 2.42611122e-1f;
-    power = power * rest + 6.93260985e-1f;
+    power = rest * (8 * 5.51716691e-2f) + 4 * 2.42611122e-1f;
+    power = power * rest + 2 * 6.93260985e-1f;
     power = power * rest + 9.99928074e-1f;
   } else {
-    power = rest * 1.32647271e-3f + 9.67151265e-3f;
-    power = power * rest + 5.55073374e-2f;
-    power = power * rest + 2.40222421e-1f;
-    power = power * rest + 6.93146978e-1f;
+    power = rest * (32 * 1.32647271e-3f) + 16 * 9.67151265e-3f;
+    power = power * rest + 8 * 5.55073374e-2f;
+    power = power * rest + 4 * 2.40222421e-1f;
+    power = power * rest + 2 * 6.93146978e-1f;
     power = power * rest + 1.0f;
   }
   using Bits = Vector<int, lanes>;
-  return reinterpret_cast<V>(reinterpret_cast<Bits>(power) + (reinterpret_cast<Bits>(shifted) << 23));
+  return power * reinterpret_cast<V>(reinterpret_cast<Bits>(shifted) << 23);
+}
+
+/// What a row's outputs are multiplied by at its end, and its log-sum-exp.
+struct RowEnd {
+  float share, lse;
+};
+
+/// maximum, in units of `unit` natural logarithms, and sum of the weights are those of the keys that the row has seen;
+/// 0 is the sum where it has seen none. The sink joins them here. share is NaN where a score is NaN or infinite, or the
+/// sink.
+INLINE RowEnd end_of_row(float maximum, float sum, float unit, [[maybe_unused]] const ScoreContext& context) {
+  const bool seen = sum != 0;
+  const float sink = SINK_IS_NONE ? hidden_score : sink_logit(context), own = seen ? maximum * unit : hidden_score;
+  if (SINK_IS_NONE || sink == hidden_score) {
+    return {seen ? 1 / sum : 0, seen ? own + ln_2 * __builtin_log2f(sum) : hidden_score};
+  }
+  const float largest = own > sink ? own : sink, share = seen ? __builtin_exp2f((own - largest) * log2_e) : 0;
+  const float total = sum * share + __builtin_exp2f((sink - largest) * log2_e);
+  return {share / total, largest + ln_2 * __builtin_log2f(total)};
 }

@@ -14,8 +14,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-#include "common/attention/kernels/sink.h"
-#include "common/attention/kernels/softmax.h"
+#include "common/attention/kernels/repair.h"
 
 namespace {
 
@@ -74,8 +73,8 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
             p.q_strides.row, rows,
             [&](auto load, int row, int d) { return rotate_query(load, first_query + row, d, sequence()); });
   for (int row = 0; row < rows; ++row) {
-    maximum[row] = SINK_IS_NONE ? masked_score : first_maximum(sequence());
-    sum[row] = SINK_IS_NONE ? 0 : 1;
+    maximum[row] = hidden_score;
+    sum[row] = 0;
     for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = 0;
   }
 
@@ -112,19 +111,19 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
       float new_maximum = maximum[row];
       for (int key = first; key < keys; ++key) {
         const float scaled = p.scale * dot(q + row * HEAD_DIM, k + key * HEAD_DIM);
-        const float s = score(scaled, first_query + row, first_key + key, context) * log2_e;
-        scores[key] = s > masked_score ? s : masked_score;
+        scores[key] = score(scaled, first_query + row, first_key + key, context);
         if (!MASK_IS_NONE && blocks.masked && !::visible(first_query + row, first_key + key, context)) {
-          scores[key] = masked_score;
+          scores[key] = hidden_score;
         }
         new_maximum = scores[key] > new_maximum ? scores[key] : new_maximum;
       }
-      const float alpha = __builtin_exp2f(maximum[row] - new_maximum);  // what older outputs shrink by
+      const float shift = shift_of(new_maximum);
+      const float alpha = __builtin_exp2f((maximum[row] - shift) * log2_e);  // what older outputs shrink by
       maximum[row] = new_maximum;
       sum[row] *= alpha;
       scale(o + row * HEAD_DIM, alpha);
       for (int key = first; key < keys; ++key) {
-        const float weight = __builtin_exp2f(scores[key] - new_maximum);
+        const float weight = __builtin_exp2f((scores[key] - shift) * log2_e);
         sum[row] += weight;
         add_scaled(o + row * HEAD_DIM, v + key * HEAD_DIM, weight);
       }
@@ -133,13 +132,15 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
 
   for (int row = 0; row < rows; ++row) {
     const int query = first_query + row;
-    const bool seen = maximum[row] > no_score;
-    const float inverse = seen ? 1.0f / sum[row] : 0.0f;
+    const RowEnd end = end_of_row(maximum[row], sum[row], 1, context);
     const long long to = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
-    for (int d = 0; d < HEAD_DIM; ++d) store_float<OUT_TYPE>(p.o, to + d, o[row * HEAD_DIM + d] * inverse);
-    if (p.lse) {
-      const long long at = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;
-      p.lse[at] = seen ? ln_2 * (maximum[row] + __builtin_log2f(sum[row])) : -__builtin_inff();
+    float not_finite = 0;
+    for (int d = 0; d < HEAD_DIM; ++d) {
+      const float value = o[row * HEAD_DIM + d] * end.share;
+      store_float<OUT_TYPE>(p.o, to + d, value);
+      not_finite += value * 0;
     }
+    if (p.lse) p.lse[(static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query] = end.lse;
+    if (not_finite != 0 && end.share == end.share) repair_row(p, batch, head, query);
   }
 }

@@ -9,7 +9,7 @@
 // Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that lie next to each other along the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
-//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log2(e), or pairs of bf16 as they are
+//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log4(e), or pairs of bf16 as they are
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
@@ -31,12 +31,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-#include "common/attention/kernels/sink.h"
-#include "common/attention/kernels/softmax.h"
-
-#ifndef SCORE_GRAIN
-#define SCORE_GRAIN SCORE_ELEMENT
-#endif
+#include "common/attention/kernels/repair.h"
 
 namespace {
 
@@ -46,6 +41,7 @@ constexpr int PANEL = layout.panel;
 constexpr int MAIN_ROWS = layout.main_rows;
 constexpr int TAIL_ROWS = layout.tail_rows;
 constexpr int ROW_WORDS = layout.row_words;
+constexpr int WORD_BYTES = 4, ROW_BYTES = ROW_WORDS * WORD_BYTES;
 constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row of Q or K
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
@@ -53,6 +49,8 @@ constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYT
 // Pairs of bf16 are not scaled, because Q would be rounded again: scores are scaled in the softmax, or before the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
+// Whether scores, and so maxima, are in base 4 when they leave the register tile.
+constexpr bool BASE_4 = SCALE_Q && SCORE_IS_IDENTITY;
 static_assert(COPY_K || PAGES_ARE_DEFAULT, "a register tile of K reads rows that lie apart by the same distance");
 static_assert((COPY_K && !BF16_DOT) || ROTATE_IS_IDENTITY, "K is turned on its way to a block of floats");
 constexpr int ROWS_AHEAD = 4;  // with ASK_AHEAD, of the row that is being copied
@@ -83,11 +81,12 @@ INLINE void transpose(Quad (&rows)[4]) {
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a[r * row_step + i * step] *
-/// panel[i][v], or the sum alone where `factor` is null. Raises `maximum`, if given, to the largest result of each
-/// lane. Not inlined: every use shares the two instances, which halves what there is to compile.
+/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a's word at r * row_step + i * step *
+/// panel[i][v], or the sum alone where `factor` is null. Steps are in bytes: rows of bf16 need not begin at a word.
+/// Raises `maximum`, if given, to the largest result of each lane. Not inlined: every use shares the two instances,
+/// which halves what there is to compile.
 template <int ROWS>
-NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* a, long row_step, long step,
+NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
   Floats acc[ROWS][VECTORS] = {};
   if (factor) {
@@ -98,7 +97,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
   }
   // One pointer serves three rows, which are reached by multiples of row_step. Pointers to all rows would not fit the
   // registers.
-  const float* group[(ROWS + 2) / 3];
+  const char* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
   for (int i = 0; i < depth; ++i) {
@@ -106,12 +105,12 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
     UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load<Floats>(panel + v * VECTOR_WIDTH);
     panel += PANEL;
     UNROLL for (int r = 0; r < ROWS; ++r) {
-      const float* word = group[r / 3] + r % 3 * row_step;
+      const char* word = group[r / 3] + r % 3 * row_step;
       UNROLL for (int v = 0; v < VECTORS; ++v) {
 #if BF16_DOT_VALUE
-        acc[r][v] = multiply_add_pairs(acc[r][v], __builtin_bit_cast(unsigned, *word), b[v]);
+        acc[r][v] = multiply_add_pairs(acc[r][v], load<Vector<unsigned, 1>>(word)[0], b[v]);
 #else
-        acc[r][v] += *word * b[v];
+        acc[r][v] += *reinterpret_cast<const float*>(word) * b[v];
 #endif
       }
     }
@@ -127,7 +126,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const float* 
   }
 }
 
-INLINE void multiply_add(int count, float* rows, const Floats* factor, const float* a, long row_step, long step,
+INLINE void multiply_add(int count, float* rows, const Floats* factor, const char* a, long row_step, long step,
                          const float* panel, int depth, Floats* maximum) {
   (count == MAIN_ROWS ? multiply_add_tile<MAIN_ROWS> : multiply_add_tile<TAIL_ROWS>)(rows, factor, a, row_step, step,
                                                                                      panel, depth, maximum);
@@ -149,7 +148,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float factor;              // SCALE_LATE: what scores and maxima are still to be multiplied by, more than 0
+  float unit;                // of scores and maxima, in natural logarithms, more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -166,7 +165,7 @@ struct Tile {
     kv_head = head / (p.q_heads / p.kv_heads);
     first_query = tile * static_cast<int>(BLOCK_R);
     queries = min(p.q_len - first_query, BLOCK_R);
-    factor = no_scale() ? 1 : (p.scale < 0 ? -p.scale : p.scale) * log2_e;
+    unit = BASE_4 ? ln_4 : !SCALE_LATE || p.scale == 0 ? 1 : p.scale < 0 ? -p.scale : p.scale;
   }
 
   static INLINE Ints lane_numbers() {
@@ -197,24 +196,17 @@ struct Tile {
     return before < 0 ? 0 : min(before, keys);
   }
 
-  // A scale that leaves no difference between scores; as a late factor it would unmask what is masked.
-  INLINE bool no_scale() const { return p.scale < 1e-20f && p.scale > -1e-20f; }
-
-  template <typename Scores>
-  INLINE Scores scaled(Scores s) const {
-    if constexpr (SCALE_LATE) s *= factor;
-    return s;
-  }
+  INLINE Floats in_base_4(Floats s) const { return BASE_4 ? s : s * (unit * log4_e); }
 
   // Four words of a row of Q, scaled as far as they are here.
   INLINE Quad q_words(long long row, [[maybe_unused]] int query, int d) const {
     if constexpr (SCALE_Q) {
       const auto load_q = [&](int at) INLINE_LAMBDA { return load_floats<IN_TYPE, 4>(p.q, row + at); };
-      return rotate_query(load_q, first_query + query, d, context()) * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale);
+      return rotate_query(load_q, first_query + query, d, context()) * (BASE_4 ? p.scale * log4_e : p.scale);
     } else {
-      // The late factor keeps the order of scores; the sign of the scale does not.
+      // A late unit keeps the order of scores; the sign of the scale does not, and a scale of 0 leaves none.
       const unsigned flip = SCALE_LATE && p.scale < 0 ? 0x80008000u : 0;
-      const unsigned keep = SCALE_LATE && no_scale() ? 0 : ~0u;
+      const unsigned keep = SCALE_LATE && p.scale == 0 ? 0 : ~0u;
       return reinterpret_cast<Quad>((load<Vector<unsigned, 4>>(static_cast<const short*>(p.q) + row + 2 * d) ^ flip) &
                                     keep);
     }
@@ -225,11 +217,11 @@ struct Tile {
     return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
-  // K where it is, and the words from one of its rows to the next.
-  INLINE const float* k_rows(int key) const {
-    return reinterpret_cast<const float*>(static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES);
+  // K where it is, and the bytes from one of its rows to the next.
+  INLINE const char* k_rows(int key) const {
+    return static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES;
   }
-  INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES / 4; }
+  INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES; }
 
   // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
   INLINE void begin() {
@@ -247,8 +239,8 @@ struct Tile {
     }
     for (int i = 0; i < HEAD_DIM * BLOCK_R; i += VECTOR_WIDTH) store(o_panels + i, Floats{});
     for (int i = 0; i < BLOCK_R; i += VECTOR_WIDTH) {
-      store(maximum + i, Floats{} + (SINK_IS_NONE ? masked_score : first_maximum(context()) / (SCALE_LATE ? factor : 1)));
-      store(sum + i, Floats{} + (SINK_IS_NONE ? 0 : 1));
+      store(maximum + i, Floats{} + hidden_score);
+      store(sum + i, Floats{});
     }
   }
 
@@ -294,10 +286,10 @@ struct Tile {
   }
 
   // Rows of K as they are to k_block, from its row `to` on.
-  INLINE void copy_rows(const float* rows, long step, int count, int to = 0) {
+  INLINE void copy_rows(const char* rows, long step, int count, int to = 0) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < DEPTH; d += 4) {
-        store(k_block + (to + r) * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + d));
+        store(k_block + (to + r) * ROW_WORDS + d, load<Vector<float, 4>>(rows + r * step + 4 * d));
       }
     }
   }
@@ -310,8 +302,9 @@ struct Tile {
     const ScoreContext context = this->context();
     const float* q = q_panels + panel * DEPTH * PANEL;
     const int first = first_query + panel * PANEL;
-    const float* k = COPY_K ? k_block : k_rows(first_key);
-    const long k_words = COPY_K ? ROW_WORDS : k_step();
+    const char* const copied = reinterpret_cast<const char*>(k_block);
+    const char* const k = COPY_K ? copied : k_rows(first_key);
+    const long k_bytes = COPY_K ? ROW_BYTES : k_step();
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
@@ -334,17 +327,17 @@ struct Tile {
     [[maybe_unused]] const int hidden_from_some = keys_before(first + PANEL - 1, first_key, keys);
     for (int key = begin, rows = 0; key < keys; key += rows) {
       rows = rows_of_tile(keys - key);
-      const float* from = k + key * k_words;
-      long step = k_words;
+      const char* from = k + key * k_bytes;
+      long step = k_bytes;
       if (!COPY_K && key + rows > block_keys) {  // beyond the block may be beyond the tensor
         copy_rows(from, step, block_keys - key);
-        from = k_block;
-        step = ROW_WORDS;
+        from = copied;
+        step = ROW_BYTES;
       }
       float* to = scores + key * PANEL;
       const bool as_they_are =
           SCORE_IS_IDENTITY && key + rows <= seen_by_all && (KEYS_BEGIN_AT_ZERO || key >= hidden_from_some) && !masked;
-      multiply_add(rows, to, nullptr, from, step, 1, q, DEPTH, as_they_are ? new_maximum : nullptr);
+      multiply_add(rows, to, nullptr, from, step, WORD_BYTES, q, DEPTH, as_they_are ? new_maximum : nullptr);
       for (int r = 0; r < rows; ++r) {
         if (!ASK_AHEAD && PAGES_ARE_DEFAULT && panel < ROW_LINES)
           __builtin_prefetch(next_v + (key + r) * next_step + panel * LINE_BYTES, 0, 2);
@@ -361,11 +354,13 @@ struct Tile {
           float* at = to + r * PANEL + v * VECTOR_WIDTH;
           Floats s = load<Floats>(at);
           if constexpr (!SCALE_Q && !SCALE_LATE && SCORE_GRAIN != SCORE_TILE) s *= p.scale;
-          if constexpr (!SCORE_IS_IDENTITY) apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r, context);
-          s = visible[v] > key + r ? s : Floats{} + masked_score;
-          if constexpr (!KEYS_BEGIN_AT_ZERO) s = hidden[v] <= key + r ? s : Floats{} + masked_score;
+          if constexpr (!SCORE_IS_IDENTITY && SCORE_GRAIN != SCORE_TILE) {
+            apply_hook(s, first + v * VECTOR_WIDTH, first_key + key + r, context);
+          }
+          s = visible[v] > key + r ? s : Floats{} + hidden_score;
+          if constexpr (!KEYS_BEGIN_AT_ZERO) s = hidden[v] <= key + r ? s : Floats{} + hidden_score;
           if (masked && key + r < keys) {
-            s = seen_by(first + v * VECTOR_WIDTH, first_key + key + r) ? s : Floats{} + masked_score;
+            s = seen_by(first + v * VECTOR_WIDTH, first_key + key + r) ? s : Floats{} + hidden_score;
           }
           new_maximum[v] = larger(new_maximum[v], s);
           store(at, s);
@@ -390,24 +385,42 @@ struct Tile {
     store(lanes, scores_of_key);
 #if SCORE_GRAIN == SCORE_ROW
     score_row(lanes, query, key, context);
-#endif
+#elif SCORE_GRAIN == SCORE_ELEMENT
     VECTORIZE for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
-#if SCORE_GRAIN == SCORE_ELEMENT
       lanes[lane] = score(lanes[lane], query + lane, key, context);
-#endif
-      const float s = log2_e * lanes[lane];
-      lanes[lane] = s > masked_score ? s : masked_score;
     }
+#endif
     scores_of_key = load<Floats>(lanes);
   }
 
-  // Scores to weights exp2(s - maximum), with the new maximum and sum. alpha is what older outputs shrink by.
+  // SCALE_LATE: takes what scores are shifted by off them where their products with the factor are large. A multiply-add
+  // would leave what the shift was rounded by.
+  INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+      const Floats product = in_base_4(shift[v]);
+      if (!any_lane(product > largest_product | product < -largest_product)) continue;
+      for (int key = begin; key < keys; ++key) {
+        float* const at = scores + key * PANEL + v * VECTOR_WIDTH;
+        store(at, load<Floats>(at) - shift[v]);
+      }
+      shift[v] = Floats{};
+    }
+  }
+
+  // Scores to weights, with the new maximum and sum. alpha is what older outputs shrink by.
   INLINE void softmax(int panel, int begin, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
     Floats row_sum[VECTORS] = {}, shift[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; ++v) shift[v] = scaled(new_maximum[v]);
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+      shift[v] = shift_of(new_maximum[v]);
+      float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
+      alpha[v] = exp4(in_base_4(load<Floats>(old_maximum) - shift[v]));  // exactly 1 where it has not grown
+      store(old_maximum, new_maximum[v]);
+    }
+    if constexpr (SCALE_LATE) shift_large(begin, keys, shift);
     const auto weigh = [&](int key, int v) INLINE_LAMBDA {
-      const Floats weight =
-          exp2<BF16_DOT ? 3 : 5>(scaled(load<Floats>(scores + key * PANEL + v * VECTOR_WIDTH)) - shift[v]);
+      const Floats s = load<Floats>(scores + key * PANEL + v * VECTOR_WIDTH);
+      const Floats distance = SCALE_LATE ? in_base_4(s) - in_base_4(shift[v]) : in_base_4(s - shift[v]);
+      const Floats weight = exp4<BF16_DOT ? 3 : 5>(distance);
       row_sum[v] += weight;
       return weight;
     };
@@ -425,9 +438,6 @@ struct Tile {
       }
     }
     UNROLL for (int v = 0; v < VECTORS; ++v) {
-      float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
-      alpha[v] = exp2(scaled(load<Floats>(old_maximum) - new_maximum[v]));  // exactly 1 where it has not grown
-      store(old_maximum, new_maximum[v]);
       float* total = sum + panel * PANEL + v * VECTOR_WIDTH;
       store(total, load<Floats>(total) * alpha[v] + row_sum[v]);
     }
@@ -440,33 +450,38 @@ struct Tile {
     const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
-      multiply_add(rows, o + column * PANEL, alpha, v_block + first * ROW_WORDS + column, 1, ROW_WORDS,
-                   scores + first * PANEL, depth, nullptr);
+      const char* const v = reinterpret_cast<const char*>(v_block + first * ROW_WORDS + column);
+      multiply_add(rows, o + column * PANEL, alpha, v, WORD_BYTES, ROW_BYTES, scores + first * PANEL, depth, nullptr);
     }
   }
 
   // O / sum to memory, and the log-sum-exp.
   INLINE void finish() {
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
+    const long long first_lse = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;
     for (int query = 0; query < queries; query += 4) {
       const float* o = o_panels + query / PANEL * HEAD_DIM * PANEL + query % PANEL;
-      const Quad total = load<Quad>(sum + query);
-      const Quad inverse = load<Quad>(maximum + query) > no_score ? 1.0f / total : Quad{};
+      Quad share, not_finite = {};
+      for (int i = 0; i < 4; ++i) {
+        const RowEnd end = end_of_row(maximum[query + i], sum[query + i], unit, context());
+        share[i] = end.share;
+        if (p.lse && query + i < queries) p.lse[first_lse + query + i] = end.lse;
+      }
       for (int d = 0; d < HEAD_DIM; d += 4) {
         Quad values[4];
-        UNROLL for (int i = 0; i < 4; ++i) values[i] = load<Quad>(o + (d + i) * PANEL) * inverse;
+        UNROLL for (int i = 0; i < 4; ++i) {
+          values[i] = load<Quad>(o + (d + i) * PANEL) * share;
+          not_finite += values[i] * 0.0f;
+        }
         transpose(values);
         UNROLL for (int i = 0; i < 4; ++i) {
           if (query + i >= queries) break;
           store_floats<OUT_TYPE, 4>(p.o, base + (query + i) * p.o_strides.row + d, values[i]);
         }
       }
-    }
-    if (!p.lse) return;
-    float* lse = p.lse + (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;
-    for (int query = 0; query < queries; ++query) {
-      const float m = maximum[query];
-      lse[query] = m > no_score ? ln_2 * (scaled(m) + __builtin_log2f(sum[query])) : -__builtin_inff();
+      for (int i = 0; i < 4 && query + i < queries; ++i) {
+        if (not_finite[i] != 0 && share[i] == share[i]) repair_row(p, batch, head, first_query + query + i);
+      }
     }
   }
 };

@@ -26,31 +26,25 @@
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=256,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=2,assembler=-O1] without spills
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=0,HEAD_DIM=256,IN_TYPE=1,OUT_PANELS=0,OUT_TYPE=0,PING_PONG=0,STAGES=2,assembler=-O1]
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#include "common/attention/kernels/attention_row.h"
 #include "common/attention/kernels/before.h"
-#include "common/attention/kernels/keys.h"
-#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
-#include "common/attention/kernels/pages.h"
-#include "common/attention/kernels/rotate.h"
-#include "common/attention/kernels/score.h"
-#include "common/attention/kernels/sink.h"
+#include "common/attention/kernels/seen_pairs.h"
 #include "common/attention/kernels/wgmma.h"
 #include "common/kernel/base2.h"
+#include "common/kernel/cuda.h"
 #include "common/kernel/wgmma.h"
-#include "common/attention/kernels/seen_pairs.h"
 
 #ifndef SCORE_IN
 #define SCORE_IN 1.0f
 #define SCORE_OUT 1.0f
 #endif
+#ifndef SCORE_IS_BOUNDED
+#define SCORE_IS_BOUNDED false
+#endif
 #ifndef SCORE_IS_LINEAR
 #define SCORE_IS_LINEAR false
 #define score_slope(context) 0.0f
-#endif
-
-#ifndef KEYS_END_EARLY
-#define KEYS_END_EARLY 0
-#define end_of_keys(context) 0
 #endif
 
 namespace {
@@ -72,6 +66,9 @@ static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
+// Whether a score is scaled, and the shift taken off, with one rounding; shifts are then in base 2. Rows whose scores
+// are too large for that are found in the end.
+constexpr bool ONE_ROUNDING = FOLD || SCORE_IS_BOUNDED;
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
 // Keys of a box of K or V; a page, where that is shorter than a block. One thread issues a box in about 110 cycles: of
@@ -99,14 +96,17 @@ struct Place {
 DEVICE Place place(int number) { return {number, static_cast<float>(number)}; }
 
 constexpr int no_more_tiles = -1;  // in place of a tile's blocks
+constexpr int none_kept = -1;      // in place of a number of 16 rows
 
 struct Barriers {
   Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
   Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
   Barrier tile_full, tile_empty;
-  WgmmaTile tile;   // from the scheduler to the others
-  int first_block;  // of keys that some row of the tile sees, where they do not begin at key 0
-  const int* list;  // MASK_LISTS: entries of the tile, in place of blocks
+  WgmmaTile tile;                 // from the scheduler to the others
+  int first_block;                // of keys that some row of the tile sees, where they do not begin at key 0
+  const int* list;                // MASK_LISTS: entries of the tile, in place of blocks
+  int first_kept[4 * CONSUMERS];  // of each warp's rows that are to be computed anew
+  bool lost[2];  // KEYS_END_EARLY, of this tile and the next in turn: a length or a page is none of the cache's
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
@@ -182,6 +182,9 @@ DEVICE void schedule(const Params& p) {
     } else if constexpr (!KEYS_ARE_DEFAULT) {
       find_blocks(p.attention, bars);
     }
+    if constexpr (KEYS_END_EARLY) {
+      bars.lost[parity] = end_of_keys(context_of(p.attention, bars.tile)) < 0;
+    }
     bars.tile_full.arrive();
     bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles taken earlier are badly balanced
     parity ^= 1;
@@ -209,10 +212,12 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// BLOCK_C rows of K or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane each;
-// they have one panel, and this is producer `number`.
+// BLOCK_C rows of K (OF_KEYS) or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane
+// each; they have one panel, and this is producer `number`.
+template <bool OF_KEYS>
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
-                       const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] int number) {
+                       const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] bool& lost,
+                       [[maybe_unused]] int number) {
   if constexpr (PAGES_ARE_DEFAULT) {
     empty.wait(kv.parity ^ 1);
     full.arrive_expect(KV_BYTES);
@@ -220,7 +225,12 @@ DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int 
   } else {
     const int lane = BOXES > 1 ? threadIdx.x % 32 : 0, first = key + lane * BOX_KEYS;
     KeyPlace place{-1, 0, 0};  // beyond the last key there is no page: a box before the tensor is zeros
-    if (lane < BOXES && first < keys_there(a, tile)) place = place_of_key(first, tile.kv_head, context_of(a, tile));
+    const bool there = lane < BOXES && first < keys_there(a, tile);
+    if (there) place = place_of_key(first, tile.kv_head, context_of(a, tile));
+    if constexpr (KEYS_END_EARLY && OF_KEYS) {  // by the thread that arrives, too
+      const bool none = there && !is_place(a, place);
+      if (BOXES > 1 ? __any_sync(~0u, none) : none) lost = true;
+    }
     unsigned char* const block = memory + region + kv.index * KV_BYTES;
     empty.wait(kv.parity ^ 1);
     if (BOXES == 1 || threadIdx.x == 0) full.arrive_expect(KV_BYTES);
@@ -249,6 +259,7 @@ DEVICE void produce(const WgmmaParams& p, int number) {
     bars.tile_full.wait(tile_parity);
     tile_parity ^= 1;
     const WgmmaTile tile = bars.tile;
+    bool& lost = bars.lost[tile_parity ^ 1];
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     [[maybe_unused]] const int* const list = bars.list;
@@ -259,7 +270,8 @@ DEVICE void produce(const WgmmaParams& p, int number) {
     for (int key = (tile.blocks - 1) * BLOCK_C; key >= first_key; key -= BLOCK_C) {
       const int from = MASK_LISTS ? (list[key / BLOCK_C] >> 1) * BLOCK_C : key;
       if (key == first_key && leads) bars.tile_empty.arrive();
-      copy_block(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention, number);
+      copy_block<true>(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention, lost,
+                       number);
       if (first && (PRODUCERS == 1 || threadIdx.x == 0)) {
 #pragma unroll 1  // compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
@@ -272,7 +284,8 @@ DEVICE void produce(const WgmmaParams& p, int number) {
         first = false;
       }
       if constexpr (PRODUCERS > 1) __syncwarp();
-      copy_block(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention, number);
+      copy_block<false>(p.v, bars.v_empty[kv.index], bars.v_full[kv.index], layout.v, kv, from, tile, p.attention, lost,
+                        number);
       kv.advance();
     }
   }
@@ -291,7 +304,7 @@ struct Consumer {
   const int column = thread % 4 * 2;                   // of 8
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
-  float shift[2], sum[2], alpha[2];  // of the two rows
+  float sum[2], shift[2], alpha[2];  // of the two rows
   float slope;                       // LINEAR: in base 2
   unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
   float offset[2];                   // LINEAR: of the block, what its number 0 has, in base 2
@@ -308,8 +321,10 @@ struct Consumer {
     if constexpr (LINEAR) s += offset[r];
     return s;
   }
-  // In base 2. Scores that a hook has seen are scaled already, by all but this.
-  DEVICE float scaled(float s) const { return s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e); }
+  // In units of shifts: scores that a hook has seen are scaled already, by all but this.
+  DEVICE float scaled(float s) const { return ONE_ROUNDING ? s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e) : s; }
+  // Differences of shifts and scores in base 2.
+  DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
   // Issues S = Q K^T of a block. Without a block it still issues the first step, and nothing uses the result: if a
   // branch could skip all products of S, ptxas would do all products one after the other (C7515).
@@ -393,9 +408,9 @@ struct Consumer {
       UNROLL for (int r = 0; r < 2; ++r) offset[r] = slope * static_cast<float>(block * BLOCK_C - own - r * 8);
     }
     if constexpr (FOLD) {
-      if (MASK_IS_NONE && block >= visible) mask_s<BLOCK_C / 2>(end, masked_score);
+      if (MASK_IS_NONE && block >= visible) mask_s<BLOCK_C / 2>(end, -infinity());
       if constexpr (!KEYS_BEGIN_AT_ZERO && MASK_IS_NONE) {
-        if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);
+        if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, -infinity());
       }
       read_s(s);
     } else {
@@ -416,7 +431,7 @@ struct Consumer {
       if (MASK_IS_NONE && masked) {
         UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
           const int r = i / 2 % 2, from_first = i / 4 * 8 + i % 2;
-          if (from_first >= end[r] || (!KEYS_BEGIN_AT_ZERO && from_first < begin[r])) s[i] = masked_score;
+          if (from_first >= end[r] || (!KEYS_BEGIN_AT_ZERO && from_first < begin[r])) s[i] = -infinity();
         }
       }
     }
@@ -427,16 +442,16 @@ struct Consumer {
     if constexpr (!MASK_IS_NONE) {
       if ((entry & 1) == 0) return;
       UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-        if (!seen[i / 2 % 2][i / 4 * 2 + i % 2]) s[i] = masked_score;
+        if (!seen[i / 2 % 2][i / 4 * 2 + i % 2]) s[i] = -infinity();
       }
     }
   }
 
   // Scores to weights exp2(scale * s - shift), in place, and their sum. The shift follows the maximum only when that
-  // has grown by more than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below
-  // 2^slack.
+  // has grown by more than 8 in base 2: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay
+  // below 2^8.
   DEVICE void softmax() {
-    constexpr float slack = 8;
+    constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
     float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two of a row, since all else waits for them
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
     const float largest[2] = {with_offset(scaled(fmaxf(part[0], part[1])), 0),
@@ -445,7 +460,7 @@ struct Consumer {
     if (grew) {  // only now are the maxima of the row's four threads compared
       UNROLL for (int r = 0; r < 2; ++r) {
         const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
-        alpha[r] = exp2_approx(shift[r] - larger);
+        alpha[r] = exp2_approx(in_base_2(shift[r] - larger));
         shift[r] = larger;
         sum[r] *= alpha[r];
       }
@@ -454,7 +469,7 @@ struct Consumer {
       UNROLL for (int r = 0; r < 2; ++r) offset[r] = shift[r] - offset[r];
     }
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      s[i] = exp2_approx(scaled(s[i]) - (LINEAR ? offset : shift)[i / 2 % 2]);
+      s[i] = exp2_approx(in_base_2(scaled(s[i]) - (LINEAR ? offset : shift)[i / 2 % 2]));
       sum[i / 2 % 2] += s[i];
     }
   }
@@ -476,7 +491,7 @@ struct Consumer {
   }
 
   // Among this consumer's threads; warps are whole again behind it.
-  DEVICE void sync_consumer() {
+  DEVICE void sync_consumer() const {
     __syncwarp();
     named_sync(1 + CONSUMERS + index, WARPGROUP);
   }
@@ -497,19 +512,18 @@ struct Consumer {
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
       // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
-      const float sink = SINK_IS_NONE ? no_shift : fmaxf(log2_e * sink_logit(context_of(p.attention, tile)), no_shift);
+      const float sink = SINK_IS_NONE ? -infinity() : sink_logit(context_of(p.attention, tile));
       UNROLL for (int r = 0; r < 2; ++r) {
-        shift[r] = sink;
-        sum[r] = !SINK_IS_NONE && thread % 4 == 0 ? 1 : 0;
+        shift[r] = fmaxf(ONE_ROUNDING ? log2_e * sink : sink, lowest_score);
+        sum[r] = !SINK_IS_NONE && thread % 4 == 0 ? first_weight(sink) : 0;
       }
       if constexpr (LINEAR) split_slope(score_slope(context_of(p.attention, tile)));
       bars.q_full[index].wait(q_parity);
       q_parity ^= 1;
       if constexpr (!ROTATE_IS_IDENTITY) rotate_queries(tile);
       attend(tile, first_block, list, kv);
-      store(tile);
+      store(tile, bars.lost[tile_parity ^ 1]);
     }
-    if (OUT_PANELS > 0 && thread == 0) wait_stores_read();  // the memory is this threadgroup's as long as it runs
   }
 
   // A part has as many bits as the type of Q, and each takes what the parts before it leave.
@@ -642,24 +656,73 @@ struct Consumer {
   }
 
   // O / sum to memory, and the log-sum-exp.
-  DEVICE void store(const WgmmaTile& tile) {
+  DEVICE void store(const WgmmaTile& tile, [[maybe_unused]] const bool& lost) {
     const AttentionParams& a = p.attention;
     float inverse[2];
+    bool exact = !KEYS_END_EARLY || !lost;
     UNROLL for (int r = 0; r < 2; ++r) {
       const float total = sum_of_quad(sum[r]);
-      const bool seen = shift[r] > no_shift;
+      const bool seen = total != 0;
       inverse[r] = seen ? reciprocal_approx(total) : 0.0f;
+      if constexpr (ONE_ROUNDING) exact = exact && shift_is_exact(shift[r], total, FOLD ? p.scale_log2 : 0);
       const int query = tile.first_query + index * 64 + row + r * 8;
       if (a.lse && thread % 4 == 0 && row_exists(a, query)) {
         const long long at = (static_cast<long long>(tile.batch) * a.q_heads + tile.head) * a.q_len + query;
-        a.lse[at] = seen ? shift[r] * ln_2 + __logf(total) : -infinity();
+        a.lse[at] = seen ? (ONE_ROUNDING ? shift[r] * ln_2 : shift[r]) + __logf(total) : -infinity();
       }
     }
     scale_o<DIM / 2>(inverse);
     if constexpr (OUT_PANELS > 0) {
-      copy_output<0>(tile);
+      unsigned sums[2] = {};
+      copy_output<0>(tile, sums);
+      exact = exact && finite_pairs<OUT_TYPE>(sums[0], sums[1]);
     } else {
       store_output(tile);
+      exact = exact && zeros_of_o<DIM / 2>() == 0;
+    }
+    if (!exact) keep_for_later(tile);
+  }
+
+  // ---- rows that are to be computed anew (exact_row.h). Their warp keeps its 16 rows of a tile in a list until it has
+  // no more tiles: ptxas does all products one after the other if it finds the code for such rows among them (C7520).
+
+  DEVICE int& first_kept() const { return barriers().first_kept[index * 4 + thread / WARP]; }
+
+  // By one thread, or several.
+  DEVICE void keep_for_later(const WgmmaTile& tile) {
+#ifdef SCORE_AHEAD  // the same, with a register fewer
+    const int query = tile.first_query + (static_cast<int>(threadIdx.x) - WARPGROUP) / WARP * 16;
+#else
+    const int query = tile.first_query + index * 64 + thread / WARP * 16;
+#endif
+    const int number = (tile.batch * p.attention.q_heads + tile.head) * p.sixteens + query / 16 + p.sixteens_before;
+    const int before = first_kept();
+    if (before == number) return;
+    p.next_kept[number] = before;
+    first_kept() = number;
+  }
+
+  DEVICE void write_kept_rows() const {
+    sync_consumer();
+    const int* const of_warps = barriers().first_kept + 4 * index;
+    const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // all bits are ones
+    if (OUT_PANELS > 0 && thread == 0) {  // the memory is this threadgroup's as long as it runs
+      if (none)
+        wait_stores_read();
+      else
+        wait_stores();
+    }
+    if (none) return;
+    sync_consumer();  // the copies have written to these rows
+#pragma unroll 1
+    for (int number = first_kept(); number != none_kept; number = p.next_kept[number]) {
+      const int of_head = number / p.sixteens, query = (number % p.sixteens - p.sixteens_before) * 16;
+#pragma unroll 1
+      for (int i = 0; i < 16; ++i) {
+        if (!row_exists(p.attention, query + i)) continue;
+        write_exact_row(
+            AttentionRow(p.attention, of_head / p.attention.q_heads, of_head % p.attention.q_heads, query + i));
+      }
     }
   }
 
@@ -684,9 +747,9 @@ struct Consumer {
     }
   }
 
-  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on.
+  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on. sums: as store_o has them.
   template <int FIRST>
-  DEVICE void copy_output(const WgmmaTile& tile) {
+  DEVICE void copy_output(const WgmmaTile& tile, unsigned (&sums)[2]) {
     constexpr int end = FIRST + OUT_PANELS < PANELS ? FIRST + OUT_PANELS : PANELS;
     unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
     const int query = tile.first_query + index * 64;
@@ -697,7 +760,7 @@ struct Consumer {
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
-    round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to);
+    round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to, sums);
     fence_stores();
     sync_consumer();
     if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
@@ -708,15 +771,15 @@ struct Consumer {
       commit_stores();
     }
     __syncwarp();
-    if constexpr (end < PANELS) copy_output<end>(tile);
+    if constexpr (end < PANELS) copy_output<end>(tile, sums);
   }
 
   // O's groups of eight columns from GROUP to END, to panels of threadgroup memory.
   template <int GROUP, int END>
-  DEVICE void round_panels(unsigned to) {
-    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16);
+  DEVICE void round_panels(unsigned to, unsigned (&sums)[2]) {
+    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16, sums);
     constexpr int next = GROUP + 2;
-    if constexpr (next < END) round_panels<next, END>(next % 8 == 0 ? to + Q_PANEL_BYTES : to);
+    if constexpr (next < END) round_panels<next, END>(next % 8 == 0 ? to + Q_PANEL_BYTES : to, sums);
   }
 };
 
@@ -746,6 +809,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
       bars.k_empty[stage].init(CONSUMERS);
       bars.v_empty[stage].init(CONSUMERS);
     }
+    for (int& first : bars.first_kept) first = none_kept;
     bars.tile_full.init(1);
     bars.tile_empty.init(CONSUMERS * WARPGROUP + PRODUCERS);
     fence_barrier_init();
@@ -766,5 +830,6 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
+    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // another one: the first's loop stays as it is
   }
 }

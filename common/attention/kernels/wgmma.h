@@ -23,6 +23,10 @@ struct WgmmaParams {
   const WgmmaTile* tiles;  // in the order in which they are to be taken: those of a causal kernel take unlike times
   unsigned tile_count;
   unsigned* counters;  // of tiles taken and of threadgroups that are done, 0 before and after every launch
+  /// Lists of 16 rows each, for the kernel alone: [batch, q_heads, sixteens], of which the first `sixteens_before` of a
+  /// head lie before its first row, as those of tiles may.
+  int* next_kept;
+  int sixteens, sixteens_before;
 };
 
 /// Of 64 columns.

@@ -15,9 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/backend.h"
-#include "common/attention/kernels/tuned.h"
-#include "common/attention/reference.h"
+#include "common/attention/tests/kernel_run.h"
 #include "common/base/error.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
@@ -27,288 +25,35 @@
 namespace attn {
 namespace {
 
+using test::Attended;
+using test::bytes_of_table;
+using test::describe;
 using test::device;
+using test::difference;
+using test::Includes;
+using test::infinity;
+using test::is_here;
+using test::kernel_of;
+using test::kernels;
+using test::keys_difference;
+using test::keys_hook;
+using test::keys_hooks;
+using test::KeysHook;
+using test::masked_by;
 using test::MutatedSources;
 using test::on_cuda;
 using test::OnDevice;
+using test::only_within;
 using test::pipelines;
+using test::random_tensors;
+using test::run;
+using test::score_file;
+using test::Tensors;
+using test::Tested;
+using test::tested;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr const char* score_file = "common/attention/kernels/score.h";
-constexpr const char* keys_file = "common/attention/kernels/keys.h";
 constexpr const char* pages_file = "common/attention/kernels/pages.h";
 constexpr const char* rotate_file = "common/attention/kernels/rotate.h";
-
-// Before the body of a hook: what a kernel must not ask for ends the program, where that can be seen.
-std::string only_within(const std::string& index, const std::string& length) {
-  return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
-}
-
-// ---- the kernels, by names that tell apart what one variant does with different elements
-
-struct Tested {
-  FlashConfig config;
-  bool pairs = false;   // `tuned` multiplies pairs of bf16, as on AMD's cores
-  bool copies = false;  // `tuned` works on a copy of K
-};
-
-std::vector<std::string> kernels() {
-  if (on_cuda) return {"naive", "mma_sync", "mma_sync_f32", "wgmma"};
-  return {"naive", "tiled_scalar", "tiled_vector", "tuned", "tuned_copy", "tuned_pairs", "amx"};
-}
-
-Tested tested(const std::string& name) {
-  Tested tested;
-  FlashConfig& config = tested.config;
-  config.variant = name.substr(0, name.find("_f32"));
-  if (name.starts_with("tuned") || name == "amx") config.variant = "tuned";
-  if (name == "wgmma" || name == "mma_sync" || name == "amx" || name == "tuned_pairs") config.dtype = DType::bf16;
-  if (name == "tuned_copy") config.dtype = DType::f16;  // K is converted, and so copied
-  tested.pairs = name == "tuned_pairs";
-  config.shape = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 75, .kv_len = 141, .head_dim = 40};
-  config.block_r = on_cuda ? 64 : 48;
-  config.block_c = 32;
-  return tested;
-}
-
-/// Whether the host or GPU has what the kernel needs.
-bool is_here(const std::string& name) {
-  const DeviceInfo& info = device().info();
-  if (name == "amx") return info.has("amx-bf16") && info.has("avx512bf16");
-  if (name == "tuned_pairs") return info.has("avx512bf16") && info.simd_width == 16;
-  return name != "wgmma" || info.has("wgmma");
-}
-
-using Includes = std::map<std::string, std::string>;
-
-Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
-  const DeviceInfo& info = device().info();
-  // With a score hook bf16 does not run on AMX.
-  const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
-  const AttentionHooks any;
-  Launch kernel = FlashBackend::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
-  kernel.source.includes = includes;
-  FunctionConstants& constants = kernel.source.constants;
-  if (!constants.contains("COPY_K")) return kernel;
-  if (tested.pairs) {
-    constants["BF16_DOT"] = 1;
-    constants["COPY_K"] = 0;
-  }
-  if (tested.copies) constants["COPY_K"] = 1;
-  const TunedLayout layout(tested.config.shape.head_dim, tested.config.block_r, tested.config.block_c,
-                           constants.at("VECTOR_WIDTH"), constants.at("TILE_VECTORS"), constants.at("TILE_ROWS"),
-                           constants.at("BF16_DOT") != 0, constants.at("COPY_K") != 0);
-  kernel.threadgroup_bytes = static_cast<size_t>(layout.words) * sizeof(float);
-  return kernel;
-}
-
-// ---- launches
-
-struct Tensors {
-  Tensor q, k, v;
-};
-
-Tensors random_tensors(const FlashConfig& config) {
-  const AttentionShape& s = config.shape;
-  const auto random = [&](int64_t heads, int64_t length, uint64_t stream) {
-    return random_tensor(s.batch, heads, length, s.head_dim, config.dtype, config.layout, 7, stream);
-  };
-  return {random(s.q_heads, s.q_len, 0), random(s.kv_heads, s.kv_len, 1), random(s.kv_heads, s.kv_len, 2)};
-}
-
-struct Attended {
-  std::vector<double> o, lse;
-  bool guards_intact = true;
-  bool operator==(const Attended&) const = default;
-};
-
-Attended run(const std::string& name, const Tested& tested, const Tensors& tensors, const Includes& includes,
-             const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
-  const FlashConfig& config = tested.config;
-  const AttentionShape& shape = config.shape;
-  const auto upload = [](const void* from, size_t bytes) {
-    Buffer buffer(device(), bytes);
-    buffer.upload(from, bytes);
-    return buffer;
-  };
-  const auto strides = [](const Tensor& tensor) {
-    return TensorStrides{tensor.strides().batch, tensor.strides().head, tensor.strides().row};
-  };
-  Tensor o = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config.out_dtype, config.layout);
-  std::vector<float> lse(static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len));
-  const Buffer q = upload(tensors.q.data.data(), tensors.q.bytes());
-  const Buffer k = upload(tensors.k.data.data(), tensors.k.bytes());
-  const Buffer v = upload(tensors.v.data.data(), tensors.v.bytes());
-  const Buffer table = upload(data.data(), data.size());
-  Buffer o_buffer(device(), o.bytes()), lse_buffer(device(), lse.size() * sizeof(float));
-  o_buffer.poison();
-  lse_buffer.poison();
-  AttentionParams params{};
-  params.q = q.data();
-  params.k = k.data();
-  params.v = v.data();
-  params.o = o_buffer.data();
-  params.lse = static_cast<float*>(lse_buffer.data());
-  params.q_strides = params.o_strides = strides(tensors.q);
-  params.k_strides = strides(tensors.k);
-  params.v_strides = strides(tensors.v);
-  params.batch = static_cast<int>(shape.batch);
-  params.q_heads = static_cast<int>(shape.q_heads);
-  params.kv_heads = static_cast<int>(shape.kv_heads);
-  params.q_len = static_cast<int>(shape.q_len);
-  params.kv_len = static_cast<int>(shape.kv_len);
-  params.scale = static_cast<float>(shape.effective_scale());
-  params.score_data = table.data();
-
-  const Launch kernel = kernel_of(name, tested, includes);
-  const Pipeline& pipeline = cache.get(kernel.source);
-  CommandEncoder encoder;
-  FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel)(encoder, params);
-  device().submit(encoder);
-  o_buffer.download(o.data.data(), o.bytes());
-  lse_buffer.download(lse.data(), lse.size() * sizeof(float));
-  Attended outcome;
-  outcome.guards_intact = o_buffer.guards_intact() && lse_buffer.guards_intact();
-  for (const RowIndex& row : all_rows(shape)) {
-    for (int64_t d = 0; d < shape.head_dim; ++d) outcome.o.push_back(o.at(row.batch, row.head, row.q, d));
-  }
-  outcome.lse.assign(lse.begin(), lse.end());
-  return outcome;
-}
-
-/// The first element that is not right; empty where all are.
-std::string difference(const FlashConfig& config, const Attended& got, const std::vector<double>& o,
-                       const std::vector<double>& lse) {
-  const bool exact = config.dtype == DType::f32;
-  const double absolute = exact ? 2e-5 : 1e-2, relative = exact ? 2e-4 : 1e-2;
-  const auto compare = [&](const char* what, const std::vector<double>& is, const std::vector<double>& wanted) {
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      const bool right =
-          is.at(i) == wanted[i] || std::abs(is[i] - wanted[i]) <= absolute + relative * std::abs(wanted[i]);
-      if (!right) return fmt::format("{}[{}] is {}, not {}", what, i, is[i], wanted[i]);
-    }
-    return std::string();
-  };
-  if (!got.guards_intact) return "a guard band was overwritten";
-  const std::string of_o = compare("o", got.o, o);
-  return of_o.empty() ? compare("lse", got.lse, lse) : of_o;
-}
-
-std::string describe(const std::string& name, const FlashConfig& c) {
-  const AttentionShape& s = c.shape;
-  return fmt::format("{} b{} h{}/{} q{} k{} d{} causal={} {} {}x{}", name, s.batch, s.q_heads, s.kv_heads, s.q_len,
-                     s.kv_len, s.head_dim, s.causal, attn::name(c.layout), c.block_r, c.block_c);
-}
-
-// ---- which keys a row sees
-
-/// A keys hook, and the same for the oracle: the range of (batch, q).
-struct KeysHook {
-  const char* name;
-  bool at_zero;
-  const char* body;  // of visible_keys
-  std::function<std::vector<int>(const AttentionShape&)> table;
-  std::function<std::pair<int64_t, int64_t>(const std::vector<int>&, const AttentionShape&, int64_t, int64_t)> range;
-  bool takes_causal = true;
-
-  Includes includes() const {
-    return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
-                                    "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO {}\n"
-                                    "static inline KeyRange visible_keys(int q, const ScoreContext& c) {{\n"
-                                    "{}"
-                                    "  [[maybe_unused]] const int* table = static_cast<const int*>(c.data);\n"
-                                    "  const int own = q + c.kv_len - c.q_len;\n"
-                                    "  [[maybe_unused]] const int end = CAUSAL ? own + 1 : c.kv_len;\n  {}\n}}\n",
-                                    at_zero ? 1 : 0, only_within("q", "c.q_len"), body)}};
-  }
-};
-
-int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
-
-// Documents of 1, 2, 3 .. keys, one after the other: where that of each key begins and ends.
-std::vector<int> documents(const AttentionShape& shape) {
-  std::vector<int> table;
-  const int keys = static_cast<int>(shape.kv_len);
-  for (int begin = 0, length = 1; begin < keys; begin += length++) {
-    for (int key = begin; key < std::min(begin + length, keys); ++key) {
-      table.push_back(begin);
-      table.push_back(std::min(begin + length, keys));
-    }
-  }
-  return table;
-}
-
-std::vector<KeysHook> keys_hooks() {
-  const auto nothing = [](const AttentionShape&) { return std::vector<int>{0}; };
-  return {{"window_left", false, "return {own - 7, own + 1 < end ? own + 1 : end};", nothing,
-           [](const auto&, const auto& shape, int64_t, int64_t q) {
-             return std::pair{own_key(shape, q) - 7, own_key(shape, q) + 1};
-           }},
-          {"window_right", true, "return {0, own + 40 < end ? own + 40 : end};", nothing,
-           [](const auto&, const auto& shape, int64_t, int64_t q) {
-             return std::pair{int64_t{0}, own_key(shape, q) + 40};
-           }},
-          {"window_both", false, "return {own - 50, own + 20 < end ? own + 20 : end};", nothing,
-           [](const auto&, const auto& shape, int64_t, int64_t q) {
-             return std::pair{own_key(shape, q) - 50, own_key(shape, q) + 20};
-           }},
-          // The lengths of sequences: none of its keys, some, all.
-          {"lengths", true, "return {0, table[c.batch] < end ? table[c.batch] : end};",
-           [](const AttentionShape& shape) {
-             std::vector<int> lengths(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len));
-             lengths.front() = 0;
-             if (shape.batch > 1) lengths[1] = static_cast<int>(shape.kv_len) * 2 / 3;
-             return lengths;
-           },
-           [](const auto& table, const auto&, int64_t batch, int64_t) {
-             return std::pair{int64_t{0}, int64_t{table[static_cast<size_t>(batch)]}};
-           }},
-          {"prefix", true, "return {0, table[c.batch] > own + 1 ? table[c.batch] : own + 1};",
-           [](const AttentionShape& shape) {
-             return std::vector<int>(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len / 3));
-           },
-           [](const auto& table, const auto& shape, int64_t batch, int64_t q) {
-             return std::pair{int64_t{0}, std::max(int64_t{table[static_cast<size_t>(batch)]}, own_key(shape, q) + 1)};
-           },
-           false},
-          {"documents", false,
-           "const int key = own < 0 ? 0 : own;\n"
-           "  return {table[2 * key], table[2 * key + 1] < end ? table[2 * key + 1] : end};",
-           documents, [](const auto& table, const auto& shape, int64_t, int64_t q) {
-             const auto key = static_cast<size_t>(std::max<int64_t>(own_key(shape, q), 0));
-             return std::pair{int64_t{table[2 * key]}, int64_t{table[2 * key + 1]}};
-           }}};
-}
-
-const KeysHook& keys_hook(std::string_view name) {
-  static const std::vector<KeysHook> hooks = keys_hooks();
-  return *std::find_if(hooks.begin(), hooks.end(), [&](const KeysHook& hook) { return hook.name == name; });
-}
-
-std::vector<std::byte> bytes_of_table(const std::vector<int>& table) {
-  const auto bytes = std::as_bytes(std::span(table));
-  return {bytes.begin(), bytes.end()};
-}
-
-ScoreFunction masked_by(const KeysHook& hook, const std::vector<int>& table, const AttentionShape& shape) {
-  return [&hook, table, shape](std::span<double> scores, int64_t batch, int64_t, int64_t q) {
-    const auto [begin, end] = hook.range(table, shape, batch, q);
-    for (size_t k = 0; k < scores.size(); ++k) {
-      if (static_cast<int64_t>(k) < begin || static_cast<int64_t>(k) >= end) scores[k] = -infinity;
-    }
-  };
-}
-
-std::string keys_difference(const std::string& name, const Tested& tested, const KeysHook& hook,
-                            PipelineCache& cache = pipelines()) {
-  const AttentionShape& shape = tested.config.shape;
-  const Tensors tensors = random_tensors(tested.config);
-  const std::vector<int> table = hook.table(shape);
-  const ReferenceRows want =
-      reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), masked_by(hook, table, shape));
-  const Attended got = run(name, tested, tensors, hook.includes(), bytes_of_table(table), cache);
-  return difference(tested.config, got, want.o, want.lse);
-}
 
 class HooksTest : public OnDevice<testing::TestWithParam<std::string>> {
  protected:
@@ -415,6 +160,33 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
 }
 
 // ---- where keys lie
+
+// Rows, heads and batches of all tensors any number of elements apart: also odd numbers of elements of 16 bits. (A GPU
+// takes multiples of 16 bytes.)
+TEST_P(HooksTest, RowsAnyDistanceApart) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const bool causal : {false, true}) {
+      for (const int64_t apart : {on_cuda ? 8 : 1, on_cuda ? 24 : 3, 8}) {
+        Tested of = tested(GetParam());
+        if (GetParam() == "naive" || GetParam().starts_with("tiled") || GetParam() == "tuned") {
+          of.config.dtype = of.config.out_dtype = dtype;
+        } else if (dtype != of.config.dtype) {
+          continue;
+        } else {
+          of.config.out_dtype = dtype;
+        }
+        of.config.shape.causal = causal;
+        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        of.apart = apart;
+        const AttentionShape& shape = of.config.shape;
+        const Tensors tensors = random_tensors(of.config);
+        const ReferenceRows want = reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape));
+        EXPECT_EQ(difference(of.config, run(GetParam(), of, tensors, {}, bytes_of_table({0})), want.o, want.lse), "")
+            << apart << " " << name(dtype) << " " << describe(GetParam(), of.config);
+      }
+    }
+  }
+}
 
 // Pages of every sequence, in another order.
 std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
@@ -692,7 +464,7 @@ std::vector<HookMutation> mutations(bool of_cuda) {
          "(first_query) / BLOCK_C + 1;"},
         {"mma_sync", "block_unmasked", "window_both", mma_sync, "number * BLOCK_C < all_begin", "block < 0"},
         {"wgmma", "begin_ignored", "window_left", wgmma,
-         "if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, masked_score);", ""},
+         "if (block < hidden) mask_s_before<BLOCK_C / 2>(begin, -infinity());", ""},
         {"wgmma", "begin_one_late", "window_left", wgmma, "seen.begin - key;", "seen.begin - key + 1;"},
         {"wgmma", "begin_of_another_column", "window_left", "common/kernel/wgmma.h", "setp.gt.s32 p, %0, %12",
          "setp.gt.s32 p, %0, %11"},
@@ -701,8 +473,8 @@ std::vector<HookMutation> mutations(bool of_cuda) {
          "keys_of(a, tile, query)"},
         {"naive", "values_of_another_page", "pages", naive_cuda, "row_of(p.v_strides, v, key)",
          "row_of(p.v_strides, v, 0)"},
-        {"mma_sync", "page_of_another_head", "pages", mma_sync, "keys_there() - 1), kv_head, sequence()",
-         "keys_there() - 1), 0, sequence()"},
+        {"mma_sync", "page_of_another_head", "pages", mma_sync, "keys_there() - 1)), kv_head, sequence()",
+         "keys_there() - 1)), 0, sequence()"},
         {"mma_sync", "rows_of_another_page", "pages", mma_sync, "const int key = first_key + row;",
          "const int key = row;"},
         {"naive", "queries_not_turned", "rotate", naive_cuda, "rotate_query(load_q, query, d, context)", "load_q(d)"},
@@ -715,7 +487,7 @@ std::vector<HookMutation> mutations(bool of_cuda) {
       {"tiled_vector", "begin_ignored", "window_left", tiled, "KEYS_BEGIN_AT_ZERO || before < 0", "true"},
       {"tiled_scalar", "begin_of_another_row", "window_both", tiled, "begin_of(row) - first_key",
        "begin_of(0) - first_key"},
-      {"tuned", "begin_ignored", "window_left", tuned, "s = hidden[v] <= key + r ? s : Floats{} + masked_score;", ""},
+      {"tuned", "begin_ignored", "window_left", tuned, "s = hidden[v] <= key + r ? s : Floats{} + hidden_score;", ""},
       {"tuned", "begin_one_late", "window_left", tuned, "seen.begin - first_key;", "seen.begin - first_key + 1;"},
       {"tuned", "end_one_late", "window_left", tuned, "min(seen.end - first_key, keys)",
        "min(seen.end - first_key + 1, keys)"},

@@ -1,13 +1,15 @@
 // The device under test, described as another host: the tuned kernel of the cpu depends on what the host has. The
-// compiler breaks vectors of any width down to those that are here, so kernels for other hosts run here too, but for
-// instructions that are missing.
+// compiler breaks vectors of any width down to those that are here, so kernels for other hosts run here too;
+// instructions that are missing are emulated (emulated.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/attention/tests/emulated.h"
 #include "common/device/device.h"
 
 namespace attn::test {
@@ -22,6 +24,8 @@ class OtherHost : public Device {
     info_.simd_width = simd_width;
     info_.vector_registers = vector_registers;
     info_.features = features;
+    const auto lacks = [&](const std::string& feature) { return !device.info().has(feature); };
+    emulates_ = std::any_of(features.begin(), features.end(), lacks);
   }
 
   void* allocate(size_t bytes) override { return device_.allocate(bytes); }
@@ -29,7 +33,9 @@ class OtherHost : public Device {
   void upload(void* target, const void* source, size_t bytes) override { device_.upload(target, source, bytes); }
   void download(void* target, const void* source, size_t bytes) override { device_.download(target, source, bytes); }
   Binary compile(const KernelSource& source, const CompileOptions& options) override {
-    return device_.compile(source, options);
+    KernelSource emulated = source;
+    if (emulates_) emulated.includes.merge(emulated_instructions());
+    return device_.compile(emulated, options);
   }
   std::string compiler_identity() const override { return device_.compiler_identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
@@ -39,6 +45,7 @@ class OtherHost : public Device {
 
  private:
   Device& device_;
+  bool emulates_ = false;
 };
 
 }  // namespace attn::test

@@ -14,6 +14,20 @@
 
 namespace attn::test {
 
+/// A device described as the host that runs the kernel of `file`, or of `host` where that is named; null where it is
+/// the device itself.
+inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
+  std::vector<std::string> features;
+  if (file == amx_file) {
+    host = "sapphirerapids";
+    features = {"amx-bf16", "avx512bf16"};
+  } else if (host == "znver4") {
+    features = {"avx512bf16"};
+  }
+  if (host.empty()) return nullptr;
+  return std::make_unique<OtherHost>(device, std::string(host), 16, 32, features);
+}
+
 /// Skips itself where the path is not there.
 template <typename Param>
 class OnPath : public OnDevice<testing::TestWithParam<Param>> {
@@ -23,14 +37,7 @@ class OnPath : public OnDevice<testing::TestWithParam<Param>> {
   void SetUp() override {
     OnDevice<testing::TestWithParam<Param>>::SetUp();
     if (this->IsSkipped()) return;
-    const DeviceInfo& info = device().info();
-    if (std::string_view(path().file) == amx_file && !info.has("amx-bf16")) GTEST_SKIP() << "this host has no AMX";
-    if (std::string_view(path().host) == "znver4") {
-      if (!info.has("avx512bf16")) GTEST_SKIP() << "this host does not multiply pairs of bf16";
-      other_.emplace(device(), "znver4", 16, 32, std::vector<std::string>{"avx512bf16"});
-    } else if (*path().host) {
-      other_.emplace(device(), path().host, 16, 32);
-    }
+    other_ = host_of(path().file, device(), path().host);
     if (const auto reason = skip_reason(block_mutation_config(path()), on().info())) GTEST_SKIP() << *reason;
     pipelines_.emplace(on(), "");
   }
@@ -40,7 +47,7 @@ class OnPath : public OnDevice<testing::TestWithParam<Param>> {
   PipelineCache& pipelines() { return *pipelines_; }
 
  private:
-  std::optional<OtherHost> other_;
+  std::unique_ptr<Device> other_;
   std::optional<PipelineCache> pipelines_;
 };
 

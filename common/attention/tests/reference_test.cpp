@@ -245,6 +245,41 @@ TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
+// Scores that are finite, however small, hide nothing: a row of them all is the mean of V.
+TEST(ReferenceTest, FiniteScoresOfAnySizeAreArithmetic) {
+  const AttentionShape shape{1, 1, 1, 1, 3, 2};
+  const Inputs in = random_inputs(shape);
+  for (const double size : {0.0, -1e30, double{std::numeric_limits<float>::lowest()}, 1e38}) {
+    const ReferenceRows result = attention(shape, in, each_score([&](double, auto...) { return size; }));
+    for (int64_t d = 0; d < 2; ++d) {
+      EXPECT_NEAR(result.o[static_cast<size_t>(d)],
+                  (in.v.at(0, 0, 0, d) + in.v.at(0, 0, 1, d) + in.v.at(0, 0, 2, d)) / 3, 1e-12)
+          << size;
+    }
+    EXPECT_EQ(result.lse[0], size + std::log(3.0));
+  }
+}
+
+// NaN and infinity in V reach the rows that see the key, in their column.
+TEST(ReferenceTest, ValuesThatAreNoNumbersReachTheRowsThatSeeThem) {
+  const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {
+    Inputs in = random_inputs(shape);
+    in.v.set(0, 0, 1, 0, value);
+    const ReferenceRows result = attention(shape, in);
+    EXPECT_TRUE(std::isfinite(result.o[0]) && std::isfinite(result.o[1]) && std::isfinite(result.o[3]));
+    EXPECT_TRUE(std::isnan(value) ? std::isnan(result.o[2]) : result.o[2] == inf);
+    EXPECT_TRUE(std::isfinite(result.lse[1]));
+  }
+}
+
+TEST(ReferenceTest, AnInfiniteScoreMakesTheRowNaN) {
+  const AttentionShape shape{1, 1, 1, 1, 3, 2};
+  const ReferenceRows result = attention(
+      shape, random_inputs(shape), each_score([](double s, auto, auto, auto, int64_t k) { return k == 1 ? inf : s; }));
+  EXPECT_TRUE(std::isnan(result.o[0]) && std::isnan(result.o[1]) && std::isnan(result.lse[0]));
+}
+
 TEST(ReferenceTest, NaNInputsShowInTheResult) {
   const AttentionShape shape{1, 1, 1, 1, 2, 2};
   for (const bool all : {false, true}) {

@@ -11,11 +11,11 @@
 #include <llvm/IR/Module.h>
 #include <llvm/Support/VirtualFileSystem.h>
 #include <llvm/Support/raw_ostream.h>
-#include <spdlog/spdlog.h>
 
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/device/cpu/sanitizers.h"
 
 namespace attn {
@@ -114,7 +114,7 @@ std::unique_ptr<llvm::Module> FrontEnd::parse(const KernelSource& source, llvm::
     if (!module->getNamedGlobal(name)) throw CompileError(source.key(), "the kernel does not use " + name);
   }
   if (!warnings.empty() && is_new(warnings)) {
-    spdlog::warn("{} compiles with warnings:\n{}", source.key(), warnings);
+    logger()->warn("{} compiles with warnings:\n{}", source.key(), warnings);
   }
   return module;
 }

@@ -149,6 +149,18 @@ class CudaDevice : public Device {
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
     wait();
   }
+  // Without a deadline, and without the lock: what is before it on the stream is the caller's.
+  void download_after(void* stream, void* target, const void* source, size_t bytes) override {
+    if (bytes == 0) return;
+    const Current current(*this);
+    const auto of_caller = static_cast<CUstream>(stream);
+    check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, of_caller), "download");
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while ((result = cuda_.cuStreamQuery(of_caller)) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
+    if (result == CUDA_SUCCESS) return;
+    lost_ = true;
+    throw DeviceFault(fmt::format("{}: {} on a stream of the caller's", info_.spec, describe(result)));
+  }
 
   Binary compile(const KernelSource& source, const CompileOptions& options) override {
     return compiler_->compile(source, options);

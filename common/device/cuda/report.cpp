@@ -1,13 +1,14 @@
 #include "common/device/cuda/report.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "common/base/log.h"
 
 namespace attn {
 
@@ -30,7 +31,7 @@ void warn_of(const std::string& log, const std::string& key) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
     const bool told = line.starts_with("ptxas") && line.find("warning") != std::string::npos;
-    if (told || line.find("Potential Performance Loss") != std::string::npos) spdlog::warn("{}: {}", key, line);
+    if (told || line.find("Potential Performance Loss") != std::string::npos) logger()->warn("{}: {}", key, line);
   }
 }
 

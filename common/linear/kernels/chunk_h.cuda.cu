@@ -176,6 +176,7 @@ struct ChunkH {
     }
   }
 
+  // Sums of three products each that are not finite are computed anew.
   DEVICE void store(int first_unit, bool first_pass) {
     UNROLL for (int tile = 0; tile < ROW_TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -185,7 +186,13 @@ struct ChunkH {
         UNROLL for (int group = 0; group < 2 * COLUMN_UNITS; ++group) {
           const int column = first_unit * 16 + group * 8 + 2 * quarter;
           if (column >= VALUE_DIM) continue;
-          const float* const pair = s[tile][group] + 2 * r;
+          float* const pair = s[tile][group] + 2 * r;
+          if constexpr (IN_TYPE == F32) {
+            if (!(0 * pair[0] + 0 * pair[1] == 0)) {
+              const ExactTokens tokens{p, place.batch, head, place.first};
+              UNROLL for (int i = 0; i < 2; ++i) pair[i] = tokens.added(place.rows, row, column + i);
+            }
+          }
           __stcg(reinterpret_cast<float2*>(target + column), make_float2(pair[0], pair[1]));
         }
         if constexpr (NORMALISED) {

@@ -370,13 +370,17 @@ struct ChunkO {
         if constexpr (IN_TYPE == F32) {
           multiply_add_exactly<F32>(o[tile], a, first, second);
         } else {
-          multiply_add<F32>(o[tile], a, first + 0x1000u, second + 0x1000u);
+          multiply_add<F32>(o[tile], a, rounded(first), rounded(second));
         }
       }
     }
   }
   // A float for a tf32 product: rounded to nearest, unless it is multiplied exactly.
-  DEVICE static unsigned to_operand(float x) { return __float_as_uint(x) + (IN_TYPE == F32 ? 0u : 0x1000u); }
+  DEVICE static unsigned to_operand(float x) {
+    return IN_TYPE == F32 ? __float_as_uint(x) : rounded(__float_as_uint(x));
+  }
+  // The NaN that arithmetic gives, all of whose bits but the sign are ones, stays one.
+  DEVICE static unsigned rounded(unsigned x) { return min(static_cast<int>(x), 0x7fffefff) + 0x1000u; }
 
   // ---- all of it
 
@@ -463,7 +467,51 @@ struct ChunkO {
       commit_copies();
     }
     if (warp_row < ROWS) {
-      UNROLL for (int r = 0; r < 2; ++r) store(r);
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float by = factor_of(r);
+        float zeros = 0;
+        UNROLL for (int i = 0; i < 2 * VALUE_TILES; ++i) zeros += 0 * (o[i / 2][2 * r + i % 2] * by);
+        store(r, by);
+        if (some_not_finite(zeros)) write_rows_anew(r, zeros, by);
+      }
+    }
+  }
+
+  // NORMALISED: what a row's outputs are multiplied by at last.
+  DEVICE float factor_of(int r) const {
+    if constexpr (!NORMALISED) return 1;
+    const float divisor = sum_of_quad(sum[r]);
+    return divisor != 0 ? 1 / divisor : 0;
+  }
+
+  // Of the warp's eight rows `row + r * 8` those whose zeros say so, one by one.
+  DEVICE void write_rows_anew(int r, float zeros, float by) const {
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      const int of_chunk = first_row + warp_row + r * 8 + i;
+      const float factor = scale * __shfl_sync(~0u, by, i * 4);
+      if (some_not_finite(lane / 4 == i ? zeros : 0)) write_row_anew(p, of_chunk, first_column, factor);
+    }
+  }
+  // Not inlined: the loop needs all registers.
+  static __device__ __noinline__ void write_row_anew(const ChunkParams& params, int of_chunk, int first_column,
+                                                     float factor) {
+    constexpr int COLUMNS = (layout.pass_columns + WARP - 1) / WARP;
+    const ChunkO chunk(params);
+    if (of_chunk >= chunk.place.rows) return;
+    const int end = min(first_column + layout.pass_columns, static_cast<int>(VALUE_DIM));
+    const float* const states = params.states + chunk.state * HEAD_DIM * VALUE_DIM;
+    const auto of_state = [&](int d, int column) {
+      return chunk.begins ? 0 : states[d * static_cast<long long>(VALUE_DIM) + column];
+    };
+    float outputs[COLUMNS];
+    ExactTokens{params, chunk.place.batch, chunk.head, chunk.place.first}.outputs(of_chunk, CAUSAL ? of_chunk + 1 : 0,
+                                                                                  first_column, end, of_state, outputs);
+    const long long row = row_at(params.o_strides, chunk.place, chunk.head, of_chunk);
+    UNROLL for (int c = 0; c < COLUMNS; ++c) {
+      const int column = first_column + static_cast<int>(threadIdx.x % WARP) + c * WARP;
+      if (column < end) store_float<OUT_TYPE>(params.o, row + column, outputs[c] * factor);
     }
   }
 
@@ -483,12 +531,7 @@ struct ChunkO {
   }
 
   // One row of O to memory.
-  DEVICE void store(int r) {
-    float by = 1;
-    if constexpr (NORMALISED) {
-      const float divisor = sum_of_quad(sum[r]);
-      by = divisor != 0 ? 1 / divisor : 0;
-    }
+  DEVICE void store(int r, float by) const {
     const int of_chunk = first_row + row + r * 8;
     const bool there = of_chunk < place.rows;
     const long long base = row_at(p.o_strides, place, head, of_chunk);

@@ -31,7 +31,7 @@
 // Checked: fused[GATE=2,HEAD_DIM=256,IN_TYPE=2,NORMALISED=1,STAGES=2] without spills
 #define MMA_WIDTH(n) false
 #include "common/kernel/wgmma.h"
-#include "common/linear/kernels/feature.h"
+#include "common/linear/kernels/exact_tokens.h"
 #include "common/linear/kernels/fused.h"
 
 namespace {
@@ -326,20 +326,22 @@ struct Warpgroup {
 
   // Sums of this chunk's gates in log2, and the next chunk's gates. Returns the chunk's sum.
   DEVICE float sum_gates(const Task& task, int chunk) {
-    constexpr float smallest = -200, log2_e = 1.4426950408889634f;  // 2^-200 is 0; sums stay finite and exact enough
+    constexpr float smallest = -200;  // 2^-200 is 0; sums stay finite and exact enough
     float gate[2];
     UNROLL for (int i = 0; i < 2; ++i) {
-      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? fmaxf(gates[i] * log2_e, smallest) : 0.0f;
+      gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? at_least(gates[i] * log2_e, smallest) : 0.0f;
     }
     read_gates(task, chunk + 1);
-    float sum = gate[0] + gate[1];
+    float sum = gate[0] + gate[1], before = 0;  // sum - gate[1] would be NaN where gate[1] is
     UNROLL for (int step = 1; step < 32; step *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += before;
+      const float other = __shfl_up_sync(~0u, sum, step);
+      if (lane < step) continue;
+      before += other;
+      sum += other;
     }
     float* const to = sums();
     __syncwarp();
-    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sum - gate[1], sum);
+    *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(before + gate[0], sum);
     __syncwarp();
     return __shfl_sync(~0u, sum, 31);
   }
@@ -423,11 +425,19 @@ struct State : Warpgroup {
       }
     }
   }
+  // Rows that S does not have: 0, times an infinite value NaN, which Q S would spread.
+  DEVICE void clear_rows_beyond(int panel) {
+    UNROLL for (int i = 0; i < 32; ++i) {
+      if (panel * 64 + row + i / 2 % 2 * 8 >= HEAD_DIM) state[panel][i] = 0;
+    }
+  }
+
   // S for the next chunk's Q S.
   DEVICE void store_state() {
     Barriers& bars = barriers();
     bars.state_read.wait(state_parity ^ 1);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      if constexpr (HEAD_DIM % 64 != 0) clear_rows_beyond(panel);
       store_panel(memory + layout.state + panel * PANEL_BYTES, state[panel], 1, 1);
     }
     if constexpr (NORMALISED) store_key_sum();
@@ -777,9 +787,16 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    arrive(bars.state_read);
+    float zeros[4] = {};  // NaN where values of later tokens may be what makes the warp's first row NaN
+    UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
+    const bool finite = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]) == 0;
+    const bool anew = __any_sync(~0u, !finite) && some_value_not_finite(stage);
+    const auto let_go = [&] {
+      arrive(bars.state_read);
+      release(ring);
+    };
+    if (!anew) let_go();
     state_parity ^= 1;
-    release(ring);
     if constexpr (GATED) {
       const float factor[2] = {exp2_approx(row_decay[0]), exp2_approx(row_decay[1])};
       UNROLL for (int i = 0; i < 32; ++i) o[i] += factor[i / 2 % 2] * s[i];
@@ -795,9 +812,52 @@ struct Outputs : Warpgroup {
     if (lane == 0) wait_stores_read();
     __syncwarp();
     store_panel(memory + layout.out, o, scale[0], scale[1]);
+    if (anew) {
+      __syncwarp();
+      write_rows_anew(task, chunk, scale);
+      let_go();
+    }
     fence_stores();
     __syncwarp();
     store_output(task, chunk);
+  }
+
+  // Whether V of the chunk has an infinity or NaN.
+  DEVICE bool some_value_not_finite(const unsigned char* stage) const {
+    float zeros = 0;
+#pragma unroll 1
+    for (int i = lane; i < PANEL_BYTES / 16; i += 32) {
+      each_of_eight(reinterpret_cast<const uint4*>(stage + layout.v)[i], [&](float x) { return zeros += 0 * x; });
+    }
+    return __any_sync(~0u, !(zeros == 0));
+  }
+
+  // An element of a panel of 64 columns, as tensor copies arrange it.
+  DEVICE static unsigned short* element(unsigned char* panel, int row, int column) {
+    return reinterpret_cast<unsigned short*>(panel + row * PANEL_ROW_BYTES + (column / 8 ^ row % 8) * 16) + column % 8;
+  }
+
+  // The warp's 16 rows in the panel of outputs (exact_tokens.h).
+  DEVICE void write_rows_anew(const Task& task, int chunk, const float (&scale)[2]) const {
+    const ExactTokens tokens{p.linear, task.batch, task.head, static_cast<long long>(task.first_row) + chunk * CHUNK};
+    const int first_column = task.slice * 64, end = min(first_column + 64, p.value_dim);
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i) {
+      const int token = warp * 16 + i;
+      if (chunk * CHUNK + token >= task.tokens) break;
+      const float factor = __shfl_sync(~0u, i < 8 ? scale[0] : scale[1], i % 8 * 4);
+      float outputs[2];
+      tokens.outputs(
+          token, token + 1, first_column, end,
+          [&](int d, int column) {
+            return load_float<IN_TYPE>(
+                element(memory + layout.state + d / 64 * PANEL_BYTES, d % 64, column - first_column), 0);
+          },
+          outputs);
+      UNROLL for (int c = 0; c < 2; ++c) {
+        store_float<IN_TYPE>(element(memory + layout.out, token, lane + c * 32), 0, outputs[c] * factor);
+      }
+    }
   }
 
   // The warp's 16 rows of the chunk's outputs from shared memory to device memory.

@@ -4,7 +4,7 @@
 
 #include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
-#include "common/linear/kernels/feature.h"
+#include "common/linear/kernels/exact_tokens.h"
 #include "common/linear/kernels/phases_layout.h"
 
 namespace {
@@ -75,6 +75,9 @@ DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, We
   }
 }
 
+/// Whether one of the threads' sums of 0 times some results is not 0, by all lanes of a warp: a result is not finite.
+DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
+
 /// Two elements next to each other.
 DEVICE float2 load_pair(const unsigned char* at) {
   if constexpr (IN_TYPE == F32) {
@@ -95,7 +98,7 @@ DEVICE void store_pair(unsigned char* at, float2 pair) {
 // ---- decays, as logarithms in base 2
 
 /// One token's. 2^-144 is below the smallest float: what has decayed that much is gone, and sums stay finite.
-DEVICE float decay_log2(float gate) { return fmaxf(gate * log2_e, -144.0f); }
+DEVICE float decay_log2(float gate) { return at_least(gate * log2_e, -144.0f); }
 DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
 
 DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }

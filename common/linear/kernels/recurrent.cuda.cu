@@ -123,6 +123,7 @@ struct Recurrent {
     float o[4] = {};
     UNROLL for (int i = 0; i < ROWS; ++i) {
       const int d = first_row + i * 16;
+      if (ROWS * 16 != HEAD_DIM && d >= HEAD_DIM) continue;  // 0 times an infinite value would be NaN
       const float decay = GATE == GATE_NONE ? 1.0f : decays[GATE == GATE_CHANNEL ? d : 0];
       const float of_k = k[d], of_q = q[d];
       s[i][0] = s[i][0] * decay + of_k * v.x;

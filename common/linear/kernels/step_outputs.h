@@ -142,6 +142,9 @@ struct OutputSteps : Steps {
       }
       product(o, VALUES, prefix, scores, KEYS, 1, v, VALUES, rows, VALUES, rows).run<true, false>();
     }
+    constexpr int lanes = lanes_of_row<VALUE_DIM>;
+    Vector<float, lanes> not_finite = {};
+    float inverses[KEYS];
     for (int i = 0; i < rows; ++i) {
       float inverse = 1;
       if constexpr (NORMALISED) {
@@ -156,10 +159,32 @@ struct OutputSteps : Steps {
         }
         inverse = divisor != 0 ? 1 / divisor : 0;
       }
-      constexpr int lanes = lanes_of_row<VALUE_DIM>;
+      inverses[i] = inverse;
       const long long row = o_row + (first + i) * p.o_strides.row;
       for (int e = 0; e < VALUE_DIM; e += lanes) {
-        store_floats<OUT_TYPE, lanes>(p.o, row + e, load<Vector<float, lanes>>(o + i * VALUES + e) * inverse);
+        const auto values = load<Vector<float, lanes>>(o + i * VALUES + e) * inverse;
+        store_floats<OUT_TYPE, lanes>(p.o, row + e, values);
+        not_finite += values * 0.0f;
+      }
+    }
+    // Of a copy, so that the compiler may keep these steps in registers.
+    if (CAUSAL && any_lane(not_finite != 0)) OutputSteps(*this).repair(first, rows, inverses);
+  }
+
+  /// A register tile multiplies values of tokens behind a query by scores of 0, which is wrong where such a value is
+  /// infinite or NaN. Computes the outputs of these queries anew.
+  NOINLINE void repair(int first, int rows, const float* inverses) const {
+    for (int i = 0; i < rows; ++i) {
+      float later = 0;
+      for (int j = i + 1; j < rows && j < i + REACH; ++j) {
+        for (int e = 0; e < VALUE_DIM; ++e) later += v[j * VALUES + e] * 0;
+      }
+      for (int e = 0; later != 0 && e < VALUE_DIM; ++e) {
+        float sum = 0;
+        for (int d = 0; d < HEAD_DIM; ++d) sum += q[i * DIMS + d] * state[d * VALUES + e];
+        sum *= prefix[i];
+        for (int j = 0; j <= i; ++j) sum += scores[i * KEYS + j] * v[j * VALUES + e];
+        store_float<OUT_TYPE>(p.o, o_row + (first + i) * p.o_strides.row + e, sum * inverses[i]);
       }
     }
   }

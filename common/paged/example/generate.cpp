@@ -113,6 +113,7 @@ int generate(const std::string& spec) {
                             .v_strides = strides,
                             .table = static_cast<const int*>(table.data()),
                             .max_pages = max_pages,
+                            .pages = pages,
                             .lengths = static_cast<const int*>(lengths.data())});
     device->submit(encoder);
     outputs.download(o.data.data(), o.bytes());

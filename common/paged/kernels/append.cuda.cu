@@ -9,11 +9,12 @@
 
 extern "C" __global__ void append(const __grid_constant__ AppendParams p) {
   constexpr int element = CACHE_TYPE == F32 ? 4 : 2, units = HEAD_DIM * element / 16;
-  const int token = blockIdx.x, batch = blockIdx.y, key = p.lengths[batch] - p.q_len + token;
-  if (key < 0) return;
+  const int token = blockIdx.x, batch = blockIdx.y, length = p.lengths[batch], key = length - p.q_len + token;
+  if (key < 0 || length > p.most_keys) return;
   int page = batch, slot = key;
   if constexpr (PAGE_SIZE > 0) {
     page = p.cache.table[static_cast<long long>(batch) * p.cache.max_pages + key / PAGE_SIZE];
+    if (static_cast<unsigned>(page) >= static_cast<unsigned>(p.cache.pages)) return;
     slot = key % PAGE_SIZE;
   }
   const auto copy = [&](const void* from, const TensorStrides& from_strides, void* to, const TensorStrides& to_strides,

@@ -11,7 +11,7 @@
 // Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join the tiles: batch * kv_heads * tiles of a group.
 //
 // A cache of 8 bits is converted on its way to registers. The scale of a key's page multiplies its scores, that of V its
-// weights.
+// weights. Rows of outputs that are no numbers are computed anew, as common/attention/kernels/repair.h says.
 //
 // With APPENDS new keys are turned into threadgroup memory and read there, new values where they come from; those of a
 // sequence's first tile are also written to the cache.
@@ -21,7 +21,7 @@
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
-#include "common/attention/kernels/softmax.h"
+#include "common/attention/kernels/exact_row_cpu.h"
 #include "common/kernel/bytes_cpu.h"
 
 namespace {
@@ -42,6 +42,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
+// Of scores and maxima, in natural logarithms and in base 4. Without a hook Q is scaled so that they are in base 4.
+constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
 
@@ -196,30 +198,27 @@ struct Worker {
 
   INLINE void clear(int row) {
     for (int d = 0; d < HEAD_DIM; d += LANES) store(o + row * HEAD_DIM + d, Floats{});
-    maximum[row] = masked_score;
+    maximum[row] = hidden_score;
     sum[row] = 0;
   }
 
-  /// The tile's queries as floats; rows that it lacks are 0. Of its outputs there is nothing yet, but for the sinks in
-  /// the part that has the tile's first block.
-  INLINE void begin(bool has_sinks) {
+  /// A query as floats, times `factor`.
+  INLINE void load_query(float* to, int row, float factor) const {
+    const long long at = index_of(p.q_strides, {sequence.batch, head_of(row), query_of(row)});
+    for (int d = 0; d < HEAD_DIM; d += LANES) store(to + d, load_floats<IN_TYPE, LANES>(p.q, at + d) * factor);
+    if constexpr (APPENDS) {
+      if (const int position = first_new() + query_of(row); position >= 0) turn_at(to, position);
+    }
+  }
+
+  /// The tile's queries; rows that it lacks are 0. Of its outputs there is nothing yet.
+  INLINE void begin() {
     for (int row = 0; row < ROWS; ++row) {
       clear(row);
-      const bool exists = row < rows;
-      if (!SINK_IS_NONE && has_sinks && exists) {
-        maximum[row] = first_maximum(context(row));
-        sum[row] = 1;
-      }
-      const long long at = sequence.batch * p.q_strides.batch + head_of(row) * p.q_strides.head +
-                           query_of(row) * p.q_strides.row;
-      for (int d = 0; d < HEAD_DIM; d += LANES) {
-        const Floats values = exists ? load_floats<IN_TYPE, LANES>(p.q, at + d) : Floats{};
-        store(q + row * HEAD_DIM + d, values * (SCORE_IS_IDENTITY ? p.scale * log2_e : p.scale));
-      }
-      if constexpr (APPENDS) {
-        if (const int position = first_new() + query_of(row); exists && position >= 0) {
-          turn_at(q + row * HEAD_DIM, position);
-        }
+      if (row < rows) {
+        load_query(q + row * HEAD_DIM, row, SCORE_IS_IDENTITY ? p.scale * log4_e : p.scale);
+      } else {
+        for (int d = 0; d < HEAD_DIM; d += LANES) store(q + row * HEAD_DIM + d, Floats{});
       }
     }
   }
@@ -244,6 +243,15 @@ struct Worker {
            (sequence.batch * strides.batch + kv_head * strides.head + token * strides.row) * ELEMENT_BYTES;
   }
 
+  /// A new key, turned by its position.
+  INLINE void turn_new(char* row, int token) const {
+    const char* const k = new_row(tokens_of(p).k, tokens_of(p).k_strides, token);
+    float values[HEAD_DIM];
+    for (int d = 0; d < HEAD_DIM; d += LANES) store(values + d, load_floats<IN_TYPE, LANES>(k, d));
+    turn_at(values, first_new() + token);
+    for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
+  }
+
   /// Turns the new keys among the blocks from `from` to before `to`; writes them and their values to the cache, if this
   /// is the first tile.
   INLINE void take_new(int from, int to) {
@@ -253,12 +261,8 @@ struct Worker {
     const int end = min((sequence.first_block + to) * static_cast<int>(BLOCK_C), sequence.keys);
     for (int key = max(max(first_new(), 0), first_key); key < end; ++key) {
       const int token = key - first_new();
-      const char* const k = new_row(tokens.k, tokens.k_strides, token);
       char* const row = turned + token * ROW_BYTES;
-      float values[HEAD_DIM];
-      for (int d = 0; d < HEAD_DIM; d += LANES) store(values + d, load_floats<IN_TYPE, LANES>(k, d));
-      turn_at(values, key);
-      for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
+      turn_new(row, token);
       if (first_row > 0) continue;
       const KeyPlace to_place = place_of(key);
       __builtin_memcpy(static_cast<char*>(cache.k) + index_of(cache.k_strides, to_place) * ELEMENT_BYTES, row,
@@ -322,6 +326,12 @@ struct Worker {
     }
   }
 
+  /// Whether rows of the cache have a NaN of E4M3, which is converted to a number. They are in the first cache then.
+  static INLINE bool have_nan(const char* const* of_keys, int keys) {
+    if constexpr (CACHE_TYPE == E4M3) return rows_have_nan<HEAD_DIM, gcd(HEAD_DIM, 4 * VECTOR_WIDTH)>(of_keys, keys);
+    return false;
+  }
+
   INLINE void multiply_keys(const Block& block) {
     for (int i = 0; i < block.keys; i += DOT_KEYS) {
       for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) ask_for(block.v[key]);
@@ -331,8 +341,8 @@ struct Worker {
     }
   }
 
-  /// Scores as the hooks have them, in base 2: masked from the last key of the block to a whole vector, and where the
-  /// row does not see the key.
+  /// Scores as the hooks have them: hidden from the last key of the block to a whole vector, and where the row does not
+  /// see the key.
   INLINE void change_scores(const Block& block, int row, int whole) {
     float* s = scores + row * BLOCK_C;
     if constexpr (SCALED) {
@@ -341,14 +351,11 @@ struct Worker {
     if constexpr (!SCORE_IS_IDENTITY) {
       const ScoreContext hooked = context(row);
       const int query = query_of(row);
-      for (int i = 0; i < block.keys; ++i) {
-        const float changed = log2_e * score(s[i], query, block.first_key + i, hooked);
-        s[i] = changed > masked_score ? changed : masked_score;
-      }
+      for (int i = 0; i < block.keys; ++i) s[i] = score(s[i], query, block.first_key + i, hooked);
     }
     const KeyRange seen = visible_keys(query_of(row), context(row));
-    for (int i = 0; i < min(seen.begin - block.first_key, block.keys); ++i) s[i] = masked_score;
-    for (int i = max(min(seen.end - block.first_key, block.keys), 0); i < whole; ++i) s[i] = masked_score;
+    for (int i = 0; i < min(seen.begin - block.first_key, block.keys); ++i) s[i] = hidden_score;
+    for (int i = max(min(seen.end - block.first_key, block.keys), 0); i < whole; ++i) s[i] = hidden_score;
   }
 
   /// Scores to weights; outputs and sum of the row shrink as its maximum grows.
@@ -363,11 +370,10 @@ struct Worker {
         most = some > most ? some : most;
       }
       const float larger = largest_lane<VECTOR_WIDTH>(most);
-      const float shift = larger > no_score ? larger : no_shift;
+      const float shift = shift_of(larger);
       Scores weights = {};
       for (int i = 0; i < whole; i += VECTOR_WIDTH) {
-        const Scores some = load<Scores>(s + i);
-        const Scores weight = some > no_score ? exp2(some - shift) : Scores{};
+        const Scores weight = exp4((load<Scores>(s + i) - shift) * FACTOR);
         if constexpr (SCALED) {
           store(s + i, weight * load<Scores>(block.v_scales + i));
         } else {
@@ -378,7 +384,7 @@ struct Worker {
       float total = 0;
       UNROLL for (int i = 0; i < VECTOR_WIDTH; ++i) total += weights[i];
       if (larger > maximum[row]) {
-        const float alpha = exp2(Quad{} + (maximum[row] - larger))[0];
+        const float alpha = exp4(Quad{} + (maximum[row] - larger) * FACTOR)[0];
         for (int d = 0; d < HEAD_DIM; d += LANES) {
           store(o + row * HEAD_DIM + d, load<Floats>(o + row * HEAD_DIM + d) * alpha);
         }
@@ -421,18 +427,26 @@ struct Worker {
 
   /// Blocks of the tile from `from` to before `to`.
   INLINE void attend(int from, int to) {
-    begin(from == 0);
+    begin();
     if constexpr (APPENDS) take_new(from, to);
     Block blocks[2];
     find(blocks[0], from);
     for (int i = from; i < to; ++i) {
-      const Block& block = blocks[(i - from) % 2];
+      Block& block = blocks[(i - from) % 2];
       Block& next = blocks[(i - from + 1) % 2];
       if (i + 1 < to) find(next, i + 1);
       if (block.keys == 0) continue;
       multiply_keys(block);
+      if (have_nan(block.k, block.keys)) {
+        for (int key = 0; key < block.keys; ++key) {
+          if (have_nan(block.k + key, 1)) block.k_scales[key] = __builtin_nanf("");
+        }
+      }
       weigh(block);
       add_values(block, i + 1 < to ? &next : nullptr);
+      if (have_nan(block.v, block.keys)) {  // finish() finds it in all rows, and looks at their keys one by one
+        for (int row = 0; row < rows; ++row) o[row * HEAD_DIM] = __builtin_nanf("");
+      }
     }
   }
 
@@ -440,17 +454,61 @@ struct Worker {
   INLINE void finish() const {
     for (int row = 0; row < rows; ++row) {
       const int head = head_of(row), query = query_of(row);
-      const bool seen = maximum[row] > no_score;
-      const long long at = sequence.batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
-      const float share = seen ? 1 / sum[row] : 0;
+      const RowEnd end = end_of_row(maximum[row], sum[row], UNIT, context(row));
+      const long long at = index_of(p.o_strides, {sequence.batch, head, query});
+      Floats not_finite = {};
       for (int d = 0; d < HEAD_DIM; d += LANES) {
-        store_floats<OUT_TYPE, LANES>(p.o, at + d, load<Floats>(o + row * HEAD_DIM + d) * share);
+        const Floats values = load<Floats>(o + row * HEAD_DIM + d) * end.share;
+        store_floats<OUT_TYPE, LANES>(p.o, at + d, values);
+        not_finite += values * 0.0f;
       }
-      if (p.lse) {
-        p.lse[(static_cast<long long>(sequence.batch) * p.q_heads + head) * p.q_len + query] =
-            seen ? (maximum[row] + __builtin_log2f(sum[row])) * ln_2 : -__builtin_inff();
-      }
+      if (p.lse) p.lse[(static_cast<long long>(sequence.batch) * p.q_heads + head) * p.q_len + query] = end.lse;
+      // Of a copy, so that the compiler may keep this worker in registers.
+      if (any_lane(not_finite != 0) && end.share == end.share) Worker(*this).repair(row);
     }
+  }
+
+  /// Computes a row's outputs anew (common/attention/kernels/repair.h says when). New tokens are read where they come
+  /// from: whoever writes them to the cache may not have done so yet.
+  NOINLINE void repair(int row) const {
+    const KvCacheView& cache = p.cache;
+    const ScoreContext own = context(row);
+    const int query = query_of(row);
+    KeyRange keys = visible_keys(query, own);
+    if (keys.begin < 0) keys.begin = 0;
+    if (keys.end > sequence.keys) keys.end = sequence.keys;
+    float loaded[HEAD_DIM];
+    load_query(loaded, row, p.scale);
+    const auto is_new = [&](int key) { return APPENDS && key >= first_new(); };
+    const auto elements = [](const char* of_key, float scale) {
+      return [=](int d) { return load_element<CACHE_TYPE>(of_key, d) * scale; };
+    };
+    const auto cached = [&](const void* tensor, const TensorStrides& strides, const float* scales, int key) {
+      const KeyPlace at = place_of(key);
+      float scale = 1;
+      if constexpr (SCALED) {
+        scale = scales[static_cast<long long>(at.batch) * p.kv_heads + kv_head] / unit_of_type(CACHE_TYPE);
+      }
+      return elements(static_cast<const char*>(tensor) + index_of(strides, at) * ELEMENT_BYTES, scale);
+    };
+    const auto score_of = [&](int key) {
+#pragma clang fp reassociate(on)
+      char fresh[ROW_BYTES];
+      if constexpr (APPENDS) {
+        if (is_new(key)) turn_new(fresh, key - first_new());
+      }
+      const auto k = is_new(key) ? elements(fresh, 1) : cached(cache.k, cache.k_strides, cache.k_scales, key);
+      double dot = 0;
+      VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) dot += double{loaded[d]} * k(d);
+      return hooked_score(static_cast<float>(dot), query, key, own);
+    };
+    const auto values_of = [&](int key) {
+      return is_new(key) ? elements(new_row(tokens_of(p).v, tokens_of(p).v_strides, key - first_new()), 1)
+                         : cached(cache.v, cache.v_strides, cache.v_scales, key);
+    };
+    const long long at = index_of(p.o_strides, {sequence.batch, head_of(row), query});
+    exact_row(keys, SINK_IS_NONE ? hidden_score : sink_logit(own), score_of, values_of,
+              [&](int d, float output) { store_float<OUT_TYPE>(p.o, at + d, output); });
   }
 
   /// Rows of the tile as a part.
@@ -473,7 +531,8 @@ struct Worker {
       const float *part_o = p.part_o + part * ROWS * HEAD_DIM, *stats = p.part_stats + part * ROWS * 2;
       for (int row = 0; row < rows; ++row) {
         const float theirs = stats[2 * row], larger = theirs > maximum[row] ? theirs : maximum[row];
-        const Quad factors = exp2(Quad{maximum[row] - larger, theirs - larger});
+        const float shift = shift_of(larger);
+        const Quad factors = exp4(Quad{maximum[row] - shift, theirs - shift} * FACTOR);
         for (int d = 0; d < HEAD_DIM; d += LANES) {
           float* to = o + row * HEAD_DIM + d;
           const Floats added = load<Floats>(part_o + row * HEAD_DIM + d) * factors[1];

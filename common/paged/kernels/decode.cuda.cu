@@ -28,12 +28,14 @@
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=1,ROTARY_DIM=0,ROWS=16,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=0,CAUSAL=0,HEAD_DIM=64,IN_TYPE=0,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=0,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=32,STAGES=2,THREADGROUPS=2] without spills
 // Checked: decode_join[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=0,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
+#include "common/attention/kernels/exact_row.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
 #include "common/kernel/ampere.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/bytes.h"
+#include "common/kernel/cuda.h"
 #include "common/paged/kernels/decode.h"
 
 namespace {
@@ -48,12 +50,18 @@ constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int STEPS = DIM * KV_BYTES / 32;
 constexpr int OPERAND_TYPE = KV_BYTES == 1 ? F16 : IN_TYPE;  // of the products
 constexpr bool SCALES_Q = KV_BYTES == 1 && IN_TYPE == BF16;
-constexpr bool FOLD = SCORE_IS_IDENTITY;
+constexpr bool FOLD = SCORE_IS_IDENTITY;  // scores and shifts are then in base 2
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTARY_DIM <= HEAD_DIM));
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
+__shared__ bool some_lost;             // pages that the cache does not have; the worker's tiles from then on are kept
+__shared__ bool some_kept;             // tiles of which rows are to be computed anew
+constexpr unsigned kept = 0x80000000;  // in place of the number of a tile's parts
+
+/// 2 or e to the power of a difference of scores and shifts.
+DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
 // ---- the line
 
@@ -63,7 +71,7 @@ struct Place {
   int batch, kv_head, tile;
   int block, blocks;  // of the tile, counted from the first that some row sees
   int first_block;
-  int keys;         // of the sequence
+  int keys;         // of the sequence; -1: its length is none that the cache has, and its rows are NaN
   long long index;  // on the line
 };
 
@@ -78,6 +86,7 @@ struct Line {
   // Sets first_block, blocks and keys of a sequence.
   DEVICE void measure(Place& place) const {
     place.keys = p.lengths[place.batch];
+    if (static_cast<unsigned>(place.keys) > static_cast<unsigned>(p.most_keys)) place.keys = -1;
     const ScoreContext context = context_of(place.batch, 0, place.keys);
     const int end = min(place.keys, visible_keys(p.q_len - 1, context).end);
     place.first_block = KEYS_BEGIN_AT_ZERO ? 0 : max(0, min(visible_keys(0, context).begin, end)) / BLOCK_C;
@@ -154,6 +163,21 @@ struct Line {
   }
 };
 
+// ---- pages
+
+/// The page that the table names for a key; it may be none of the cache's.
+DEVICE int named_page(const KvCacheView& cache, int batch, int key) {
+  if constexpr (PAGE_SIZE == 0) {
+    return batch;
+  } else {
+    return __ldg(cache.table + static_cast<long long>(batch) * cache.max_pages + key / PAGE_SIZE);
+  }
+}
+DEVICE bool is_page(const KvCacheView& cache, int page) {
+  return PAGE_SIZE == 0 || static_cast<unsigned>(page) < static_cast<unsigned>(cache.pages);
+}
+DEVICE int slot_of(int key) { return PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE); }
+
 // ---- outputs
 
 /// A row of the tile, as a row of Q and O.
@@ -172,18 +196,19 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
                         float sum, bool writes) {
   float factor = 1;
   if constexpr (!SINK_IS_NONE) {
-    const float sink = log2_e * sink_logit(line.context_of(place.batch, row.head, place.keys));
-    const float larger = fmaxf(shift, fmaxf(sink, no_shift));
-    factor = exp2_approx(shift - larger);
-    sum = sum * factor + exp2_approx(sink - larger);
+    const float sink = (FOLD ? log2_e : 1) * sink_logit(line.context_of(place.batch, row.head, place.keys));
+    const float larger = fmaxf(shift, sink);
+    factor = power(shift - larger);
+    sum = sum * factor + power(sink - larger);
     shift = larger;
   }
-  const bool seen = shift > no_shift;
+  // Where all scores may have been so low that the scale, times log2(e), made them -infinity, the row is computed anew.
+  if (place.keys < 0 || (FOLD && sum == 0 && p.scale * log2_e > 1)) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
-    p.lse[at] = seen ? shift * ln_2 + __logf(sum) : -infinity();
+    p.lse[at] = sum == 0 ? -infinity() : (FOLD ? shift * ln_2 : shift) + __logf(sum);
   }
-  return seen ? factor / sum : 0.0f;
+  return sum == 0 ? 0 : factor / sum;
 }
 
 DEVICE long long output_at(const DecodeParams& p, const Place& place, const Row& row) {
@@ -204,11 +229,11 @@ DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * w
 
 /// Sums over some parts of a row: four columns of O, and what belongs to them.
 struct Joined {
-  float shift = no_shift, sum = 0, o[4] = {};
+  float shift = lowest_score, sum = 0, o[4] = {};
 
   DEVICE void add(float its_shift, float its_sum, const float4& its_o) {
     const float larger = fmaxf(shift, its_shift);
-    const float old = exp2_approx(shift - larger), added = exp2_approx(its_shift - larger);
+    const float old = power(shift - larger), added = power(its_shift - larger);
     shift = larger;
     sum = sum * old + its_sum * added;
     o[0] = o[0] * old + its_o.x * added;
@@ -218,14 +243,105 @@ struct Joined {
   }
 };
 
+/// A row for write_exact_row(). New keys come from their own tensors, since others may be writing them to the cache.
+struct DecodeRow {
+  const Params& p;
+  const ScoreContext context;
+  const int query, kv_head;
+  const KeyRange keys;
+
+  DEVICE DecodeRow(const Params& params, int batch, int head, int number, int length)
+      : p(params),
+        context{batch, head, p.q_heads, p.q_len, length, p.score_data},
+        query(number),
+        kv_head(head / (p.q_heads / p.kv_heads)),
+        keys(clipped(visible_keys(query, context))) {}
+
+  DEVICE KeyRange clipped(const KeyRange& range) const { return {max(range.begin, 0), min(range.end, context.kv_len)}; }
+
+  // An element of a row, turned by the angles of its position.
+  template <typename Load>
+  DEVICE float turned(Load load, int position, int d) const {
+    const float x = load(d);
+    if constexpr (APPENDS && ROTARY_DIM > 0) {
+      constexpr int pairs = ROTARY_DIM / 2;
+      if (d >= ROTARY_DIM || position < 0) return x;
+      const bool second = INTERLEAVED ? d % 2 != 0 : d >= pairs;
+      const long long at = static_cast<long long>(position) * pairs + (INTERLEAVED ? d / 2 : second ? d - pairs : d);
+      const float y = load(INTERLEAVED ? d ^ 1 : second ? d - pairs : d + pairs);
+      const float sine = second ? tokens_of(p).sines[at] : -tokens_of(p).sines[at];
+      float place;  // of as many bytes as the type has
+      store_float<IN_TYPE>(&place, 0, x * tokens_of(p).cosines[at] + y * sine);
+      return load_float<IN_TYPE>(&place, 0);
+    }
+    return x;
+  }
+
+  // An element of K or V. NaN: the key's page is none of the cache's.
+  DEVICE float element(bool v, int key, int d) const {
+    const int token = key - (context.kv_len - p.q_len);
+    if (APPENDS && token >= 0) {
+      const NewTokens& tokens = tokens_of(p);
+      const void* const from = v ? tokens.v : tokens.k;
+      const long long at = index_of(v ? tokens.v_strides : tokens.k_strides, {context.batch, kv_head, token});
+      const auto load = [&](int column) { return load_float<IN_TYPE>(from, at + column); };
+      return v ? load(d) : turned(load, key, d);
+    }
+    const KvCacheView& cache = p.cache;
+    const int page = named_page(cache, context.batch, key);
+    if (!is_page(cache, page)) return not_a_number();
+    const long long at = index_of(v ? cache.v_strides : cache.k_strides, {page, kv_head, slot_of(key)}) + d;
+    const void* const from = v ? cache.v : cache.k;
+    if constexpr (KV_BYTES > 1) {
+      return load_float<IN_TYPE>(from, at);
+    } else {
+      const unsigned pair = pair_of_four<CACHE_TYPE, 0, 1>(static_cast<const unsigned char*>(from)[at]);
+      const float* const scales = v ? cache.v_scales : cache.k_scales;
+      return load_float<F16>(&pair, 0) * scales[static_cast<long long>(page) * p.kv_heads + kv_head];
+    }
+  }
+
+  DEVICE float score_of(int key) const {
+    const long long q = index_of(p.q_strides, {context.batch, context.head, query});
+    const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
+    float dot = 0;
+#pragma unroll 1  // compiles faster
+    for (int d = 0; d < HEAD_DIM; ++d)
+      dot += turned(load_q, context.kv_len - p.q_len + query, d) * element(false, key, d);
+    return score(__fmul_rn(dot, p.scale), query, key, context);
+  }
+  DEVICE float value_of(int key, int d) const { return element(true, key, d); }
+  // NaN makes the row NaN.
+  DEVICE float sink() const {
+    if (context.kv_len < 0) return not_a_number();
+    return SINK_IS_NONE ? -infinity() : sink_logit(context);
+  }
+  DEVICE void store(int d, float value) const {
+    store_float<OUT_TYPE>(p.o, index_of(p.o_strides, {context.batch, context.head, query}) + d, value);
+  }
+  DEVICE void store_lse(float lse) const {
+    if (p.lse) p.lse[(static_cast<long long>(context.batch) * p.q_heads + context.head) * p.q_len + query] = lse;
+  }
+};
+
+/// Rows of a tile that are to be computed anew (exact_row.h), by all threads.
+DEVICE void write_tile_anew(const Params& p, const Place& place) {
+#pragma unroll 1
+  for (int number = threadIdx.x / WARP; number < ROWS; number += THREADS / WARP) {
+    const Row row = row_of(p, place, number);
+    if (row.exists) write_exact_row(DecodeRow(p, place.batch, row.head, row.query, place.keys));
+  }
+}
+
 /// Joins the parts of a tile, by all threads: four rows at a time, and of each the parts in several slices, through
-/// layout.join_bytes of threadgroup memory.
-DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
+/// layout.join_bytes of threadgroup memory. Whether all results are finite.
+DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
   auto* const shared = static_cast<Joined(*)[rows_at_once][units]>(scratch);  // [slices]
   const int rows = min(ROWS, p.q_heads / p.kv_heads * p.q_len - place.tile * ROWS);
   const int slice = threadIdx.x / units, unit = threadIdx.x % units;
+  bool exact = true;
   for (int first = 0; first < rows; first += rows_at_once) {
     Joined joined[rows_at_once];
     if (slice < slices) {
@@ -244,6 +360,7 @@ DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, co
       UNROLL for (int i = 0; i < rows_at_once; ++i) shared[slice][i][unit] = joined[i];
     }
     __syncthreads();
+    float zeros = 0;  // NaN where a result is not finite
     for (int i = slice; i < rows_at_once && slice < slices && first + i < rows; i += slices) {
       Joined all = shared[0][i][unit];
       for (int other = 1; other < slices; ++other) {
@@ -254,10 +371,12 @@ DEVICE void join(const DecodeParams& p, const Line& line, const Place& place, co
       const float factor = finish_row(p, line, place, row, all.shift, all.sum, unit == 0);
       UNROLL for (int column = 0; column < 4; ++column) {
         store_float<OUT_TYPE>(p.o, output_at(p, place, row) + unit * 4 + column, all.o[column] * factor);
+        zeros += 0 * (all.o[column] * factor);
       }
     }
-    __syncthreads();
+    exact = __syncthreads_and(zeros == 0) && exact;
   }
+  return exact;
 }
 
 // ---- a worker
@@ -319,15 +438,26 @@ struct Worker {
   }
 
   DEVICE int page_of(const Place& place, int key) const {
-    if (PAGE_SIZE == 0) return place.batch;
-    if (key >= place.keys) return 0;
-    return __ldg(p.cache.table + static_cast<long long>(place.batch) * p.cache.max_pages + key / PAGE_SIZE);
+    return key < place.keys ? named_page(p.cache, place.batch, key) : 0;
   }
-  DEVICE static int slot_of(int key) { return PAGE_SIZE == 0 ? key : key % (PAGE_SIZE == 0 ? 1 : PAGE_SIZE); }
   DEVICE void find_pages() {
     if (blocks_left == 0) return;
     UNROLL for (int copy = 0; copy < (ONE_PAGE ? 1 : COPIES); ++copy) {
       pages[copy] = page_of(ahead, first_key_of(ahead) + (ONE_PAGE ? 0 : unit_of(copy) / ROW_UNITS));
+    }
+  }
+
+  // What find_pages() has asked for, before its first use and no sooner. In place of pages that there are not, some
+  // that there are.
+  DEVICE void check_pages() {
+    if constexpr (PAGE_SIZE > 0) {
+      unsigned largest = 0;
+      const unsigned last = p.cache.pages - 1;
+      UNROLL for (int& page : pages) {
+        largest = max(largest, static_cast<unsigned>(page));
+        page = min(max(page, 0), static_cast<int>(last));
+      }
+      if (largest > last) some_lost = true;
     }
   }
 
@@ -356,7 +486,8 @@ struct Worker {
 
   DEVICE void copy_scales(int number, int first_key) const {
     for (int row = threadIdx.x % TEAM_THREADS; row < TEAM_KEYS; row += TEAM_THREADS) {
-      const int page = ONE_PAGE ? pages[0] : page_of(ahead, first_key + row);
+      const int named = ONE_PAGE ? pages[0] : page_of(ahead, first_key + row);
+      const int page = is_page(p.cache, named) ? named : 0;
       const long long at = static_cast<long long>(page) * p.kv_heads + ahead.kv_head;
       copy_4(shared_address(scales(number, false) + row), p.cache.k_scales + at);
       copy_4(shared_address(scales(number, true) + row), p.cache.v_scales + at);
@@ -385,6 +516,7 @@ struct Worker {
         copy_queries();
         if constexpr (APPENDS && ROTARY_DIM > 0) ask_for_angles(ahead);
       }
+      check_pages();
       const int first_key = first_key_of(ahead);
       if (APPENDS && first_key + TEAM_KEYS > first_new(ahead)) {
         copy_rows<APPENDS>(number, false, first_key);
@@ -476,6 +608,7 @@ struct Worker {
     for (int unit = thread; unit < (end - first) * UNITS_THERE; unit += TEAM_THREADS) {
       const int key = first + unit / UNITS_THERE, column = unit % UNITS_THERE;
       const long long page = unit == thread ? first_page : page_of(here, key);
+      if (!is_page(p.cache, static_cast<int>(page))) continue;
       UNROLL for (int v = 0; v < 2; ++v) {
         const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
         char* const to = static_cast<char*>(v ? p.cache.v : p.cache.k) +
@@ -612,7 +745,7 @@ struct Worker {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }
 
-  // Scores in base 2, with hook and mask.
+  // Scores with hook and mask.
   DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
       const int r = i / 2 % 2;
@@ -624,26 +757,27 @@ struct Worker {
       if constexpr (FOLD) {
         value = __fmul_rn(value, scale_log2);  // rounded before the shift is taken off, which is one of these values
       } else {
-        value = fmaxf(log2_e * score(__fmul_rn(value, p.scale), rows[r].query, key,
-                                     line.context_of(here.batch, rows[r].head, here.keys)),
-                      masked_score);
+        value =
+            score(__fmul_rn(value, p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys));
       }
-      if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) value = masked_score;
+      if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) value = -infinity();
     }
   }
 
-  // Scores to weights exp2(s - shift), and their sum. The shift follows the maximum only when that has grown by more
-  // than `slack`: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^slack. Of a cache
-  // of 8 bits it is the maximum of what weights are with V's scale, so that they fit f16.
+  // Scores to weights exp2(s - shift), or e to the same, and their sum. The shift follows the maximum only when that
+  // has grown by more than 8 in base 2: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay
+  // below 2^8. Of a cache of 8 bits it is the maximum of what weights are with V's scale, so that they fit f16.
   DEVICE void softmax(int number) {
-    constexpr float slack = 8, smallest_scale = 1e-30f;
+    constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
     float largest[HALVES];
     bool grew = false;
     UNROLL for (int r = 0; r < HALVES; ++r) {
-      largest[r] = masked_score;
+      largest[r] = -infinity();
       UNROLL for (int i = 0; i < TEAM_KEYS / 4; ++i) {
         float value = s[i / 2][2 * r + i % 2];
-        if constexpr (KV_BYTES == 1) value += __log2f(fmaxf(v_scale(number, i / 2, i % 2), smallest_scale));
+        if constexpr (KV_BYTES == 1) {
+          value += (FOLD ? 1 : ln_2) * __log2f(fmaxf(v_scale(number, i / 2, i % 2), smallest_scale));
+        }
         largest[r] = fmaxf(largest[r], value);
       }
       grew |= largest[r] > shift[r] + slack;
@@ -651,7 +785,7 @@ struct Worker {
     if (__any_sync(~0u, grew)) {
       UNROLL for (int r = 0; r < HALVES; ++r) {
         const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
-        const float alpha = exp2_approx(shift[r] - larger);
+        const float alpha = power(shift[r] - larger);
         shift[r] = larger;
         sum[r] *= alpha;
         UNROLL for (int i = 0; i < DIM / 4; ++i) o[i / 2][2 * r + i % 2] *= alpha;
@@ -661,7 +795,7 @@ struct Worker {
       const int r = i / 2 % 2;
       if (r == HALVES) continue;
       float& value = s[i / 4][i % 4];
-      value = exp2_approx(value - shift[r]);
+      value = power(value - shift[r]);
       sum[r] += value;
       if constexpr (KV_BYTES == 1) value *= v_scale(number, i / 4, i % 2);
     }
@@ -674,7 +808,7 @@ struct Worker {
       UNROLL for (int step = 0; step < STEPS; ++step) load_queries(queries[step], q, step);
     }
     UNROLL for (int r = 0; r < HALVES; ++r) {
-      shift[r] = no_shift;
+      shift[r] = lowest_score;
       sum[r] = 0;
       rows[r] = row_of(p, here, first_row + lane / 4 + 8 * r);
       if constexpr (SCALES_Q) q_scale[r] = *scale_of_row(q, first_row + lane / 4 + 8 * r);
@@ -690,7 +824,7 @@ struct Worker {
 
   // Adds the teams' sums up, for the first team; all threads, through a stage that nobody needs any more.
   DEVICE void merge(int number) {
-    UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = sum_of_quad(sum[r]);
+    UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
     __syncthreads();                                              // the stage's last readers
     float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
@@ -713,8 +847,8 @@ struct Worker {
         float own[HALVES], other[HALVES];
         UNROLL for (int r = 0; r < HALVES; ++r) {
           const float its = from_stats[r * TEAM_THREADS], larger = fmaxf(shift[r], its);
-          own[r] = exp2_approx(shift[r] - larger);
-          other[r] = exp2_approx(its - larger);
+          own[r] = power(shift[r] - larger);
+          other[r] = power(its - larger);
           shift[r] = larger;
           sum[r] = sum[r] * own[r] + from_stats[(HALVES + r) * TEAM_THREADS] * other[r];
         }
@@ -728,6 +862,30 @@ struct Worker {
     }
   }
 
+  // The counter of a tile's parts that have arrived.
+  DEVICE unsigned& arrived_at(const Place& place) const {
+    return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
+  }
+  // Marks a tile, in whose counter nobody counts any more, as one of rows to be computed anew. Not at once: beside the
+  // loop's registers that would spill.
+  DEVICE void keep_for_later(const Place& place) {
+    arrived_at(place) = kept;
+    some_kept = true;
+  }
+  // Those among so many blocks of the line.
+  DEVICE void write_kept_tiles(long long from, long long count) const {
+    for (Place place = line.find(line.share_of(0), from); place.index < from + count;) {
+      // (Another worker of the tile may do the same, and be done.)
+      if (__syncthreads_or(arrived_at(place) == kept)) {
+        arrived_at(place) = 0;
+        write_tile_anew(p, place);
+      }
+      place.index += place.blocks - place.block - 1;
+      place.block = place.blocks - 1;
+      line.advance(place);
+    }
+  }
+
   // The first team has all of the tile that this worker computes: to O, or as a part for whoever joins.
   DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
@@ -737,11 +895,14 @@ struct Worker {
         if (parts.count() == 1) {
           const float factor = finish_row(p, line, here, rows[r], shift[r], sum[r], quarter == 0);
           const long long at = output_at(p, here, rows[r]);
+          float zeros = 0;  // NaN where a result is not finite
           UNROLL for (int i = 0; i < DIM / 4; ++i) {
             const int column = column_of(i / 2, i % 2);
-            if (DIM == HEAD_DIM || column < HEAD_DIM)
-              store_float<OUT_TYPE>(p.o, at + column, o[i / 2][2 * r + i % 2] * factor);
+            const float value = o[i / 2][2 * r + i % 2] * factor;
+            zeros += 0 * value;
+            if (DIM == HEAD_DIM || column < HEAD_DIM) store_float<OUT_TYPE>(p.o, at + column, value);
           }
+          if (!(zeros == 0)) keep_for_later(here);
         } else {
           const long long at = part_number(blockIdx.x, from_first_block) * ROWS + first_row + lane / 4 + 8 * r;
           UNROLL for (int i = 0; i < DIM / 4; ++i) {
@@ -757,15 +918,14 @@ struct Worker {
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      unsigned* const arrived =
-          p.arrived + (static_cast<long long>(here.batch) * p.kv_heads + here.kv_head) * line.tiles + here.tile;
-      joins = atomicAdd(arrived, 1) == parts.count() - 1;
-      if (joins) *arrived = 0;
+      unsigned& arrived = arrived_at(here);
+      joins = atomicAdd(&arrived, 1) == parts.count() - 1;
+      if (joins) arrived = 0;
     }
     __syncthreads();
     if (joins) {
       __threadfence();
-      join(p, line, here, parts, stage(number));
+      if (!join(p, line, here, parts, stage(number))) keep_for_later(here);
     }
   }
 
@@ -775,6 +935,8 @@ struct Worker {
     const long long from = first_block_of(blockIdx.x, p.workers, blocks_of_line);
     const long long count = first_block_of(blockIdx.x + 1, p.workers, blocks_of_line) - from;
     if (count == 0) return;
+    if (threadIdx.x == 0) some_kept = some_lost = false;
+    if constexpr (PAGE_SIZE > 0) __syncthreads();
     Place here = line.find(share, from);
     ahead = here;
     blocks_left = count;
@@ -818,6 +980,8 @@ struct Worker {
       line.advance(here);
       number = number + 1 < STAGES ? number + 1 : 0;
     }
+    __syncthreads();
+    if (some_kept) write_kept_tiles(from, count);
   }
 };
 
@@ -827,7 +991,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADGROUPS) decode(const
   Worker(p).run();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_join(const __grid_constant__ Params p) {
   const Line line{p};
   const Line::Share share = line.share_of(0);
   const long long blocks_of_line = line.length(share);
@@ -836,5 +1000,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_join(const __grid_c
   place.kv_head = blockIdx.x / line.tiles % p.kv_heads;
   place.index += static_cast<long long>(place.kv_head * line.tiles + place.tile) * place.blocks;
   const Parts parts = parts_of(p, place, blocks_of_line);
-  if (parts.count() > 1) join(p, line, place, parts, memory);
+  if (parts.count() > 1 && !join(p, line, place, parts, memory)) write_tile_anew(p, place);
 }

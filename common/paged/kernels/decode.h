@@ -30,6 +30,7 @@ struct KvCacheView {
   TensorStrides k_strides, v_strides;
   const int* table;
   int max_pages;
+  int pages;  // that there are; where the table names none of them, rows that see the key are NaN
   /// 8-bit caches: what an element is multiplied by, [pages, kv_heads]; contiguous ones have [batch, kv_heads].
   const float *k_scales, *v_scales;
 };
@@ -44,6 +45,7 @@ struct DecodeParams {
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
   const int* lengths;  // [batch]: a sequence's keys, those of its queries among them
+  int most_keys;       // that a sequence may have; rows of one whose length is greater, or negative, are NaN
   int batch, q_heads, kv_heads, q_len;
   float scale;
   const void* score_data;  // what the hooks want, else null
@@ -80,8 +82,8 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int* lengths;  // [batch]: with the new tokens
-  int kv_heads, q_len;
+  const int* lengths;  // [batch]: with the new tokens; of one that is negative, or above most_keys, nothing is written
+  int most_keys, kv_heads, q_len;
 };
 
 /// The first block of the line that a worker takes; its last one is before the next worker's first. Of more workers than

@@ -19,16 +19,15 @@ extern "C" void merge(const MergeParams* params, const Threadgroup* group) {
   const int head = static_cast<int>(group->index[0]), batch = static_cast<int>(group->index[1]);
   const long long prefix = static_cast<long long>(head) * p.batch + batch;
   const long long own = static_cast<long long>(batch) * p.heads + head;
-  const float prefix_lse = log2_e * p.prefix_lse[prefix], own_lse = log2_e * p.own_lse[own];
-  const float most = prefix_lse > own_lse ? prefix_lse : own_lse;
-  const bool seen = most > no_score;
-  Pair weights = {};
-  if (seen) weights = exp2(Pair{prefix_lse - most, own_lse - most});
-  const float sum = weights[0] + weights[1], share = seen ? 1 / sum : 0;
+  const float prefix_lse = p.prefix_lse[prefix], own_lse = p.own_lse[own];
+  const float most = prefix_lse > own_lse ? prefix_lse : own_lse, shift = shift_of(most);
+  Pair weights = exp4(Pair{prefix_lse - shift, own_lse - shift} * log4_e);
+  const float sum = weights[0] + weights[1];
+  weights *= sum != 0 ? 1 / sum : 0;
   const long long at = batch * p.o_strides.batch + head * p.o_strides.head;
   for (int d = 0; d < HEAD_DIM; d += LANES) {
     const Floats a = load<Floats>(p.prefix_o + prefix * HEAD_DIM + d), b = load<Floats>(p.own_o + own * HEAD_DIM + d);
-    store_floats<OUT_TYPE, LANES>(p.o, at + d, (a * weights[0] + b * weights[1]) * share);
+    store_floats<OUT_TYPE, LANES>(p.o, at + d, a * weights[0] + b * weights[1]);
   }
-  if (p.lse) p.lse[own] = seen ? (most + __builtin_log2f(sum)) * ln_2 : -__builtin_inff();
+  if (p.lse) p.lse[own] = sum != 0 ? most + ln_2 * __builtin_log2f(sum) : hidden_score;
 }

@@ -140,6 +140,7 @@ class Server {
                             .v_strides = strides,
                             .table = static_cast<const int*>(table_.data()),
                             .max_pages = sizes_.max_pages,
+                            .pages = sizes_.pages,
                             .lengths = static_cast<const int*>(lengths_.data())});
     device().submit(encoder);
     outputs.download(o.data.data(), o.bytes());

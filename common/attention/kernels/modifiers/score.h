@@ -8,6 +8,7 @@
 
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/modifiers/modifiers.h"
+#include "common/kernel/base2.h"
 #ifdef __CUDACC__
 #include "common/kernel/cuda.h"
 #else
@@ -16,6 +17,7 @@
 
 #define SCORE_IS_IDENTITY (SOFT_CAP == 0 && ALIBI == 0 && BIAS == 0)
 #define SCORE_IS_LINEAR (SOFT_CAP == 0 && ALIBI != 0 && BIAS == 0)
+#define SCORE_IS_BOUNDED (SOFT_CAP != 0 && BIAS == 0)
 
 #ifdef __CUDACC__
 static inline float tanh_of(float x) { return IN_TYPE == F32 ? tanhf(x) : tanh_approx(x); }
@@ -44,11 +46,15 @@ static inline const float* bias_row(int q, const ScoreContext& context) {
          row * strides[2];
 }
 
+// A bias of -infinity hides a pair, also one whose score is infinite or NaN. score_tile() need not see to that: its
+// kernels compute a row that becomes NaN anew, score by score (exact_row.h).
+static inline float with_bias(float s, float bias) { return bias < lowest_score ? bias : s + bias; }
+
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
                           [[maybe_unused]] const ScoreContext& context) {
   if constexpr (SOFT_CAP != 0) s = capped(s);
   if constexpr (ALIBI != 0) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
-  if constexpr (BIAS != 0) s += bias_row(q, context)[BIAS == BIAS_OF_KEYS ? k : 0];
+  if constexpr (BIAS != 0) s = with_bias(s, bias_row(q, context)[BIAS == BIAS_OF_KEYS ? k : 0]);
   return s;
 }
 

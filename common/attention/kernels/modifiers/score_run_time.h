@@ -22,7 +22,7 @@ static inline float score(float s, int q, int k, const ScoreContext& context) {
   const RunTimeModifiers& on = run_time_of(context);
   if (on.soft_cap != 0) s = on.soft_cap * tanh_of(s / on.soft_cap);
   if (on.alibi) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
-  if (on.bias) s += bias_at(q, k, context);
+  if (on.bias) s = with_bias(s, bias_at(q, k, context));
   return s;
 }
 
@@ -39,7 +39,7 @@ static inline void score_row(float* s, int q, int k, const ScoreContext& context
     VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += slope * static_cast<float>(k - own_key(q + i, context));
   }
   if (on.bias) {
-    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += bias_at(q + i, k, context);
+    VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = with_bias(s[i], bias_at(q + i, k, context));
   }
 }
 #elif defined(SCORE_GRAIN)

@@ -1,6 +1,6 @@
-// The larger of x and 0. A query or key without a positive element has none at all.
+// The larger of x and 0, and NaN for NaN. A query or key without a positive element has none at all.
 #pragma once
 
 #define FEATURE_IS_IDENTITY 0
 
-static inline float feature(float x, const void* /*data*/) { return x > 0 ? x : 0; }
+static inline float feature(float x, const void* /*data*/) { return x < 0 ? 0 : x; }

@@ -86,12 +86,13 @@ struct OnTheWay {
 APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, const PrefillData& data, int batch, int token,
                           int head, int number) {
   unit.x_to = unit.y_to = nullptr;
-  const int key = data.lengths[batch] - p.q_len + token;
+  const int key = length_of(data, batch, p.kv_len) - p.q_len + token;
   if (key < 0) return;
   KeyPlace place{batch, head, key};
   if constexpr (PAGE_SIZE > 0) {
     place.batch = data.table[static_cast<long long>(batch) * data.max_pages + key / static_cast<int>(PAGE_SIZE)];
     place.row = key % static_cast<int>(PAGE_SIZE);
+    if (!is_place(p, place)) return;
   }
   const bool of_v = number >= turning + resting;
   const NewTokens& tokens = data.tokens;

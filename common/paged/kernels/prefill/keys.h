@@ -11,7 +11,9 @@
 #undef KEYS_ARE_DEFAULT
 #define KEYS_ARE_DEFAULT 0
 #define KEYS_END_EARLY 1
-static inline int end_of_keys(const ScoreContext& context) { return prefill_of(context).lengths[context.batch]; }
+static inline int end_of_keys(const ScoreContext& context) {
+  return length_of(prefill_of(context), context.batch, context.kv_len);
+}
 
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
   const ScoreContext own = of_sequence(context);

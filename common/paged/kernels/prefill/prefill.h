@@ -7,7 +7,9 @@
 #include "common/attention/kernels/attention.h"
 #include "common/paged/kernels/decode.h"
 
-/// What ScoreContext::data points to. Query i of q_len stands at key length - q_len + i.
+/// What ScoreContext::data points to. Query i of q_len stands at key length - q_len + i. On a GPU the rows of a
+/// sequence are NaN where its length is negative, or above kv_len, and those that see a key where the table names no
+/// page of the cache.
 struct PrefillData {
   const int* lengths;  // [batch]: keys of a sequence, those of its queries among them
   const int* table;    // [batch, max_pages]: pages of a sequence
@@ -23,8 +25,15 @@ static inline const PrefillData& prefill_of(const ScoreContext& context) {
   return *static_cast<const PrefillData*>(context.data);
 }
 
+/// The keys of a sequence, of at most kv_len; -1: its length is none that the cache has.
+static inline int length_of(const PrefillData& data, int batch, int kv_len) {
+  const int length = data.lengths[batch];
+  return static_cast<unsigned>(length) <= static_cast<unsigned>(kv_len) ? length : -1;
+}
+
 /// The context as a hook of the caller wants it: of a sequence with its own keys alone.
 static inline ScoreContext of_sequence(const ScoreContext& context) {
   const PrefillData& data = prefill_of(context);
-  return {context.batch, context.head, context.q_heads, context.q_len, data.lengths[context.batch], data.hook_data};
+  return {context.batch, context.head, context.q_heads, context.q_len, length_of(data, context.batch, context.kv_len),
+          data.hook_data};
 }

@@ -1,0 +1,478 @@
+#include "common/api/checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/attention/rope.h"
+#include "common/base/error.h"
+#include "common/paged/cache.h"
+#include "common/paged/decode.h"
+
+namespace attn {
+namespace {
+
+template <typename... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
+  throw BadInput(fmt::format(text, std::forward<Values>(values)...));
+}
+
+template <typename... Values>
+void require(bool holds, fmt::format_string<Values...> text, Values&&... values) {
+  if (!holds) refuse(text, std::forward<Values>(values)...);
+}
+
+constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
+constexpr int64_t most_count = 65535;  // a GPU's grid along two of its dimensions
+constexpr int64_t most_int = std::numeric_limits<int>::max();
+
+// ---- what lies where
+
+/// The memory of a tensor, or of a dense table: addresses from `begin` to before `end`, equal where there is nothing.
+struct Place {
+  const char* name;
+  int64_t begin, end;
+  const TensorView* tensor;  // null: a table
+};
+
+Place place_of(const char* name, const void* table, int64_t bytes) {
+  if (!table || bytes == 0) return {};
+  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(table));
+  return {.name = name, .begin = begin, .end = begin + bytes, .tensor = nullptr};
+}
+
+Place place_of(const char* name, const TensorView& t) {
+  if (t.empty()) return {};
+  const auto size = static_cast<int64_t>(size_bytes(t.dtype));
+  const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data));
+  Place place{.name = name, .begin = at, .end = at + t.width * size, .tensor = &t};
+  const auto reach = [&](int64_t count, int64_t stride) {
+    constexpr int64_t most = int64_t{1} << 56;  // more than memory has
+    int64_t bytes = 0;
+    const bool fits =
+        count == 1 || (!__builtin_mul_overflow(stride, size * (count - 1), &bytes) && bytes < most && bytes > -most);
+    require(fits, "{}: a stride of {} elements is not allowed; no memory is so large", name, stride);
+    (bytes < 0 ? place.begin : place.end) += bytes;
+  };
+  reach(t.batch, t.strides.batch);
+  reach(t.heads, t.strides.head);
+  reach(t.tokens, t.strides.row);
+  return place;
+}
+
+/// What a call reads or writes.
+class Places {
+ public:
+  void add(const Place& place) { places_[count_++] = place; }
+  const Place* begin() const { return places_.data(); }
+  const Place* end() const { return places_.data() + count_; }
+
+ private:
+  std::array<Place, 10> places_;  // only the first count_ are set
+  size_t count_ = 0;
+};
+
+/// Rows, so many along each axis; strides are in bytes, positive, and 0 along an axis of one row.
+struct Rows {
+  struct Axis {
+    int64_t count, stride;
+  };
+  int64_t bytes;  // of a row
+  std::array<Axis, 3> axes{};
+};
+
+Rows rows_of(const Place& place) {
+  if (!place.tensor) return {.bytes = place.end - place.begin};
+  const TensorView& t = *place.tensor;
+  const auto size = static_cast<int64_t>(size_bytes(t.dtype));
+  const auto axis = [&](int64_t count, int64_t stride) {
+    return Rows::Axis{count, count == 1 ? 0 : std::abs(stride) * size};
+  };
+  return {t.width * size,
+          {axis(t.batch, t.strides.batch), axis(t.heads, t.strides.head), axis(t.tokens, t.strides.row)}};
+}
+
+bool same(const TensorView& a, const TensorView& b) {
+  const auto equal = [](int64_t stride, int64_t other, int64_t count) { return count == 1 || stride == other; };
+  return a.data == b.data && equal(a.strides.batch, b.strides.batch, a.batch) &&
+         equal(a.strides.head, b.strides.head, a.heads) && equal(a.strides.row, b.strides.row, a.tokens);
+}
+
+/// Steps of `stride` bytes, from `least` to `most` of them.
+struct Steps {
+  int64_t stride, least = 0, most = 0;
+};
+
+/// Whether some sum of steps leads from `at` into [least, most]. It looks at so many sums as strides of tensors need
+/// where one lies within another; where they would be more, it does not know, and says no.
+bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
+  if (steps.empty()) return least <= at && at <= most;
+  const auto [stride, fewest, largest] = steps.front();
+  int64_t down = 0, up = 0;  // as far as the others lead
+  for (const Steps& other : steps.subspan(1)) {
+    down += other.stride * other.least;
+    up += other.stride * other.most;
+  }
+  const auto floor = [](int64_t a, int64_t b) { return a / b - (a % b < 0); };
+  const int64_t first = std::max(fewest, -floor(at + up - least, stride));
+  const int64_t last = std::min(largest, floor(most - down - at, stride));
+  for (int64_t count = first; count <= last && looks > 0; ++count) {
+    --looks;
+    if (leads_into(steps.subspan(1), at + count * stride, least, most, looks)) return true;
+  }
+  return false;
+}
+
+/// Whether a byte belongs to both. Tensors may lie between the rows of another, as slices of one tensor do.
+bool meet(const Place& a, const Place& b) {
+  if (a.end <= b.begin || b.end <= a.begin) return false;
+  const Rows of_a = rows_of(a), of_b = rows_of(b);
+  std::vector<Steps> steps;
+  const auto add = [&](const Rows::Axis& axis, int64_t least, int64_t most) {
+    if (axis.stride == 0) return;
+    const auto known = std::ranges::find(steps, axis.stride, &Steps::stride);
+    Steps& all = known == steps.end() ? steps.emplace_back(Steps{.stride = axis.stride}) : *known;
+    all.least += least;
+    all.most += most;
+  };
+  for (const Rows::Axis& axis : of_a.axes) add(axis, 0, axis.count - 1);
+  for (const Rows::Axis& axis : of_b.axes) add(axis, 1 - axis.count, 0);
+  std::ranges::sort(steps, std::greater(), &Steps::stride);
+  int looks = 256;
+  return leads_into(steps, a.begin - b.begin, 1 - of_a.bytes, of_b.bytes - 1, looks);
+}
+
+/// Whether some of its rows may lie on others.
+bool folds(const Place& place) {
+  if (!place.tensor) return false;
+  Rows rows = rows_of(place);
+  std::ranges::sort(rows.axes, {}, &Rows::Axis::stride);
+  int64_t bytes = rows.bytes;
+  for (const auto& [count, stride] : rows.axes) {
+    if (count == 1) continue;
+    if (stride < bytes) return true;
+    bytes += (count - 1) * stride;
+  }
+  return false;
+}
+
+void check_apart(const Place& written, const Place& other) {
+  require(!meet(written, other), "{} overlaps {}; what is written has memory of its own", written.name, other.name);
+}
+
+void check_written(const Places& written, const Places& read) {
+  for (const Place& to : written) {
+    require(!folds(to), "{}: rows that overlap one another are not allowed in what is written", to.name);
+    for (const Place& other : read) check_apart(to, other);
+    for (const Place* other = &to + 1; other != written.end(); ++other) check_apart(to, *other);
+  }
+}
+
+// ---- tensors and numbers
+
+void check_tensor(const char* name, const TensorView& t, bool cuda, int64_t most_batch = most_count) {
+  require(t.batch >= 0 && t.heads >= 0 && t.tokens >= 0 && t.width > 0 && t.batch <= most_batch &&
+              t.heads <= most_count && t.tokens <= most_tokens && t.width <= most_width,
+          "{}: sizes [{}, {}, {}, {}] are not allowed; at most [{}, {}, {}, {}] (batch, heads, tokens, width), and a "
+          "width from 1",
+          name, t.batch, t.heads, t.tokens, t.width, most_batch, most_count, most_tokens, most_width);
+  if (t.empty()) return;
+  require(t.data != nullptr, "{} has no data", name);
+  if (!cuda) return;
+  constexpr int64_t alignment = 16;  // of tensor copies and 16-byte loads
+  const auto size = static_cast<int64_t>(size_bytes(t.dtype));
+  const auto fits = [&](int64_t stride, int64_t count) { return count == 1 || stride % (alignment / size) == 0; };
+  require(reinterpret_cast<uintptr_t>(t.data) % alignment == 0 && fits(t.strides.batch, t.batch) &&
+              fits(t.strides.head, t.heads) && fits(t.strides.row, t.tokens),
+          "{}: address and strides have to be multiples of {} bytes on a GPU", name, alignment);
+}
+
+void check_float(const char* name, DType dtype) {
+  if (size_bytes(dtype) <= 1) refuse("{}: {} is not allowed; f32, f16 and bf16 are", name, attn::name(dtype));
+}
+
+/// Kernels have it in f32, some times log2(e), and take denormals as 0.
+void check_scale(double scale) {
+  constexpr double least = 0x1p-126, most = 0x1p127;
+  const double size = std::abs(scale);
+  require(scale == 0 || (size >= least && size <= most), "scale {}: 2^-126 to 2^127 are allowed, and their negatives",
+          scale);
+}
+
+/// Numbers that each lie between two.
+void check_values(const char* name, const int* values, int64_t count, int64_t least, int64_t most) {
+  for (int64_t i = 0; i < count; ++i) {
+    require(values[i] >= least && values[i] <= most, "{}[{}] is {}; {} to {} are allowed", name, i, values[i], least,
+            most);
+  }
+}
+
+int64_t count_rows(const TensorView& t) {
+  const int64_t rows = t.batch * t.heads * t.tokens;
+  require(rows <= most_int, "{} rows are not allowed; fewer than 2^31 are", rows);
+  return rows;
+}
+
+/// What attention has in common. Whether there is anything to do.
+bool check_attention(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o, double scale,
+                     bool cuda, int64_t most_batch = most_count) {
+  check_tensor("q", q, cuda);
+  check_tensor("k", k, cuda, most_batch);
+  check_tensor("v", v, cuda, most_batch);
+  check_tensor("o", o, cuda);
+  check_float("q", q.dtype);
+  check_float("o", o.dtype);
+  if (v.dtype != k.dtype) refuse("v: {} is not allowed; {} is, as k has it", attn::name(v.dtype), attn::name(k.dtype));
+  if (o.dtype != q.dtype && o.dtype != DType::f32)
+    refuse("o: {} is not allowed; {}, as q has it, and f32 are", attn::name(o.dtype), attn::name(q.dtype));
+  require(k.heads > 0 ? q.heads % k.heads == 0 : q.heads == 0, "k has {} heads, which do not divide the {} of q",
+          k.heads, q.heads);
+  require(k.width == q.width && v.width == q.width && o.width == q.width,
+          "widths {} of q, {} of k, {} of v, {} of o are not allowed; they are equal", q.width, k.width, v.width,
+          o.width);
+  const int64_t widest = cuda ? 256 : most_width;
+  require(q.width % 8 == 0 && q.width <= widest, "width {}: a multiple of 8, at most {}", q.width, widest);
+  require(v.heads == k.heads && v.tokens == k.tokens && v.batch == k.batch,
+          "v is [{}, {}, {}], k [{}, {}, {}] (batch, heads, tokens); they are equal", v.batch, v.heads, v.tokens,
+          k.batch, k.heads, k.tokens);
+  require(o.batch == q.batch && o.heads == q.heads && o.tokens == q.tokens,
+          "o is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", o.batch, o.heads, o.tokens,
+          q.batch, q.heads, q.tokens);
+  check_scale(scale);
+  return count_rows(q) > 0;
+}
+
+// ---- attention
+
+void check_modifiers(const FlashCall& call) {
+  require(call.soft_cap >= 0 && call.soft_cap <= 1000, "soft_cap {}: 0 to 1000 are allowed", call.soft_cap);
+  require(call.window_left >= -1 && call.window_right >= -1,
+          "window_left {}, window_right {}: numbers from 0 are allowed, and -1 for no limit", call.window_left,
+          call.window_right);
+  require(call.prefix >= 0 && call.global_tokens >= 0, "prefix {}, global_tokens {}: numbers from 0 are allowed",
+          call.prefix, call.global_tokens);
+  require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without, every query sees all keys",
+          call.prefix);
+  require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
+  const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
+  for (int axis = 0; call.bias && axis < 4; ++axis) {
+    require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
+            "bias: a size of {} is not allowed along axis {}; 1 and {} are", call.bias_sizes[axis], axis, sizes[axis]);
+  }
+}
+
+/// Kernels find a tile's keys by its first and its last query, and look at documents of queries' own keys alone.
+void check_documents(const int* documents, int64_t queries, int64_t keys) {
+  int begin = 0, end = 0;
+  for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {
+    const int next_begin = documents[2 * key], next_end = documents[2 * key + 1];
+    require(next_begin >= begin && next_end >= end && next_begin <= keys && next_end <= keys,
+            "documents[{}] is [{}, {}); numbers from 0 to {} are allowed, none less than that of the key before", key,
+            next_begin, next_end, keys);
+    begin = next_begin;
+    end = next_end;
+  }
+}
+
+}  // namespace
+
+bool check(const FlashCall& call, bool cuda) {
+  const bool rows = check_attention(call.q, call.k, call.v, call.o, call.scale, cuda);
+  require(call.k.batch == call.q.batch, "k has a batch of {}, q of {}; they are equal", call.k.batch, call.q.batch);
+  if (call.k.dtype != call.q.dtype)
+    refuse("k: {} is not allowed; {} is, as q has it", attn::name(call.k.dtype), attn::name(call.q.dtype));
+  check_modifiers(call);
+  const int64_t keys = call.k.tokens;
+  Places written, read;
+  written.add(place_of("o", call.o));
+  if (call.lse) written.add(place_of("lse", call.lse, 4 * count_rows(call.q)));
+  read.add(place_of("q", call.q));
+  read.add(place_of("k", call.k));
+  read.add(place_of("v", call.v));
+  if (call.alibi_slopes) read.add(place_of("alibi_slopes", call.alibi_slopes, 4 * call.q.heads));
+  if (call.sinks) read.add(place_of("sinks", call.sinks, 4 * call.q.heads));
+  if (call.lengths) read.add(place_of("lengths", call.lengths, 4 * call.q.batch));
+  if (call.documents) read.add(place_of("documents", call.documents, 8 * keys));
+  if (call.blocks) read.add(place_of("blocks", call.blocks, 4 * block_words(keys)));
+  if (call.bias) {
+    const int64_t* const sizes = call.bias_sizes;
+    read.add(place_of("bias", call.bias, 4 * sizes[0] * sizes[1] * sizes[2] * sizes[3]));
+  }
+  check_written(written, read);
+  if (cuda) return rows;
+  if (call.lengths) check_values("lengths", call.lengths, call.q.batch, 0, keys);
+  if (call.documents) check_documents(call.documents, call.q.tokens, keys);
+  return rows;
+}
+
+void simplify(FlashCall& call) {
+  const int64_t queries = call.q.tokens, keys = call.k.tokens;
+  if (call.prefix >= keys) call.causal = false;
+  if (call.prefix >= keys || call.prefix <= keys - queries + 1) call.prefix = 0;
+  if (call.window_left >= keys - 1 || call.global_tokens >= keys) call.window_left = -1;
+  if (call.window_right >= queries - 1 || call.global_tokens >= keys || (call.causal && call.prefix == 0)) {
+    call.window_right = -1;
+  }
+  if (call.window_left < 0 && call.window_right < 0) call.global_tokens = 0;
+}
+
+// ---- caches
+
+int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages * call.k.tokens : call.k.tokens; }
+
+void check_cache(const CacheCall& call, bool cuda) {
+  check_tensor("k", call.k, cuda, call.table ? most_int : most_count);
+  require(call.lengths || call.q.batch == 0, "lengths are missing: [batch], int32");
+  require(call.table || call.k.batch == call.q.batch, "k has a batch of {}, q of {}; without a table they are equal",
+          call.k.batch, call.q.batch);
+  require(call.max_pages <= most_tokens && capacity_of(call) < most_tokens,
+          "a cache of {} pages of {} tokens a sequence is too long; 2^30 tokens are allowed", call.max_pages,
+          call.k.tokens);
+}
+
+void check_cache_values(const CacheCall& call) {
+  const auto sequences = static_cast<size_t>(call.q.batch);
+  if (!call.table) return check_values("lengths", call.lengths, call.q.batch, 0, capacity_of(call));
+  validate_page_table({call.table, sequences * static_cast<size_t>(call.max_pages)}, {call.lengths, sequences},
+                      call.k.tokens, call.k.batch);
+}
+
+bool check(const CacheCall& call, bool cuda) {
+  const bool rows =
+      check_attention(call.q, call.k, call.v, call.o, call.scale, cuda, call.table ? most_int : most_count);
+  check_cache(call, cuda);
+  require(capacity_of(call) > 0 || !rows, "the cache has no room for a token");
+  require(
+      (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
+      "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
+  const bool appends = call.new_k.there();
+  require(appends == call.new_v.there(), "new_k and new_v go together");
+  require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
+          "cosines and sines: only tokens that are appended turn");
+  require((call.cosines != nullptr) == (call.sines != nullptr) && (call.rotary_dim == 0 || call.cosines),
+          "cosines and sines go together");
+  require(!call.cosines || call.positions >= capacity_of(call),
+          "cosines and sines have {} positions; {} or more are wanted, as many as a sequence may have tokens",
+          call.positions, capacity_of(call));
+  for (const auto& [name, tensor] : {std::pair{"new_k", &call.new_k}, {"new_v", &call.new_v}}) {
+    if (!appends) break;
+    check_tensor(name, *tensor, cuda);
+    if (tensor->dtype != call.k.dtype)
+      refuse("{}: {} is not allowed; {} is, as the cache has it", name, attn::name(tensor->dtype),
+             attn::name(call.k.dtype));
+    require(tensor->batch == call.q.batch && tensor->heads == call.k.heads && tensor->tokens == call.q.tokens &&
+                tensor->width == call.k.width,
+            "{} is [{}, {}, {}, {}]; [{}, {}, {}, {}] is wanted", name, tensor->batch, tensor->heads, tensor->tokens,
+            tensor->width, call.q.batch, call.k.heads, call.q.tokens, call.k.width);
+    require(rows || tensor->empty(), "{} has rows, and q has no heads", name);
+  }
+  Places written, read;
+  written.add(place_of("o", call.o));
+  if (call.lse) written.add(place_of("lse", call.lse, 4 * count_rows(call.q)));
+  (appends ? written : read).add(place_of("k", call.k));
+  (appends ? written : read).add(place_of("v", call.v));
+  read.add(place_of("q", call.q));
+  read.add(place_of("lengths", call.lengths, 4 * call.q.batch));
+  read.add(place_of("table", call.table, 4 * call.q.batch * call.max_pages));
+  if (call.k_scales) {
+    read.add(place_of("k_scales", call.k_scales, 4 * call.k.batch * call.k.heads));
+    read.add(place_of("v_scales", call.v_scales, 4 * call.k.batch * call.k.heads));
+  }
+  if (appends) {
+    read.add(place_of("new_k", call.new_k));
+    read.add(place_of("new_v", call.new_v));
+    read.add(place_of("cosines", call.cosines, 2 * call.positions * call.rotary_dim));
+    read.add(place_of("sines", call.sines, 2 * call.positions * call.rotary_dim));
+  }
+  check_written(written, read);
+  if (!cuda) check_cache_values(call);
+  return rows;
+}
+
+// ---- linear attention, RoPE
+
+bool check(const LinearCall& call, bool cuda) {
+  const TensorView &q = call.q, &v = call.v;
+  for (const auto& [name, tensor] : {std::pair{"q", &call.q}, {"k", &call.k}, {"v", &call.v}, {"o", &call.o}}) {
+    check_tensor(name, *tensor, cuda);
+    check_float(name, tensor->dtype);
+    require(tensor->batch == q.batch && tensor->heads == q.heads && tensor->tokens == q.tokens,
+            "{} is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", name, tensor->batch,
+            tensor->heads, tensor->tokens, q.batch, q.heads, q.tokens);
+  }
+  require(call.k.width == q.width && call.o.width == v.width,
+          "widths {} of q, {} of k, {} of v, {} of o: q's is k's, and v's o's", q.width, call.k.width, v.width,
+          call.o.width);
+  require(call.k.dtype == q.dtype && v.dtype == q.dtype, "q, k and v have one type");
+  if (call.o.dtype != q.dtype && call.o.dtype != DType::f32)
+    refuse("o: {} is not allowed; {}, as q has it, and f32 are", attn::name(call.o.dtype), attn::name(q.dtype));
+  const int64_t rows = count_rows(q);
+  require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates go with a gate, and with nothing else");
+  require(call.causal || call.gate == GATE_NONE, "gate: it goes with causal");
+  check_scale(call.scale);
+  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: with normalised there is none",
+          call.scale);
+  require(!call.normalised || !call.initial_state, "initial_state: not with normalised, whose sum of keys begins anew");
+  const int64_t states = q.batch * q.heads * q.width * v.width * 4;
+  const int64_t gates = call.gate == GATE_HEAD ? q.heads : rows * (call.gate == GATE_CHANNEL ? q.width : 1);
+  Places written, read;
+  written.add(place_of("o", call.o));
+  if (call.final_state) written.add(place_of("final_state", call.final_state, states));
+  read.add(place_of("q", q));
+  read.add(place_of("k", call.k));
+  read.add(place_of("v", v));
+  if (call.gates) read.add(place_of("gate", call.gates, 4 * gates));
+  check_written(written, read);
+  if (call.initial_state) {
+    const Place before = place_of("initial_state", call.initial_state, states);
+    check_apart(place_of("o", call.o), before);
+    // A state may be written where it was read.
+    if (call.final_state && call.final_state != call.initial_state) {
+      check_apart(place_of("final_state", call.final_state, states), before);
+    }
+  }
+  return rows > 0;
+}
+
+bool check(const RopeCall& call, bool cuda) {
+  const TensorView& some = call.q.there() ? call.q : call.k;
+  for (const auto& [name, in, out] : {std::tuple{"q", &call.q, &call.q_out}, {"k", &call.k, &call.k_out}}) {
+    require(out->batch == in->batch && out->heads == in->heads && out->tokens == in->tokens &&
+                out->width == in->width && out->dtype == in->dtype,
+            "{}_out is not as {} is", name, name);
+    if (!in->there()) continue;
+    require(in->batch == some.batch && in->tokens == some.tokens && in->width == some.width && in->dtype == some.dtype,
+            "q and k have the same batch, tokens, width and type");
+    check_tensor(name, *in, cuda);
+    check_tensor(name, *out, cuda);
+    check_float(name, in->dtype);
+  }
+  rope_check_config(call.config);
+  require(call.config.head_dim == some.width, "head_dim {}: {} is allowed, as the tensors have it",
+          call.config.head_dim, some.width);
+  const Place q = place_of("q", call.q), k = place_of("k", call.k);
+  const Place q_out = place_of("q_out", call.q_out), k_out = place_of("k_out", call.k_out);
+  Places written, read;
+  written.add(q_out);
+  written.add(k_out);
+  if (call.offsets) read.add(place_of("offsets", call.offsets, 4 * some.batch));
+  check_written(written, read);
+  check_apart(q_out, k);
+  check_apart(k_out, q);
+  // Rows may turn where they are.
+  if (!same(call.q, call.q_out)) check_apart(q_out, q);
+  if (!same(call.k, call.k_out)) check_apart(k_out, k);
+  if (call.offsets && !cuda) {
+    check_values("offsets", call.offsets, some.batch, std::numeric_limits<int>::min(), most_int - (some.tokens - 1));
+  }
+  return count_rows(call.q) + count_rows(call.k) > 0;
+}
+
+}  // namespace attn

@@ -1,0 +1,38 @@
+// What a call has to be before a kernel may run: sizes, types, options, values of tables, and what lies where in
+// memory.
+//
+// Every function throws BadInput with one line, which says what is wrong and what is allowed.
+#pragma once
+
+#include "common/api/engine.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
+
+namespace attn {
+
+// Whether the call has any rows to compute. On the cpu, tables are read: lengths, page numbers, documents and offsets
+// with which a kernel would leave a tensor are refused. With `cuda` they stand where the host cannot look.
+bool check(const FlashCall& call, bool cuda);
+bool check(const CacheCall& call, bool cuda);
+bool check(const LinearCall& call, bool cuda);
+bool check(const RopeCall& call, bool cuda);
+
+/// Keys that a sequence of the cache may have.
+int64_t capacity_of(const CacheCall& call);
+
+/// Of a cache alone: k's sizes, max_pages, and q.batch, the number of sequences.
+void check_cache(const CacheCall& call, bool cuda);
+/// The same, and what lengths and table say, which are on the host.
+void check_cache_values(const CacheCall& call);
+
+/// Keys of a row of FlashCall::bias, and words of FlashCall::blocks.
+constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
+constexpr int64_t block_words(int64_t keys) {
+  return (keys + sparse_block - 1) / sparse_block * ((keys + 32 * sparse_block - 1) / (32 * sparse_block));
+}
+
+/// Turns off what changes nothing: a window that reaches all keys, whatever its size, a prefix that all queries see
+/// anyway, a window to the right of causal attention. So they need no kernel of their own, and no number in a kernel is
+/// larger than the sequence. The call is one that check() let pass, with keys.
+void simplify(FlashCall& call);
+
+}  // namespace attn

@@ -1,0 +1,383 @@
+// What calls are let pass and refused, without a device: every option at its ends, tables, and what lies where.
+#include "common/api/checks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t largest = std::numeric_limits<int64_t>::max();
+float memory[1 << 16];  // where tensors lie; nobody reads it
+
+/// Dense, `at` floats into the memory.
+TensorView dense(int64_t at, int64_t batch, int64_t heads, int64_t tokens, int64_t width) {
+  return {.data = memory + at,
+          .dtype = DType::f32,
+          .batch = batch,
+          .heads = heads,
+          .tokens = tokens,
+          .width = width,
+          .strides = {heads * tokens * width, tokens * width, width}};
+}
+
+FlashCall flash_call() {
+  return {.q = dense(0, 2, 4, 5, 8),
+          .k = dense(1000, 2, 2, 9, 8),
+          .v = dense(2000, 2, 2, 9, 8),
+          .o = dense(3000, 2, 4, 5, 8)};
+}
+
+/// Two sequences on four pages of eight tokens, which take two tokens each.
+struct Cache {
+  Cache() {
+    call.q = dense(0, 2, 4, 2, 8);
+    call.k = dense(1000, 4, 2, 8, 8);
+    call.v = dense(2000, 4, 2, 8, 8);
+    call.o = dense(3000, 2, 4, 2, 8);
+    call.new_k = dense(4000, 2, 2, 2, 8);
+    call.new_v = dense(5000, 2, 2, 2, 8);
+    call.rotary_dim = 8;
+    call.cosines = memory + 6000;
+    call.sines = memory + 7000;
+    call.positions = 16;
+    call.lengths = lengths;
+    call.table = table;
+    call.max_pages = 2;
+  }
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  int lengths[2] = {16, 3}, table[4] = {0, 3, 1, 99};  // of the second sequence the second page is not reached
+  CacheCall call;
+};
+
+LinearCall linear_call() {
+  LinearCall call;
+  call.q = dense(0, 2, 4, 5, 8);
+  call.k = dense(1000, 2, 4, 5, 8);
+  call.v = dense(2000, 2, 4, 5, 16);
+  call.o = dense(3000, 2, 4, 5, 16);
+  return call;
+}
+
+RopeCall rope_call() {
+  RopeCall call;
+  call.q = dense(0, 2, 4, 5, 8);
+  call.k = dense(1000, 2, 2, 5, 8);
+  call.q_out = dense(2000, 2, 4, 5, 8);
+  call.k_out = dense(3000, 2, 2, 5, 8);
+  call.config = {.head_dim = 8, .rotary_dim = 8};
+  return call;
+}
+
+template <typename Call, typename Change>
+void passes(Call call, const Change& change, const char* what) {
+  change(call);
+  try {
+    EXPECT_TRUE(check(call, false));
+  } catch (const BadInput& error) {
+    ADD_FAILURE() << what << ": " << error.what();
+  }
+}
+
+/// With one line, which has `part` in it.
+template <typename Call, typename Change>
+void refused(Call call, const Change& change, const std::string& part) {
+  change(call);
+  try {
+    check(call, false);
+    ADD_FAILURE() << "not refused: " << part;
+  } catch (const BadInput& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    EXPECT_LT(text.size(), 200u) << text;
+  }
+}
+#define CHANGE(call, ...) [&]([[maybe_unused]] std::remove_cvref_t<decltype(call)>& c) { __VA_ARGS__; }
+#define PASSES(call, ...) passes(call, CHANGE(call, __VA_ARGS__), #__VA_ARGS__)
+#define REFUSED(part, call, ...) refused(call, CHANGE(call, __VA_ARGS__), part)
+
+// ---- options
+
+TEST(ChecksTest, NumbersOfFlashAtTheirEnds) {
+  const FlashCall call = flash_call();
+  PASSES(call, );
+  for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{1} << 31, largest}) {
+    PASSES(call, c.window_left = c.window_right = size);
+    PASSES(call, c.causal = true, c.prefix = size);
+    PASSES(call, c.window_left = 1, c.global_tokens = size);
+    PASSES(call, c.global_tokens = size);
+  }
+  REFUSED("window_left -2", call, c.window_left = -2);
+  REFUSED("window_right -2", call, c.window_right = -2);
+  REFUSED("prefix -1", call, c.causal = true, c.prefix = -1);
+  REFUSED("prefix 3: it goes with causal", call, c.prefix = 3);
+  REFUSED("global_tokens -1", call, c.window_left = 1, c.global_tokens = -1);
+  REFUSED("global_tokens -1", call, c.global_tokens = -1);
+  PASSES(call, c.soft_cap = 1000);
+  REFUSED("soft_cap 1001", call, c.soft_cap = 1001);
+  REFUSED("soft_cap -1", call, c.soft_cap = -1);
+  REFUSED("alibi_slopes go with alibi", call, c.alibi_slopes = memory + 9000);
+}
+
+template <typename Call>
+void check_scales(const Call& call) {
+  for (const double size : {0x1p-126, 1e-30, 0.125, 1e30, 0x1p127}) {
+    for (const double scale : {size, -size}) PASSES(call, c.scale = scale);
+  }
+  for (const double scale : {double{NAN}, double{INFINITY}, -double{INFINITY}, 0x1p128, 1e300, 0x1p-127, -1e-300}) {
+    REFUSED("scale", call, c.scale = scale);
+  }
+}
+
+TEST(ChecksTest, ScalesAreNumbersOfTheKernels) {
+  check_scales(flash_call());
+  check_scales(Cache().call);
+  check_scales(linear_call());
+  LinearCall normalised = linear_call();
+  normalised.normalised = true;
+  PASSES(normalised, c.scale = 1);
+  REFUSED("scale 3: with normalised there is none", normalised, c.scale = 3);
+  REFUSED("initial_state: not with normalised", normalised, c.initial_state = memory + 10000);
+}
+
+TEST(ChecksTest, NumbersOfRopeAtTheirEnds) {
+  const RopeCall call = rope_call();
+  PASSES(call, );
+  PASSES(call, c.config.theta = 1e300);
+  for (const double theta : {1.0, 0.0, -5.0, double{NAN}, double{INFINITY}})
+    REFUSED("theta", call, c.config.theta = theta);
+  for (const int64_t dim : {int64_t{0}, int64_t{3}, int64_t{10}, int64_t{-2}, largest}) {
+    REFUSED("rotary_dim", call, c.config.rotary_dim = dim);
+  }
+  for (const double factor : {0.0, 0.5, -1.0, double{NAN}, double{INFINITY}}) {
+    REFUSED("factor", call, c.config.scaling = RopeLinear{factor});
+    REFUSED("factor", call, c.config.scaling = RopeNtk{factor});
+    REFUSED("factor", call, c.config.scaling = RopeYarn(factor, 8192));
+    REFUSED("factor", call, c.config.scaling = RopeLlama3{.factor = factor});
+  }
+  for (const double length : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
+    REFUSED("original_length", call, c.config.scaling = RopeYarn(2, length));
+    REFUSED("original_length", call, c.config.scaling = RopeLlama3{.original_length = length});
+  }
+  const int first[] = {std::numeric_limits<int>::min(), std::numeric_limits<int>::max() - 4};
+  PASSES(call, c.offsets = first);
+  const int wraps[] = {0, first[1] + 1};  // the last of five tokens would stand at 2^31
+  REFUSED("offsets[1] is 2147483644", call, c.offsets = wraps);
+}
+
+// ---- sizes
+
+TEST(ChecksTest, SizesThatKernelsTake) {
+  const FlashCall call = flash_call();
+  for (const int64_t width : {1, 4, 12, 8200}) {
+    REFUSED("", call, c.q.width = c.k.width = c.v.width = c.o.width = width);
+  }
+  REFUSED("width from 1", call, c.q.width = c.k.width = c.v.width = c.o.width = 0);
+  REFUSED("q: sizes [-1", call, c.q.batch = -1);
+  REFUSED("k: sizes [65536", call, c.k.batch = 65536);
+  REFUSED("o is [2, 4, 6]", call, c.o.tokens = 6);
+  // 2^64 elements, of which 64 bits see none.
+  REFUSED("rows", call, c.q.batch = c.o.batch = 1 << 15, c.q.heads = c.o.heads = 1 << 15,
+          c.q.tokens = c.o.tokens = 1 << 30);
+  REFUSED("no memory is so large", call, c.k.strides.batch = largest / 8);
+  PASSES(call, c.q.batch = c.k.batch = c.v.batch = c.o.batch = 1, c.k.strides.batch = largest / 8);
+  FlashCall wide = call;
+  wide.q.width = wide.k.width = wide.v.width = wide.o.width = 264;
+  EXPECT_THROW(check(wide, true), BadInput);
+}
+
+TEST(ChecksTest, MorePagesThanAGridHas) {
+  const Cache cache;
+  PASSES(cache.call, c.k.batch = c.v.batch = std::numeric_limits<int>::max(), c.k.strides = c.v.strides = {},
+         c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
+  REFUSED("k has a batch of 4", cache.call, c.table = nullptr);
+  REFUSED("q: sizes [70000", cache.call, c.table = nullptr, c.k.batch = c.v.batch = c.q.batch = 70000);
+}
+
+// ---- tables
+
+TEST(ChecksTest, LengthsOfFlash) {
+  const FlashCall call = flash_call();
+  int lengths[] = {0, 9};
+  PASSES(call, c.lengths = lengths);
+  lengths[1] = 10;
+  REFUSED("lengths[1] is 10; 0 to 9", call, c.lengths = lengths);
+  lengths[0] = -1;
+  REFUSED("lengths[0] is -1", call, c.lengths = lengths);
+}
+
+TEST(ChecksTest, DocumentsOfTheQueriesOwnKeys) {
+  const FlashCall call = flash_call();  // five queries, at keys 4 to 8
+  const std::vector<int> good = {-7, 99, 5, 2, -1, 0, 0, 0, 0, 6, 0, 6, 6, 9, 6, 9, 9, 9};
+  PASSES(call, c.documents = good.data());
+  for (const auto& [at, value] : {std::pair{8, -1}, {9, 10}, {11, 5}, {14, 5}, {16, 10}}) {
+    std::vector<int> bad = good;
+    bad[static_cast<size_t>(at)] = value;
+    REFUSED("documents[" + std::to_string(at / 2) + "]", call, c.documents = bad.data());
+  }
+}
+
+TEST(ChecksTest, LengthsAndPagesOfACache) {
+  Cache cache;
+  PASSES(cache.call, );
+  cache.lengths[1] = 0;
+  PASSES(cache.call, );  // shorter than its queries: those before its first key see none
+  for (const int length : {17, -1, 1 << 30, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
+    cache.lengths[1] = length;
+    REFUSED("row 1: length " + std::to_string(length), cache.call, );
+  }
+  cache.lengths[1] = 9;
+  REFUSED("row 1, column 1: page 99; from 0 to 3", cache.call, );
+  for (const int page : {-1, 4, 1000000000, std::numeric_limits<int>::min()}) {
+    cache.table[3] = page;
+    REFUSED("row 1, column 1: page " + std::to_string(page), cache.call, );
+  }
+  cache.table[3] = 3;
+  PASSES(cache.call, );
+}
+
+TEST(ChecksTest, LengthsOfAContiguousCache) {
+  Cache cache;
+  cache.call.table = nullptr;
+  cache.call.max_pages = 0;
+  cache.call.k.batch = cache.call.v.batch = 2;
+  cache.lengths[0] = 8;
+  PASSES(cache.call, );
+  cache.lengths[0] = 9;
+  REFUSED("lengths[0] is 9; 0 to 8", cache.call, );
+  cache.lengths[0] = -1;
+  REFUSED("lengths[0] is -1", cache.call, );
+}
+
+TEST(ChecksTest, WhatACacheTakesTogether) {
+  const Cache cache;
+  REFUSED("positions", cache.call, c.positions = 15);
+  REFUSED("together", cache.call, c.new_v = {});
+  REFUSED("together", cache.call, c.sines = nullptr);
+  REFUSED("only tokens that are appended turn", cache.call, c.new_k = c.new_v = {});
+  REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
+  REFUSED("too long", cache.call, c.max_pages = largest / 8);
+}
+
+// ---- what lies where
+
+TEST(ChecksTest, OutputsHaveMemoryOfTheirOwn) {
+  const FlashCall call = flash_call();
+  REFUSED("o overlaps q", call, c.o = c.q);
+  REFUSED("o overlaps q", call, c.o.data = memory + 1);
+  REFUSED("o overlaps v", call, c.o.data = memory + 2000 + 2 * 2 * 9 * 8 - 1);
+  PASSES(call, c.o.data = memory + 2000 + 2 * 2 * 9 * 8);
+  REFUSED("o overlaps lse", call, c.lse = memory + 3319);
+  PASSES(call, c.lse = memory + 3320);
+  REFUSED("lse overlaps k", call, c.lse = memory + 961);
+  REFUSED("o overlaps sinks", call, c.sinks = memory + 3000);
+  REFUSED("rows that overlap one another", call, c.o.strides.batch = 0);
+  REFUSED("rows that overlap one another", call, c.o.strides.row = 7);
+  PASSES(call, c.q.strides = {}, c.k.strides = {});  // what is read may repeat
+
+  const Cache cache;
+  REFUSED("k overlaps v", cache.call, c.v = c.k);
+  REFUSED("k overlaps new_k", cache.call, c.new_k.data = c.k.data);
+  REFUSED("k: rows that overlap", cache.call, c.k.strides.batch = 0);
+  PASSES(cache.call, c.v = c.k, c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
+
+  LinearCall linear = linear_call();
+  linear.initial_state = linear.final_state = memory + 10000;
+  PASSES(linear, );
+  REFUSED("final_state overlaps initial_state", linear, c.final_state += 8);
+  REFUSED("o overlaps initial_state", linear, c.initial_state = memory + 3001, c.final_state = nullptr);
+
+  const RopeCall rope = rope_call();
+  PASSES(rope, c.q_out = c.q, c.k_out = c.k);
+  REFUSED("q_out overlaps q", rope, c.q_out = c.q, c.q_out.data = memory + 8);
+  REFUSED("q_out overlaps q", rope, c.q_out = c.q, c.q_out.strides = {160, 8, 32});
+  REFUSED("q_out overlaps k", rope, c.q_out.data = c.k.data);
+  REFUSED("q_out overlaps k_out", rope, c.k_out.data = c.q_out.data);
+}
+
+/// Tensors as slices of one: every row lies between rows of the others, and none overlap. Then the same, a byte off.
+TEST(ChecksTest, SlicesOfOneTensorAreApart) {
+  const int64_t heads = 4, tokens = 5, width = 8, all = 4 * heads * width;
+  const auto slice = [&](int64_t number) {  // [batch, tokens, 4, heads, width]
+    TensorView view = dense(number * heads * width, 2, heads, tokens, width);
+    view.strides = {tokens * all, width, all};
+    return view;
+  };
+  FlashCall call{.q = slice(0), .k = slice(1), .v = slice(2), .o = slice(3)};
+  PASSES(call, );
+  REFUSED("o overlaps v", call, c.o.data = memory + 3 * heads * width - 1);
+  PASSES(call, c.o = slice(0), c.q = slice(3));
+  const auto planes = [&](int64_t number) {  // [pages, 2, heads, tokens, width]
+    TensorView view = dense(20000 + number * 2 * 8 * 8, 4, 2, 8, 8);
+    view.strides.batch *= 2;
+    return view;
+  };
+  const Cache cache;
+  PASSES(cache.call, c.k = planes(0), c.v = planes(1));
+  REFUSED("k overlaps v", cache.call, c.k = planes(0), c.v = planes(1), c.v.data = memory + 20000 + 2 * 8 * 8 - 1);
+}
+
+// ---- options that change nothing
+
+/// As attn.h has it.
+bool visible(const FlashCall& call, int64_t q, int64_t k) {
+  const int64_t own = q + call.k.tokens - call.q.tokens;
+  const bool in_window =
+      (call.window_left < 0 || own - k <= call.window_left) && (call.window_right < 0 || k - own <= call.window_right);
+  const bool global = call.global_tokens > 0 && (k < call.global_tokens || own < call.global_tokens);
+  return (!call.causal || k <= own || k < call.prefix) && (in_window || global);
+}
+
+TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
+  const std::vector<int64_t> sizes = {0, 1, 2, 3, 4, 5, 6, 7, (int64_t{1} << 31) - 1, (int64_t{1} << 32) + 3, largest};
+  std::vector<int64_t> windows = sizes;
+  windows.push_back(-1);
+  FlashCall call = flash_call();
+  const auto same = [&] {
+    FlashCall simple = call;
+    simplify(simple);
+    bool equal = true;
+    for (int64_t q = 0; q < call.q.tokens; ++q) {
+      for (int64_t k = 0; k < call.k.tokens; ++k) equal = equal && visible(call, q, k) == visible(simple, q, k);
+    }
+    // What is left is in a kernel's text as a number of 32 bits, and decides what is compiled.
+    const int64_t left = std::max({simple.prefix, simple.window_left, simple.window_right, simple.global_tokens});
+    return equal && left < std::max(call.q.tokens, call.k.tokens);
+  };
+  for (call.q.tokens = 1; call.q.tokens <= 6; ++call.q.tokens) {
+    for (call.k.tokens = 1; call.k.tokens <= 6; ++call.k.tokens) {
+      for (const int64_t left : windows) {
+        for (const int64_t right : windows) {
+          for (const int64_t global : sizes) {
+            for (const int64_t prefix : sizes) {
+              call.window_left = left;
+              call.window_right = right;
+              call.global_tokens = global;
+              call.prefix = prefix;
+              call.causal = true;
+              ASSERT_TRUE(same()) << call.q.tokens << " queries, " << call.k.tokens << " keys, prefix " << prefix
+                                  << ", window " << left << ", " << right << ", global " << global;
+              call.causal = false;
+              ASSERT_TRUE(prefix > 0 || same()) << call.q.tokens << " queries, " << call.k.tokens << " keys, window "
+                                                << left << ", " << right << ", global " << global;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

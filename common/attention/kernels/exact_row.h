@@ -1,0 +1,76 @@
+// A row of attention by its definition, for a GPU's kernels. Products of whole blocks multiply values that a row does
+// not see by weights of 0, and 0 times infinity is NaN; three products of tf32 make NaN of an infinity; and a score
+// beyond 2^26 is too large for the one rounding of s * factor - shift. A kernel finds such rows by their results, which
+// are not finite, or by their shifts, and has them computed anew here: key by key, and of a key that is hidden nothing.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/cuda.h"
+
+/// Up to it, in base 2, a score may be scaled and its row's shift taken off with one rounding.
+constexpr float most_folded_shift = 67108864.0f;
+
+/// Whether the results of a row show that it is to be computed anew: its shift, in base 2, is too large for one rounding, or
+/// all its scores may have been so low that the scale, times log2(e), made them -infinity.
+DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
+  if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
+  return fabsf(shift) < most_folded_shift;
+}
+
+/// The weight of a sink at the shift where its row begins. An infinite one, or NaN, makes the row NaN.
+DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
+
+DEVICE float largest_of_warp(float x) {
+  UNROLL for (int step = WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+DEVICE float sum_of_warp(float x) {
+  UNROLL for (int step = WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+/// Writes a row of O, and its log-sum-exp; all lanes of a warp. A lane has one of 32 keys at a time for the scores,
+/// then every 32nd column of O. `row` has
+///   KeyRange keys                        that the row may see
+///   float score_of(int key)              -infinity: the key is hidden
+///   float value_of(int key, int d)       an element of V
+///   float sink()                         -infinity: there is none
+///   void store(int d, float), store_lse(float)
+template <typename Row>
+DEVICE void write_exact_row(const Row& row) {
+  constexpr int COLUMNS = (HEAD_DIM + WARP - 1) / WARP;
+  const int lane = threadIdx.x % WARP;
+  // No division and no other call: after one, ptxas would do all products of `wgmma` one after the other (C7520).
+  const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
+  const float sink = row.sink();
+  float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);
+  double o[COLUMNS] = {};  // sums of values that f32 just has are beyond it
+#pragma unroll 1
+  for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // NaN stays NaN
+    const int key = first + lane;
+    const float s = key < row.keys.end ? row.score_of(key) : -infinity();
+    __syncwarp();
+    const bool seen = !(s == -infinity());
+    const float larger = fmaxf(maximum, largest_of_warp(s)), alpha = power_of_e(maximum - larger);
+    const float weight = seen ? power_of_e(s - larger) : 0;
+    maximum = larger;
+    sum = sum * alpha + sum_of_warp(weight);
+    UNROLL for (int i = 0; i < COLUMNS; ++i) o[i] *= alpha;
+#pragma unroll 1
+    for (unsigned lanes = __ballot_sync(~0u, seen); lanes != 0; lanes &= lanes - 1) {
+      const int other = __ffs(lanes) - 1;
+      const float its_weight = __shfl_sync(~0u, weight, other);
+      UNROLL for (int i = 0; i < COLUMNS; ++i) {
+        const int d = lane + i * WARP;
+        if (d < HEAD_DIM) o[i] += static_cast<double>(its_weight) * row.value_of(first + other, d);
+      }
+    }
+  }
+  const float inverse = sum == 0 ? 0 : reciprocal_approx(sum);
+  UNROLL for (int i = 0; i < COLUMNS; ++i) {
+    const int d = lane + i * WARP;
+    if (d < HEAD_DIM) row.store(d, static_cast<float>(o[i] * inverse));
+  }
+  if (lane == 0) row.store_lse(sum == 0 ? -infinity() : maximum + __logf(sum));
+}

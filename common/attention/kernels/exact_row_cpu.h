@@ -1,0 +1,55 @@
+// A row of attention in the cpu dialect by its definition (attention.h), key by key, in double. A kernel includes it
+// after the score hook, which may not be there twice.
+#pragma once
+
+#include "common/attention/kernels/softmax.h"
+
+#ifndef SCORE_GRAIN
+#define SCORE_GRAIN SCORE_ELEMENT
+#endif
+
+/// What the score hook makes of one score, also a hook that takes many at once.
+INLINE float hooked_score(float s, int query, int key, const ScoreContext& context) {
+#if defined(VECTOR_WIDTH_VALUE) && SCORE_GRAIN == SCORE_ROW
+  float lanes[VECTOR_WIDTH] = {s};
+  score_row(lanes, query, key, context);
+  return lanes[0];
+#elif defined(VECTOR_WIDTH_VALUE) && SCORE_GRAIN == SCORE_TILE
+  float lanes[TILE_VECTORS * VECTOR_WIDTH] = {s};
+  score_tile(lanes, 1, query, key, context);
+  return lanes[0];
+#else
+  return score(s, query, key, context);
+#endif
+}
+
+/// A row whose scores and sink are numbers: score_of(key) is a pair's score after all hooks, values_of(key)(d) an
+/// element of the key's row of V, store(d, output) takes an element of O. Of so many columns at a time, since HEAD_DIM
+/// may be known at run time alone.
+template <typename Scores, typename Values, typename Store>
+INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const Values& values_of, const Store& store) {
+  constexpr int most_columns = 128;
+  for (int first = 0; first < HEAD_DIM; first += most_columns) {
+    const int columns = HEAD_DIM - first < most_columns ? HEAD_DIM - first : most_columns;
+    float maximum = sink;
+    double sum = sink == hidden_score ? 0 : 1, sums[most_columns] = {};
+    bool some_number = true;  // among the sums: where there is none, no key changes that
+    for (int key = keys.begin; key < keys.end && some_number; ++key) {
+      const float s = score_of(key);
+      if (s == hidden_score) continue;
+      const float largest = s > maximum ? s : maximum;
+      const double alpha = __builtin_exp2f((maximum - largest) * log2_e);
+      const double weight = __builtin_exp2f((s - largest) * log2_e);
+      maximum = largest;
+      sum = sum * alpha + weight;
+      const auto value = values_of(key);
+      int numbers = 0;
+      VECTORIZE for (int d = 0; d < columns; ++d) {
+        sums[d] = sums[d] * alpha + weight * value(first + d);
+        numbers += sums[d] == sums[d];
+      }
+      some_number = numbers > 0;
+    }
+    for (int d = 0; d < columns; ++d) store(first + d, static_cast<float>(sum != 0 ? sums[d] / sum : 0));
+  }
+}

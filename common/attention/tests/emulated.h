@@ -1,0 +1,79 @@
+// Instructions of x86 cores that the host may lack, as plain code: the tile registers of AMX, and what multiplies and
+// makes pairs of bf16. Kernels that use them then run on any host, one threadgroup at a time.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "common/base/file.h"
+#include "common/source/kernel_source.h"
+
+namespace attn::test {
+
+/// Includes of a kernel of the cpu dialect that put plain code in the place of the instructions.
+inline std::map<std::string, std::string> emulated_instructions() {
+  constexpr const char* header = "common/kernel/cpu.h";
+  constexpr const char* text = R"(
+#include "common/kernel/amx.h"
+
+namespace emulated {
+
+using Floats = Vector<float, 16>;
+using Words = Vector<unsigned, 16>;
+
+static Words tiles[8][16];  // rows of a register
+static int taken;           // tiles belong to one threadgroup, from tile_loadconfig to tilerelease
+
+INLINE void take() {
+  while (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQUIRE)) {
+  }
+}
+INLINE void release() { __atomic_store_n(&taken, 0, __ATOMIC_RELEASE); }
+INLINE void zero(int tile) {
+  for (int row = 0; row < 16; ++row) tiles[tile][row] = Words{};
+}
+INLINE void load_tile(int tile, const void* from, long step) {
+  for (int row = 0; row < 16; ++row) __builtin_memcpy(&tiles[tile][row], static_cast<const char*>(from) + row * step, 64);
+}
+INLINE void store_tile(int tile, void* to, long step) {
+  for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
+}
+
+/// acc + the products of both elements of each pair.
+INLINE Floats add_products(Floats acc, Words a, Words b) {
+  const auto low = [](Words pairs) { return reinterpret_cast<Floats>(pairs << 16); };
+  const auto high = [](Words pairs) { return reinterpret_cast<Floats>(pairs & 0xFFFF0000u); };
+  return acc + high(a) * high(b) + low(a) * low(b);
+}
+INLINE void multiply(int sums, int a, int b) {
+  for (int row = 0; row < 16; ++row) {
+    Floats acc = reinterpret_cast<Floats>(tiles[sums][row]);
+    for (int i = 0; i < 16; ++i) acc = add_products(acc, Words{} + tiles[a][row][i], tiles[b][i]);
+    tiles[sums][row] = reinterpret_cast<Words>(acc);
+  }
+}
+
+/// Rounded to nearest even; a NaN stays one.
+INLINE Vector<unsigned short, 32> to_bf16(Floats high, Floats low) {
+  Vector<unsigned short, 32> both;
+  store_floats<BF16, 16>(&both, 0, low);
+  store_floats<BF16, 16>(&both, 16, high);
+  return both;
+}
+
+}  // namespace emulated
+
+#define __builtin_ia32_tile_loadconfig(shapes) ((void)(shapes), emulated::take())
+#define __builtin_ia32_tilerelease emulated::release
+#define __builtin_ia32_tilezero emulated::zero
+#define __builtin_ia32_tileloadd64 emulated::load_tile
+#define __builtin_ia32_tilestored64 emulated::store_tile
+#define __builtin_ia32_tdpbf16ps emulated::multiply
+#define __builtin_ia32_cvtne2ps2bf16_512 emulated::to_bf16
+#define __builtin_ia32_dpbf16ps_512(acc, a, b) \
+  emulated::add_products(acc, reinterpret_cast<emulated::Words>(a), reinterpret_cast<emulated::Words>(b))
+)";
+  return {{header, read_file(source_root() + "/" + header).value() + text}};
+}
+
+}  // namespace attn::test

@@ -1,0 +1,475 @@
+// What hides a pair of a query and a key, and what does not (common/attention/kernels/attention.h): rows that begin or
+// end without keys, at many scales; scores and values of any size; and what is no number, which reaches the rows that
+// see it and no others. Every kernel against the oracle, on the device under test.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/attention/tests/kernel_run.h"
+#include "common/base/file.h"
+#include "common/source/kernel_source.h"
+#include "common/testing/mutated_sources.h"
+
+namespace attn {
+namespace {
+
+using test::bytes_of_table;
+using test::Includes;
+using test::infinity;
+using test::Tensors;
+using test::Tested;
+
+constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
+constexpr double largest_float = std::numeric_limits<float>::max();
+
+/// Hooks of a kernel, what they read, and the same for the oracle.
+struct Hooks {
+  std::string name;
+  Includes includes = {};
+  std::vector<std::byte> data = bytes_of_table({0});
+  ScoreFunction reference = {};
+  SinkFunction sink = {};
+  bool causal = false;
+};
+
+std::string header(const std::string& macros, const std::string& function) {
+  return fmt::format(
+      "#pragma once\n#include \"common/attention/kernels/attention.h\"\n{}\n[[maybe_unused]] static inline {}\n",
+      macros, function);
+}
+
+// Two documents, cut within a block of keys and within a tile of rows. Rows of the second have no key in the first
+// blocks, rows of the first none in the last, and rows before the first key none at all.
+constexpr int64_t cut = 43;
+bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
+  const int64_t own = q + shape.kv_len - shape.q_len;
+  return own >= 0 && (own < cut) == (k < cut);
+}
+
+/// The documents as each hook can tell them, and rows that a causal mask leaves without keys.
+std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_hooks) {
+  const ScoreFunction reference = [shape](std::span<double> scores, int64_t, int64_t, int64_t q) {
+    for (size_t k = 0; k < scores.size(); ++k) {
+      if (!same_document(shape, q, static_cast<int64_t>(k))) scores[k] = -infinity;
+    }
+  };
+  const std::string own = "  (void)CAUSAL;\n  const int own = q + c.kv_len - c.q_len;\n";
+  const std::string rule = fmt::format("own >= 0 && (own < {0}) == (k < {0})", cut);
+  std::vector<Hooks> ways;
+  ways.push_back({"causal", {}, bytes_of_table({0}), {}, {}, true});
+  ways.push_back({"keys",
+                  {{test::keys_file,
+                    header("#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO 0",
+                           "KeyRange visible_keys(int q, const ScoreContext& c) {\n" + own +
+                               fmt::format("  return own < 0 ? KeyRange{{0, 0}} : own < {0} ? KeyRange{{0, {0}}} : "
+                                           "KeyRange{{{0}, c.kv_len}};\n}}",
+                                           cut))}},
+                  bytes_of_table({0}),
+                  reference});
+  ways.push_back({"mask",
+                  {{test::mask_file, header("#define MASK_IS_NONE 0",
+                                            "bool visible(int q, int k, const ScoreContext& c) "
+                                            "{\n" +
+                                                own + "  return " + rule + ";\n}")}},
+                  bytes_of_table({0}),
+                  reference});
+  if (takes_score_hooks) {
+    ways.push_back({"score",
+                    {{test::score_file,
+                      header("#define SCORE_IS_IDENTITY 0",
+                             "float score(float s, int q, int k, const ScoreContext& c) {\n" + own +
+                                 "  const union { unsigned bits; float number; } hidden = {0xff800000u};\n  return " +
+                                 rule + " ? s : hidden.number;\n}")}},
+                    bytes_of_table({0}),
+                    reference});
+  }
+  return ways;
+}
+
+/// More queries than keys, and blocks that end within the first document.
+Tested more_queries(const std::string& kernel) {
+  Tested of = test::tested(kernel);
+  of.config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 115, .head_dim = 40};
+  return of;
+}
+
+/// The first element that is not as the oracle has it; empty where there is none.
+std::string wrong_of(const std::string& kernel, Tested of, const Tensors& tensors, const Hooks& hooks,
+                     PipelineCache& cache = test::pipelines()) {
+  of.config.shape.causal = hooks.causal;
+  const ReferenceRows want = reference_attention(of.config.shape, tensors.q, tensors.k, tensors.v,
+                                                 all_rows(of.config.shape), hooks.reference, hooks.sink);
+  return test::difference(of.config, test::run(kernel, of, tensors, hooks.includes, hooks.data, cache), want.o,
+                          want.lse);
+}
+
+class HiddenVariants : public test::OnDevice<testing::TestWithParam<std::string>> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped() && !test::is_here(GetParam())) GTEST_SKIP() << "not on this device";
+  }
+
+  static const std::string& kernel() { return GetParam(); }
+  static bool takes_score_hooks() { return kernel() != "amx"; }
+  static Tested small() { return more_queries(kernel()); }
+  static std::string wrong(const Tested& of, const Tensors& tensors, const Hooks& hooks) {
+    return wrong_of(kernel(), of, tensors, hooks);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels()),
+                         [](const auto& test) { return test.param; });
+
+// ---- rows that begin or end without keys
+
+// A large number in the place of a hidden score goes wrong at some scales, and not at others.
+TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
+  const Tested of = small();
+  const Tensors tensors = test::random_tensors(of.config);
+  std::vector<double> scales = {0.54, 0.593, 0.839, 0.892, 1 / std::sqrt(200.0), 0, -0.3, 1e-30, 1e-42, 3};
+  for (double scale = 0.03; scale < 2; scale *= 1.09) scales.push_back(scale);
+  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+    for (const double scale : scales) {
+      Tested at = of;
+      at.config.shape.scale = scale;
+      EXPECT_EQ(wrong(at, tensors, hooks), "") << hooks.name << ", scale " << scale;
+    }
+  }
+}
+
+// ---- numbers of any size
+
+Tensor constant(const Tensor& like, double value) {
+  Tensor tensor = like;
+  for (int64_t i = 0; i < tensor.count(); ++i) tensor.store(i, value);
+  return tensor;
+}
+
+// Equal scores have equal weights, however large they are.
+TEST_P(HiddenVariants, EqualScoresOfAnySize) {
+  const Tested of = small();
+  const bool wide = of.config.dtype != DType::f16;
+  Tensors tensors = test::random_tensors(of.config);
+  for (const double size : {0x1p10, 0x1p15, wide ? 0x1p48 : 0x1p14, wide ? 0x1p60 : 0x1p12}) {
+    tensors.q = constant(tensors.q, size);
+    tensors.k = constant(tensors.k, size);
+    for (const double scale : {1.0, -1.0, 0.7}) {
+      Tested at = of;
+      at.config.shape.scale = scale;
+      EXPECT_EQ(wrong(at, tensors, {.name = "causal", .causal = true}), "") << size << ", scale " << scale;
+      EXPECT_EQ(wrong(at, tensors, {.name = "full"}), "") << size << ", scale " << scale;
+    }
+  }
+}
+
+// As large as f32 has them, at a scale of 3.8: times log2(e) they would be infinite.
+Tensors at_the_edge_of_f32(const Tested& of) {
+  Tensors tensors = test::random_tensors(of.config);
+  tensors.q = constant(tensors.q, 0);
+  tensors.k = constant(tensors.k, 1);
+  for (const RowIndex& row : all_rows(of.config.shape)) tensors.q.set(row.batch, row.head, row.q, 7, 0x1p126);
+  return tensors;
+}
+TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
+  const Tested of = small();
+  if (of.config.dtype == DType::f16) GTEST_SKIP() << "f16 has no such products";
+  const Tensors tensors = at_the_edge_of_f32(of);
+  for (const double scale : {3.8, -3.8}) {
+    Tested at = of;
+    at.config.shape.scale = scale;
+    for (const Hooks& hooks : ways_to_hide(of.config.shape, false)) {
+      EXPECT_EQ(wrong(at, tensors, hooks), "") << hooks.name << ", scale " << scale;
+    }
+  }
+}
+
+// A bias is added in f32, whatever its size; only -infinity hides.
+TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
+  if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
+  const Tested of = small();
+  const AttentionShape& shape = of.config.shape;
+  std::vector<float> bias(static_cast<size_t>(shape.q_len * shape.kv_len));
+  const auto fill = [&](int64_t q, auto value) {
+    for (int64_t k = 0; k < shape.kv_len; ++k)
+      bias[static_cast<size_t>(q * shape.kv_len + k)] = static_cast<float>(value(k));
+  };
+  for (int64_t q = 0; q < shape.q_len; ++q) {
+    switch (q % 13) {
+      case 0:
+        fill(q, [](int64_t) { return -largest_float; });
+        break;
+      case 1:
+        fill(q, [](int64_t) { return -1e30; });
+        break;
+      case 2:
+        fill(q, [](int64_t k) { return k % 3 == 0 ? -largest_float : 0.5; });
+        break;
+      case 3:
+        fill(q, [](int64_t k) { return k % 3 == 0 ? -1e29 : -1.01e29; });
+        break;
+      case 4:
+        fill(q, [](int64_t) { return 1e38; });
+        break;
+      case 5:
+        fill(q, [](int64_t) { return -infinity; });
+        break;
+      case 6:
+        fill(q, [](int64_t k) { return k == 70 ? -largest_float : -infinity; });
+        break;
+      case 7:
+        fill(q, [](int64_t k) { return k < 70 ? -infinity : -1e30; });
+        break;
+      case 8:
+        fill(q, [](int64_t k) { return k < 70 ? -1e30 : -infinity; });
+        break;
+      case 9:
+        fill(q, [](int64_t) { return -5e9; });
+        break;
+      case 10:
+        fill(q, [](int64_t k) { return k < 70 ? -1e4 : -1e4 - 2; });
+        break;
+      default:
+        fill(q, [](int64_t k) { return 0.01 * static_cast<double>(k); });
+        break;
+    }
+  }
+  const auto bytes = std::as_bytes(std::span(bias));
+  Hooks hooks{.name = "bias",
+              .includes = {{test::score_file,
+                            header("#define SCORE_IS_IDENTITY 0",
+                                   "float score(float s, int q, int k, const ScoreContext& c) {\n"
+                                   "  q = q < c.q_len ? q : c.q_len - 1;\n  k = k < c.kv_len ? k : c.kv_len - 1;\n"
+                                   "  return s + static_cast<const float*>(c.data)[q * c.kv_len + k];\n}")}},
+              .data = {bytes.begin(), bytes.end()},
+              .reference = [&](std::span<double> scores, int64_t, int64_t, int64_t q) {
+                for (size_t k = 0; k < scores.size(); ++k) {
+                  scores[k] = static_cast<float>(scores[k]) + bias[static_cast<size_t>(q * shape.kv_len) + k];
+                }
+              }};
+  EXPECT_EQ(wrong(of, test::random_tensors(of.config), hooks), "");
+}
+
+// Sums of weighted values may overflow before they are divided by the sum of the weights.
+TEST_P(HiddenVariants, ValuesOfAnySize) {
+  Tested of = small();
+  if (of.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 do not overflow";
+  of.config.out_dtype = of.config.dtype;
+  Tensors tensors = test::random_tensors(of.config);
+  tensors.v = constant(tensors.v, 0x1.8p127);
+  EXPECT_EQ(wrong(of, tensors, {.name = "full"}), "");
+}
+
+// ---- what is no number, and what is not seen
+
+// Elements of K or V, or a whole row of either, in a few places: what a row does not see changes nothing there, and
+// what is no number reaches all rows that see it.
+TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
+  const Tested of = small();
+  const AttentionShape& shape = of.config.shape;
+  const double huge = of.config.dtype == DType::f16 ? 6e4 : 1e36;
+  for (const Hooks& hooks : ways_to_hide(shape, takes_score_hooks())) {
+    for (const double garbage : {huge, infinity, -infinity, nan_value}) {
+      for (const int64_t key : {int64_t{3}, cut - 1, cut, shape.kv_len - 1}) {
+        Tensors in_k = test::random_tensors(of.config), in_v = in_k;
+        in_k.k.set(0, 0, key, 5, garbage);
+        in_v.v.set(0, 0, key, 5, garbage);
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          in_k.k.set(1, 0, key, d, d % 2 == 0 || std::isnan(garbage) ? garbage : 0);
+          in_v.v.set(1, 0, key, d, garbage);
+        }
+        EXPECT_EQ(wrong(of, in_k, hooks), "") << hooks.name << ": " << garbage << " in K, key " << key;
+        EXPECT_EQ(wrong(of, in_v, hooks), "") << hooks.name << ": " << garbage << " in V, key " << key;
+      }
+    }
+  }
+}
+
+TEST_P(HiddenVariants, NaNInAQueryReachesItsRow) {
+  const Tested of = small();
+  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+    Tensors tensors = test::random_tensors(of.config);
+    for (const int64_t q : {0, 20, 77, 129}) tensors.q.set(q % 2, 1, q, q % 40, nan_value);
+    EXPECT_EQ(wrong(of, tensors, hooks), "") << hooks.name;
+  }
+}
+
+TEST_P(HiddenVariants, AllThatIsNaN) {
+  const Tested of = small();
+  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+    for (const bool in_v : {false, true}) {
+      Tensors tensors = test::random_tensors(of.config);
+      Tensor& tensor = in_v ? tensors.v : tensors.k;
+      tensor = constant(tensor, nan_value);
+      EXPECT_EQ(wrong(of, tensors, hooks), "") << hooks.name << (in_v ? " V" : " K");
+    }
+  }
+}
+
+// Every bit of a NaN may be set, and the sign.
+TEST_P(HiddenVariants, NaNOfAnyBits) {
+  const Tested of = small();
+  const size_t element = size_bytes(of.config.dtype);
+  for (const bool in_v : {false, true}) {
+    Tensors tensors = test::random_tensors(of.config);
+    Tensor& tensor = in_v ? tensors.v : tensors.k;
+    std::byte* const first = tensor.data.data() + static_cast<size_t>(tensor.offset(0, 0, 50, 9)) * element;
+    std::fill(first, first + element, std::byte{0xff});
+    ASSERT_TRUE(std::isnan(tensor.at(0, 0, 50, 9)));
+    EXPECT_EQ(wrong(of, tensors, {.name = "causal", .causal = true}), "") << (in_v ? "V" : "K");
+  }
+}
+
+TEST_P(HiddenVariants, ScoresOfAHookThatAreNoNumbers) {
+  if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
+  const Tested of = small();
+  for (const unsigned bits : {0x7f800000u, 0x7fc00000u, 0xffffffffu}) {
+    const double value = bits == 0x7f800000u ? infinity : nan_value;
+    const Hooks hooks{
+        .name = "score",
+        .includes = {{test::score_file,
+                      header("#define SCORE_IS_IDENTITY 0",
+                             fmt::format("float score(float s, int q, int k, const ScoreContext&) {{\n"
+                                         "  const union {{ unsigned bits; float number; }} other = {{{}u}};\n"
+                                         "  return q % 5 == 2 && k == 2 * (q / 3) ? other.number : s;\n}}",
+                                         bits))}},
+        .reference = each_score([value](double s, int64_t, int64_t, int64_t q, int64_t k) {
+          return q % 5 == 2 && k == 2 * (q / 3) ? value : s;
+        }),
+        .causal = true};
+    EXPECT_EQ(wrong(of, test::random_tensors(of.config), hooks), "") << bits;
+  }
+}
+
+TEST_P(HiddenVariants, SinksOfAnySize) {
+  const Tested of = small();
+  for (const double sink : {1.5, -infinity, 1e38, -1e38, 2e4, infinity, nan_value}) {
+    for (Hooks hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+      const std::vector<float> table = {0.25f, static_cast<float>(sink)};
+      const auto bytes = std::as_bytes(std::span(table));
+      hooks.data = {bytes.begin(), bytes.end()};
+      hooks.includes[test::sink_file] =
+          header("#define SINK_IS_NONE 0",
+                 "float sink_logit(const ScoreContext& c) { return static_cast<const float*>(c.data)[c.head]; }");
+      hooks.sink = [sink](int64_t, int64_t head) { return head == 0 ? 0.25 : sink; };
+      EXPECT_EQ(wrong(of, test::random_tensors(of.config), hooks), "") << hooks.name << ", sink " << sink;
+    }
+  }
+}
+
+// Of numbers, rows that begin or end without keys among them, none is left to the slow way (repair.h).
+TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
+  if (test::on_cuda) GTEST_SKIP() << "a header of the cpu's kernels";
+  const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
+                                     "store(first + d, 7 + static_cast<float>(");
+  PipelineCache fresh(test::device(), "");
+  const Tested of = small();
+  const Tensors tensors = test::random_tensors(of.config);
+  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+    EXPECT_EQ(wrong_of(kernel(), of, tensors, hooks, fresh), "") << hooks.name;
+  }
+}
+
+// Kernels of bf16 on the cpu take s * factor - m * factor as one multiply-add, which leaves what the second product was
+// rounded by: so of equal scores all weights are off by it. Up to largest_product that is little; of 4e9 it is all.
+TEST(HiddenTest, WhatAMultiplyAddLeavesIsLittleUpToTheLargestProduct) {
+  const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
+  const std::string name = "largest_product = ";
+  const float most = std::stof(text.substr(text.find(name) + name.size()));
+  const auto left_by = [](float maximum, float factor) {
+    return std::abs(std::fma(maximum, factor, -(maximum * factor)));
+  };
+  float largest = 0;
+  for (float factor = 0.0123f; factor < 100; factor *= 1.0437f) {
+    for (float share = 0.5f; share < 1; share += 0.00317f) {
+      largest = std::max(largest, left_by(share * most / factor, factor));
+    }
+  }
+  EXPECT_LE(largest, 0x1p-14f);
+  EXPECT_GT(left_by(4e9f, 0.593f * 1.442695f), 1);
+  EXPECT_GT(left_by(-1e30f, 0.593f * 1.442695f), 1e20f);
+}
+
+// ---- what the checks catch
+
+struct HiddenMutation {
+  const char *kernel, *what, *file, *from, *to;
+};
+void PrintTo(const HiddenMutation& mutation, std::ostream* out) { *out << mutation.what; }
+
+std::vector<HiddenMutation> hidden_mutations(bool of_cuda) {
+  if (of_cuda) return {};
+  return {
+      {"tuned", "weights_of_hidden_keys", "softmax.h", "smallest = -63.5f", "smallest = -63.0f"},
+      {"tuned", "nan_dropped", "softmax.h", "x < smallest ? V{} + smallest : x", "x > smallest ? x : V{} + smallest"},
+      {"tuned", "values_not_repaired", "tuned.cpu.cpp", "if (not_finite[i] != 0 &&", "if (false &&"},
+      {"tuned_pairs", "values_not_repaired", "tuned.cpu.cpp", "if (not_finite[i] != 0 &&", "if (false &&"},
+      {"tuned_pairs", "large_shifts", "softmax.h", "largest_product = 2048", "largest_product = 1e38f"},
+      {"amx", "large_shifts", "softmax.h", "largest_product = 2048", "largest_product = 1e38f"},
+      {"amx", "values_not_repaired", "amx.cpu.cpp", "if (any_lane(not_finite != 0) &&", "if (false &&"},
+      {"tiled_vector", "values_not_repaired", "tiled.cpu.cpp", "if (not_finite != 0 &&", "if (false &&"},
+      {"naive", "hidden_values_read", "naive.cpu.cpp", "if (scores[key] == 0) continue;", ""},
+      {"naive", "rows_without_keys", "softmax.h", "maximum == hidden_score ? V{} : maximum", "maximum"},
+      {"tuned", "repaired_beyond_the_range", "repair.h", "if (keys.begin < 0) keys.begin = 0;", "keys.begin = 0;"},
+      {"tuned", "repaired_from_hidden_keys", "exact_row_cpu.h", "if (s == hidden_score) continue;", ""},
+      {"tuned", "repaired_without_rescaling", "exact_row_cpu.h", "sums[d] * alpha +", "sums[d] +"}};
+}
+
+class HiddenMutations : public test::OnDevice<testing::TestWithParam<HiddenMutation>> {};
+INSTANTIATE_TEST_SUITE_P(All, HiddenMutations, testing::ValuesIn(hidden_mutations(test::on_cuda)),
+                         [](const auto& test) { return std::string(test.param.kernel) + "_" + test.param.what; });
+
+TEST_P(HiddenMutations, AreCaught) {
+  const HiddenMutation& mutation = GetParam();
+  const std::string kernel = mutation.kernel;
+  const Tested of = more_queries(kernel);
+  const Tensors plain = test::random_tensors(of.config);
+  Tensors equal = plain, in_k = plain, in_v = plain, large = plain;
+  equal.q = constant(plain.q, 0x1p60);
+  equal.k = constant(plain.k, 0x1p60);
+  in_k.k.set(0, 0, 20, 5, nan_value);
+  in_v.v.set(0, 0, 20, 5, nan_value);
+  in_v.v.set(1, 0, cut, 5, infinity);
+  large.v.set(0, 0, cut, 5, 1e38);
+  const auto found = [&](PipelineCache& cache) {
+    for (const Hooks& hooks : ways_to_hide(of.config.shape, false)) {
+      for (const auto& [tensors, scale] : {std::pair{plain, 0.593},
+                                           {equal, 0.7},
+                                           {at_the_edge_of_f32(of), 3.8},
+                                           {at_the_edge_of_f32(of), -3.8},
+                                           {in_k, 0.593},
+                                           {in_v, 0.1},
+                                           {large, 0.1}}) {
+        Tested at = of;
+        at.config.shape.scale = scale;
+        if (std::string first = wrong_of(kernel, at, tensors, hooks, cache); !first.empty()) return first;
+      }
+    }
+    return std::string();
+  };
+  ASSERT_EQ(found(test::pipelines()), "");
+  const test::MutatedSources sources(std::string("common/attention/kernels/") + mutation.file, mutation.from,
+                                     mutation.to);
+  PipelineCache fresh(test::device(), "");
+  EXPECT_NE(found(fresh), "");
+}
+
+// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+TEST(HiddenMutationsTest, TextsAreInTheSources) {
+  for (const bool of_cuda : {false, true}) {
+    for (const HiddenMutation& mutation : hidden_mutations(of_cuda)) {
+      EXPECT_NO_THROW(
+          test::MutatedSources(std::string("common/attention/kernels/") + mutation.file, mutation.from, mutation.to))
+          << mutation.what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

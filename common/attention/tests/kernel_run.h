@@ -1,0 +1,351 @@
+// The kernels of attention as they are, for tests: with hooks of their own and tensors as a test wants them, without
+// the plan and the problem of an experiment. On the device under test.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/attention/backend.h"
+#include "common/attention/kernels/tuned.h"
+#include "common/attention/reference.h"
+#include "common/attention/tests/emulated.h"
+#include "common/testing/tested_device.h"
+
+namespace attn::test {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+inline constexpr const char* score_file = "common/attention/kernels/score.h";
+inline constexpr const char* keys_file = "common/attention/kernels/keys.h";
+inline constexpr const char* mask_file = "common/attention/kernels/mask.h";
+inline constexpr const char* sink_file = "common/attention/kernels/sink.h";
+
+// Before the body of a hook: what a kernel must not ask for ends the program, where that can be seen.
+inline std::string only_within(const std::string& index, const std::string& length) {
+  return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
+}
+
+// ---- the kernels, by names that tell apart what one variant does with different elements
+
+struct Tested {
+  FlashConfig config;
+  bool copies = false;  // `tuned` works on a copy of K
+  int64_t apart = 0;    // elements by which rows, heads and batches of every tensor lie farther apart than they need
+};
+
+inline std::vector<std::string> kernels() {
+  if (on_cuda) return {"naive", "mma_sync", "mma_sync_f32", "wgmma"};
+  return {"naive", "tiled_scalar", "tiled_vector", "tuned", "tuned_copy", "tuned_pairs", "amx"};
+}
+
+inline Tested tested(const std::string& name) {
+  Tested tested;
+  FlashConfig& config = tested.config;
+  config.variant = name.substr(0, name.find("_f32"));
+  if (name.starts_with("tuned") || name == "amx") config.variant = "tuned";
+  if (name == "wgmma" || name == "mma_sync" || name == "amx" || name == "tuned_pairs") config.dtype = DType::bf16;
+  if (name == "tuned_copy") config.dtype = DType::f16;  // K is converted, and so copied
+  config.shape = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 75, .kv_len = 141, .head_dim = 40};
+  config.block_r = on_cuda ? 64 : 48;
+  config.block_c = 32;
+  return tested;
+}
+
+/// Whether the GPU has what the kernel needs. What a host lacks is emulated.
+inline bool is_here(const std::string& name) { return name != "wgmma" || device().info().has("wgmma"); }
+
+/// The device; for kernels that other hosts run, described as such a host.
+inline DeviceInfo info_of(const std::string& name) {
+  DeviceInfo info = device().info();
+  if (name != "amx" && name != "tuned_pairs") return info;
+  info.arch = name == "amx" ? "sapphirerapids" : "znver4";
+  info.simd_width = 16;
+  info.vector_registers = 32;
+  info.features = {"avx512bf16"};
+  if (name == "amx") info.features.insert(info.features.begin(), "amx-bf16");
+  return info;
+}
+
+using Includes = std::map<std::string, std::string>;
+
+inline Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
+  const DeviceInfo info = info_of(name), &here = device().info();
+  // With a score hook bf16 does not run on AMX.
+  const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
+  const AttentionHooks any;
+  Launch kernel = FlashBackend::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
+  kernel.source.includes = includes;
+  const bool lacks = std::any_of(info.features.begin(), info.features.end(),
+                                 [&](const std::string& feature) { return !here.has(feature); });
+  if (lacks) kernel.source.includes.merge(emulated_instructions());
+  FunctionConstants& constants = kernel.source.constants;
+  if (includes.contains(mask_file) && name != "naive") constants["MASK_LISTS"] = 0;
+  if (!constants.contains("COPY_K") || !tested.copies) return kernel;
+  constants["COPY_K"] = 1;
+  const TunedLayout layout(tested.config.shape.head_dim, tested.config.block_r, tested.config.block_c,
+                           constants.at("VECTOR_WIDTH"), constants.at("TILE_VECTORS"), constants.at("TILE_ROWS"),
+                           constants.at("BF16_DOT") != 0, true);
+  kernel.threadgroup_bytes = static_cast<size_t>(layout.words) * sizeof(float);
+  return kernel;
+}
+
+// ---- launches
+
+struct Tensors {
+  Tensor q, k, v;
+};
+
+inline Tensors random_tensors(const FlashConfig& config) {
+  const AttentionShape& s = config.shape;
+  const auto random = [&](int64_t heads, int64_t length, uint64_t stream) {
+    return random_tensor(s.batch, heads, length, s.head_dim, config.dtype, config.layout, 7, stream);
+  };
+  return {random(s.q_heads, s.q_len, 0), random(s.kv_heads, s.kv_len, 1), random(s.kv_heads, s.kv_len, 2)};
+}
+
+struct Attended {
+  std::vector<double> o, lse;
+  bool guards_intact = true;
+  bool operator==(const Attended&) const = default;
+};
+
+/// A tensor in memory as Tested::apart says, with bytes between its rows that are no numbers.
+struct Spread {
+  TensorStrides strides;
+  std::vector<std::byte> data;
+
+  Spread(const Tensor& tensor, int64_t apart) {
+    const bool rows_first = tensor.layout == Layout::bhsd;
+    const int64_t inner = tensor.dim + apart, middle = inner * (rows_first ? tensor.seq : tensor.heads) + apart;
+    strides = {middle * (rows_first ? tensor.heads : tensor.seq) + apart, rows_first ? middle : inner,
+               rows_first ? inner : middle};
+    data.resize(static_cast<size_t>(tensor.batch * strides.batch) * size_bytes(tensor.dtype), std::byte{0xff});
+    for_rows(tensor, [&](size_t here, size_t there, size_t bytes) {
+      std::memcpy(data.data() + here, tensor.data.data() + there, bytes);
+    });
+  }
+
+  /// Rows from here to there; whether the bytes between them are still as they were.
+  bool gather(Tensor& tensor) {
+    for_rows(tensor, [&](size_t here, size_t there, size_t bytes) {
+      std::memcpy(tensor.data.data() + there, data.data() + here, bytes);
+      std::memset(data.data() + here, 0xff, bytes);
+    });
+    return std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == std::byte{0xff}; });
+  }
+
+ private:
+  template <typename Body>
+  void for_rows(const Tensor& tensor, Body body) const {
+    const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
+    for (int64_t b = 0; b < tensor.batch; ++b) {
+      for (int64_t h = 0; h < tensor.heads; ++h) {
+        for (int64_t s = 0; s < tensor.seq; ++s) {
+          const int64_t here = b * strides.batch + h * strides.head + s * strides.row;
+          body(static_cast<size_t>(here * element), static_cast<size_t>(tensor.offset(b, h, s, 0) * element),
+               static_cast<size_t>(tensor.dim * element));
+        }
+      }
+    }
+  }
+};
+
+inline Attended run(const std::string& name, const Tested& tested, const Tensors& tensors, const Includes& includes,
+                    const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
+  const FlashConfig& config = tested.config;
+  const AttentionShape& shape = config.shape;
+  const auto upload = [](const std::vector<std::byte>& bytes) {
+    Buffer buffer(device(), bytes.size());
+    buffer.upload(bytes.data(), bytes.size());
+    return buffer;
+  };
+  Tensor o = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config.out_dtype, config.layout);
+  std::vector<float> lse(static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len));
+  const Spread of_q(tensors.q, tested.apart), of_k(tensors.k, tested.apart), of_v(tensors.v, tested.apart);
+  Spread of_o(o, tested.apart);
+  std::fill(of_o.data.begin(), of_o.data.end(), std::byte{0xff});
+  const Buffer q = upload(of_q.data), k = upload(of_k.data), v = upload(of_v.data), table = upload(data);
+  const Buffer o_buffer = upload(of_o.data);
+  Buffer lse_buffer(device(), lse.size() * sizeof(float));
+  lse_buffer.poison();
+  AttentionParams params{};
+  params.pages = std::numeric_limits<int>::max();
+  params.q = q.data();
+  params.k = k.data();
+  params.v = v.data();
+  params.o = o_buffer.data();
+  params.lse = static_cast<float*>(lse_buffer.data());
+  params.q_strides = of_q.strides;
+  params.k_strides = of_k.strides;
+  params.v_strides = of_v.strides;
+  params.o_strides = of_o.strides;
+  params.batch = static_cast<int>(shape.batch);
+  params.q_heads = static_cast<int>(shape.q_heads);
+  params.kv_heads = static_cast<int>(shape.kv_heads);
+  params.q_len = static_cast<int>(shape.q_len);
+  params.kv_len = static_cast<int>(shape.kv_len);
+  params.scale = static_cast<float>(shape.effective_scale());
+  params.score_data = table.data();
+
+  const Launch kernel = kernel_of(name, tested, includes);
+  const Pipeline& pipeline = cache.get(kernel.source);
+  CommandEncoder encoder;
+  // It owns what the kernel reads on the device.
+  const auto launcher = FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel);
+  launcher(encoder, params);
+  device().submit(encoder);
+  o_buffer.download(of_o.data.data(), of_o.data.size());
+  lse_buffer.download(lse.data(), lse.size() * sizeof(float));
+  Attended outcome;
+  outcome.guards_intact = of_o.gather(o) && o_buffer.guards_intact() && lse_buffer.guards_intact();
+  for (const RowIndex& row : all_rows(shape)) {
+    for (int64_t d = 0; d < shape.head_dim; ++d) outcome.o.push_back(o.at(row.batch, row.head, row.q, d));
+  }
+  outcome.lse.assign(lse.begin(), lse.end());
+  return outcome;
+}
+
+/// The first element that is not right; empty where all are. NaN is right where NaN is wanted, and nowhere else.
+inline std::string difference(const FlashConfig& config, const Attended& got, const std::vector<double>& o,
+                              const std::vector<double>& lse) {
+  const bool exact = config.dtype == DType::f32;
+  const double absolute = exact ? 2e-5 : 1e-2, relative = exact ? 2e-4 : 1e-2;
+  const auto compare = [&](const char* what, const std::vector<double>& is, const std::vector<double>& wanted) {
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const bool right =
+          is.at(i) == wanted[i] || (std::isnan(is[i]) && std::isnan(wanted[i])) ||
+          (std::isfinite(wanted[i]) && std::abs(is[i] - wanted[i]) <= absolute + relative * std::abs(wanted[i]));
+      if (!right) return fmt::format("{}[{}] is {}, not {}", what, i, is[i], wanted[i]);
+    }
+    return std::string();
+  };
+  if (!got.guards_intact) return "bytes beside the outputs were overwritten";
+  const std::string of_o = compare("o", got.o, o);
+  return of_o.empty() ? compare("lse", got.lse, lse) : of_o;
+}
+
+inline std::string describe(const std::string& name, const FlashConfig& c) {
+  const AttentionShape& s = c.shape;
+  return fmt::format("{} b{} h{}/{} q{} k{} d{} causal={} {} {}x{}", name, s.batch, s.q_heads, s.kv_heads, s.q_len,
+                     s.kv_len, s.head_dim, s.causal, attn::name(c.layout), c.block_r, c.block_c);
+}
+
+// ---- which keys a row sees
+
+/// A keys hook, and the same for the oracle: the range of (batch, q).
+struct KeysHook {
+  const char* name;
+  bool at_zero;
+  const char* body;  // of visible_keys
+  std::function<std::vector<int>(const AttentionShape&)> table;
+  std::function<std::pair<int64_t, int64_t>(const std::vector<int>&, const AttentionShape&, int64_t, int64_t)> range;
+  bool takes_causal = true;
+
+  Includes includes() const {
+    return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
+                                    "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO {}\n"
+                                    "static inline KeyRange visible_keys(int q, const ScoreContext& c) {{\n"
+                                    "{}"
+                                    "  [[maybe_unused]] const int* table = static_cast<const int*>(c.data);\n"
+                                    "  const int own = q + c.kv_len - c.q_len;\n"
+                                    "  [[maybe_unused]] const int end = CAUSAL ? own + 1 : c.kv_len;\n  {}\n}}\n",
+                                    at_zero ? 1 : 0, only_within("q", "c.q_len"), body)}};
+  }
+};
+
+inline int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
+
+// Documents of 1, 2, 3 .. keys, one after the other: where that of each key begins and ends.
+inline std::vector<int> documents(const AttentionShape& shape) {
+  std::vector<int> table;
+  const int keys = static_cast<int>(shape.kv_len);
+  for (int begin = 0, length = 1; begin < keys; begin += length++) {
+    for (int key = begin; key < std::min(begin + length, keys); ++key) {
+      table.push_back(begin);
+      table.push_back(std::min(begin + length, keys));
+    }
+  }
+  return table;
+}
+
+inline std::vector<KeysHook> keys_hooks() {
+  const auto nothing = [](const AttentionShape&) { return std::vector<int>{0}; };
+  return {{"window_left", false, "return {own - 7, own + 1 < end ? own + 1 : end};", nothing,
+           [](const auto&, const auto& shape, int64_t, int64_t q) {
+             return std::pair{own_key(shape, q) - 7, own_key(shape, q) + 1};
+           }},
+          {"window_right", true, "return {0, own + 40 < end ? own + 40 : end};", nothing,
+           [](const auto&, const auto& shape, int64_t, int64_t q) {
+             return std::pair{int64_t{0}, own_key(shape, q) + 40};
+           }},
+          {"window_both", false, "return {own - 50, own + 20 < end ? own + 20 : end};", nothing,
+           [](const auto&, const auto& shape, int64_t, int64_t q) {
+             return std::pair{own_key(shape, q) - 50, own_key(shape, q) + 20};
+           }},
+          // The lengths of sequences: none of its keys, some, all.
+          {"lengths", true, "return {0, table[c.batch] < end ? table[c.batch] : end};",
+           [](const AttentionShape& shape) {
+             std::vector<int> lengths(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len));
+             lengths.front() = 0;
+             if (shape.batch > 1) lengths[1] = static_cast<int>(shape.kv_len) * 2 / 3;
+             return lengths;
+           },
+           [](const auto& table, const auto&, int64_t batch, int64_t) {
+             return std::pair{int64_t{0}, int64_t{table[static_cast<size_t>(batch)]}};
+           }},
+          {"prefix", true, "return {0, table[c.batch] > own + 1 ? table[c.batch] : own + 1};",
+           [](const AttentionShape& shape) {
+             return std::vector<int>(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len / 3));
+           },
+           [](const auto& table, const auto& shape, int64_t batch, int64_t q) {
+             return std::pair{int64_t{0}, std::max(int64_t{table[static_cast<size_t>(batch)]}, own_key(shape, q) + 1)};
+           },
+           false},
+          {"documents", false,
+           "const int key = own < 0 ? 0 : own;\n"
+           "  return {table[2 * key], table[2 * key + 1] < end ? table[2 * key + 1] : end};",
+           documents, [](const auto& table, const auto& shape, int64_t, int64_t q) {
+             const auto key = static_cast<size_t>(std::max<int64_t>(own_key(shape, q), 0));
+             return std::pair{int64_t{table[2 * key]}, int64_t{table[2 * key + 1]}};
+           }}};
+}
+
+inline const KeysHook& keys_hook(std::string_view name) {
+  static const std::vector<KeysHook> hooks = keys_hooks();
+  return *std::find_if(hooks.begin(), hooks.end(), [&](const KeysHook& hook) { return hook.name == name; });
+}
+
+inline std::vector<std::byte> bytes_of_table(const std::vector<int>& table) {
+  const auto bytes = std::as_bytes(std::span(table));
+  return {bytes.begin(), bytes.end()};
+}
+
+inline ScoreFunction masked_by(const KeysHook& hook, const std::vector<int>& table, const AttentionShape& shape) {
+  return [&hook, table, shape](std::span<double> scores, int64_t batch, int64_t, int64_t q) {
+    const auto [begin, end] = hook.range(table, shape, batch, q);
+    for (size_t k = 0; k < scores.size(); ++k) {
+      if (static_cast<int64_t>(k) < begin || static_cast<int64_t>(k) >= end) scores[k] = -infinity;
+    }
+  };
+}
+
+inline std::string keys_difference(const std::string& name, const Tested& tested, const KeysHook& hook,
+                                   PipelineCache& cache = pipelines()) {
+  const AttentionShape& shape = tested.config.shape;
+  const Tensors tensors = random_tensors(tested.config);
+  const std::vector<int> table = hook.table(shape);
+  const ReferenceRows want =
+      reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), masked_by(hook, table, shape));
+  const Attended got = run(name, tested, tensors, hook.includes(), bytes_of_table(table), cache);
+  return difference(tested.config, got, want.o, want.lse);
+}
+}  // namespace attn::test

@@ -1,0 +1,83 @@
+// Tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles multiplies the
+// values of later tokens by scores of 0, which is NaN where such a value is infinite or NaN, and three products of tf32
+// make NaN of an infinity. Both show: a result is not finite. A kernel has such results computed anew here.
+//
+// Function constants that it reads: HEAD_DIM, GATE, IN_TYPE. It brings the feature map, which may not be there twice.
+#pragma once
+
+#include "common/kernel/base2.h"
+#include "common/kernel/cuda.h"
+#include "common/linear/kernels/feature.h"
+#include "common/linear/kernels/linear.h"
+
+struct ExactTokens {
+  const LinearParams& p;
+  const int batch, head;
+  const long long first;  // the row of the batch where token 0 lies
+
+  DEVICE long long at(const TensorStrides& strides, int token) const {
+    return batch * strides.batch + head * strides.head + (first + token) * strides.row;
+  }
+  DEVICE float mapped(const void* tensor, const TensorStrides& strides, int token, int d) const {
+    return feature(load_float<IN_TYPE>(tensor, at(strides, token) + d), p.feature_data);
+  }
+  DEVICE float value(int token, int column) const { return load_float<IN_TYPE>(p.v, at(p.v_strides, token) + column); }
+  /// The logarithm of a token's decay of row d, in base 2.
+  DEVICE float decay(int token, int d) const {
+    if constexpr (GATE == GATE_NONE) return 0;
+    if constexpr (GATE == GATE_HEAD) return p.gate[head] * log2_e;
+    return p.gate[at(p.gate_strides, token) + (GATE == GATE_CHANNEL ? d : 0)] * log2_e;
+  }
+
+  /// What tokens 0 to `count` - 1 add to an element of the state.
+  DEVICE float added(int count, int d, int column) const {
+    float sum = 0, since = 0;
+#pragma unroll 1
+    for (int token = count - 1; token >= 0; --token) {
+      sum += mapped(p.k, p.k_strides, token, d) * exp2_approx(since) * value(token, column);
+      since += decay(token, d);
+    }
+    return sum;
+  }
+
+  /// f(q) of a token times the state behind it, where tokens 0 to `count` - 1 come after `state(d, column)`; by all
+  /// lanes of a warp. A lane has of the columns first_column + lane and every 32nd, up to before `columns`.
+  template <int COLUMNS, typename State>
+  DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {
+    constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // of a lane
+    const int lane = threadIdx.x % WARP;
+    float since[GATE == GATE_CHANNEL ? DIMS : 1] = {};
+    const auto query = [&](int d, int i) {
+      return mapped(p.q, p.q_strides, of_query, d) * exp2_approx(since[GATE == GATE_CHANNEL ? i : 0]);
+    };
+    UNROLL for (int c = 0; c < COLUMNS; ++c) o[c] = 0;
+#pragma unroll 1
+    for (int token = count - 1; token >= 0; --token) {
+      float score = 0;
+#pragma unroll(GATE == GATE_CHANNEL ? DIMS : 1)
+      for (int i = 0; i < DIMS; ++i) {
+        const int d = lane + i * WARP;
+        if (d < HEAD_DIM) score += query(d, i) * mapped(p.k, p.k_strides, token, d);
+      }
+      UNROLL for (int i = 0; i < sizeof(since) / 4; ++i) since[i] +=
+          decay(token, min(lane + i * WARP, static_cast<int>(HEAD_DIM) - 1));
+      UNROLL for (int step = WARP / 2; step > 0; step /= 2) score += __shfl_xor_sync(~0u, score, step);
+      UNROLL for (int c = 0; c < COLUMNS; ++c) {
+        const int column = first_column + lane + c * WARP;
+        if (column < columns) o[c] += score * value(token, column);
+      }
+    }
+#pragma unroll(GATE == GATE_CHANNEL ? DIMS : 1)
+    for (int i = 0; i < DIMS; ++i) {
+      const float own = query(min(lane + i * WARP, static_cast<int>(HEAD_DIM) - 1), i);
+#pragma unroll 1
+      for (int other = 0; other < WARP && i * WARP + other < HEAD_DIM; ++other) {
+        const float its = __shfl_sync(~0u, own, other);
+        UNROLL for (int c = 0; c < COLUMNS; ++c) {
+          const int column = first_column + lane + c * WARP;
+          if (column < columns) o[c] += its * state(i * WARP + other, column);
+        }
+      }
+    }
+  }
+};

@@ -1,0 +1,705 @@
+"""Random calls of the operators attn::*, of dlpack.flash and of the drop-in: each against its definition in float64
+(definitions.py), or against an error of one line where the call is wrong.
+
+    python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
+    python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
+
+A case is made from the seed and its number alone. One of three runs under one of PyTorch's modes, or as a trace has it. Cases run in a second process, so that one which ends it is a finding too. A
+finding is one line, and begins with the options that make it again. The exit status is 1 where there are any.
+"""
+
+import argparse
+import collections
+import contextlib
+import math
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+import attn_proto
+import definitions
+from attn_proto import dlpack
+from definitions import INF, NAN, UNIT
+
+ops = torch.ops.attn
+original = F.scaled_dot_product_attention
+HEADS = ((1, 1), (2, 1), (3, 1), (4, 2), (5, 5), (6, 2), (7, 1), (8, 2), (12, 4), (16, 1))
+WIDTHS = (8, 16, 24, 32, 40, 64, 64, 72, 80, 96, 104, 128, 128, 136, 160, 192, 200, 256)
+BEYOND = (2 ** 31 - 2, 2 ** 31 - 1, 2 ** 31, 2 ** 32 + 3, 2 ** 63 - 1)
+LEAST = (torch.finfo(torch.float32).min, torch.finfo(torch.bfloat16).min)
+SILENCE = 120  # seconds, after which a call counts as hanging
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+class Dispatches(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+MODES = {"plain": lambda device: contextlib.nullcontext(), "no_grad": lambda device: torch.no_grad(),
+         "inference": lambda device: torch.inference_mode(), "functions": lambda device: torch.overrides.BaseTorchFunctionMode(),
+         "dispatch": lambda device: Dispatches(), "device": torch.device,
+         "autocast": lambda device: torch.autocast(torch.device(device).type, torch.bfloat16)}
+CHANGES = {"parameter": lambda x: torch.nn.Parameter(x, requires_grad=False), "negative view": lambda x: torch._neg_view(-x),
+           "subclass": lambda x: x.as_subclass(Subclass)}  # of q
+COPIES = ("vmap", "negative view", "autocast")  # hand a copy over, in another order where rows overlap
+TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap", "jvp")
+
+
+def shape_of(x):
+    return (tuple(x.shape), x.dtype, x.stride(), x.device) if isinstance(x, torch.Tensor) else x
+
+
+def under(way, device, function, arguments, options):
+    """function(*arguments, **options) under a mode, with a change of q, or as a trace of all tensors has it."""
+    if way in MODES:
+        with MODES[way](device):
+            return function(*arguments, **options)
+    if way in CHANGES:
+        return function(CHANGES[way](arguments[0]), *arguments[1:], **options)
+    if way == "jvp":
+        return torch.func.jvp(lambda q: function(q, *arguments[1:], **options), arguments[:1], arguments[:1])[0]
+    if way == "vmap":  # of two alike, along q, k and v
+        batched = [i < 3 and isinstance(x, torch.Tensor) and x.dtype.is_floating_point for i, x in enumerate(arguments)]
+        over = torch.func.vmap(lambda *each: function(*each, **options), in_dims=tuple(0 if each else None for each in batched))
+        return tree_map(lambda x: x[1], over(*(torch.stack([x, x]) if each else x for each, x in zip(batched, arguments))))
+    leaves, spec = tree_flatten((arguments, options))
+    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
+    def of_tensors(*tensors):
+        each = dict(zip(places, tensors))
+        given, named = tree_unflatten([each.get(i, x) for i, x in enumerate(leaves)], spec)
+        return function(*given, **named)
+
+    tensors = [leaves[i] for i in places]
+    if way == "fake":
+        result = of_tensors(*tensors)
+        with FakeTensorMode() as mode:
+            fake = of_tensors(*map(mode.from_tensor, tensors))
+        if (here := tree_map(shape_of, result)) != (there := tree_map(shape_of, fake)):
+            raise AssertionError(f"a trace sees {there} for {here}")
+        return result
+    if way.startswith("fx"):
+        return make_fx(of_tensors, tracing_mode=way[3:] or "real")(*tensors)(*tensors)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        return torch.compile(of_tensors, fullgraph=True, backend="aot_eager", dynamic=way == "compile dynamic")(*tensors)
+
+
+class Case(random.Random):
+    """What a call is made of. `said` is the call in words; `wrong` says why it has to be refused."""
+
+    def __init__(self, seed, number, device):
+        super().__init__(f"{seed}/{number}")
+        self.device, self.wrong, self.said, self.kept = device, [], [], []
+        self.generator = torch.Generator().manual_seed(self.getrandbits(60))
+        self.way = self.choice((*MODES, *CHANGES, *TRACES, "autocast", "gradient")) if self.one_in(3) else "plain"
+        self.rows_may_overlap = self.way not in COPIES
+        if self.way != "plain":
+            self.say(self.way)
+        if self.way in ("gradient", "jvp"):
+            self.wrong.append("a derivative")
+
+    def say(self, *words, **options):
+        self.said += [*words, *(f"{name}={value}" for name, value in options.items() if value is not None and value is not False)]
+
+    def one_in(self, n):
+        return self.randrange(n) == 0
+
+    def spoilt(self, n, why):
+        """One call in n is to be wrong in this way."""
+        if spoil := self.one_in(n):
+            self.wrong.append(why)
+        return spoil
+
+    def normal(self, *shape):
+        return torch.randn(shape, generator=self.generator)
+
+    def size(self, most):
+        """Often near a multiple of 16."""
+        near = 16 * self.randint(1, max(most // 16, 1)) + self.randint(-1, 1)
+        return min(self.choice((1, 2, self.randint(1, 20), self.randint(1, most), near, near)), most)
+
+    def number(self, name, most):
+        """0, around `most`, or beyond what kernels count in."""
+        if self.spoilt(25, f"a negative {name}"):
+            return self.choice((-2, -5, -2 ** 31, -2 ** 63))
+        return self.choice((0, 1, self.randint(0, most), self.randint(0, most), most, most + 1, self.choice(BEYOND)))
+
+    def scale(self, width):
+        """As it is given, and what it means."""
+        given = self.choice((None, None, None, 0.1, 0.593, 1.0, -0.2, 1e-6, self.choice((1e-30, 1e4, -1e30))))
+        if self.spoilt(30, "a scale that is 0 or not finite"):
+            given = self.choice((0.0, NAN, INF, -INF, 1e39))
+        self.say(scale=given)
+        return given, 1 / math.sqrt(width) if given is None else given
+
+    def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False):
+        """Normal numbers in some order in memory, between gaps of NaN; an axis may repeat and rows may overlap, unless it is to
+        be `written`. One tensor of `wild` has a few elements that are not finite, 0 or `huge`. Strides are of 16 bytes on a GPU."""
+        step = 1 if self.device == "cpu" else 16 // dtype.itemsize
+        strides, inner = [1] * len(shape), -(-shape[-1] // step) * step + step * self.choice((0, 0, 0, 1, 3))
+        for axis in self.sample(range(len(shape) - 1), len(shape) - 1):
+            strides[axis] = 0 if self.one_in(15) and not written else inner
+            inner *= max(shape[axis], 1) if strides[axis] else 1
+        if self.rows_may_overlap and not written and self.one_in(30):
+            strides[-2] = step
+        if shape[-1] > 1 and math.prod(shape) and self.way not in COPIES and self.spoilt(100, f"elements of {name} that do not lie side by side"):
+            strides[-1] = 2
+        start = step * self.choice((0, 0, 1, 5))
+        reach = start + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1) + 1
+        place = torch.arange(reach)
+        place = place.as_strided(shape, strides, start).flatten() if math.prod(shape) else place[:0]
+        values, used, words = self.normal(reach), torch.zeros(reach, dtype=torch.bool), f"{name}{list(shape)} strides {strides}"
+        used[place] = True
+        for _ in range(self.choice((1, 1, 2, 7)) if len(place) and wild and self.one_in(wild) else 0):
+            special = self.choice((NAN, INF, -INF, 0.0) + (min(torch.finfo(dtype).max, torch.finfo(torch.float32).max) / 128,) * huge)
+            values[place[self.randrange(len(place))]] = special
+            words += f" {special:.3g}"
+        self.say(words)
+        buffer = torch.where(used, values, NAN).to(dtype).to(self.device)
+        if self.spoilt(150, f"{name} without memory"):
+            return buffer.to("meta").as_strided(shape, strides, start)
+        if not written:
+            self.kept.append((name, buffer, buffer.clone()))
+        return buffer.as_strided(shape, strides, start)
+
+    def table(self, name, value, dtype=torch.float32):
+        value = torch.as_tensor(value, dtype=dtype)
+        if value.numel() and self.spoilt(80, f"{name} of another type"):
+            value = value.to(torch.float64 if dtype.is_floating_point else torch.int64)
+        elif value.numel() and self.spoilt(80, f"{name} of another shape"):
+            value = torch.cat([value, value])
+        return value.contiguous().to("meta" if self.spoilt(150, f"{name} without memory") else self.device)
+
+    def run(self, function, *arguments, **options):
+        if self.way == "gradient":
+            return function(arguments[0].clone().requires_grad_(), *arguments[1:], **options)
+        return under(self.way, self.device, function, arguments, options)
+
+    def cast(self, *tensors, to=torch.bfloat16):
+        """Tokens as autocast has them."""
+        return [x.to(to) if self.way == "autocast" else x for x in tensors]
+
+    def changed(self):
+        """Names of inputs that were written."""
+        return [name for name, buffer, before in self.kept if not torch.equal(buffer.view(torch.uint8), before.view(torch.uint8))]
+
+
+def swapped(*tensors):
+    return [x.transpose(1, 2) for x in tensors]
+
+
+def shapes(case, most_rows=300, most_keys=300):
+    """dtype, batch, heads, kv_heads, rows, keys, width; one of the sizes may be 0."""
+    dtype, batch, rows, keys = case.choice(list(UNIT)), case.choice((1, 1, 2, 3)), case.size(most_rows), case.size(most_keys)
+    if case.one_in(25):
+        batch, rows, keys = case.choice(((0, rows, keys), (batch, 0, keys), (batch, rows, 0)))
+    heads, kv_heads = (3, 2) if case.spoilt(60, "heads that do not divide") else case.choice(HEADS)
+    width = case.choice((4, 12, 63) if case.spoilt(60, "a width that is no multiple of 8") else WIDTHS)
+    case.say(str(dtype)[6:])
+    return dtype, batch, heads, kv_heads, rows, keys, width
+
+
+def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
+    other = dtype
+    if case.way == "autocast":
+        other = case.choice(list(UNIT))
+    elif case.spoilt(60, "types that differ"):
+        other = case.choice([x for x in (*UNIT, torch.float64) if x != dtype])
+    q, k = case.tensor("q", batch, heads, rows, width, dtype=dtype), case.tensor("k", batch, kv_heads, keys, width, dtype=other)
+    v = case.tensor("v", batch, kv_heads, keys, width, dtype=dtype)
+    return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
+
+
+# ---- the operators. Each function says what a call is, and gives two functions: the call, and what is right
+
+def windows(case, names, rows, keys):
+    """Options that are numbers, and which pairs they hide."""
+    limits = {name: case.number(name, keys) for name in ("window_left", "window_right", "prefix", "global_tokens") if name in names}
+    causal = "causal" in names or limits.get("prefix", 0) > 0 and not case.spoilt(3, "a prefix without causal")
+    own, key = torch.arange(rows)[:, None] + keys - rows, torch.arange(keys)
+    left, right, first = (limits.get(name, off) for name, off in (("window_left", -1), ("window_right", -1), ("global_tokens", 0)))
+    hidden = (left >= 0) & (own - key > left) | (right >= 0) & (key - own > right)
+    hidden = hidden & ((first == 0) | (key >= first) & (own >= first))
+    hidden |= (key > own) & (key >= limits.get("prefix", 0)) & causal
+    return {**limits, "causal": causal}, hidden
+
+
+def hiding_tables(case, names, batch, rows, keys):
+    """Options that are tables of what is seen, and which pairs they hide."""
+    tables, own, key = {}, (torch.arange(rows)[:, None] + keys - rows).clamp(0), torch.arange(keys)
+    hidden = torch.zeros(batch, 1, rows, keys, dtype=torch.bool)
+    if "lengths" in names:
+        lengths = torch.tensor([case.randint(0, keys) for _ in range(batch)], dtype=torch.int32)
+        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # a GPU's calls do not look
+            lengths[0] = case.choice((-1, keys + 1, 2 ** 31 - 1, -2 ** 31))
+        case.say(lengths=lengths.tolist())
+        tables["lengths"] = case.table("lengths", lengths, torch.int32)
+        hidden |= key >= lengths[:, None, None, None]
+    if "documents" in names and keys:
+        ends = torch.tensor(sorted({case.randint(1, keys) for _ in range(case.choice((1, 3, 9)))} | {keys}))
+        document = torch.bucketize(key, ends, right=True)
+        table = torch.stack([torch.cat([torch.zeros(1), ends])[document], ends[document]], 1)
+        if case.device == "cpu" and case.spoilt(15, "a document out of range"):
+            table[-1, 1] = case.choice((keys + 1, 2 ** 30))
+        case.say(documents=ends.tolist())
+        tables["documents"] = case.table("documents", table, torch.int32)
+        hidden |= document != document[own]
+    if "blocks" in names and keys:
+        count, words = -(-keys // 128), -(-keys // 4096)
+        seen = torch.rand(count, count, generator=case.generator) < case.choice((0.2, 0.6, 1.1))
+        case.say(f"blocks {seen.int().tolist()}")
+        tables["blocks"] = case.table("blocks", (seen.long() << torch.arange(count)).sum(-1).view(count, words), torch.int32)
+        hidden |= ~seen[own // 128, key // 128]
+    return tables, hidden
+
+
+def adding_tables(case, names, batch, heads, rows, keys):
+    """Options that are added to scores, what is added, and the sinks."""
+    options, added, sinks = {}, None, None
+    if "alibi" in names:
+        power = 2 ** (heads.bit_length() - 1)
+        slopes = torch.tensor([2.0 ** (-8 * i / power) for i in range(1, power + 1)] +
+                              [2.0 ** (-4 * i / power) for i in range(1, 2 * (heads - power), 2)])
+        options["alibi"] = True
+        if case.one_in(2):
+            slopes = case.normal(heads)
+            if case.one_in(4):
+                slopes[case.randrange(heads)] = special = case.choice((NAN, 0.0, 1e4, 1e30))
+                case.say(slope=special)
+            options["alibi_slopes"] = case.table("alibi_slopes", slopes)
+        case.say("alibi", slopes="alibi_slopes" in options)
+        added = slopes.double()[:, None, None] * (torch.arange(keys) - torch.arange(rows)[:, None] - keys + rows)
+    if "sinks" in names:
+        sinks = case.normal(heads)
+        if case.one_in(4):
+            sinks[case.randrange(heads)] = special = case.choice((NAN, INF, -INF, 1e4, -1e4, 1e30))
+            case.say(sink=special)
+        case.say("sinks")
+        options["sinks"] = case.table("sinks", sinks)
+    if "bias" in names:  # each size 1 or whole; what fills keys up to a multiple of 4 counts for nothing
+        shape = [size if case.one_in(2) else 1 for size in (batch, heads, rows, -(-keys // 4) * 4)]
+        bias, words = case.normal(*shape), f"bias {shape}"
+        for _ in range(case.choice((0, 1, 3))):
+            special = case.choice((-INF, -INF, NAN, INF, -1e4, -1e30, *LEAST))
+            where = torch.rand([size if case.one_in(2) else 1 for size in shape], generator=case.generator)
+            bias, words = bias.masked_fill(where < case.choice((0.1, 0.5, 1.1)), special), f"{words} {special:.3g}"
+        if shape[3] > 1:
+            bias[..., keys:] = case.choice((NAN, 0.0, INF))
+        case.say(words)
+        options["bias"] = case.table("bias", bias)
+        bias = bias[..., :keys] if shape[3] > 1 else bias
+        added = bias if added is None else added + bias.double()
+    return options, added, sinks
+
+
+def flash(case):
+    dtype, batch, heads, kv_heads, rows, keys, width = sizes = shapes(case)
+    q, k, v = qkv(case, *sizes)
+    given, scale = case.scale(width)
+    names = case.sample(("causal", "window_left", "window_right", "global_tokens", "prefix", "soft_cap", "alibi", "sinks",
+                         "lengths", "documents", "blocks", "bias"), case.choice((0, 0, 1, 1, 2, 3, 5)))
+    options, hidden = windows(case, names, rows, keys)
+    cap = case.choice((1, 5, 30, 1000)) if "soft_cap" in names else 0
+    if cap:
+        spoilt = case.spoilt(15, "a soft cap out of range")
+        options["soft_cap"] = case.choice((-1, 1001, 2 ** 31, 2 ** 63 - 1)) if spoilt else cap
+    with_lse, bshd = case.one_in(2), case.one_in(3)
+    by_dlpack = case.device == "cpu" and dtype != torch.bfloat16 and not with_lse and case.way == "plain" and case.one_in(4)
+    case.say(**options, lse=with_lse, bshd=bshd, by_dlpack=by_dlpack)
+    tables, more = hiding_tables(case, names, batch, rows, keys)
+    others, added, sinks = adding_tables(case, names, batch, heads, rows, keys)
+    options |= {**tables, **others, "scale": given, "bshd": bshd}
+
+    def read_only(value):
+        if isinstance(value, torch.Tensor):
+            value = value.numpy()
+            value.flags.writeable = False
+        return value
+
+    def call():
+        tensors = swapped(q, k, v) if bshd else (q, k, v)
+        if by_dlpack:
+            o = dlpack.flash(*map(read_only, tensors), **{name: read_only(value) for name, value in options.items()})
+            result = [torch.from_numpy(o)]
+        else:
+            result = case.run(ops.flash_with_lse if with_lse else ops.flash, *tensors, **options)
+            result = result if with_lse else [result]
+        return [*swapped(result[0]), *result[1:]] if bshd else result
+
+    return call, lambda: definitions.attention(*case.cast(q, k, v), scale, hidden | more, cap, added, sinks)[:1 + with_lse]
+
+
+def over_cache(case, appends):
+    """A cache is contiguous or on pages, of q's type or, where nothing is appended, of 8 bits. A length or a page out of range
+    is refused, but on a GPU, where it makes NaN of the sequence's rows."""
+    few, eight = case.one_in(2), not appends and case.one_in(4)
+    dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few or eight else 60)
+    if eight and case.device != "cpu":
+        dtype, width = torch.bfloat16 if dtype == torch.float32 else dtype, -(-width // 16) * 16
+    page = case.choice((0, 0, 1, 3, 8, 16, 64, 128))
+    cache_dtype = case.choice((torch.int8, torch.float8_e4m3fn)) if eight else dtype
+    max_pages = case.randint(1, max(200 // page, 1)) if page else 0
+    capacity = page * max_pages or case.size(300)
+    count = batch * max_pages + case.randint(0, 4) if page else batch
+    sizes, scales, options = (count, kv_heads, page or capacity, width), (1, 1), {}
+    of_tokens = case.choice(list(UNIT)) if case.way == "autocast" else dtype
+    q = case.tensor("q", batch, heads, rows, width, dtype=of_tokens)
+    if eight:
+        caches = [(9 * case.normal(*sizes)).to(cache_dtype).to(case.device) for _ in "kv"]
+        scales = [torch.rand(sizes[:2], generator=case.generator) for _ in "kv"]
+        options = {name: case.table(name, each) for name, each in zip(("key_scales", "value_scales"), scales)}
+    else:
+        wild = 0 if appends else 6
+        caches = [case.tensor(name, *sizes, dtype=dtype, wild=wild, written=appends) for name in ("k_cache", "v_cache")]
+        if appends and count > 1 and caches[0].numel() and case.spoilt(40, "a cache that is written and repeats"):
+            caches[0] = caches[0][:1].expand(sizes)
+    lengths = torch.tensor([case.choice((case.randint(0, capacity), min(rows, capacity), capacity)) for _ in range(batch)]).int()
+    table = torch.randperm(count, generator=case.generator)[:batch * max_pages].view(batch, -1).int() if page and batch else None
+    for i in range(batch if page else 0):  # pages that hold no token
+        table[i, -(-lengths[i].item() // page):] = case.choice((-1, 0, 10 ** 9))
+    lost = False
+    if batch and case.one_in(15):
+        lost, lengths[0] = True, case.choice((-1, capacity + 1, 2 ** 31 - 1, -2 ** 31))
+    elif page and batch and lengths[0] > 0 and case.one_in(15):
+        lost, table[0, 0] = True, case.choice((-1, count, 10 ** 9, -2 ** 31))
+    if lost and case.device == "cpu":
+        case.wrong.append("a length or a page out of range")
+    if page and not batch:
+        table = torch.zeros(0, max_pages)
+    given, scale = case.scale(width)
+    bshd, cache_bshd = case.one_in(3), case.one_in(3)
+    case.say(f"{str(cache_dtype)[6:]} cache {list(sizes)}", lengths=lengths.tolist(), table=table.tolist() if page else None,
+             bshd=bshd, cache_bshd=cache_bshd, few=few)
+    tables = [case.table("lengths", lengths, torch.int32), case.table("table", table, torch.int32) if page else None]
+    new, angles = [], []
+    if appends:
+        new = [case.tensor(name, batch, kv_heads, rows, width, dtype=of_tokens) for name in ("new_k", "new_v")]
+        if case.way == "vmap":
+            case.wrong.append("a write to what is not batched")
+        if case.one_in(2):
+            pairs = case.choice((width // 2, 4))
+            if case.spoilt(20, "angles of more pairs than a row has, or that no prompt takes"):
+                pairs = width // 2 + 4 if few else case.choice((width // 2 + 4, 6))
+            angle = case.normal(capacity, pairs)
+            angles, options["interleaved"] = [angle.cos(), angle.sin()], case.one_in(2)
+            if case.one_in(6):
+                case.choice(angles).view(-1)[case.randrange(angle.numel())] = special = case.choice((NAN, INF))
+                case.say(angle=special)
+            case.say(f"angles {list(angle.shape)}", interleaved=options["interleaved"])
+    before = [x.clone() for x in caches]
+    options |= {"scale": given, "bshd": bshd, "cache_bshd": cache_bshd}
+    name = ("decode_fused" if few else "prefill_fused") if appends else "paged_decode" if few or eight else "paged_prefill"
+
+    def call():
+        o = case.run(getattr(ops, name), *(swapped(q, *new) if bshd else (q, *new)), *(swapped(*caches) if cache_bshd else caches),
+                     *tables, *(x.to(case.device) for x in angles), **options)
+        return [*(swapped(o) if bshd else [o]), *(caches if appends else ())]
+
+    def right():
+        seen = lengths.long()
+        seen[:lost] = 0
+        at = seen[:, None] - rows + torch.arange(rows)
+        query, *fresh = (x.cpu() for x in case.cast(q, *new, to=torch.bfloat16 if eight else dtype))
+        if angles:
+            cosines, sines = (x.double()[at.clamp(0)][:, None] for x in angles)
+            query, fresh[0] = (definitions.rotated(x.double(), cosines, sines, options["interleaved"]).to(dtype)
+                               for x in (query, fresh[0]))
+        full = [x.double().cpu() * (each[..., None, None] if eight else 1) for x, each in zip(before, scales)]
+        for i, row in ((i, row) for i in range(batch if appends else 0) for row in range(rows) if at[i, row] >= 0):
+            slot = (table[i, at[i, row] // page], at[i, row] % page) if page else (i, at[i, row])
+            for cache, x in zip(full, fresh):
+                cache[slot[0], :, slot[1]] = x[i, :, row].double()
+        dense = [x[table.long().clamp(0, count - 1)].transpose(1, 2).flatten(2, 3) if page else x for x in full]
+        hidden = torch.arange(capacity) > at[:, None, :, None]
+        result = definitions.attention(query, *dense, scale, hidden, turned=bool(angles))[:1]
+        result[0][0][:lost] = NAN
+        result[0][1][:lost].masked_fill_((lengths[:lost, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
+        rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]
+        return result + list(zip(full, rounding)) if appends else result
+
+    return call, right
+
+
+def linear(case):
+    dtype, batch, heads, tokens = case.choice(list(UNIT)), case.choice((1, 1, 2)), case.choice((1, 2, 3, 8)), case.size(200)
+    width, values = case.choice((8, 16, 24, 32, 64, 128)), case.choice((8, 16, 40, 64, 128))
+    if case.spoilt(60, "a width that is no multiple of 8"):
+        width, values = case.choice(((4, values), (width, 12), (264, values)))
+    if case.one_in(20):
+        batch, tokens = case.choice(((0, tokens), (batch, 0)))
+    causal, normalised, bshd = not case.one_in(4), case.one_in(3), case.one_in(3)
+    feature = case.choice(("elu1", "relu") if normalised else ("identity", "elu1", "relu"))  # a sum of any sign may be near 0
+    q, k, v = (case.tensor(name, batch, heads, tokens, size, dtype=dtype, wild=12, huge=False)
+               for name, size in (("q", width), ("k", width), ("v", values)))
+    gate = state = None
+    if case.one_in(2) and (causal or case.spoilt(3, "a gate without causal")):
+        gate = -torch.rand(case.choice(((heads,), (batch, heads, tokens), (batch, heads, tokens, width))), generator=case.generator)
+        gate *= case.choice((0.01, 1, 30))
+        special = case.choice((NAN, -INF, -1e30, 0.0)) if gate.numel() and case.one_in(4) else None
+        if special is not None:
+            gate.view(-1)[case.randrange(gate.numel())] = special
+        case.say(f"gate {list(gate.shape)}", special=special)
+    if case.one_in(3) and not normalised:
+        state = case.normal(batch, heads, width, values)
+    given, scale = (None, 1.0) if normalised else case.scale(width)
+    case.say(str(dtype)[6:], causal=causal, normalised=normalised, feature=feature, initial_state=state is not None, bshd=bshd)
+    options = {"causal": causal, "normalised": normalised, "scale": given, "bshd": bshd,
+               "feature": case.choice(("gelu", "", "elu1 ")) if case.spoilt(40, "an unknown feature") else feature}
+    tables = [None if x is None else case.table(name, x) for name, x in (("gate", gate), ("initial_state", state))]
+
+    def call():
+        o, final = case.run(ops.linear, *(swapped(q, k, v) if bshd else (q, k, v)), *tables, **options)
+        return [*(swapped(o) if bshd else [o]), final]
+
+    return call, lambda: definitions.linear(*case.cast(q, k, v), gate, state, causal, normalised, feature, scale)
+
+
+def rope(case):
+    (heads, kv_heads), dtype, width = case.choice(HEADS), case.choice(list(UNIT)), case.choice(WIDTHS)
+    batch, tokens, bshd = case.choice((1, 2, 3)), case.size(100), case.one_in(3)
+    if case.one_in(20):
+        batch, tokens = case.choice(((0, tokens), (batch, 0)))
+    q, k = (case.tensor(name, batch, n, tokens, width, dtype=dtype) for name, n in (("q", heads), ("k", kv_heads)))
+    options = {"theta": case.choice((10000.0, 500000.0, 1.5)), "rotary_dim": case.choice((0, 0, 2, 8, width)),
+               "interleaved": case.one_in(2), "scaling": case.choice(("none", "none", "linear", "ntk", "yarn", "llama3")),
+               "factor": case.choice((1.0, 2.0, 8.0))}
+    meant = {**options, "rotary_dim": options["rotary_dim"] or width}
+    if meant["scaling"] == "ntk" and meant["rotary_dim"] == 2:
+        case.wrong.append("ntk of one pair")
+    for name, bad in (("theta", (1.0, 0.0, -3.0, NAN, INF)), ("rotary_dim", (-2, 3, width + 2, 2 ** 31, 2 ** 32 + 2)),
+                      ("scaling", ("dynamic", "")), ("factor", (0.5, 0.0, NAN, INF)), ("original_length", (0.0, -1.0, NAN, INF))):
+        if name == "factor" and options["scaling"] == "none" or name == "original_length" and options["scaling"] not in ("yarn", "llama3"):
+            continue
+        if case.spoilt(40, f"{name} out of range"):
+            options[name] = case.choice(bad)
+    offsets = None
+    if case.one_in(2):
+        offsets = [case.choice((0, 5, -3, 10 ** 6, -2 ** 31, 2 ** 31 - max(tokens, 1))) for _ in range(batch)]
+    case.say(str(dtype)[6:], offsets=offsets, **options, bshd=bshd)
+    place = None if offsets is None else case.table("offsets", offsets, torch.int32)
+
+    def call():
+        result = case.run(ops.rope, *(swapped(q, k) if bshd else (q, k)), place, bshd=bshd, **options)
+        return swapped(*result) if bshd else result
+
+    return call, lambda: definitions.rope((q, k), offsets or [0] * batch, **meant)
+
+
+def mask_of(case, dtype, batch, heads, rows, keys):
+    shape = case.choice(((rows, keys), (batch, 1, rows, keys), (batch, heads, rows, keys), (batch, 1, 1, keys), (1, heads, 1, keys),
+                         (rows, 1)))
+    mask = case.tensor("mask", *shape, dtype=case.choice((dtype, torch.float32)), wild=3)
+    kind = case.choice(("numbers", "bool", "-inf", "least"))
+    case.say(f"{kind} in the mask")
+    return {"numbers": mask, "bool": mask > -0.5, "-inf": mask.masked_fill(mask > 0.5, -INF),
+            "least": mask.masked_fill(mask > -1, torch.finfo(mask.dtype).min)}[kind]
+
+
+def dropin(case):
+    """scaled_dot_product_attention under one of PyTorch's modes. What the drop-in hands back has to be PyTorch's own result."""
+    case.rows_may_overlap = False  # PyTorch's results then overlap too
+    dtype, batch, heads, kv_heads, rows, keys, width = shapes(case)
+    gqa = case.one_in(2)
+    kv_heads = kv_heads if gqa else heads
+    q, k, v = qkv(case, dtype, batch, heads, kv_heads, rows, keys, width)
+    given, scale = case.scale(width)
+    causal, mask, corner = case.one_in(3), None, None
+    if not causal and case.one_in(2):
+        mask = mask_of(case, dtype, batch, heads, rows, keys)
+    elif not causal and case.way not in TRACES and case.one_in(4):
+        corner = case.choice((causal_upper_left, causal_lower_right))
+        mask = corner(rows, keys)
+    flat = batch == 1 and (mask is None or mask.dim() == 2) and case.one_in(4)
+    tensors = [x[0] for x in (q, k, v)] if flat else [q, k, v]
+    if case.way == "gradient":
+        tensors[0] = tensors[0].clone().requires_grad_()
+    elif case.one_in(30):
+        tensors = [x.double() if case.one_in(2) else x for x in tensors]
+    way = "plain" if case.way == "gradient" else case.way
+    case.say(f"types {[str(x.dtype)[6:] for x in tensors]}", causal=causal, gqa=gqa, flat=flat, corner=corner and corner.__name__)
+    case.wrong.clear()  # PyTorch says what it refuses
+    options = {"attn_mask": mask, "is_causal": causal, "scale": given, "enable_gqa": gqa}
+    served, got = False, None
+
+    def attempt(way, function):
+        try:
+            return under(way, case.device, function, tensors, options)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    def call():
+        nonlocal served, got
+        with attn_proto.enable():
+            got = attempt(way, F.scaled_dot_product_attention)
+            attn_proto.reset_reasons()
+            served = not isinstance(attempt("plain" if way in TRACES else way, F.scaled_dot_product_attention), str)
+        served &= not attn_proto.reasons()
+        return [got]
+
+    def right():
+        pytorch = attempt(way, original) if not served or way in TRACES else None
+        if isinstance(pytorch, torch.Tensor) and any(x.is_meta for x in (*tensors, mask) if x is not None):
+            return [(got, None)]  # PyTorch's own result then has memory that nobody writes
+        if not served or way in TRACES and not difference(got, pytorch, None):  # a trace may hand more back
+            both_refuse = way in TRACES and isinstance(got, str) and isinstance(pytorch, str)  # in words of their own
+            return [(got if both_refuse else pytorch, None)]
+        query, key, value = (x.detach()[None] if flat else x.detach() for x in tensors)
+        added = None if corner else mask
+        query, key, value = case.cast(query, key, value)
+        if added is not None and added.dtype == torch.bool:
+            added = torch.zeros(added.shape).masked_fill(~added.cpu(), -INF)
+        elif added is not None:
+            added, = case.cast(added)
+        first = keys - rows if corner is causal_lower_right else 0  # the first query's key
+        hidden = (torch.arange(keys) > torch.arange(rows)[:, None] + first) & (causal or corner is not None)
+        o, tolerance = definitions.attention(query, key, value, scale, hidden, added=added)[0]
+        return [(o[0], tolerance[0]) if flat else (o, tolerance)]
+
+    return call, right
+
+
+OPERATORS = {"flash": flash, "paged": lambda case: over_cache(case, False), "fused": lambda case: over_cache(case, True),
+             "linear": linear, "rope": rope, "dropin": dropin}
+WEIGHTS = (4, 2, 2, 2, 1, 4)
+
+
+# ---- running them
+
+def difference(got, want, tolerance):
+    """In words; empty where there is none."""
+    if tolerance is None:  # PyTorch's own result, or its error
+        if isinstance(got, str) or isinstance(want, str):
+            same = got == want
+        elif got.is_meta or want.is_meta:
+            same = shape_of(got) == shape_of(want)
+        else:
+            same = got.shape == want.shape and torch.allclose(got.detach().double(), want.detach().double(), equal_nan=True)
+        return "" if same else f"{str(got)[:150]!r}, of PyTorch {str(want)[:150]!r}"
+    if isinstance(got, str):
+        return got
+    if got.shape != want.shape:
+        return f"of shape {list(got.shape)}, {list(want.shape)} is right"
+    got = got.detach().double().cpu()
+    near = torch.where(torch.isfinite(want), (got - want).abs() <= tolerance, (got == want) | ~torch.isfinite(got) & (want != -INF))
+    if (wrong := ~near & (tolerance < INF)).any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        return f"{list(at)} is {got[at]:.6g}, {want[at]:.6g} is right within {tolerance[at]:.1e}; {wrong.sum()} of {wrong.numel()}"
+    return ""
+
+
+def judge(seed, number, device, tell):
+    """The operator's name, and what is wrong with the case or nothing. Tells the call in words before it is made."""
+    case = Case(seed, number, device)
+    name = case.choices(list(OPERATORS), WEIGHTS)[0]
+    call, right = OPERATORS[name](case)
+    words = f"{name}({', '.join(filter(None, case.said))})"
+    tell(words)
+    try:
+        results = call()
+        if device != "cpu":
+            torch.cuda.synchronize()
+    except AssertionError as error:
+        return name, f"{error}: {words}"
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        line = str(error)
+        if not case.wrong:
+            return name, f"refused, {line.splitlines()[0][:300]}: {words}"
+        several = "\n" in line and case.way not in TRACES
+        return name, f"an error of several lines, {line[:200]!r}: {words}" if several else ""
+    if case.wrong:
+        return name, f"accepted {', '.join(case.wrong)}: {words}"
+    for i, (got, (want, tolerance)) in enumerate(zip(results, right())):
+        if found := difference(got, want, tolerance):
+            return name, f"result {i} {found}: {words}"
+    return name, f"wrote to {', '.join(case.changed())}: {words}" if case.changed() else ""
+
+
+def work(options):
+    """Cases from options.first on. Of each two lines: the call, before it is made, and what was wrong with it."""
+    number, end = options.first, time.monotonic() + options.seconds
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def tell(words):
+        print(words.replace("\n", " "), file=answers, flush=True)
+
+    while time.monotonic() < end:
+        tell(" ".join(judge(options.seed, number, options.device, tell)))
+        number += 1
+
+
+def lines_of(process):
+    """What it says, until its end; kills it where it falls silent."""
+    while select.select([process.stdout], [], [], SILENCE)[0]:
+        if not (line := process.stdout.readline()):
+            return
+        yield line.decode().rstrip("\n")
+    process.kill()
+
+
+def watch(options):
+    """Runs cases in processes, each of which begins behind the one that ended the last; returns the number of findings."""
+    end, number, counts, findings = time.monotonic() + options.seconds, 0, collections.Counter(), 0
+
+    def report(what):
+        nonlocal findings
+        findings += 1
+        print(f"fuzz.py --seed {options.seed} --only {number}: {what}", flush=True)
+
+    while (left := end - time.monotonic()) > 0:
+        command = [sys.executable, __file__, "--seed", str(options.seed), "--first", str(number), "--seconds", str(left), "--device",
+                   options.device]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)  # as select() wants it
+        words = None  # of a call that is under way
+        for line in lines_of(process):
+            if words is None:
+                words = line
+                continue
+            name, found = line.split(" ", 1)
+            if found:
+                report(found)
+            counts[name], number, words = counts[name] + 1, number + 1, None
+        if process.wait() != 0:
+            report(f"ended the process ({process.returncode}), or gave no answer in {SILENCE} s: {words}")
+            number += 1
+    cases = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    print(f"seed {options.seed}: {counts.total()} cases ({cases}), {findings} findings")
+    return findings
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10 ** 6))
+    parser.add_argument("--only", type=int, help="run this case alone, in this process")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # of a second process
+    options = parser.parse_args()
+    if options.first is not None:
+        return work(options)
+    if options.only is not None:
+        name, found = judge(options.seed, options.only, options.device, print)
+        print(f"{name}: {found or 'as it has to be'}")
+        return bool(found)
+    print(f"seed {options.seed}", flush=True)
+    return bool(watch(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

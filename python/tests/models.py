@@ -1,0 +1,663 @@
+"""Walks through the models of transformers: attn_implementation="attn_proto" against its own eager attention, in float32.
+
+    python3 python/tests/models.py             # all: some minutes on two cores
+    python3 python/tests/models.py llama t5    # these
+    python3 python/tests/models.py --write     # all, and the table in docs/extension.md anew
+
+Of each type of model a tiny one is made from its configuration's class, with weights large enough that scores matter. A
+model with tokens runs a prompt without padding and with some on each side, a prompt in two parts, and generates with the
+caches that the model makes for itself, a growing and a static one. Others run with pictures or sound where the script
+finds an input that they take. Exit status 1 where a model is wrong: outputs differ, the process dies, or it never ends.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import copy
+import inspect
+import json
+import os
+import pathlib
+import queue
+import re
+import subprocess
+import sys
+import threading
+import warnings
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/extension.md"
+sys.path.insert(0, str(PAGE.parents[1] / "python"))
+BEGIN, END = "<!-- models:begin -->\n", "<!-- models:end -->\n"
+AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # processes
+SECONDS = 240  # how long one of them may be silent
+TOKENS, VOCABULARY = 20, 128
+TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
+TOLERANCE = 1e-3  # of the largest output
+
+# Their eager attention adds boolean masks to the scores: compared with what transformers takes where nothing is asked.
+BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
+OWN_WEIGHTS = ("vits",)  # drawn ones let it speak for minutes
+ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
+IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
+ALL_HEADS = {"num_key_value_heads": 4}
+# What the rules of small() do not make fit together.
+SPECIAL = {
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": ROTATION, "sliding_attention": ROTATION}},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}, "d_model": 64, "n_heads": 4},
+    "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
+    "dory": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
+    "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 4},
+    "esmc": ALL_HEADS,
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
+    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                     "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "glm4v_moe_text": {"rope_parameters": {**ROTATION, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
+    "glm4v_text": IN_SECTIONS,
+    "glm_image_text": IN_SECTIONS,
+    "glm_ocr_text": IN_SECTIONS,
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "mistral4": {"head_dim": 32},
+    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
+    "nemotron3_5_transcribe_asr_audio": ALL_HEADS,
+    "nemotron3_5_transcribe_audio": ALL_HEADS,
+    "nemotron3_diarization_audio": ALL_HEADS,
+    "paddleocr_vl_text": IN_SECTIONS,
+    "parakeet_encoder": ALL_HEADS,
+    "qwen2_5_omni_text": IN_SECTIONS,
+    "qwen2_5_vl_text": IN_SECTIONS,
+    "qwen2_vl_text": IN_SECTIONS,
+    "rt_detr": {"encoder_hidden_dim": 256, "d_model": 256},
+    "rt_detr_v2": {"encoder_hidden_dim": 256, "d_model": 256},
+    "sam2_hiera_det_model": {"hidden_size": 96},
+    "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
+    "xmod": {"default_language": "en_XX"},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "hybrid_layer_ids": [1], "attention_hidden_size": 128,
+               "attention_head_dim": 32, "mamba_headdim": 16, "n_mamba_heads": 8, "num_key_value_heads": 4},
+}
+
+
+# ---- a small model of each type
+
+
+def rule(name, value):
+    """What a number of a configuration becomes."""
+    if re.search(r"vocab_size|vocab_sizes|codebook_size", name):
+        return min(value, VOCABULARY)
+    if re.search(r"sliding_window|attention_chunk_size|local_attention", name):
+        return 8
+    if re.search(r"position|n_ctx|context_length|max_length|max_seq|max_source|max_target|max_text", name):
+        return min(value, 512)
+    if re.search(r"(^|_)(topk|n|num_expert)_groups?$", name):
+        return 1
+    if re.search(r"experts_per_tok|^top_?k|moe_top_?k|num_selected|moe_k$", name):
+        return min(value, 2)
+    if re.search(r"experts$", name):
+        return min(value, 4)
+    if name == "num_queries":
+        return min(value, 16)
+    if re.search(r"layers?$|^depth$|num_blocks$", name) and not re.search(r"window|feat|conv|first|dense|every|index", name):
+        return min(value, 2)
+    if re.search(r"head_dim|head_size|d_head$|d_kv$|kv_channels|rotary_dim", name):
+        return min(value, 16)
+    if re.search(r"mamba_n_heads|upsample_groups", name):
+        return min(value, 8 if "mamba" in name else 64)
+    if re.search(r"heads?$|num_attention_groups", name):
+        return min(value, 2 if re.search("kv|key", name) else 4)
+    if re.search(r"lora_rank|_rank$", name):
+        return min(value, 32)
+    kept = r"patch|image|window|kernel|chunk|block|batch|stride|scale|bins|rate|feature_size|seq|vocab|max|sample"
+    if not re.search(kept, name) and re.search(r"size|dim|width|d_model|n_embd|d_ff|units|ffn|channels|d_inner", name):
+        return min(value, 64)
+    return value
+
+
+def small(config):
+    """A configuration of the same class with small sizes."""
+    from transformers import PreTrainedConfig
+
+    def number(*names):
+        return next((name for name in names if isinstance(before.get(name), int)), None)
+
+    special = SPECIAL.get(config.model_type, {})
+    before = {name: value for name, value in vars(config).items()
+              if not name.startswith("_") and name not in ("transformers_version", "dtype", "architectures")}
+    default = vars(type(config)())
+    staged = "depths" in before  # other sizes in each part, which belong together
+    change, ids = {}, iter(range(100, VOCABULARY))
+    for name, value in before.items():
+        if isinstance(value, PreTrainedConfig):
+            change[name] = small(value)
+        elif name in TOKEN_IDS or isinstance(value, (int, list)) and name.endswith(("token_id", "token_index")):
+            change[name] = TOKEN_IDS[name] if name in TOKEN_IDS else next(ids)
+        elif type(value) is int:
+            new = value if staged and re.search("embed_dim|hidden_layers", name) else rule(name, value)
+            if new != default.get(name):
+                change[name] = new
+        elif isinstance(value, (bool, float, str, list, tuple)) and value != default.get(name):
+            change[name] = value
+    if staged:
+        change["depths"] = [1] * len(before["depths"])
+        if getattr(config, "out_indices", None) is not None:
+            change["out_indices"] = list(config.out_indices)
+    heads = number("num_attention_heads", "n_head", "num_heads")
+    layers = number("num_hidden_layers", "n_layer", "num_layers")
+    if "kv_lora_rank" in before and "num_key_value_heads" in before:  # every head has keys of its own
+        change["num_key_value_heads"] = change.get(heads, before.get(heads))
+    for name, unset in (("head_dim", 16), ("num_key_value_heads", 2)):
+        if name in before and before[name] is None:
+            change[name] = unset
+    if "qk_head_dim" in before:
+        change["qk_head_dim"] = change.get("qk_nope_head_dim", 0) + change.get("qk_rope_head_dim", 0)
+    for name, value in before.items():  # sections of a rotation, of heads of 128
+        if isinstance(value, dict) and "mrope_section" in value:
+            change[name] = {**value, "mrope_section": [part // 4 for part in value["mrope_section"]]}
+            change.update({"head_dim": 32} if "head_dim" in before else {heads: 2, "num_key_value_heads": 2})
+    if layers and not staged:
+        kinds = next((name for name in ("layer_types", "layers_block_type", "block_types") if before.get(name)), None)
+        some = list(dict.fromkeys(before[kinds])) if kinds else []
+        count = change[layers] = special.get(layers, max(2, len(some)))
+        for name, value in before.items():
+            if isinstance(value, (list, tuple)) and len(value) == before[layers] and before[layers] > 2:
+                change[name] = type(value)(value[:count])
+        if some:
+            change[kinds] = (some * 2)[:count]
+    if isinstance(patch := before.get("patch_size"), int) and isinstance(before.get("image_size"), int) and not staged:
+        change["image_size"] = 4 * patch
+    change.update(special)
+    known = inspect.signature(type(config).__init__).parameters
+    return type(config)(**{name: value for name, value in change.items() if name in {*known, *before, "out_indices"}})
+
+
+def classes(kind):
+    """The classes of a type that are tried: up to two that generate, and the bare model where there is none, or where it
+    reads in both directions too."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    generating = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MULTIMODAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ")
+    names = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(kind) for task in generating]
+    found = list(dict.fromkeys(name for name in names if name))[:2]
+    bare = auto.MODEL_MAPPING_NAMES.get(kind)
+    bare = bare[0] if isinstance(bare, (list, tuple)) else bare
+    config = auto.CONFIG_MAPPING_NAMES[kind]
+    two_ways = hasattr(transformers, config) and "is_decoder" in vars(getattr(transformers, config)())
+    if bare and (not found or two_ways):
+        found.append(bare)
+    return [getattr(transformers, name) for name in found if hasattr(transformers, name)]
+
+
+def draw(model):
+    """Weights of a size that keeps activations near 1, so that scores differ and a wrong mask shows."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dim() > 1 and parameter.numel():
+            fan = 1 if "embed" in name or "bias" in name or "table" in name else parameter[0].numel()
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / fan**0.5)
+
+
+# ---- what it is given
+
+
+def inputs(model):
+    """Inputs that the model may take, the likeliest first."""
+    import torch
+
+    config, names = model.config, inspect.signature(model.forward).parameters
+    generator = torch.Generator().manual_seed(2)
+
+    def noise(*shape):
+        return torch.randn(shape, generator=generator)
+
+    def first(*names, default):
+        for each in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+            for name in names:
+                if isinstance(value := getattr(each, name, None), (int, list, tuple)):
+                    return value
+        return default
+
+    known = max(min(99, first("vocab_size", default=99)), 4)
+    ids = torch.randint(3, known, (2, TOKENS), generator=generator)
+    ids[:, -1] = 2  # the end, where some models look for their answer
+    size = first("image_size", "pretrain_image_size", default=64)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    channels = first("num_channels", "in_channels", "in_chans", default=3)
+    channels = channels if isinstance(channels, int) else 3
+    bins = first("num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", default=80)
+    frames = 2 * first("max_source_positions", default=64)
+    pictures = {"pixel_values": noise(2, channels, height, width)}
+    text = {"input_ids": ids}
+    if config.is_encoder_decoder:
+        text["decoder_input_ids"] = torch.randint(3, known, (2, TOKENS - 2), generator=generator)
+        text["decoder_input_ids"][:, 0] = 1
+    decoder = {"decoder_input_ids": ids} if "decoder_input_ids" in names and not config.is_encoder_decoder else {}
+    few = {"input_ids": ids[:, :16]}
+    every = []
+    if "input_ids" in names:
+        every += [text, {"input_ids": ids}]
+        if "bbox" in names:
+            every += [{**text, "bbox": box} for box in (torch.zeros(2, TOKENS, 4).long(), torch.rand(2, TOKENS, 4))]
+    if "pixel_values" in names:
+        frames_of = first("num_frames", "frames_per_clip", default=4)
+        film = {"pixel_values": noise(2, frames_of, channels, height, width)}
+        pair = {"pixel_values": noise(2, 1, channels, height, width),
+                "image_attention_mask": torch.ones(2, TOKENS, 1).long()}
+        if "input_ids" in names:
+            every += [{**text, **pictures}, {**few, **pictures}, {**text, **film}, {**text, **pair}]
+        every += [pictures, {**pictures, **decoder}, film]
+    if "spatial_shapes" in names:
+        depth = channels * first("patch_size", default=16) ** 2
+        patches = {"pixel_values": noise(2, 16, depth), "pixel_attention_mask": torch.ones(2, 16).long(),
+                   "spatial_shapes": torch.full((2, 2), 4)}
+        every += [patches, {**text, **patches}]
+    if "grid_thw" in names or "image_grid_thw" in names:  # patches of two pictures in a row
+        grid = torch.tensor([[1, 4, 4], [1, 4, 8]])
+        main = next(name for name in ("pixel_values", "hidden_states", "input_ids") if name in names)
+        patch = first("patch_size", default=14)
+        patch = patch if isinstance(patch, int) else patch[0]
+        for depth in (1, 2):
+            depth *= channels * patch**2
+            every += [{main: noise(48, depth), "grid_thw" if "grid_thw" in names else "image_grid_thw": grid}]
+    if "pixel_values_videos" in names:
+        frames_of = first("frames_per_clip", "num_frames", default=4)
+        film = {"pixel_values_videos": noise(2, frames_of, channels, height, width)}
+        every += [film, {**text, **film}]
+    if "input_features" in names:
+        extra = {"decoder_input_ids": text["decoder_input_ids"]} if config.is_encoder_decoder else {}
+        wide = first("feature_projection_input_dim", "input_dim", "input_feature_size", default=bins)
+        every += [{"input_features": noise(2, bins, frames), **extra}, {"input_features": noise(2, 64, bins), **extra},
+                  {"input_features": noise(2, 64, 2 * bins), **extra}, {"input_features": noise(2, 64, wide), **extra},
+                  {"input_features": noise(2, 64, 80), **extra}]
+        if "input_features_mask" in names:
+            every += [{"input_features": noise(2, bins, frames), "input_features_mask": torch.ones(2, frames).long()}]
+    if "input_values" in names:
+        extra = {"decoder_input_ids": text["decoder_input_ids"]} if config.is_encoder_decoder else {}
+        every += [{"input_values": noise(2, 4000), **extra}, {"input_values": noise(2, 1, 4800)},
+                  {"input_values": noise(2, 4800)}, {"input_values": noise(2, 3840)},
+                  {"input_values": noise(2, first("max_length", default=64), bins)}]
+    if "past_values" in names:
+        length = first("context_length", default=64)
+        every += [{"past_values": noise(2, length, first("num_input_channels", default=1))},
+                  {"past_values": noise(2, length)}, {"past_values": noise(2, length), "past_values_padding": torch.zeros(2, length),
+                   "freq": torch.zeros(2, 1).long()}]
+    if "inputs_embeds" in names:
+        every += [{"inputs_embeds": noise(2, TOKENS, first("hidden_size", "d_model", default=64))}]
+    if "hidden_states" in names:
+        every += [{"hidden_states": noise(2, TOKENS, first("hidden_size", "d_model", default=64))}]
+    return every
+
+
+# ---- what is compared
+
+
+def floats(output, name=""):
+    """All float tensors of an output, with the names of their places."""
+    import torch
+
+    if torch.is_tensor(output):
+        if output.is_floating_point() and output.numel():
+            yield name, output
+    elif isinstance(output, dict):
+        for key, value in output.items():
+            if "cache" not in key and "past_key" not in key:
+                yield from floats(value, f"{name}.{key}" if name else key)
+    elif isinstance(output, (list, tuple)):
+        for index, value in enumerate(output):
+            yield from floats(value, f"{name}[{index}]")
+
+
+def forward(model, given, seen=None):
+    """Outputs, without the rows of padding; a model may add rows to those of its tokens."""
+    import torch
+
+    torch.manual_seed(0)
+    found = dict(floats(model(**given)))
+    if seen is None:
+        return found
+    for name, value in found.items():
+        if value.dim() > 1 and len(value) == len(seen) and 0 <= (more := value.shape[1] - seen.shape[1]) < 3:
+            found[name] = value[torch.nn.functional.pad(seen, (0, more), value=True)]
+    return found
+
+
+def padded(given, side):
+    import torch
+
+    name = "decoder_attention_mask" if side == "decoder" else "attention_mask"
+    ids = given["decoder_input_ids" if side == "decoder" else "input_ids"]
+    mask = torch.ones_like(ids)
+    if side == "left":
+        mask[1, :4] = 0
+    elif side != "no":
+        mask[1, -4:] = 0
+    return {**given, name: mask}, mask.bool()
+
+
+def scenarios(model, given):
+    """Names, and functions from a model to its outputs."""
+    import torch
+    from transformers import DynamicCache
+
+    names = inspect.signature(model.forward).parameters
+    yield "prompt", lambda m: forward(m, given)
+    if "input_ids" not in given:
+        return
+    decodes = "decoder_input_ids" in given
+    if "attention_mask" in names:
+        for side in ("no", "right", "left"):
+            with_mask, seen = padded(given, side)
+            yield f"{side} padding", lambda m, g=with_mask, s=seen: forward(m, g, s)
+    if decodes and "decoder_attention_mask" in names:
+        with_mask, seen = padded(given, "decoder")
+        yield "padding of the decoder", lambda m, g=with_mask, s=seen: forward(m, g, s)
+    if not model.can_generate():
+        return
+
+    def in_parts(m):
+        cache = DynamicCache(config=m.config.get_text_config(decoder=True))
+        parts, ids = [], given["input_ids"]
+        for part in (slice(0, 9), slice(9, 17), slice(17, TOKENS)):
+            parts.append(forward(m, {"input_ids": ids[:, part], "cache": cache, "use_cache": True}))
+        return {f"{name} of part {index}": value for index, part in enumerate(parts) for name, value in part.items()}
+
+    if not decodes and "cache" in names:
+        yield "prompt in parts", in_parts
+
+    def generate(m, given, cache):
+        torch.manual_seed(0)
+        m.generation_config.eos_token_id = None
+        out = m.generate(**given, max_new_tokens=4, min_new_tokens=4, do_sample=False, num_beams=1, use_cache=True,
+                         output_logits=True, return_dict_in_generate=True, cache_implementation=cache, pad_token_id=0,
+                         **({"decoder_start_token_id": 1} if decodes else {}))
+        return {f"token {index}": logits for index, logits in enumerate(out.logits)}
+
+    prompt = {name: value for name, value in given.items() if name != "decoder_input_ids"}
+    masks = [("", prompt)]
+    if "attention_mask" in names:
+        masks += [(", left padding" if not decodes else ", padding", padded(prompt, "right" if decodes else "left")[0])]
+    for cache in (None, "static"):
+        for label, g in masks:
+            yield f"generate{', static cache' if cache else ''}{label}", lambda m, g=g, c=cache: generate(m, g, c)
+
+
+def difference(got, want):
+    """The largest, relative to the largest output of that place; tokens are compared until one differs."""
+    import torch
+
+    worst = 0.0
+    for name, value in want.items():
+        other = got[name]
+        if other.shape != value.shape:
+            return float("inf")
+        if not torch.equal(value.isfinite(), other.isfinite()):
+            return float("inf")
+        finite = value.isfinite()
+        if finite.any():
+            largest = max(value[finite].abs().max().item(), 1e-3)
+            worst = max(worst, (other - value)[finite].abs().max().item() / largest)
+        if name.startswith("token ") and not torch.equal(other.argmax(-1), value.argmax(-1)):
+            break
+    return worst
+
+
+# ---- the walk
+
+
+def line(error):
+    return re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:160]
+
+
+def walk(cls, kind):
+    import torch
+
+    import attn_proto
+    from attn_proto import transformers as support
+    from transformers import AttentionInterface
+
+    result = {"kind": kind, "class": cls.__name__, "calls": 0, "reasons": {}, "same": 0,
+              "wrong": {}, "refused": {}, "skipped": {}}
+
+    def made(implementation):
+        torch.manual_seed(0)
+        return cls._from_config(copy.deepcopy(config), attn_implementation=implementation).float().eval()
+
+    try:
+        config = small(cls.config_class())
+        if "ForCausalLM" in cls.__name__ or "LMHead" in cls.__name__:
+            if "is_decoder" in vars(config):
+                config.is_decoder = True
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in made("eager").parameters())
+        if count > LARGEST:
+            raise ValueError(f"{count / 1e6:.0f} million parameters")
+        plain = made(None if kind in BY_DEFAULT else "eager")
+    except Exception as error:
+        return {**result, "untried": line(error)}
+    given = None
+    # Its own weights where it gives no finite output with drawn ones.
+    for drawn in (False,) if kind in OWN_WEIGHTS else (True, False):
+        if drawn:
+            draw(plain)
+        else:
+            plain = made(None if kind in BY_DEFAULT else "eager")
+        errors = []
+        for each in inputs(plain):
+            try:
+                want = forward(plain, each)
+            except Exception as error:
+                errors.append(line(error))
+                continue
+            if want and all(value.isfinite().any() for value in want.values()):
+                given = each
+                break
+            errors.append("no finite output")
+        if given is not None:
+            break
+    if given is None:
+        return {**result, "untried": errors[0] if errors else "no input known", "errors": errors}
+
+    calls = 0
+
+    def counted(*arguments, **named):
+        nonlocal calls
+        calls += 1
+        return support._forward(*arguments, **named)
+
+    AttentionInterface.register(support.NAME, counted)
+    attn_proto.reset_reasons()
+    try:
+        ours = made(support.NAME)
+        ours.load_state_dict(plain.state_dict())
+    except Exception as error:
+        return {**result, "refused" if isinstance(error, KeyError) else "wrong": {"construction": line(error)}}
+    for name, run in scenarios(plain, given):
+        print(json.dumps({"begin": kind, "ours": False}), flush=True)
+        try:
+            want = run(plain)
+        except Exception as error:
+            result["skipped"][name] = line(error)
+            continue
+        print(json.dumps({"begin": kind, "ours": True}), flush=True)
+        try:
+            got = run(ours)
+        except Exception as error:
+            refusal = isinstance(error, ValueError) and str(error).startswith("attn_proto: ")
+            result["refused" if refusal else "wrong"][name] = str(error) if refusal else line(error)
+            continue
+        off = difference(got, want)
+        if not off <= TOLERANCE:
+            result["wrong"][name] = f"differs by {off:.2g}"
+        else:
+            result["same"] += 1
+            result["worst"] = max(result.get("worst", 0), off)
+    result["calls"], result["reasons"] = calls, attn_proto.reasons()
+    return result
+
+
+def child(kinds):
+    warnings.simplefilter("ignore")
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    for kind in kinds:
+        print(json.dumps({"begin": kind, "ours": False}), flush=True)
+        try:
+            found = classes(kind)
+        except Exception as error:  # its default configuration is refused, or needs another package
+            print(json.dumps({"kind": kind, "class": "", "untried": line(error)}), flush=True)
+            continue
+        for cls in found:
+            try:
+                result = walk(cls, kind)
+            except Exception as error:
+                result = {"kind": kind, "class": cls.__name__, "wrong": {"the walk": line(error)}}
+            print(json.dumps(result), flush=True)
+
+
+def run_some(kinds, tell):
+    """In processes of their own, so that one that dies or hangs ends no walk; it is wrong where eager attention ended."""
+    left = list(kinds)
+    while left:
+        process = subprocess.Popen([sys.executable, __file__, "--child", *left], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        lines, now, why = queue.Queue(), {"begin": left[0], "ours": False}, None
+
+        def read(stream=process.stdout, lines=lines):
+            for text in stream:
+                lines.put(text)
+            lines.put(None)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        while why is None:
+            try:
+                text = lines.get(timeout=SECONDS)
+            except queue.Empty:
+                process.kill()
+                why = f"no answer in {SECONDS} s"
+                break
+            if text is None:
+                why = f"the process ended with {process.wait()}" if process.wait() else ""
+            elif text.startswith("{"):
+                found = json.loads(text)
+                if "begin" in found:
+                    now = found
+                else:
+                    tell(found)
+        reader.join()
+        process.wait()
+        if why:
+            tell({"kind": now["begin"], "class": "", **({"wrong": {"": why}} if now["ours"] else {"untried": why})})
+        left = left[left.index(now["begin"]) + 1:] if why else []
+
+
+# ---- the table
+
+
+def listed(kinds):
+    return ", ".join(sorted(set(kinds)))
+
+
+def tables(results, version):
+    """Served, handed back, refused: types of models, by what becomes of their calls."""
+    def general(why):  # without the sizes of the small model
+        return re.sub(r"(types|widths) .*", r"\1", why)
+
+    groups, refused, untried = (collections.defaultdict(list) for _ in range(3))
+    shares = {}
+    for kind in sorted({found["kind"] for found in results}):
+        own = [found for found in results if found["kind"] == kind]
+        for found in own:
+            for why in {"its class takes no implementation by name" if "KeyError" in why else
+                        re.sub(r"attn_proto: (\S+ (?=runs))?|; attn_implementation.*", "", why)
+                        for why in found.get("refused", {}).values()}:
+                refused[why].append(kind)
+        tried = [found for found in own if "untried" not in found and not found.get("refused")]
+        calls = sum(found["calls"] for found in tried)
+        back = sum(sum(found["reasons"].values()) for found in tried)
+        if calls:
+            reasons = {general(why) for found in tried for why in found["reasons"]}
+            groups[tuple(sorted(reasons))].append(kind)
+            shares[kind] = round(100 * (calls - back) / calls)
+        elif tried:
+            groups[None].append(kind)
+        elif all("untried" in found for found in own):
+            why = own[0]["untried"]
+            untried["it needs another package" if re.search("ImportError|ModuleNotFound", why) else
+                    "it is not small" if "million parameters" in why else
+                    "the script knows no sizes or input that it takes"].append(kind)
+    whole = groups.pop((), [])
+    never = groups.pop(None, [])
+    kinds = len({found["kind"] for found in results})
+    lines = [f"Of {kinds} types of models in transformers {version}, {len(shares)} ran with attention and agree with eager "
+             f"attention. All calls of these reach the kernels: {listed(whole)}.", "",
+             "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
+    for reasons, own in sorted(groups.items(), key=lambda each: -len(each[1])):
+        lines.append(f"| {'; '.join(reasons)} | {', '.join(f'{kind} {shares[kind]} %' for kind in own)} |")
+    lines += ["", "| refused, with one line | types of models |", "|---|---|"]
+    lines += [f"| {why} | {listed(own)} |" for why, own in sorted(refused.items(), key=lambda each: -len(each[1]))]
+    lines += ["", "These ran and called no implementation, since they have no attention or only their own: "
+              f"{listed(never)}.", "", "| not tried, since | types of models |", "|---|---|"]
+    lines += [f"| {why} | {listed(own)} |" for why, own in sorted(untried.items())]
+    return "".join(line + "\n" for line in lines)
+
+
+def write(text):
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    PAGE.write_text(before + BEGIN + text + END + rest.split(END)[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", help="types of models; all if none is named")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/extension.md anew")
+    parser.add_argument("--out", type=pathlib.Path, help="file for a line of JSON for each model")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        return child(options.kinds)
+    if options.write and options.kinds:
+        parser.error("the table is of all models: --write takes no names")
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    names = {*auto.MODEL_MAPPING_NAMES, *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+             *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
+    kinds = options.kinds or sorted(names)
+    if unknown := set(kinds) - names:
+        parser.error(f"no such type: {', '.join(sorted(unknown))}")
+    results, lock = [], threading.Lock()
+
+    def tell(found):
+        with lock:
+            results.append(found)
+            print(json.dumps(found) if options.kinds else f"{len(results)} {found['kind']}", flush=True)
+
+    size = max(1, min(16, -(-len(kinds) // AT_ONCE)))
+    chunks = [kinds[at:at + size] for at in range(0, len(kinds), size)]
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda chunk: run_some(chunk, tell), chunks))
+    results.sort(key=lambda found: (found["kind"], found["class"]))
+    if options.out:
+        options.out.write_text("".join(json.dumps(found) + "\n" for found in results))
+    wrong = [found for found in results if found.get("wrong")]
+    for found in wrong:
+        print(found["kind"], found["class"], found["wrong"])
+    if options.write and not wrong:
+        write(tables(results, transformers.__version__))
+    print(f"{len(results)} models, {len(wrong)} wrong, {sum('untried' in found for found in results)} not tried")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

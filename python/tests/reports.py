@@ -1,0 +1,933 @@
+"""Public reports of wrong attention in other libraries, each tried on this package: its result is right, or a refusal of one
+line, or PyTorch's own.
+
+    python/tests/run build/release/bin tests/reports.py torch                          # all, on the CPU
+    python/tests/run build/release/bin tests/reports.py torch -- jax gemma             # those with one of these words
+    python/tests/run build/release/bin tests/reports.py torch -- --device cuda
+    python/tests/run build/release/bin tests/reports.py torch -- --write               # all, and the table in docs/reports.md
+
+"Right" is within the error that rounding allows of the definition in float64 (definitions.py), or within a bound that stands
+here of PyTorch's or transformers' eager attention. The figure is the largest error, in parts of what is allowed. The exit
+status is 1 where a report does not hold.
+"""
+
+import argparse
+import contextlib
+import math
+import pathlib
+import resource
+import sys
+import time
+import types
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+import attn_proto
+import definitions
+from definitions import INF, NAN
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reports.md"
+BEGIN, END = "<!-- reports:begin -->\n", "<!-- reports:end -->\n"
+original = F.scaled_dot_product_attention
+ops = torch.ops.attn
+REPORTS = []
+
+
+class Fails(Exception):
+    """What does not hold."""
+
+
+def report(address, said, tried, needs=None):
+    """A report: where it is, what it said, and in a few words what is tried here by the function."""
+    def add(function):
+        REPORTS.append(types.SimpleNamespace(address=f"https://github.com/{address}", said=said, tried=tried, needs=needs,
+                                             run=function))
+        return function
+    return add
+
+
+class Trial:
+    """One report's run: makes inputs, compares results, and keeps what became of the calls."""
+
+    def __init__(self, device):
+        self.device, self.worst, self.became = device, 0.0, []
+        self.generator = torch.Generator().manual_seed(0)
+
+    def normal(self, *shape, dtype=torch.float32):
+        return torch.randn(shape, generator=self.generator).to(dtype).to(self.device)
+
+    def qkv(self, *shape, keys=None, heads=None, dtype=torch.float32):
+        """q of a shape [batch, heads, rows, width]; k and v with another number of keys or heads."""
+        batch, q_heads, rows, width = shape
+        other = (batch, heads or q_heads, keys or rows, width)
+        return [self.normal(*each, dtype=dtype) for each in (shape, other, other)]
+
+    def table(self, values, dtype=torch.int32):
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    def became_(self, what):
+        if what not in self.became:
+            self.became.append(what)
+
+    def right(self, got, want, allowed):
+        """Of finite values the difference is at most `allowed`; what is not finite is so in both."""
+        got, want = got.detach().double().cpu(), want.detach().double().cpu()
+        if got.shape != want.shape:
+            raise Fails(f"of shape {list(got.shape)}, {list(want.shape)} is right")
+        allowed = torch.as_tensor(allowed, dtype=torch.float64).expand(want.shape)
+        counts = allowed < INF
+        if not torch.equal(got.isfinite()[counts], want.isfinite()[counts]):
+            off = (got.isfinite() != want.isfinite())[counts].sum()
+            raise Fails(f"{off} of {got.numel()} numbers are finite where the right ones are not, or the other way round")
+        parts = ((got - want).abs() / allowed)[counts & want.isfinite()]
+        self.worst = max(self.worst, parts.max().item() if parts.numel() else 0.0)
+        if self.worst > 1:
+            raise Fails(f"the error is {self.worst:.3g} times what is allowed")
+        self.became_("right")
+
+    def exact(self, got, q, k, v, *, scale=None, mask=None, causal=False, **more):
+        """Against the definition in float64. A mask of bool says what is seen; with causal, the last query stands at the last
+        key."""
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        rows, keys = q.shape[2], k.shape[2]
+        hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+        if causal:
+            hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)[None, None]
+        if mask is not None:
+            mask = mask.cpu()[(None,) * (4 - mask.dim())]
+            hidden, more = (hidden | ~mask, more) if mask.dtype == torch.bool else (hidden, {"added": mask, **more})
+        want, allowed = definitions.attention(q, k, v, scale, hidden, **more)[0]
+        self.right(got, want, allowed)
+
+    def like_eager(self, got, want, allowed=2e-5):
+        self.right(got, want, allowed if self.device == "cpu" else 50 * allowed)
+
+    def sdpa(self, *tensors, served=True, **options):
+        """scaled_dot_product_attention with the drop-in; `served` says whether our kernels are to compute it."""
+        attn_proto.reset_reasons()
+        with attn_proto.enable():
+            o = F.scaled_dot_product_attention(*tensors, **options)
+        self.handed(served)
+        return o
+
+    def handed(self, served=True):
+        """Looks at what went to PyTorch since reset_reasons()."""
+        reasons = attn_proto.reasons()
+        if served and reasons:
+            raise Fails(f"PyTorch computed it, for {', '.join(reasons)}")
+        if not served and not reasons:
+            raise Fails("our kernels computed it")
+        for why in reasons:
+            self.became_(f"PyTorch: {why}")
+
+    def refused(self, call, words, by=""):
+        try:
+            call()
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            line = str(error)
+            if words not in line:
+                raise Fails(f"refused for another reason: {line.splitlines()[0]}") from None
+            if not by and "\n" in line:
+                raise Fails("refused with more than one line")
+            self.became_(f"refused{by}: {line.splitlines()[0][:140]}")
+            return
+        raise Fails("accepted")
+
+    def cache(self, lengths, page_size, kv_heads, width, *, pages, dtype=torch.float32):
+        """Key and value pages, lengths, and a table of pages in falling order."""
+        k, v = self.normal(pages, kv_heads, page_size, width, dtype=dtype), self.normal(pages, kv_heads, page_size, width, dtype=dtype)
+        count = pages // len(lengths)
+        table = torch.arange(pages - 1, pages - 1 - count * len(lengths), -1, dtype=torch.int32, device=self.device)
+        return k, v, self.table(lengths), table.view(len(lengths), count)
+
+
+def of_pages(pages, table, sequence, length):
+    """Keys or values of one sequence, [1, heads, length, width]."""
+    return pages[table[sequence].long()].transpose(0, 1).flatten(1, 2)[None, :, :length]
+
+
+@contextlib.contextmanager
+def of(module):
+    """What test_transformers.py makes its small models with."""
+    import test_transformers
+
+    with torch.no_grad():
+        yield test_transformers
+    attn_proto.reset_reasons()
+
+
+# ---- large scores, rows that begin or end without keys
+
+@report("pytorch/pytorch/issues/121558", "NaN for large bf16 inputs", "queries, keys and values of 133120, bf16, 1 and 40 rows")
+def large_inputs(t):
+    for rows in (1, 40):
+        x = torch.full((1, 1, rows, 64), 133120.0, dtype=torch.bfloat16, device=t.device)
+        for o in (attn_proto.flash(x, x, x), t.sdpa(x, x, x)):
+            t.right(o, x, 1e-3)
+
+
+@report("ROCm/aotriton/issues/54", "NaN: a product rounded once minus the same product rounded twice",
+        "one element of 133120 in each row, scale 0.25, bf16, 40 keys: the mean of the values")
+def rounded_once(t):
+    q, k, v = t.qkv(1, 1, 40, 8, dtype=torch.bfloat16)
+    q, k = torch.zeros_like(q), torch.zeros_like(k)
+    q[..., 0], k[..., 0] = 133120, 133120
+    t.right(attn_proto.flash(q, k, v, scale=0.25), v.double().mean(2, keepdim=True).expand(v.shape), 0.02)
+
+
+@report("pytorch/pytorch/issues/127055", "MultiheadAttention gives NaN for 600 tokens that see the last 10",
+        "the same mask in f32 and bf16, against need_weights=True")
+def band(t):
+    full = torch.full((600, 600), -INF, device=t.device)
+    mask = torch.triu(full, diagonal=1) + torch.tril(full, diagonal=-10)
+    for dtype, allowed in ((torch.float32, 2e-5), (torch.bfloat16, 0.03)):
+        torch.manual_seed(0)
+        model = torch.nn.MultiheadAttention(32, 1, device=t.device).to(dtype)
+        x = t.normal(600, 32, dtype=dtype)
+        attn_proto.reset_reasons()
+        with torch.no_grad(), attn_proto.enable():
+            o = model(x, x, x, attn_mask=mask.to(dtype), need_weights=False)[0]
+        t.handed(served=t.device == "cpu")
+        with torch.no_grad():
+            t.like_eager(o, model(x, x, x, attn_mask=mask.to(dtype), need_weights=True)[0], allowed)
+
+
+@report("pytorch/pytorch/issues/108503", "packed sequences give other results than each alone, in bf16 with a mask",
+        "four sequences of 600 tokens, width 80, between which rows see nothing: those are 0; "
+        "as documents at five scales, and as a mask")
+def packed(t):
+    q, k, v = t.qkv(1, 2, 600, 80, dtype=torch.bfloat16)
+    mask = torch.zeros(600, 600, dtype=torch.bool, device=t.device)
+    documents = t.table([[543, 543]] * 600)
+    for begin, end in ((0, 128), (128, 256), (256, 384), (543, 600)):
+        mask[begin:end, begin:end] = True
+        documents[begin:end] = t.table([begin, end])
+    for scale in (None, 0.54, 0.593, 0.839, 0.892):  # whose roundings differ
+        t.exact(attn_proto.flash(q, k, v, scale=scale, documents=documents), q, k, v, scale=scale, mask=mask)
+    if t.device == "cpu":
+        t.exact(t.sdpa(q, k, v, attn_mask=mask), q, k, v, mask=mask)
+
+
+@report("Dao-AILab/flash-attention/issues/1778", "more queries than keys under a causal mask",
+        "40 queries, 20 keys, bf16, width 200: the first 20 rows are 0")
+def more_queries(t):
+    q, k, v = t.qkv(1, 1, 40, 200, keys=20, dtype=torch.bfloat16)
+    o = attn_proto.flash(q, k, v, causal=True)
+    t.exact(o, q, k, v, causal=True)
+    t.right(o[:, :, :20], torch.zeros(1, 1, 20, 200), 1e-30)
+
+
+@report("ikawrakow/ik_llama.cpp/issues/2344", "NaN where the first rows of a batch have a mask of -inf alone, with sinks",
+        "14 such rows of 100, 8 heads with sinks: they are 0")
+def leading_rows(t):
+    q, k, v = t.qkv(1, 8, 100, 64)
+    bias, sinks = torch.zeros(1, 1, 100, 100, device=t.device), t.normal(8)
+    bias[:, :, :14] = -INF
+    o = attn_proto.flash(q, k, v, bias=bias, sinks=sinks)
+    t.exact(o, q, k, v, mask=bias, sinks=sinks)
+    t.right(o[:, :, :14], torch.zeros(1, 8, 14, 64), 1e-30)
+
+
+# ---- causal masks that are said by their absence
+
+@report("huggingface/transformers/pull/30437", "a static cache without a mask: causal attention over the whole cache",
+        "Llama, a prompt of 20 tokens and a step in a cache of 32, logits against eager", needs="transformers")
+def static_cache(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("llama", name).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 21).to(t.device)
+        cache = small.StaticCache(ours.config, max_cache_len=32)
+        got = torch.cat([ours(ids[:, :20], cache=cache).logits, ours(ids[:, 20:], cache=cache).logits], 1)
+        t.like_eager(got, plain(ids).logits)
+
+
+@report("huggingface/transformers/pull/30652", "output_attentions=True makes sdpa lose the causal mask",
+        "Llama with output_attentions=True: logits, or a refusal", needs="transformers")
+def output_attentions(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("llama", name).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 20).to(t.device)
+        try:
+            got = ours(ids, output_attentions=True).logits
+        except ValueError:
+            t.refused(lambda: ours(ids, output_attentions=True), "output_attentions")
+        else:
+            t.like_eager(got, plain(ids).logits)
+
+
+@report("huggingface/transformers/issues/46273", "a layer of a model alone, without a mask, silently is not causal",
+        "one attention layer of Llama without a mask: what eager computes", needs="transformers")
+def layer_alone(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("llama", name).to(t.device).model for name in ("eager", "attn_proto"))
+        x = t.normal(2, 20, 64)
+        angles = plain.rotary_emb(x, torch.arange(20, device=t.device)[None])
+        got, want = (each.layers[0].self_attn(x, position_embeddings=angles, attention_mask=None)[0] for each in (ours, plain))
+        t.like_eager(got, want)
+
+
+@report("pytorch/pytorch/issues/144858", "is_causal with a cache: one query sees the first key alone",
+        "1, 5 and 20 queries over 40 keys: flash(causal=True) puts the last query at the last key")
+def cached_queries(t):
+    for rows in (1, 5, 20):
+        q, k, v = t.qkv(2, 4, rows, 64, keys=40)
+        t.exact(attn_proto.flash(q, k, v, causal=True), q, k, v, causal=True)
+
+
+@report("pytorch/executorch/issues/22426", "another backend puts is_causal's last query at the last key, where PyTorch puts the "
+        "first at the first", "1, 9 and 16 queries over 16 keys with is_causal by the drop-in: what PyTorch computes")
+def first_key(t):
+    for rows in (1, 9, 16):
+        q, k, v = t.qkv(1, 4, rows, 64, keys=16)
+        t.like_eager(t.sdpa(q, k, v, is_causal=True), original(q, k, v, is_causal=True))
+
+
+@report("pytorch/pytorch/issues/103082", "which causal mask is_causal means where lengths differ; torch.nn.attention.bias says it",
+        "causal_lower_right and causal_upper_left of 1 by 8 and 40 by 80 as attn_mask")
+def causal_bias(t):
+    for rows, keys in ((1, 8), (40, 80)):
+        q, k, v = t.qkv(2, 4, rows, 64, keys=keys)
+        for make, diagonal in ((causal_lower_right, keys - rows), (causal_upper_left, 0)):
+            with attn_proto.enable():
+                o = F.scaled_dot_product_attention(q, k, v, attn_mask=make(rows, keys))
+            t.exact(o, q, k, v, mask=torch.ones(rows, keys, dtype=torch.bool).tril(diagonal))
+
+
+# ---- what models hand to attention
+
+@report("huggingface/transformers/pull/47014", "T5's position bias reaches the attention interface as an argument of its own",
+        "T5 with a large bias, padding: logits against eager", needs="transformers")
+def position_bias(t):
+    with of("transformers") as small:
+        plain, ours = (small.transformers.T5ForConditionalGeneration(small.transformers.T5Config(
+            d_model=64, d_kv=32, d_ff=64, num_heads=2, num_layers=2, vocab_size=99, relative_attention_num_buckets=8,
+            decoder_start_token_id=0, attn_implementation=name)).to(t.device).eval() for name in ("eager", "attn_proto"))
+        for stack in (plain.encoder, plain.decoder):
+            torch.nn.init.normal_(stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight, std=2)
+        ours.load_state_dict(plain.state_dict())
+        ids, padding = small.tokens(2, 20).to(t.device), torch.ones(2, 20, dtype=torch.long, device=t.device)
+        padding[1, 15:] = 0
+        got, want = (each(ids, decoder_input_ids=ids, attention_mask=padding).logits for each in (ours, plain))
+        t.like_eager(got, want)
+
+
+@report("sgl-project/sglang/issues/33915", "the soft cap of Gemma 2, and a window, are dropped on their way to the kernel",
+        "a cap of 5 on large scores, with a window of 10; Gemma 2's logits against eager", needs="transformers")
+def soft_cap(t):
+    q, k, v = t.qkv(1, 4, 50, 64)
+    seen = torch.ones(50, 50, dtype=torch.bool).tril().triu(-10)
+    t.exact(attn_proto.flash(4 * q, k, v, causal=True, soft_cap=5, window_left=10), 4 * q, k, v, mask=seen, cap=5)
+    with of("transformers") as small:
+        plain, ours = (small.model("gemma2", name, attn_logit_softcapping=2.0).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 20).to(t.device)
+        t.like_eager(ours(ids).logits, plain(ids).logits)
+
+
+@report("ggml-org/llama.cpp/pull/29034", "a soft cap makes padded keys of the last tile count", "65 keys with a cap of 5")
+def capped_padding(t):
+    q, k, v = t.qkv(1, 2, 65, 64)
+    t.exact(attn_proto.flash(4 * q, k, v, soft_cap=5), 4 * q, k, v, cap=5)
+
+
+@report("unslothai/unsloth/issues/3142", "GPT-OSS: PyTorch's attention has no sinks", "GPT-OSS: logits against eager",
+        needs="transformers")
+def sinks(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("gpt_oss", name).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 20).to(t.device)
+        t.like_eager(ours(ids).logits, plain(ids).logits)
+
+
+@report("huggingface/transformers/pull/48769", "Doge sees the future under sdpa, which is told no mask",
+        "Doge: logits against eager, and after another last token", needs="transformers")
+def doge(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("doge", name).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 20).to(t.device)
+        others = ids.clone()
+        others[:, -1] = 98 - others[:, -1]
+        try:
+            got, later = ours(ids).logits, ours(others).logits
+        except ValueError:
+            t.refused(lambda: ours(ids), "attn_proto: ")
+        else:
+            t.like_eager(got, plain(ids).logits)
+            t.like_eager(later[:, :-1], got[:, :-1])
+
+
+@report("huggingface/optimum-habana/pull/1115", "MPT is wrong with a fused attention in bf16, it seems by its bias of each head",
+        "MPT; a bias of each head by the drop-in", needs="transformers")
+def own_attention(t):
+    q, k, v = t.qkv(2, 4, 24, 32)
+    bias = t.normal(1, 4, 24, 24)
+    t.exact(t.sdpa(q, k, v, attn_mask=bias, served=t.device == "cpu"), q, k, v, mask=bias)
+    with of("transformers") as small:
+        config = small.transformers.AutoConfig.for_model("mpt", d_model=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=99)
+        ours = small.transformers.AutoModelForCausalLM.from_config(config, attn_implementation="attn_proto").to(t.device).eval()
+        t.refused(lambda: ours(small.tokens(2, 20).to(t.device)), 'runs with attn_implementation="eager" alone')
+
+
+@report("huggingface/transformers/issues/29029", "padding on the left changes the logits of Llama",
+        "Llama, two prompts of 20 and 13 tokens in one batch: logits of each alone", needs="transformers")
+def left_padding(t):
+    with of("transformers") as small:
+        ours = small.model("llama", "attn_proto").to(t.device)
+        ids = small.tokens(2, 20).to(t.device)
+        padding = torch.ones_like(ids)
+        padding[1, :7] = 0
+        positions = (padding.cumsum(1) - 1).clamp(min=0)
+        got = ours(ids, attention_mask=padding, position_ids=positions).logits
+        t.like_eager(got[:1], ours(ids[:1]).logits)
+        t.like_eager(got[1:, 7:], ours(ids[1:, 7:]).logits)
+
+
+@report("huggingface/transformers/pull/46672", "beam search does not reorder a model's cache",
+        "three beams of Llama in a PagedCache: the same tokens as eager", needs="transformers")
+def beams(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("llama", name, eos_token_id=98).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 20).to(t.device)
+        cache = small.support.PagedCache(ours.config, batch=6, max_tokens=64, page_size=8, device=t.device)
+        got, want = (each.generate(ids, max_new_tokens=12, do_sample=False, num_beams=3, cache=given)
+                     for each, given in ((ours, cache), (plain, None)))
+        t.right(got, want, 1e-9)
+
+
+# ---- caches
+
+@report("Dao-AILab/flash-attention/pull/2711", "a length beyond what the block table holds reads outside it",
+        "lengths 40 and 32, where a sequence has two pages of 16")
+def beyond_the_table(t):
+    k, v, lengths, table = t.cache([40, 32], 16, 2, 64, pages=4)
+    q = t.normal(2, 2, 1, 64)
+    if t.device == "cpu":
+        t.refused(lambda: attn_proto.paged_decode(q, k, v, lengths, table), "row 0: length 40")
+    else:
+        t.refused(lambda: attn_proto.check_cache(k, lengths, table), "row 0: length 40")
+        o = attn_proto.paged_decode(q, k, v, lengths, table)
+        t.right(o[0], torch.full((2, 1, 64), NAN), 1)
+        t.exact(o[1:], q[1:], of_pages(k, table, 1, 32), of_pages(v, table, 1, 32))
+
+
+@report("NVIDIA/TensorRT-LLM/pull/16714", "page tables with indices that are no pages", "pages -1, 8 and 10^9 of 8")
+def no_pages(t):
+    q = t.normal(2, 2, 1, 64)
+    for wrong in (-1, 8, 10 ** 9):
+        k, v, lengths, table = t.cache([20, 32], 16, 2, 64, pages=8)
+        table[0, 1] = wrong
+        look = attn_proto.paged_decode if t.device == "cpu" else lambda _, k, __, *more: attn_proto.check_cache(k, *more)
+        t.refused(lambda: look(q, k, v, lengths, table), f"page {wrong}")
+
+
+@report("Dao-AILab/flash-attention/issues/638", "appending to a full cache writes into other tensors",
+        "a token appended to a cache of 32 that has 32: its neighbours in memory stay")
+def full_cache(t):
+    buffer = t.normal(2, 4, 32, 64)
+    before = buffer.clone()
+    k, v = buffer[:1, :2], buffer[1:, :2]
+    new = t.normal(1, 2, 1, 64)
+    call = lambda: attn_proto.decode_fused(t.normal(1, 2, 1, 64), new, new, k, v, t.table([33]))  # noqa: E731
+    if t.device == "cpu":
+        t.refused(call, "lengths[0] is 33")
+    else:
+        t.right(call(), torch.full((1, 2, 1, 64), NAN), 1)
+    t.right(buffer, before, 1e-30)
+
+
+@report("vllm-project/vllm/issues/50427", "offsets overflow from 65,536 pages on: a crash, or another page's keys",
+        "the last 4 of 65,600 pages of 16 tokens")
+def many_pages(t):
+    k, v, lengths, table = t.cache([60], 16, 1, 8, pages=65600, dtype=torch.float16)
+    table = table[:, :4].contiguous()
+    q = t.normal(1, 1, 1, 8, dtype=torch.float16)
+    t.exact(attn_proto.paged_decode(q, k, v, lengths, table), q, of_pages(k, table, 0, 60), of_pages(v, table, 0, 60))
+
+
+@report("Dao-AILab/flash-attention/issues/1745", "NaN after a sequence's last token in the cache reaches its output",
+        "lengths 1 and 3 in pages of 16 that hold NaN elsewhere, f16")
+def nan_after_the_end(t):
+    k, v, lengths, table = t.cache([1, 3], 16, 1, 64, pages=2, dtype=torch.float16)
+    for pages in (k, v):
+        pages[table[0, 0], :, 1:], pages[table[1, 0], :, 3:] = NAN, NAN
+    q = t.normal(2, 1, 1, 64, dtype=torch.float16)
+    o = attn_proto.paged_decode(q, k, v, lengths, table)
+    for i, length in enumerate((1, 3)):
+        t.exact(o[i:i + 1], q[i:i + 1], of_pages(k, table, i, length), of_pages(v, table, i, length))
+
+
+@report("Dao-AILab/flash-attention/issues/2374", "NaN in unused entries of V reaches the output, where each sequence has a length",
+        "lengths 32, 64, 96 and 48 of 128 keys, NaN after them, bf16")
+def nan_in_padding(t):
+    q, k, v = t.qkv(4, 8, 20, 64, keys=128, dtype=torch.bfloat16)
+    counts = (32, 64, 96, 48)
+    for i, count in enumerate(counts):
+        k[i, :, count:], v[i, :, count:] = NAN, NAN
+    seen = torch.arange(128) < torch.tensor(counts)[:, None, None, None]
+    t.exact(attn_proto.flash(q, k, v, lengths=t.table(counts)), q, k, v, mask=seen)
+
+
+@report("vllm-project/vllm/pull/49077", "NaN of float8 e4m3 is read as 480", "a NaN in a key of one sequence and in a value of another, in e4m3")
+def nan_of_e4m3(t):
+    pages = [t.normal(4, 1, 16, 64).to(torch.float8_e4m3fn) for _ in range(2)]
+    q, lengths, table = t.normal(2, 2, 1, 64, dtype=torch.bfloat16), t.table([20, 20]), t.table([[0, 1], [2, 3]])
+    scales = torch.ones(4, 1, device=t.device)
+    pages[0].view(torch.uint8)[1, 0, 2, 5] = 0x7F
+    pages[1].view(torch.uint8)[2, 0, 2, 5] = 0xFF
+    o = attn_proto.paged_decode(q, *pages, lengths, table, key_scales=scales, value_scales=scales)
+    k, v = (each.to(torch.bfloat16) for each in pages)
+    for i in range(2):
+        t.exact(o[i:i + 1], q[i:i + 1], of_pages(k, table, i, 20), of_pages(v, table, i, 20))
+
+
+@report("flashinfer-ai/flashinfer/issues/996", "7 query heads for a key head are not supported", "28 query heads on 4, on pages")
+def seven_heads(t):
+    k, v, lengths, table = t.cache([30], 16, 4, 128, pages=2, dtype=torch.bfloat16)
+    q = t.normal(1, 28, 1, 128, dtype=torch.bfloat16)
+    t.exact(attn_proto.paged_decode(q, k, v, lengths, table), q, of_pages(k, table, 0, 30), of_pages(v, table, 0, 30))
+
+
+@report("flashinfer-ai/flashinfer/issues/4450", "scores below -5e4 count as hidden: zeros", "all scores -524288, values 1, on pages")
+def low_scores(t):
+    k, v, lengths, table = t.cache([20], 16, 1, 64, pages=2)
+    q = torch.full((1, 1, 1, 64), -1024.0, device=t.device)
+    o = attn_proto.paged_decode(q, torch.full_like(k, 64.0), torch.ones_like(v), lengths, table)
+    t.right(o, torch.ones(1, 1, 1, 64), 1e-6)
+
+
+# ---- bounds of options
+
+@report("Dao-AILab/flash-attention/issues/1133", "a window that reaches every key gives another result than causal",
+        "windows of 299, 300, 2^31 - 1 and 2^63 - 1 over 300 tokens, bf16")
+def whole_windows(t):
+    q, k, v = t.qkv(1, 2, 300, 64, dtype=torch.bfloat16)
+    for window in (299, 300, 2 ** 31 - 1, sys.maxsize):
+        t.exact(attn_proto.flash(q, k, v, causal=True, window_left=window), q, k, v, causal=True)
+        t.exact(attn_proto.flash(q, k, v, window_left=window, window_right=0), q, k, v, causal=True)
+
+
+@report("huggingface/transformers/issues/39408", "a sliding window of n lets n + 1 keys be seen",
+        "Mistral with a window of 8: logits against eager", needs="transformers")
+def sliding_window(t):
+    with of("transformers") as small:
+        plain, ours = (small.model("mistral", name).to(t.device) for name in ("eager", "attn_proto"))
+        ids = small.tokens(2, 30).to(t.device)
+        t.like_eager(ours(ids).logits, plain(ids).logits)
+
+
+@report("jax-ml/jax/pull/39576", "a window to the left, without causal, sees all of the future", "window_left=5, window_right=0")
+def window_to_the_left(t):
+    q, k, v = t.qkv(1, 2, 80, 64)
+    seen = torch.ones(80, 80, dtype=torch.bool).tril().triu(-5)
+    t.exact(attn_proto.flash(q, k, v, window_left=5, window_right=0), q, k, v, mask=seen)
+
+
+@report("jax-ml/jax/issues/32300", "a window is ignored where there is no mask", "windows of 31 and 0 to the right of 200 keys")
+def window_alone(t):
+    q, k, v = t.qkv(1, 2, 180, 64, keys=200, dtype=torch.bfloat16)
+    for right in (31, 0):
+        own = torch.arange(180)[:, None] + 20
+        keys = torch.arange(200)
+        t.exact(attn_proto.flash(q, k, v, window_left=0, window_right=right), q, k, v, mask=(keys >= own) & (keys <= own + right))
+
+
+@report("EricLBuehler/mistral.rs/pull/1930", "caps that are negative or no numbers are not rejected",
+        "a cap of -5; scales of NaN and infinity")
+def no_numbers(t):
+    q, k, v = t.qkv(1, 2, 20, 64)
+    t.refused(lambda: attn_proto.flash(q, k, v, soft_cap=-5), "soft_cap -5")
+    for scale in (NAN, INF):
+        t.refused(lambda: attn_proto.flash(q, k, v, scale=scale), "scale")
+        t.right(t.sdpa(q, k, v, scale=scale, served=False), original(q, k, v, scale=scale), 1e-9)
+
+
+@report("SKaiNET-developers/SKaiNET/issues/860", "a scale of 0 is taken as it is, where it stands for the usual one",
+        "scale=0: by the operator, by DLPack, by the drop-in")
+def scale_of_zero(t):
+    from attn_proto import dlpack
+
+    q, k, v = t.qkv(1, 2, 20, 64)
+    t.refused(lambda: attn_proto.flash(q, k, v, scale=0.0), "None is the usual one")
+    t.refused(lambda: dlpack.flash(q, k, v, scale=0), "None is the usual one")
+    t.right(t.sdpa(q, k, v, scale=0.0, served=False), v.mean(2, keepdim=True).expand(v.shape), 1e-5)
+
+
+@report("pytorch/pytorch/pull/105202", "a negative scale is wrong", "scale -0.3")
+def negative_scale(t):
+    q, k, v = t.qkv(1, 2, 40, 64)
+    t.exact(attn_proto.flash(q, k, v, scale=-0.3), q, k, v, scale=-0.3)
+    t.exact(t.sdpa(q, k, v, scale=-0.3), q, k, v, scale=-0.3)
+
+
+@report("ml-explore/mlx/issues/343", "ALiBi's slopes are wrong where the number of heads is no power of two", "6 heads")
+def slopes(t):
+    q, k, v = t.qkv(1, 6, 40, 64)
+    slope = torch.tensor([2.0 ** -n for n in (2, 4, 6, 8, 1, 3)])
+    away = (torch.arange(40)[:, None] - torch.arange(40)).clamp(min=0)
+    t.exact(attn_proto.flash(q, k, v, causal=True, alibi=True), q, k, v, causal=True, mask=-slope[:, None, None] * away)
+
+
+@report("lucidrains/rotary-embedding-torch/issues/11", "another offset gives the angles of the first one",
+        "rope of the same queries at positions 0 and 100")
+def offsets(t):
+    q, k = t.normal(2, 2, 20, 64), t.normal(2, 2, 20, 64)
+    for at in ([0, 0], [100, 7]):
+        got = attn_proto.rope(q, k, t.table(at))
+        for each, (want, allowed) in zip(got, definitions.rope((q, k), at, 10000, 64, False, "none", 1)):
+            t.right(each, want, allowed)
+
+
+# ---- NaN, infinity, and masks that are numbers
+
+@report("pytorch/pytorch/issues/141128", "NaN in the queries gives zeros on a CPU", "a row of NaN in f32 and bf16")
+def nan_query(t):
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = t.qkv(2, 4, 40, 64, dtype=dtype)
+        q[0, 1, 7] = NAN
+        t.exact(attn_proto.flash(q, k, v), q, k, v)
+        t.exact(t.sdpa(q, k, v), q, k, v)
+
+
+@report("pytorch/pytorch/issues/101967", "NaN in a key that the mask hides reaches the output",
+        "the second of 24 keys is NaN and hidden, 24 rows; 2 rows by flash")
+def hidden_nan(t):
+    for rows in (2, 24):
+        q, k, v = t.qkv(1, 1, rows, 8, keys=24)
+        k[:, :, 1], v[:, :, 1] = NAN, 1e36
+        seen = torch.ones(1, 1, 1, 24, dtype=torch.bool, device=t.device)
+        seen[..., 1] = False
+        t.exact(attn_proto.flash(q, k, v, bias=torch.where(seen, 0.0, -INF)), q, k, v, mask=seen)
+        if rows > 16:
+            t.exact(t.sdpa(q, k, v, attn_mask=seen), q, k, v, mask=seen)
+
+
+@report("pytorch/pytorch/issues/110213", "a row of finfo.min in the mask gives NaN on a GPU, the mean on a CPU",
+        "such a row by flash and by the drop-in: the mean of the values")
+def least_numbers(t):
+    q, k, v = t.qkv(1, 1, 20, 8)
+    bias = torch.ones(1, 1, 20, 20, device=t.device)
+    bias[:, :, 3] = torch.finfo(torch.float32).min
+    o = attn_proto.flash(q, k, v, bias=bias)
+    t.exact(o, q, k, v, mask=bias)
+    t.right(o[:, :, 3], v.mean(2), 1e-6)
+    t.like_eager(t.sdpa(q, k, v, attn_mask=bias, served=t.device == "cpu"), o)
+
+
+@report("pytorch/pytorch/issues/109517", "NaN where the mask is finfo.min for the first 128 keys", "441 tokens, 2 heads of width 64")
+def least_first(t):
+    q, k, v = t.qkv(2, 2, 441, 64)
+    bias = torch.zeros(2, 1, 1, 441, device=t.device)
+    bias[..., :128] = torch.finfo(torch.float32).min
+    t.exact(t.sdpa(q, k, v, attn_mask=bias), q, k, v, mask=bias)
+
+
+@report("pytorch/pytorch/issues/103749", "NaN in rows of padding, whose mask is False",
+        "6 rows over 10 keys as reported, the last without keys: it is 0")
+def padding_rows(t):
+    q, k, v = t.qkv(1, 2, 6, 8, keys=10)
+    mask = torch.ones(6, 10, dtype=torch.bool, device=t.device).tril()
+    mask[5] = False
+    bias = F.pad(torch.where(mask, 0.0, -INF), (0, 2))[None, None]
+    t.exact(attn_proto.flash(q, k, v, scale=0.125, bias=bias), q, k, v, scale=0.125, mask=mask)
+
+
+@report("microsoft/onnxruntime/issues/28904", "a row that a mask hides whole is the mean of the values, as hidden is a finite number",
+        "causal and a mask that hides the first 9 keys: the first 9 rows are 0")
+def hidden_rows(t):
+    q, k, v = t.qkv(1, 2, 40, 64)
+    mask = torch.ones(40, 40, dtype=torch.bool, device=t.device).tril()
+    mask[:, :9] = False
+    bias = torch.where(mask, 0.0, -INF)[None, None]
+    o = attn_proto.flash(q, k, v, causal=True, bias=bias)
+    t.exact(o, q, k, v, mask=mask)
+    t.right(o[:, :, :9], torch.zeros(1, 2, 9, 64), 1e-30)
+    if t.device == "cpu":
+        t.exact(t.sdpa(q, k, v, attn_mask=mask), q, k, v, mask=mask)
+
+
+@report("pytorch/pytorch/issues/116176", "NaN in f16, whose scores overflow", "queries and keys up to 900, f16, width 64")
+def overflow(t):
+    q, k, v = (t.normal(2, 2, 128, 64).abs().clamp(max=1).mul(-900).half() for _ in range(3))
+    v = (v / 900).half()
+    t.exact(attn_proto.flash(q, k, v), q, k, v)
+    t.exact(t.sdpa(q, k, v), q, k, v)
+
+
+# ---- arguments that are ignored, tensors that lie apart
+
+@report("pytorch/pytorch/issues/122753", "a mask is ignored by a fused kernel",
+        "a mask by the drop-in; attn_mask by DLPack, which has no such name")
+def ignored_mask(t):
+    from attn_proto import dlpack
+
+    q, k, v = t.qkv(1, 2, 40, 64)
+    mask = t.normal(1, 1, 1, 40)
+    t.exact(t.sdpa(q, k, v, attn_mask=mask), q, k, v, mask=mask)
+    t.refused(lambda: dlpack.flash(q, k, v, attn_mask=mask), "takes no attn_mask")
+
+
+@report("ROCm/pytorch/issues/3230", "values that are a transposed view give another result",
+        "bf16, 16 heads of 62 tokens: V transposed; rows 129 elements apart")
+def transposed(t):
+    q, k, _ = t.qkv(1, 16, 62, 128, dtype=torch.bfloat16)
+    v = t.normal(1, 62, 16, 128, dtype=torch.bfloat16).transpose(1, 2)
+    for o in (attn_proto.flash(q, k, v), t.sdpa(q, k, v)):
+        t.exact(o, q, k, v)
+    apart = [t.normal(1, 16, 62, 129, dtype=torch.bfloat16)[..., :128] for _ in range(3)]
+    if t.device == "cpu":
+        t.exact(attn_proto.flash(*apart), *apart)
+    else:
+        t.refused(lambda: attn_proto.flash(*apart), "multiples of 16 bytes")
+
+
+@report("pytorch/pytorch/pull/187506", "elements of a row that do not lie side by side give wrong results on a CPU",
+        "queries, keys and values transposed in memory")
+def apart(t):
+    q, k, v = (t.normal(1, 2, 64, 40).mT for _ in range(3))
+    t.refused(lambda: attn_proto.flash(q, k, v), "along the last dimension")
+    t.exact(t.sdpa(q, k, v, served=False), q, k, v)
+
+
+@report("facebookresearch/xformers/issues/813", "a bias whose number of keys is no multiple of 8 is refused",
+        "43 keys, a bias for each query")
+def odd_bias(t):
+    q, k, v = t.qkv(2, 2, 30, 64, keys=43)
+    mask = t.normal(2, 1, 30, 43)
+    t.exact(t.sdpa(q, k, v, attn_mask=mask, served=t.device == "cpu"), q, k, v, mask=mask)
+
+
+@report("numpy/numpy/issues/20742", "arrays that are read-only cannot be handed over by DLPack", "three of them", needs="numpy")
+def read_only(t):
+    import numpy
+    from attn_proto import dlpack
+
+    q, k, v = (t.normal(1, 2, 40, 64).cpu() for _ in range(3))
+    arrays = [each.numpy() for each in (q, k, v)]
+    for array in arrays:
+        array.flags.writeable = False
+    t.exact(torch.from_numpy(numpy.array(dlpack.flash(*arrays))), q, k, v)
+
+
+@report("pytorch/pytorch/issues/142228", "65,536 heads, or sequences, are an invalid configuration", "65,536 heads of 10 tokens")
+def many_heads(t):
+    x = t.normal(1, 65536, 10, 16)
+    if t.device == "cpu":  # PyTorch refuses it on a GPU
+        t.right(t.sdpa(x, x, x, served=False), original(x, x, x), 1e-9)
+    t.refused(lambda: attn_proto.flash(x, x, x), "at most [65535, 65535")
+
+
+@report("pytorch/pytorch/issues/124464", "dropout is applied in evaluation too", "dropout_p=1 by the drop-in: zeros, as of PyTorch")
+def dropout(t):
+    q, k, v = t.qkv(1, 2, 40, 64)
+    t.right(t.sdpa(q, k, v, dropout_p=1.0, served=False), torch.zeros(q.shape), 1e-30)
+
+
+# ---- derivatives, modes and tracing
+
+@report("pytorch/pytorch/issues/165530", "torch.func.jvp of a fused kernel is not implemented",
+        "jvp of the operator, and of the drop-in, with PyTorch's mathematics and without")
+def forward_derivative(t):
+    q, k, v = t.qkv(1, 2, 40, 64)
+    tangent = t.normal(*q.shape)
+    t.refused(lambda: torch.func.jvp(lambda x: attn_proto.flash(x, k, v), (q,), (tangent,)), "has a forward derivative")
+    definition = lambda x: (x @ k.mT / 8).softmax(-1) @ v  # noqa: E731
+    want = torch.func.jvp(definition, (q,), (tangent,))[1]
+    with sdpa_kernel(SDPBackend.MATH):
+        got = torch.func.jvp(lambda x: t.sdpa(x, k, v, served=False), (q,), (tangent,))[1]
+    t.like_eager(got, want)
+    t.refused(lambda: torch.func.jvp(lambda x: t.sdpa(x, k, v, served=False), (q,), (tangent,)), "forward AD", " by PyTorch")
+
+
+@report("linkedin/Liger-Kernel/issues/272", "a kernel that writes in place keeps the version, so that gradients are wrong",
+        "a backward pass through a cache that decode_fused wrote to")
+def versions(t):
+    k, v, new = t.normal(1, 2, 32, 64), t.normal(1, 2, 32, 64), t.normal(1, 2, 1, 64)
+    weight = t.normal(64).requires_grad_()
+    loss = (weight * k).square().sum()
+    attn_proto.decode_fused(t.normal(1, 2, 1, 64), new, new, k, v, t.table([20]))
+    t.refused(loss.backward, "modified by an inplace operation", " by PyTorch")
+
+
+@report("pytorch/pytorch/issues/151558", "a mask under vmap is refused", "vmap over the masks of the drop-in, and over the operator")
+def under_vmap(t):
+    q, k, v = (t.normal(3, 2, 2, 24, 32) for _ in range(3))
+    masks = t.normal(3, 1, 1, 24, 24)
+    attn_proto.reset_reasons()
+    with warnings.catch_warnings(), attn_proto.enable():
+        warnings.simplefilter("ignore")  # PyTorch has no rule for all of its kernels
+        got = torch.vmap(lambda *x: F.scaled_dot_product_attention(*x[:3], attn_mask=x[3]))(q, k, v, masks)
+        other = torch.vmap(attn_proto.flash)(q, k, v)
+    t.handed(served=False)
+    for i in range(3):
+        t.exact(got[i], q[i], k[i], v[i], mask=masks[i])
+        t.exact(other[i], q[i], k[i], v[i])
+
+
+@report("pytorch/pytorch/issues/99012", "a float32 mask fails under autocast on a CPU",
+        "the drop-in with one, under autocast to bf16: bf16, as of PyTorch")
+def autocast(t):
+    q, k, v = t.qkv(1, 8, 64, 32)
+    mask = t.normal(1, 1, 1, 64)
+    with torch.autocast(t.device, torch.bfloat16):
+        o, want = t.sdpa(q, k, v, attn_mask=mask), original(q, k, v, attn_mask=mask)
+    if o.dtype != want.dtype:
+        raise Fails(f"{o.dtype}, of PyTorch {want.dtype}")
+    t.right(o, want, 0.02)
+
+
+@report("pytorch/pytorch/issues/195460", "FlopCounterMode counts nothing for attention on a CPU", "the reported call")
+def operations(t):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    q = t.normal(1, 12, 64, 64)
+    with FlopCounterMode(display=False) as mode, attn_proto.enable():
+        F.scaled_dot_product_attention(q, q, q)
+    t.right(torch.tensor(mode.get_total_flops()), torch.tensor(12_582_912), 1e-9)
+
+
+@report("pytorch/pytorch/issues/113007", "make_fx fails on attention", "make_fx of the drop-in with a mask, then run")
+def traced(t):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    q, k, v = t.qkv(1, 2, 24, 64)
+    mask = t.normal(1, 1, 1, 24)
+    with attn_proto.enable():
+        program = make_fx(lambda *x: F.scaled_dot_product_attention(*x[:3], attn_mask=x[3]))(q, k, v, mask)
+    t.exact(program(q, k, v, mask), q, k, v, mask=mask)
+
+
+@report("pytorch/pytorch/issues/115262", "attention cannot be traced whole, where is_causal depends on the number of queries",
+        "torch.compile(fullgraph=True) over 1 and 20 queries")
+def whole_graph(t):
+    def attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
+
+    given = [t.qkv(1, 2, rows, 64, keys=20) for rows in (1, 20)]
+    with attn_proto.enable():
+        for q, k, v in given:
+            torch.compiler.reset()
+            compiled = torch.compile(attention, fullgraph=True, backend="eager")
+            t.like_eager(compiled(q, k, v), original(q, k, v, is_causal=q.shape[2] > 1))
+    torch.compiler.reset()
+
+
+@report("pytorch/pytorch/pull/177495", "an export with a mask and a range of lengths fails", "exported for 20 tokens, run with 33")
+def exported(t):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    tokens = torch.export.Dim("tokens", min=2, max=512)
+    sizes = [{2: tokens}] * 3 + [{2: tokens, 3: tokens}]
+    given = [(*t.qkv(1, 2, rows, 64), t.normal(1, 1, rows, rows)) for rows in (20, 33)]
+    with attn_proto.enable():
+        program = torch.export.export(Layer(), given[0], dynamic_shapes={"q": sizes[0], "k": sizes[1], "v": sizes[2], "mask": sizes[3]})
+    q, k, v, mask = given[1]
+    t.exact(program.module()(q, k, v, mask), q, k, v, mask=mask)
+
+
+# ---- linear attention, memory
+
+@report("MoonshotAI/FlashKDA/pull/32", "a batch of empty sequences aborts; its final state is to be the initial one", "linear of 0 tokens, from a state")
+def no_tokens(t):
+    empty, state = t.normal(2, 2, 0, 64, dtype=torch.bfloat16), t.normal(2, 2, 64, 64)
+    t.right(attn_proto.linear(empty, empty, empty, None, state)[1], state, 1e-30)
+
+
+@report("fla-org/flash-linear-attention/issues/351", "an initial state gives a wrong result", "8 tokens, gates, from a state, f32")
+def initial_state(t):
+    q, k, v = t.qkv(2, 2, 8, 64)
+    gate, state = -t.normal(2, 2, 8).abs(), t.normal(2, 2, 64, 64)
+    got = attn_proto.linear(q, k, v, gate, state)
+    for each, (want, allowed) in zip(got, definitions.linear(q, k, v, gate, state, True, False, "identity", 1 / 8)):
+        t.right(each, want, allowed)
+
+
+@report("pytorch/pytorch/issues/27971", "memory grows with each new input shape", "masks of 50 lengths from 900 on, 8 sequences")
+def memory(t):
+    lengths = range(900, 950 if t.device == "cpu" else 1100)
+
+    def run(tokens):
+        q, k, v = t.qkv(8, 1, tokens, 8)
+        attn_proto.flash(q, k, v, bias=torch.zeros(8, 1, tokens, tokens + -tokens % 4, device=t.device))
+
+    def used():
+        if t.device != "cpu":
+            return -torch.cuda.mem_get_info()[0]
+        return resource.getpagesize() * int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+
+    run(lengths[0])
+    before = used()
+    for tokens in lengths:
+        run(tokens)
+    t.right(torch.tensor(max(used() - before, 0)), torch.tensor(0), sum(4 * 8 * tokens * tokens for tokens in lengths) / 4)
+
+
+# ---- running them
+
+def outcome(each, device):
+    """Whether a report holds, what became of it, and the figure."""
+    if each.needs:
+        try:
+            __import__(each.needs)
+        except ImportError:
+            return None, f"not tried, as {each.needs} is not installed", 0
+    trial = Trial(device)
+    attn_proto.reset_reasons()
+    try:
+        with warnings.catch_warnings():
+            each.run(trial)
+    except Fails as error:
+        return False, str(error), trial.worst
+    except Exception as error:
+        return False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", trial.worst
+    finally:
+        attn_proto.disable()
+    return True, "; ".join(trial.became), trial.worst
+
+
+def table(results):
+    def cell(text):
+        return text.replace("|", "\\|").replace("<", "&lt;")
+
+    lines = [f"{len(results)} reports.", "", "| report | what it said | tried here | result now |", "|---|---|---|---|"]
+    for each, became in results:
+        name = "/".join(each.address.split("/")[-4:]).replace("/issues/", "#").replace("/pull/", "#")
+        lines.append(f"| [{name}]({each.address}) | {cell(each.said)} | {cell(each.tried)} | {cell(became)} |")
+    return "".join(line + "\n" for line in lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="reports with one of these in address or text; all if none is given")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/reports.md anew")
+    options = parser.parse_args()
+    if options.write and (options.words or options.device != "cpu"):
+        parser.error("the table is of all reports on the cpu: --write takes no words and no device")
+    results, failed, untried = [], 0, 0
+    for each in REPORTS:
+        text = f"{each.address} {each.said} {each.tried}".lower()
+        if options.words and not any(word.lower() in text for word in options.words):
+            continue
+        start = time.monotonic()
+        holds, became, figure = outcome(each, options.device)
+        results.append((each, became if holds else f"**fails**: {became}"))
+        failed += holds is False
+        untried += holds is None
+        print(f"{'holds' if holds else 'fails' if holds is False else 'skipped'} {figure:.2g} {each.address}: {became} "
+              f"({time.monotonic() - start:.1f} s)", flush=True)
+    print(f"{len(results)} reports, {failed} fail, {untried} not tried")
+    if options.write:
+        if untried:
+            sys.exit("reports: the table is written where all can be tried")
+        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        PAGE.write_text(before + BEGIN + table(results) + END + rest.split(END)[1], encoding="utf-8")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

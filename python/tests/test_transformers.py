@@ -1,0 +1,348 @@
+"""Models of transformers with attn_implementation="attn_proto", against its own eager attention."""
+
+import itertools
+import types
+import unittest
+
+import torch
+
+import attn_proto
+
+try:
+    import transformers
+    from transformers.cache_utils import DynamicCache, StaticCache
+    from transformers.masking_utils import (bidirectional_mask_function, causal_mask_function,
+                                            chunked_causal_mask_function, sdpa_mask, sliding_window_causal_mask_function)
+
+    import attn_proto.transformers as support
+except ImportError:
+    transformers = None
+
+torch.set_num_threads(1)  # layers are so small that threads would only wait for each other
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 99, "pad_token_id": 0}
+MORE = {"gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 32},
+        "mistral": {"sliding_window": 8},
+        "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
+                    "layer_types": ["sliding_attention", "full_attention"]}}
+
+
+def model(kind, implementation, **changes):
+    """A small causal language model, the same weights for every implementation."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **MORE.get(kind, {}), **changes})
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+
+
+def tokens(batch, count):
+    return torch.randint(1, 99, (batch, count), generator=torch.Generator().manual_seed(1))
+
+
+@unittest.skipUnless(transformers, "transformers")
+class Case(unittest.TestCase):
+    def setUp(self):
+        attn_proto.reset_reasons()
+        no_grad = torch.no_grad()
+        no_grad.__enter__()
+        self.addCleanup(no_grad.__exit__, None, None, None)
+
+    def near(self, got, want, bound=2e-5):
+        self.assertLess((got - want).abs().max().item(), bound)
+
+
+class Masks(Case):
+    def test_a_causal_mask_says_what_the_kernel_computes(self):
+        """The last query stands at the last key: that, or a mask that says another thing."""
+        causal = 0
+        for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 5, 8), (0, 3, 5)):
+            padding = torch.ones(2, q_offset + q_length, dtype=torch.bool)
+            left, right = padding.clone(), padding.clone()
+            left[1, 0], right[1, -1] = False, False
+            for local, mask in itertools.product((None, 3, 8, 99), (None, padding, left, right, padding[:, 1:])):
+                functions = [causal_mask_function, bidirectional_mask_function]
+                if local is not None:
+                    functions = [sliding_window_causal_mask_function(local), chunked_causal_mask_function(
+                        local, (torch.zeros if mask is not left else torch.ones)(2, dtype=torch.long))]
+                for function in functions:
+                    sizes = {"batch_size": 2, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
+                             "kv_offset": kv_offset, "mask_function": function, "attention_mask": mask, "local_size": local}
+                    whole = sdpa_mask(**sizes, allow_is_causal_skip=False)
+                    got = support._mask(**sizes)
+                    causal += isinstance(got, support._Causal)
+                    self.assertTrue(torch.equal(got, whole), sizes)
+                    self.assertNotIsInstance(support._mask(**sizes, allow_is_causal_skip=False), support._Causal)
+        self.assertGreater(causal, 50)
+
+    def test_a_causal_mask_is_a_mask(self):
+        """Sizes alone where it is handed on whole, the mask itself for whatever a model does with it."""
+        for q_length, past in ((20, 0), (7, 13), (1, 19)):
+            for padding in (None, torch.ones(2, past + q_length) > 0):
+                mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)
+                self.assertIsInstance(mask, support._Causal)
+                self.assertIsInstance(mask[:, :, :, :past + q_length], support._Causal)
+                whole = torch.ones(q_length, past + q_length, dtype=torch.bool).tril(past).expand(2, 1, -1, -1)
+                for change in (lambda x: x.clone(), lambda x: x[:, :, -3:, 1:], lambda x: x[:1], lambda x: torch.cat([x, x], -1), lambda x: x.float(),
+                               lambda x: torch.where(x, 0.0, -1.0), lambda x: torch.zeros(x.shape).add_(x), lambda x: ~x,
+                               lambda x: x.all(), lambda x: x[0, 0, 0]):
+                    got, want = change(mask), change(whole)
+                    self.assertTrue(type(got) is torch.Tensor and torch.equal(got, want))
+                with self.assertRaisesRegex(ValueError, "not to be written"):
+                    mask.masked_fill_(whole, False)
+
+    def test_other_sizes_than_its_own(self):
+        """A model that adds keys after the mask was made gets PyTorch's answer: none of that size."""
+        q, k = torch.zeros(1, 2, 20, 32), torch.zeros(1, 2, 24, 32)
+        with self.assertRaisesRegex(RuntimeError, "must match"):
+            support._forward(types.SimpleNamespace(), q, k, k, support._mask(1, 20, 20))
+
+    def logits(self, model, ids, cache, parts, padding=None):
+        out, at = [], 0
+        for count in parts:
+            mask = None if padding is None else padding[:, :at + count]
+            out.append(model(ids[:, at:at + count], cache=cache, attention_mask=mask).logits)
+            at += count
+        return torch.cat(out, 1)
+
+    def test_caches_of_every_kind(self):
+        """A prompt at once and in chunks, and steps, in caches that grow and that are longer than the prompt."""
+        ids = tokens(2, 22)
+        padding = torch.ones(2, 22, dtype=torch.long)
+        left = padding.clone()
+        left[1, :3] = 0
+        for kind in ("llama", "qwen2", "mistral", "gemma2", "gpt_oss"):
+            plain, ours = model(kind, "eager"), model(kind, "attn_proto")
+            for parts, mask in itertools.product(((20, 1, 1), (9, 11, 2)), (None, padding, left)):
+                want = self.logits(plain, ids, DynamicCache(config=plain.config), parts, mask)
+                seen = slice(None) if mask is None else mask.bool()
+                for cache in (DynamicCache(config=ours.config), StaticCache(ours.config, max_cache_len=22),
+                              StaticCache(ours.config, max_cache_len=40)):
+                    with self.subTest(kind, parts=parts, mask=mask is not None, cache=type(cache).__name__):
+                        self.near(self.logits(ours, ids, cache, parts, mask)[seen], want[seen])
+
+    def test_generate_with_a_static_cache(self):
+        for kind in ("llama", "gemma2"):
+            said = [model(kind, name).generate(tokens(2, 20), max_new_tokens=6, do_sample=False, cache_implementation=cache)
+                    for name, cache in (("eager", None), ("attn_proto", None), ("attn_proto", "static"))]
+            self.assertTrue(torch.equal(said[0], said[1]))
+            self.assertTrue(torch.equal(said[0], said[2]))
+
+    def test_chunks_that_go_to_pytorch(self):
+        """Whose causal attention puts the first query at the first key."""
+        ids = tokens(2, 24)
+        plain, ours = (model("llama", name, head_dim=20) for name in ("eager", "attn_proto"))
+        want = self.logits(plain, ids, DynamicCache(), (9, 11, 1, 3))
+        self.near(self.logits(ours, ids, DynamicCache(), (9, 11, 1, 3)), want)
+        self.assertEqual(attn_proto.reasons(), {"widths 20, 20, 20": 8})
+        with torch.enable_grad():
+            ours = model("llama", "attn_proto")
+            logits = self.logits(ours, ids, DynamicCache(), (9, 15))
+            self.near(logits, self.logits(model("llama", "eager"), ids, DynamicCache(), (9, 15)))
+            logits.sum().backward()
+        self.assertIsNotNone(ours.model.layers[0].self_attn.k_proj.weight.grad)
+
+    def test_other_types_go_to_pytorch(self):
+        ids = tokens(1, 20)
+        self.near(model("llama", "attn_proto").double()(ids).logits, model("llama", "eager").double()(ids).logits, 1e-6)
+        self.assertEqual(list(attn_proto.reasons()), ["types torch.float64, torch.float64, torch.float64"])
+        with torch.autocast("cpu", torch.bfloat16):
+            got, want = (model("llama", name)(ids).logits for name in ("attn_proto", "eager"))
+        self.assertLess((got - want).abs().max().item(), 0.02)
+
+    def test_masks_have_the_last_word(self):
+        """A decoder that its configuration lets see all, and one whose layers say they are not causal, though its mask is."""
+        ids = tokens(2, 20)
+        plain, ours = (model("llama", name, is_causal=False) for name in ("eager", "attn_proto"))
+        self.near(ours(ids).logits, plain(ids).logits)
+        plain, ours = (model("llama", name) for name in ("eager", "attn_proto"))
+        for layer in ours.model.layers:
+            layer.self_attn.is_causal = False
+        self.near(ours(ids).logits, plain(ids).logits)
+
+
+class Arguments(Case):
+    """What models hand to an implementation: served, or refused."""
+
+    def forward(self, *shapes, mask=None, **given):
+        q, k, v = (torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) for shape in shapes)
+        return support._forward(types.SimpleNamespace(is_causal=True), q, k, v, mask, **given)[0].transpose(1, 2), q.double(), k.double(), v.double()
+
+    def test_position_bias(self):
+        """Added to the scores with every mask, causal or not, by the kernel and by PyTorch."""
+        draw = torch.Generator().manual_seed(3)
+        for rows, keys, width in ((20, 24, 32), (24, 24, 32), (3, 24, 32), (20, 21, 32), (20, 24, 20), (1, 24, 32)):
+            seen = torch.rand(2, 1, rows, keys, generator=draw) > 0.3
+            seen[..., 0] = True
+            causal = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
+            for heads, batch in itertools.product((1, 4), (1, 2)):
+                bias = 3 * torch.randn(batch, heads, rows, keys, generator=draw)
+                for mask in (None, support._mask(2, rows, keys, keys - rows), seen, torch.where(seen, 0.5, -torch.inf)):
+                    got, q, k, v = self.forward((2, 4, rows, width), *((2, 4, keys, width),) * 2, mask=mask,
+                                                position_bias=bias, scaling=0.2)
+                    scores = 0.2 * q @ k.mT + bias
+                    if mask is not None and mask.dtype != torch.bool:
+                        scores = scores + mask
+                    elif mask is not None:
+                        scores = scores.masked_fill(~(causal if isinstance(mask, support._Causal) else mask), -torch.inf)
+                    self.near(got, scores.softmax(-1) @ v)
+
+    def test_others_are_refused(self):
+        shapes = ((2, 4, 20, 32),) * 3
+        want = self.forward(*shapes)[0]
+        for harmless in ({"sliding_window": 4}, {"position_ids": torch.arange(20)}, {"use_cache": True},
+                         {"position_bias": None, "cu_seq_lens_q": None, "output_attentions": False}):
+            self.assertTrue(torch.equal(self.forward(*shapes, **harmless)[0], want))
+        for name, value in (("cu_seq_lens_q", torch.tensor([0, 7, 20])), ("indices", torch.tensor([1])), ("sinks", want),
+                            ("output_attentions", True), ("cache", object()), ("head_mask", torch.ones(4))):
+            for softcap in (None, 5):
+                with self.assertRaisesRegex(ValueError, f"attention with {name} is not served"):
+                    self.forward(*shapes, **{name: value}, softcap=softcap)
+
+    def test_soft_caps_and_sinks(self):
+        sinks = torch.arange(4.0)
+        got, q, k, v = self.forward(*((2, 4, 20, 32),) * 3, softcap=2.0, s_aux=sinks)
+        scores = 2 * torch.tanh(q @ k.mT / 2 / 32**0.5)
+        want = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, 20, 1)], -1).softmax(-1)[..., :-1] @ v
+        self.near(got, want)
+        for given, text in (({"softcap": 2.5}, "no whole number"), ({"s_aux": sinks, "dropout": 0.1}, "dropout"),
+                            ({"softcap": 2.0, "mask": torch.ones(3, 3)}, "the shape of the mask")):
+            with self.assertRaisesRegex(ValueError, text):
+                self.forward(*((2, 4, 20, 32),) * 3, **given)
+
+    def test_reasons_are_counted_once(self):
+        with attn_proto.enable():
+            self.forward(*((1, 4, 20, 20),) * 3)
+        self.forward(*((1, 4, 20, 20),) * 3)
+        self.assertEqual(attn_proto.reasons(), {"widths 20, 20, 20": 2})
+
+    def test_t5(self):
+        """Whose first layer's biases, drawn large enough to matter, serve all layers."""
+        ids, padding = tokens(2, 20), torch.ones(2, 20, dtype=torch.long)
+        padding[1, 15:] = 0
+        plain, ours = (transformers.T5ForConditionalGeneration(transformers.T5Config(
+            d_model=64, d_kv=32, d_ff=64, num_heads=2, num_layers=2, vocab_size=99, relative_attention_num_buckets=8,
+            decoder_start_token_id=0, attn_implementation=name)).eval() for name in ("eager", "attn_proto"))
+        for stack in (plain.encoder, plain.decoder):
+            torch.nn.init.normal_(stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight, std=2)
+        ours.load_state_dict(plain.state_dict())
+        for mask in (None, padding):
+            got, want = (model(ids, decoder_input_ids=ids[:, :18], attention_mask=mask).logits for model in (ours, plain))
+            self.near(got, want)
+            said = [model.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6, do_sample=False, cache_implementation=cache)
+                    for model, cache in ((plain, None), (ours, None), (ours, "static"))]
+            self.assertTrue(torch.equal(said[0], said[1]))
+            self.assertTrue(torch.equal(said[0], said[2]))
+
+
+class OwnAttention(Case):
+    """Models that call no implementation would go on without the mask that the kernels need none of."""
+
+    def test_refused_as_sdpa_refuses_them(self):
+        small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
+        for kind, sizes in (("bloom", {"hidden_size": 64}), ("xglm", {"d_model": 64, "ffn_dim": 64}), ("mpt", {"d_model": 64}),
+                            ("megatron-bert", {"hidden_size": 64, "intermediate_size": 64, "is_decoder": True}),
+                            ("rembert", {"hidden_size": 64, "intermediate_size": 64, "is_decoder": True})):
+            config = transformers.AutoConfig.for_model(kind, **small, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+            ours = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="attn_proto").eval()
+            for each, ids in itertools.product((ours, torch.compile(ours, backend="eager")), (tokens(2, 20), tokens(2, 1))):
+                with self.assertRaisesRegex(ValueError, f'attn_proto: {kind} runs with attn_implementation="eager" alone'):
+                    each(ids)
+            with self.assertRaisesRegex(ValueError, "does not support"):
+                transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+class Pages(Case):
+    def cache(self, ours, **sizes):
+        return support.PagedCache(ours.config, **{"batch": 2, "max_tokens": 64, **sizes})
+
+    def test_beams_and_drafts(self):
+        """Beam search reorders the cache each step; drafts are cropped where the model takes another token."""
+        plain, ours = (model("llama", name, eos_token_id=98) for name in ("eager", "attn_proto"))
+        ids = tokens(2, 20).repeat(1, 2)
+        for batch, given in ((6, {"num_beams": 3}), (4, {"num_beams": 2, "num_return_sequences": 2}),
+                             (1, {"prompt_lookup_num_tokens": 3}), (1, {"assistant_model": model("llama", "eager", num_hidden_layers=1)})):
+            prompt = ids[:1] if batch == 1 else ids
+            said = [each.generate(prompt, max_new_tokens=12, do_sample=False, cache=cache, **given)
+                    for each, cache in ((plain, None), (ours, self.cache(ours, batch=batch, page_size=8)))]
+            self.assertTrue(torch.equal(*said), given)
+
+    def test_reorder_and_crop(self):
+        ids = tokens(3, 20)
+        plain, ours = (model("llama", name) for name in ("eager", "attn_proto"))
+        cache = self.cache(ours, batch=3, page_size=8)
+        ours(ids, cache=cache)
+        cache.crop(0)
+        cache.crop(-7)
+        cache.reorder_cache(order := torch.tensor([2, 0, 2]))
+        self.near(ours(ids[:, :9], cache=cache).logits, plain(torch.cat([ids[order, :13], ids[:, :9]], 1)).logits[:, 13:])
+        for wrong in (1, -23):
+            with self.assertRaisesRegex(ValueError, "no number to crop: -22 to 0 are"):
+                cache.crop(wrong)
+        with self.assertRaisesRegex(ValueError, "for a batch of 3, not 1"):
+            cache.reorder_cache(order[:1])
+        with self.assertRaises((IndexError, RuntimeError)):
+            cache.reorder_cache(order + 1)
+        cache.reset()
+        self.near(ours(ids, cache=cache).logits, plain(ids).logits)
+
+    def test_what_it_does_not_serve(self):
+        ours, gemma = model("llama", "attn_proto"), model("gemma2", "attn_proto")
+        sees_all = model("llama", "attn_proto", is_causal=False)
+        cache = self.cache(ours)
+        ours(tokens(2, 20), cache=cache)
+        padding = torch.tensor([[0] + [1] * 22] * 2)
+        for text, wrong in (
+                ("the batch of a PagedCache stays", lambda: cache.batch_repeat_interleave(2)),
+                ("the batch of a PagedCache stays", lambda: cache.batch_select_indices(torch.tensor([0]))),
+                ("on pages", lambda: cache.offload(0)),
+                ("on pages", lambda: cache.layers[0].prefetch()),
+                ("on pages", lambda: cache.layers[0].values),
+                ("for a batch of 2, not 1", lambda: ours(tokens(1, 3), cache=cache)),
+                ("for a batch of 2, not 3", lambda: self.cache(ours).early_initialization(3, 1, 32, torch.float32, "cpu")),
+                ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
+                ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
+                ("does not serve masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
+                ("all keys to see", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
+                ("does not serve masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
+                ("the call failed", lambda: ours(tokens(2, 3), cache=cache)),
+                ("layers of linear_attention", lambda: support.PagedCache(transformers.AutoConfig.for_model(
+                    "qwen3_next", attn_implementation="attn_proto"), 1, 64)),
+                ('needs attn_implementation="attn_proto"', lambda: self.cache(model("llama", "eager")))):
+            with self.assertRaisesRegex(ValueError, f"attn_proto: .*{text}"):
+                wrong()
+        with self.assertRaisesRegex(RuntimeError, "bf16 is not allowed"):
+            cache.reset()
+            ours.bfloat16()(tokens(2, 3), cache=cache)
+
+    def test_sizes(self):
+        ours = model("llama", "attn_proto")
+        for name in ("batch", "max_tokens", "page_size"):
+            for number in (0, -1, 2.5):
+                with self.assertRaisesRegex(ValueError, f"attn_proto: {name}={number} of a PagedCache is not allowed"):
+                    self.cache(ours, **{name: number})
+
+    def test_keys_that_a_model_changes(self):
+        """A model that hands other keys to attention than the cache gave it would see the new tokens alone."""
+        ours = model("llama", "attn_proto")
+        cache = self.cache(ours)
+        update = cache.layers[1].update
+        cache.layers[1].update = lambda *given, **named: tuple(each.clone() for each in update(*given))
+        ours(tokens(2, 20), cache=cache)
+        with self.assertRaisesRegex(ValueError, "or the model changes keys"):
+            ours(tokens(2, 1), cache=cache)
+
+
+class Compiled(Case):
+    def test_one_graph(self):
+        ids = tokens(2, 20)
+        padding = torch.ones(2, 20, dtype=torch.long)
+        padding[1, :3] = 0
+        for kind, mask in (("llama", None), ("llama", padding), ("gemma2", None), ("gemma2", padding),
+                           ("llama", support._mask(2, 20, 20))):
+            want = model(kind, "eager")(ids, attention_mask=mask if mask is padding else None).logits
+            compiled = torch.compile(model(kind, "attn_proto"), backend="eager", fullgraph=True)
+            seen = mask.bool() if mask is padding else slice(None)
+            self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
+
+
+if __name__ == "__main__":
+    unittest.main()
