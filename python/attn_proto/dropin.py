@@ -112,6 +112,8 @@ def _why_not_now(*tensors):
         return "a gradient is wanted"
     if torch.compiler.is_compiling():
         return None
+    if torch.jit.is_tracing():  # a graph would keep what sizes and strides decide here, for tensors of others too
+        return "torch.jit.trace"
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return "a transform of torch.func, or forward derivatives"
     if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % 16 for tensor in tensors[:3]):

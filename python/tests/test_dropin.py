@@ -384,6 +384,19 @@ class Overrides(unittest.TestCase):
         q = drawn(2, 4, 24, 64, device=DEVICES[0])
         self.near(torch.jit.script(Model())(q), original(q, q, q))
 
+    def test_a_trace_of_torch_jit_serves_other_shapes(self):
+        def attend(q, k, v, mask=None):
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+
+        q, more = drawn(1, 2, 20, 16, device=DEVICES[0]), drawn(1, 2, 40, 16, device=DEVICES[0])
+        mask = drawn(20, 20, device=DEVICES[0]) > 0
+        with attn_proto.enable():
+            causal = torch.jit.trace(attend, (q, q, q))
+            masked = torch.jit.trace(attend, (q, q, q, mask[:1].expand(20, 20)), check_trace=False)
+        self.near(causal(q, more, more), original(q, more, more, is_causal=True))
+        self.near(masked(q, q, q, mask), original(q, q, q, mask))
+        self.assertEqual(set(attn_proto.reasons()), {"torch.jit.trace"})
+
 
 class Attends(torch.nn.Module):
     def __init__(self, **options):
