@@ -494,6 +494,21 @@ class Traced(unittest.TestCase):
                 concrete = {"mask": None} if len(inputs) == 1 else None
                 self.check(torch.fx.symbolic_trace(model, concrete_args=concrete), model, inputs)
 
+    def test_a_mask_that_only_repeats_while_it_is_traced(self):
+        model, x = Attends(), drawn(2, 4, 40, 64, device=DEVICES[0])
+        whole = drawn(2, 1, 40, 40, device=DEVICES[0]) > 0
+        repeats = whole[:1, :, :1].expand(2, 1, 40, 40)
+        torch._dynamo.reset()
+        for way, trace in (("export", lambda: torch.export.export(model, (x, repeats)).module()),
+                           ("strict export", lambda: torch.export.export(model, (x, repeats), strict=True).module()),
+                           ("make_fx", lambda: make_fx(model)(x, repeats)),
+                           ("symbolic make_fx", lambda: make_fx(model, tracing_mode="symbolic")(x, repeats)),
+                           ("compile", lambda: torch.compile(model, fullgraph=True, backend="aot_eager"))):
+            with self.subTest(way=way):
+                traced = trace()
+                self.check(traced, model, (x, repeats))
+                self.check(traced, model, (x, whole))
+
     def test_operations_are_counted(self):
         x, one = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 1, 64, device=DEVICES[0])
         keys, lengths = drawn(2, 2, 40, 64, device=DEVICES[0]), torch.full((2,), 9, dtype=torch.int32, device=DEVICES[0])
