@@ -88,6 +88,9 @@ class _Borrowed:
         if not _is_plain(array):
             raise TypeError(f"attn_proto: {name} is a {type(array).__name__} whose memory does not hold its elements; copy them "
                             "into an array")
+        if _is_followed(array):
+            raise TypeError(f"attn_proto: {name} is traced, or has a forward derivative, and PyTorch does not see this call; "
+                            "torch.ops.attn.flash can be traced")
         try:
             self.capsule = array.__dlpack__(max_version=(1, 0))  # without, NumPy hands no read-only array over
         except TypeError:  # a library of before DLPack 1
@@ -107,6 +110,16 @@ def _is_plain(array):
     if torch and isinstance(array, torch.Tensor):
         return type(array) in (torch.Tensor, torch.nn.Parameter) and not array.is_neg() and not array._is_zerotensor()
     return True
+
+
+def _is_followed(array):
+    """Whether PyTorch records what becomes of an array, and would take the result for memory that nobody writes."""
+    torch = sys.modules.get("torch")
+    if not torch or not isinstance(array, torch.Tensor):
+        return False
+    proxies, derivatives = sys.modules.get("torch.fx.experimental.proxy_tensor"), torch.autograd.forward_ad
+    return (torch.jit.is_tracing() or proxies is not None and proxies.get_proxy_mode() is not None
+            or derivatives._current_level >= 0 and derivatives.unpack_dual(array).tangent is not None)
 
 
 def _empty_like(array):

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import handle_torch_function, has_torch_function
 
 _original = torch.nn.functional.scaled_dot_product_attention
@@ -89,13 +90,20 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
     return None
 
 
+def _strides_stay():
+    """Whether tensors of later calls have the strides that are seen now: torch.compile looks at them again, while the graphs
+    of torch.export and make_fx are for all strides."""
+    return not torch.compiler.is_exporting() if torch.compiler.is_compiling() else get_proxy_mode() is None
+
+
 def _bias_of(mask):
     """What a mask adds to the scores, float32 in four dimensions, of which those that only repeat stay 1. It is a copy,
     unless the mask is so already; its keys are filled up to a multiple of 4."""
     mask = mask[(None,) * (4 - mask.dim())]
-    for axis in range(4):
-        if mask.stride(axis) == 0:
-            mask = mask.narrow(axis, 0, 1)
+    if _strides_stay():
+        for axis in range(4):
+            if mask.stride(axis) == 0:
+                mask = mask.narrow(axis, 0, 1)
     bias = torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask
     rest = -bias.shape[-1] % 4 if bias.shape[-1] > 1 else 0
     return torch.nn.functional.pad(bias.float(), (0, rest)).contiguous()
@@ -112,6 +120,8 @@ def _why_not_now(*tensors):
         return "a gradient is wanted"
     if torch.compiler.is_compiling():
         return None
+    if torch.jit.is_tracing():  # a graph would keep what sizes and strides decide here, for tensors of others too
+        return "torch.jit.trace"
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return "a transform of torch.func, or forward derivatives"
     if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % 16 for tensor in tensors[:3]):

@@ -8,6 +8,7 @@ from attn_proto import dlpack
 
 try:
     import torch.nn.attention.bias
+    from torch.fx.experimental.proxy_tensor import make_fx
 except ImportError:
     torch = None
 
@@ -86,6 +87,20 @@ class Arrays(unittest.TestCase):
         self.refuses(ValueError, "window_left 18446744073709551619", q, k, v, window_left=2 ** 64 + 3)
         self.refuses(TypeError, "integer", q, k, v, soft_cap=30.0)
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
+
+    @unittest.skipUnless(torch, "PyTorch")
+    def test_what_pytorch_would_record(self):
+        def attend(q):
+            return dlpack.flash(q, q, q)
+
+        q = torch.from_numpy(self.q)
+        for trace in (lambda: torch.jit.trace(attend, q, check_trace=False), lambda: make_fx(attend)(q)):
+            with self.assertRaisesRegex(TypeError, "q is traced"):
+                trace()
+        with torch.autograd.forward_ad.dual_level():
+            attend(q)
+            with self.assertRaisesRegex(TypeError, "forward derivative"):
+                attend(torch.autograd.forward_ad.make_dual(q, q))
 
     @unittest.skipUnless(torch, "PyTorch")
     def test_tensors_whose_memory_is_not_their_elements(self):

@@ -384,6 +384,19 @@ class Overrides(unittest.TestCase):
         q = drawn(2, 4, 24, 64, device=DEVICES[0])
         self.near(torch.jit.script(Model())(q), original(q, q, q))
 
+    def test_a_trace_of_torch_jit_serves_other_shapes(self):
+        def attend(q, k, v, mask=None):
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+
+        q, more = drawn(1, 2, 20, 16, device=DEVICES[0]), drawn(1, 2, 40, 16, device=DEVICES[0])
+        mask = drawn(20, 20, device=DEVICES[0]) > 0
+        with attn_proto.enable():
+            causal = torch.jit.trace(attend, (q, q, q))
+            masked = torch.jit.trace(attend, (q, q, q, mask[:1].expand(20, 20)), check_trace=False)
+        self.near(causal(q, more, more), original(q, more, more, is_causal=True))
+        self.near(masked(q, q, q, mask), original(q, q, q, mask))
+        self.assertEqual(set(attn_proto.reasons()), {"torch.jit.trace"})
+
 
 class Attends(torch.nn.Module):
     def __init__(self, **options):
@@ -480,6 +493,21 @@ class Traced(unittest.TestCase):
             with self.subTest(which=which, mode="symbolic_trace"):
                 concrete = {"mask": None} if len(inputs) == 1 else None
                 self.check(torch.fx.symbolic_trace(model, concrete_args=concrete), model, inputs)
+
+    def test_a_mask_that_only_repeats_while_it_is_traced(self):
+        model, x = Attends(), drawn(2, 4, 40, 64, device=DEVICES[0])
+        whole = drawn(2, 1, 40, 40, device=DEVICES[0]) > 0
+        repeats = whole[:1, :, :1].expand(2, 1, 40, 40)
+        torch._dynamo.reset()
+        for way, trace in (("export", lambda: torch.export.export(model, (x, repeats)).module()),
+                           ("strict export", lambda: torch.export.export(model, (x, repeats), strict=True).module()),
+                           ("make_fx", lambda: make_fx(model)(x, repeats)),
+                           ("symbolic make_fx", lambda: make_fx(model, tracing_mode="symbolic")(x, repeats)),
+                           ("compile", lambda: torch.compile(model, fullgraph=True, backend="aot_eager"))):
+            with self.subTest(way=way):
+                traced = trace()
+                self.check(traced, model, (x, repeats))
+                self.check(traced, model, (x, whole))
 
     def test_operations_are_counted(self):
         x, one = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 1, 64, device=DEVICES[0])
