@@ -160,7 +160,8 @@ typedef struct {
   const DLTensor* k_scales; /* float32 [pages or batch, kv_heads], of a cache of 8 bits; else NULL */
   const DLTensor* v_scales;
   /* Tokens that the call appends, of q_len, of the cache's type, which is q's; NULL: they are in the cache. Token i
-   * becomes key length - q_len + i; where that is negative it is left out. No two sequences append to one page. */
+   * becomes key length - q_len + i; where that is negative it is left out. No page takes tokens
+   * of two entries of the table; the cpu looks. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys turn by their positions (RoPE): float32 [positions, half of the elements that turn], with as

@@ -344,6 +344,20 @@ void check_cache_values(const CacheCall& call) {
                       call.k.tokens, call.k.batch);
 }
 
+/// Pages that tokens are appended to, of lengths and a table that are right, are there once.
+void check_appended_pages(const CacheCall& call) {
+  std::vector<int32_t> pages;
+  for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
+    const int64_t length = call.lengths[row], first = std::max<int64_t>(length - call.q.tokens, 0) / call.k.tokens;
+    const int32_t* const of_row = call.table + row * call.max_pages;
+    pages.insert(pages.end(), of_row + first, of_row + (length + call.k.tokens - 1) / call.k.tokens);
+  }
+  std::sort(pages.begin(), pages.end());
+  const auto twice = std::adjacent_find(pages.begin(), pages.end());
+  require(twice == pages.end(), "table: tokens are appended to page {} twice; to a page of its own each is allowed",
+          twice == pages.end() ? 0 : *twice);
+}
+
 bool check(const CacheCall& call, bool cuda) {
   const bool rows =
       check_attention(call.q, call.k, call.v, call.o, call.scale, cuda, call.table ? most_int : most_count);
@@ -392,7 +406,9 @@ bool check(const CacheCall& call, bool cuda) {
     read.add(place_of("sines", call.sines, 2 * call.positions * call.rotary_dim));
   }
   check_written(written, read);
-  if (!cuda) check_cache_values(call);
+  if (cuda) return rows;
+  check_cache_values(call);
+  if (appends && rows) check_appended_pages(call);
   return rows;
 }
 

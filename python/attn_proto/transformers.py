@@ -65,6 +65,23 @@ class _Causal(torch.Tensor):
         return function(*args, **kwargs)
 
 
+class _NewTokens(torch.Tensor):
+    """New keys or values on their way from a PagedCache to our attention call, which writes them to pages. Whoever else read
+    them would see no token before them."""
+
+    @staticmethod
+    def __new__(cls, tensor, layer):
+        tokens = torch.Tensor._make_wrapper_subclass(cls, tensor.shape, strides=tensor.stride(), dtype=tensor.dtype,
+                                                     device=tensor.device)
+        tokens.tensor, tokens.layer = tensor, layer
+        return tokens
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise ValueError(f'attn_proto: a PagedCache serves models of attn_implementation="{NAME}" that hand its keys and values '
+                         f"to attention as they are; {function} was to read them")
+
+
 def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
           local_size=None, allow_is_causal_skip=True, device="cpu", config=None, **kwargs):
     if _eager_only(type(config)):
@@ -92,7 +109,9 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
     if names:
         raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may')
-    paged = getattr(key, "paged_layer", None)
+    paged = key.layer if isinstance(key, _NewTokens) else None
+    if paged is not None:
+        key, value = key.tensor, value.tensor
     if position_bias is not None:
         attention_mask = _with_bias(position_bias, attention_mask)
     queries, keys = query.shape[2], key.shape[2] if paged is None else paged.tokens
@@ -109,13 +128,13 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         if only_ours or mask is not None or not causal and queries > 1:
             why = "masks, soft caps, sinks, or all keys to see"
         if why is not None:
-            raise ValueError(f"attn_proto: a PagedCache does not serve {why}")
+            raise ValueError(f"attn_proto: a PagedCache does not serve this call: {why}")
         o = paged.attend(query, key, value, scaling)
     elif why is None:
         o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(softcap or 0),
                                  sinks=None if s_aux is None else s_aux.float(), bias=None if mask is None else _bias_of(mask))
     elif only_ours:
-        raise ValueError(f"attn_proto: soft caps and sinks are not served with {why}")
+        raise ValueError(f"attn_proto: soft caps and sinks are not served in this call: {why}")
     else:
         if not (torch.compiler.is_compiling() or enabled()):  # where the drop-in counts
             _reasons[why] += 1
@@ -132,7 +151,7 @@ AttentionMaskInterface.register(NAME, _mask)
 
 class PagedLayer(CacheLayerMixin):
     """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes new
-    tokens, so update() hands them through, marked."""
+    tokens, so update() hands them through, as what it alone can read."""
 
     is_croppable = True
 
@@ -170,8 +189,7 @@ class PagedLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.tokens += key_states.shape[2]
-        key_states.paged_layer = self
-        return key_states, value_states
+        return _NewTokens(key_states, self), _NewTokens(value_states, self)
 
     def attend(self, query, key, value, scale):
         few = query.shape[2] <= 16

@@ -300,9 +300,9 @@ class Pages(Case):
                 ("for a batch of 2, not 3", lambda: self.cache(ours).early_initialization(3, 1, 32, torch.float32, "cpu")),
                 ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
                 ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
-                ("does not serve masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
+                ("does not serve this call: masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
                 ("all keys to see", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
-                ("does not serve masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
+                ("does not serve this call: masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
                 ("the call failed", lambda: ours(tokens(2, 3), cache=cache)),
                 ("layers of linear_attention", lambda: support.PagedCache(transformers.AutoConfig.for_model(
                     "qwen3_next", attn_implementation="attn_proto"), 1, 64)),
@@ -326,9 +326,20 @@ class Pages(Case):
         cache = self.cache(ours)
         update = cache.layers[1].update
         cache.layers[1].update = lambda *given, **named: tuple(each.clone() for each in update(*given))
-        ours(tokens(2, 20), cache=cache)
+        with self.assertRaisesRegex(ValueError, "that hand its keys and values to attention as they are"):
+            ours(tokens(2, 20), cache=cache)
+        cache.layers[1].update = update
         with self.assertRaisesRegex(ValueError, "or the model changes keys"):
             ours(tokens(2, 1), cache=cache)
+
+    def test_other_implementations(self):
+        for name in ("sdpa", "eager"):
+            ours = model("llama", "attn_proto")
+            cache = self.cache(ours)
+            ours(tokens(2, 20), cache=cache)
+            ours.set_attn_implementation(name)
+            with self.assertRaisesRegex(ValueError, 'attn_proto: a PagedCache serves models of attn_implementation="attn_proto"'):
+                ours(tokens(2, 1), cache=cache)
 
 
 class Compiled(Case):

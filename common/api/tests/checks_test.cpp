@@ -228,6 +228,22 @@ TEST(ChecksTest, DocumentsOfTheQueriesOwnKeys) {
   }
 }
 
+TEST(ChecksTest, PagesThatTokensAreAppendedTo) {
+  Cache cache;
+  cache.table[1] = 1;  // as the second sequence has it
+  REFUSED("appended to page 1 twice", cache.call, );
+  PASSES(cache.call, c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
+  cache.lengths[0] = 10;  // the tokens of the first stand at 8 and 9
+  REFUSED("appended to page 1 twice", cache.call, );
+  cache.lengths[0] = 8;  // at 6 and 7
+  PASSES(cache.call, );
+  cache.table[1] = cache.table[0];
+  cache.lengths[0] = 9;  // at 7 and 8, on the same page
+  REFUSED("appended to page 0 twice", cache.call, );
+  cache.lengths[0] = 1;
+  PASSES(cache.call, );
+}
+
 TEST(ChecksTest, LengthsAndPagesOfACache) {
   Cache cache;
   PASSES(cache.call, );
@@ -243,7 +259,7 @@ TEST(ChecksTest, LengthsAndPagesOfACache) {
     cache.table[3] = page;
     REFUSED("row 1, column 1: page " + std::to_string(page), cache.call, );
   }
-  cache.table[3] = 3;
+  cache.table[3] = 2;
   PASSES(cache.call, );
 }
 
