@@ -264,7 +264,8 @@ struct Tile {
     }
   }
 
-  // Of the block's keys from `begin` to `keys`, a row sees those from `hidden` to `visible`: hides the others. Where the rest raise the row's maximum, older outputs and sums shrink.
+  // Of the block's keys from `begin` to `keys`, a row sees those from `hidden` to `visible`: hides the others. Where the
+  // rest raise the row's maximum, older outputs and sums shrink.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};

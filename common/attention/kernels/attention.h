@@ -14,7 +14,7 @@ struct TensorStrides {
 /// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
 /// lse: [batch, q_heads, q_len], f32, natural log; may be null. Strides make the layout.
 ///
-/// A pair of a query and a key is hidden by the keys hook, by the mask hook, or by a score of -infinity behind the score
+/// A pair of a query and a key is hidden by the keys hook, by the mask hook, or by a score of -infinity after the score
 /// hook. Its weight is 0: what K, V and the hooks' tables have there does not matter, be it NaN, infinity or 1e36. Every
 /// other pair is seen, and its score is a number to reckon with, however large or small. A row that sees no key is 0,
 /// and its log-sum-exp -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and so is its

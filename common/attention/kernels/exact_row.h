@@ -11,7 +11,7 @@
 /// Up to it, in base 2, a score may be scaled and its row's shift taken off with one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
-/// Whether the results of a row show that it is to be computed anew: its shift, in base 2, is too large for one rounding, or
+/// Whether a row's results may stand. They may not where its shift, in base 2, is too large for one rounding, or where
 /// all its scores may have been so low that the scale, times log2(e), made them -infinity.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);

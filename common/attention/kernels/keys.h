@@ -7,9 +7,9 @@
 // ranges is a score hook.
 //
 // A kernel asks for rows that exist only, and clips the range to [0, kv_len]. A row that sees no key gives 0, and
-// -infinity as its log-sum-exp. A hook that defines KEYS_END_EARLY says with end_of_keys(context) where a sequence's own
-// keys end, at most at kv_len. Where that is negative, a GPU's kernels make the sequence's rows NaN, as they do with rows
-// that see a key on a page that there is not (is_place()).
+// -infinity as its log-sum-exp. A hook that defines KEYS_END_EARLY says with end_of_keys(context) where a sequence's
+// own keys end, at most at kv_len. Where that is negative, a GPU's kernels make the sequence's rows NaN, as they do with
+// rows that see a key on a page that there is not (is_place()).
 #pragma once
 
 #include "common/attention/kernels/attention.h"

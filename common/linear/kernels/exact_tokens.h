@@ -10,6 +10,9 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
+/// Whether one of the threads' sums of 0 times some results is not 0, by all lanes of a warp: a result is not finite.
+DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
+
 struct ExactTokens {
   const LinearParams& p;
   const int batch, head;
@@ -40,7 +43,7 @@ struct ExactTokens {
     return sum;
   }
 
-  /// f(q) of a token times the state behind it, where tokens 0 to `count` - 1 come after `state(d, column)`; by all
+  /// f(q) of a token times the state after it, where tokens 0 to `count` - 1 come after `state(d, column)`; by all
   /// lanes of a warp. A lane has of the columns first_column + lane and every 32nd, up to before `columns`.
   template <int COLUMNS, typename State>
   DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {

@@ -789,8 +789,7 @@ struct Outputs : Warpgroup {
     mma_wait<0>();
     float zeros[4] = {};  // NaN where values of later tokens may be what makes the warp's first row NaN
     UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
-    const bool finite = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]) == 0;
-    const bool anew = __any_sync(~0u, !finite) && some_value_not_finite(stage);
+    const bool anew = some_not_finite((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) && some_value_not_finite(stage);
     const auto let_go = [&] {
       arrive(bars.state_read);
       release(ring);
@@ -829,7 +828,7 @@ struct Outputs : Warpgroup {
     for (int i = lane; i < PANEL_BYTES / 16; i += 32) {
       each_of_eight(reinterpret_cast<const uint4*>(stage + layout.v)[i], [&](float x) { return zeros += 0 * x; });
     }
-    return __any_sync(~0u, !(zeros == 0));
+    return some_not_finite(zeros);
   }
 
   // An element of a panel of 64 columns, as tensor copies arrange it.

@@ -75,9 +75,6 @@ DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, We
   }
 }
 
-/// Whether one of the threads' sums of 0 times some results is not 0, by all lanes of a warp: a result is not finite.
-DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
-
 /// Two elements next to each other.
 DEVICE float2 load_pair(const unsigned char* at) {
   if constexpr (IN_TYPE == F32) {

@@ -171,7 +171,7 @@ struct OutputSteps : Steps {
     if (CAUSAL && any_lane(not_finite != 0)) OutputSteps(*this).repair(first, rows, inverses);
   }
 
-  /// A register tile multiplies values of tokens behind a query by scores of 0, which is wrong where such a value is
+  /// A register tile multiplies values of tokens after a query by scores of 0, which is wrong where such a value is
   /// infinite or NaN. Computes the outputs of these queries anew.
   NOINLINE void repair(int first, int rows, const float* inverses) const {
     for (int i = 0; i < rows; ++i) {
