@@ -110,7 +110,7 @@ Sweep cuda_sweep(bool full) {
 std::vector<std::string> flash_compared_axes() { return {"variant", "block_r", "block_c"}; }
 
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
-  return (device.is_cuda() ? cuda_sweep : cpu_sweep)(profile == "full");
+  return (!device.on_host ? cuda_sweep : cpu_sweep)(profile == "full");
 }
 
 }  // namespace attn

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
       .claims = [](const DeviceInfo& device) { return stitch_claims(device.units); },
       .sweep = stitch_sweep,
       .complete = complete_stitch,
-      .plan = stitch_plan,
+      .plan = stitch_case_plan,
       .make = stitch_problems(),
       .input_axes = flash_input_axes,
       .file_options = {{function_option,

@@ -11,7 +11,7 @@
 #include "common/attention/kernels/mma_sync.h"
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/tuned.h"
-#include "common/attention/wgmma_schedule.h"
+#include "common/backends/cuda/wgmma_schedule.h"
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/cases/configurations.h"
@@ -47,7 +47,7 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
 // SCORE_LANES of kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
-  if (device.is_cuda()) return config.flash.block_c / (row ? 4 : 2);
+  if (!device.on_host) return config.flash.block_c / (row ? 4 : 2);
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
@@ -176,11 +176,11 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
 std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
 
 bool form_runs_on(const std::string& form, const DeviceInfo& device) {
-  return !device.is_cuda() || (form != "std_function" && form != "virtual");
+  return device.on_host || (form != "std_function" && form != "virtual");
 }
 
 std::vector<std::string> stitch_variants(const DeviceInfo& device) {
-  if (device.is_cuda()) return {"mma_sync", "wgmma"};
+  if (!device.on_host) return {"mma_sync", "wgmma"};
   return {"tuned"};
 }
 
@@ -229,9 +229,9 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   one_tile.causal = false;
   const auto of_head = [&](const AttentionShape& of) {
     if (config.flash.variant == "wgmma") return wgmma_calls(config, of, device);
-    if (device.is_cuda()) return mma_sync_calls(config, of);
+    if (!device.on_host) return mma_sync_calls(config, of);
     const AttentionHooks any;
-    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, &any).source;
+    const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &any).source;
     return cpu_calls(config, of, tuned_layout(config.flash, kernel));
   };
   return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
@@ -244,7 +244,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
       fmt::format("#define SCORE_FORM {}\n#define CALL_GRAIN {}\n#define KERNEL_GRAIN {}\n", form_number(config.form),
                   grain_number(config.grain), config.flash.variant == "wgmma" ? SCORE_ELEMENT : SCORE_ROW);
   if (config.grain != "element") {
-    const KernelSource kernel = FlashBackend::of(device).kernel(config.flash, device, &hook).source;
+    const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &hook).source;
     choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
   }
   hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
@@ -279,28 +279,33 @@ UserFunction function_of(const StitchConfig& config, const std::string& file) {
              : built_in_function(config.function, config.work);
 }
 
-Plan stitch_plan(const Case& config, const Setting& setting) {
-  const DeviceInfo& device = setting.device;
-  const StitchConfig stitch = StitchConfig::from(config, device);
-  if (const auto reason = call_skip_reason(stitch, device)) return {.unable = *reason};
-  const AttentionHooks hook = stitch_hook(stitch, device, function_of(stitch, setting.file(function_option)));
-  return attention_plan(stitch.flash, device, &hook);
+Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
+  if (const auto reason = call_skip_reason(config, device)) return {.unable = *reason};
+  const AttentionHooks hook = stitch_hook(config, device, function);
+  return attention_plan(config.flash, device, &hook);
+}
+
+CasePlan stitch_case_plan(const Case& config, const Setting& setting) {
+  const StitchConfig stitch = StitchConfig::from(config, setting.device);
+  StitchCase one{stitch, function_of(stitch, setting.file(function_option))};
+  Plan plan = stitch_plan(one.config, setting.device, one.function);
+  return {std::move(plan), std::move(one)};
 }
 
 StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs,
-                             StitchConfig config, const UserFunction& function)
+                             StitchConfig config, const UserFunction& function, const Plan& plan)
     : inputs_(std::move(inputs)),
       config_(std::move(config)),
       calls_(count_calls(config_, device.info())),
       function_id_(sha256(function.header())),
       // On a GPU the assembler decides anew for each kernel which products and sums become one instruction.
-      promises_bits_(!device.info().is_cuda()) {
+      promises_bits_(device.info().on_host) {
   const FlashConfig& flash = config_.flash;
   if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
     StitchConfig plain = config_;
     plain.form = "monolithic";
     plain.grain = "element";
-    StitchProblem problem(device, pipelines, inputs_, plain, function);
+    StitchProblem problem(device, pipelines, inputs_, plain, function, stitch_plan(plain, device.info(), function));
     CommandEncoder encoder;
     problem.encode(encoder);
     device.submit(encoder);
@@ -314,7 +319,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
                 : config_.grain == "row" ? wrap(reinterpret_cast<RowFunction*>(address), hook.data)
                                          : wrap(reinterpret_cast<ElementFunction*>(address), hook.data);
   }
-  flash_ = std::make_unique<FlashProblem>(device, pipelines, inputs_->flash, flash, std::move(hook));
+  flash_ = std::make_unique<FlashProblem>(device, pipelines, inputs_->flash, flash, plan, std::move(hook));
 }
 
 int64_t StitchProblem::differing_elements() const {
@@ -339,10 +344,10 @@ Check StitchProblem::check() {
 
 Json StitchProblem::values() const { return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}}; }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> stitch_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const StitchConfig stitch = StitchConfig::from(config, lab.device().info());
+  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+    const auto& [stitch, function] = plan.config<StitchCase>();
     const FlashConfig& flash = stitch.flash;
     std::shared_ptr<StitchInputs> shared = last.lock();
     if (!shared || !flash.same_tensors(shared->flash->config())) {
@@ -350,8 +355,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> s
       shared->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
       last = shared;
     }
-    return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch,
-                                           function_of(stitch, lab.file(function_option)));
+    return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch, function, plan);
   };
 }
 

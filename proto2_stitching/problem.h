@@ -64,7 +64,15 @@ UserFunction function_of(const StitchConfig& config, const std::string& file);
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// One launch of attention with the function in its form; or why there is none.
-Plan stitch_plan(const Case& config, const Setting& setting);
+Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
+
+/// A case of proto2_stitching, with the text of its function.
+struct StitchCase {
+  StitchConfig config;
+  UserFunction function;
+};
+/// The plan of a StitchCase.
+CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
 /// Tensors of one shape and what is known of their outputs; the cases of a comparison share it.
 struct StitchInputs {
@@ -74,8 +82,9 @@ struct StitchInputs {
 
 class StitchProblem : public Problem {
  public:
+  /// Runs the plan, which is of this configuration and function.
   StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
-                const UserFunction& function);
+                const UserFunction& function, const Plan& plan);
 
   void encode(CommandEncoder& encoder) const override { flash_->encode(encoder); }
   void poison() override { flash_->poison(); }
@@ -99,6 +108,6 @@ class StitchProblem : public Problem {
 };
 
 /// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> stitch_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems();
 
 }  // namespace attn

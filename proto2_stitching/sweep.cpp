@@ -43,7 +43,7 @@ std::vector<AxisInfo> stitch_axes() {
 std::vector<std::string> stitch_compared_axes() { return {"form", "grain"}; }
 
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = !device.on_host;
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
   // One head on the cpu, so that a launch takes some ten milliseconds.

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
                                .claims = paged_claims,
                                .sweep = paged_sweep,
                                .complete = complete_paged,
-                               .plan = paged_plan,
+                               .plan = paged_case_plan,
                                .make = paged_problems()};
   return run_experiment(argc, argv, spec);
 }

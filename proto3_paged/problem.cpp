@@ -274,8 +274,7 @@ std::optional<AttentionHooks> paged_hooks(const PagedConfig& config) {
   return hooks;
 }
 
-Plan paged_plan(const Case& config, const Setting& setting) {
-  const PagedConfig paged = PagedConfig::from(config);
+Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   const std::vector<int64_t> lengths = paged.sequence_lengths();
   int64_t keys = 0;
   for (const int64_t length : lengths) keys += keys_seen(paged, length);
@@ -288,7 +287,7 @@ Plan paged_plan(const Case& config, const Setting& setting) {
       return {.unable =
                   "cascade 1: it goes with decode, page_order shared, lengths equal, append none and no modifier"};
     }
-    return cascade_plan(paged.decode, setting.device, keys, shared_prefix(paged));
+    return cascade_plan(paged.decode, device, keys, shared_prefix(paged));
   }
   Plan plan;
   if (paged.prefill) {
@@ -297,19 +296,25 @@ Plan paged_plan(const Case& config, const Setting& setting) {
     }
     double pairs = 0;
     for (const int64_t length : lengths) pairs += modified(paged, length).visible_pairs();
-    plan = prefill_plan(paged.decode, setting.device, pairs, keys, hooks ? &*hooks : nullptr);
+    plan = prefill_plan(paged.decode, device, pairs, keys, hooks ? &*hooks : nullptr);
   } else {
-    plan = decode_plan(paged.decode, setting.device, keys, hooks ? &*hooks : nullptr);
+    plan = decode_plan(paged.decode, device, keys, hooks ? &*hooks : nullptr);
   }
   // What sequences share, a cache of the device may serve.
   if (paged.page_order == "shared" && !paged.modifiers.window()) plan.work.bytes -= repeated_bytes(paged);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
-  const Plan append = append_plan(paged.decode, setting.device);
+  const Plan append = append_plan(paged.decode, device);
   if (!append.unable.empty()) return append;
-  const Plan rope = rope_plan(paged.rope(), rope_shape(paged), setting.device);
+  const Plan rope = rope_plan(paged.rope(), rope_shape(paged), device);
+  if (!rope.unable.empty()) return rope;
   plan.launches.insert(plan.launches.begin(), {rope.launches.front(), append.launches.front()});
   plan.work.bytes += rope.work.bytes + append.work.bytes;
   return plan;
+}
+
+CasePlan paged_case_plan(const Case& config, const Setting& setting) {
+  const PagedConfig paged = PagedConfig::from(config);
+  return {paged_plan(paged, setting.device), paged};
 }
 
 PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t seed_)
@@ -436,7 +441,7 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
     // On a CPU, whose flush does not evict all, a cache that a problem has is not shared: with two turns in each round
     // of a comparison, more of it would lie in the processor's caches than of the other one.
     const auto found = caches_.find(layout);
-    const bool may_share = device.info().is_cuda();
+    const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
   }
   auto made = std::make_shared<PagedCache>();
@@ -460,7 +465,7 @@ size_t PagedInputs::bytes() const {
 }
 
 PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs,
-                           const PagedConfig& config, std::optional<AttentionHooks> hooks)
+                           const PagedConfig& config, const Plan& plan, std::optional<AttentionHooks> hooks)
     : device_(&device),
       inputs_(std::move(inputs)),
       config_(config),
@@ -495,18 +500,19 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
               .sines = static_cast<const float*>(inputs_->sines.data())};
   if (config_.cascade) {
     const int64_t prefix = shared_prefix(config_);
-    cascade_.emplace(device, pipelines, config_.decode, prefix);
+    cascade_.emplace(device, pipelines, config_.decode, prefix, plan);
     std::vector<int> own;
     for (const int64_t length : inputs_->lengths) own.push_back(static_cast<int>(length - prefix));
     own_lengths_ = uploaded(device, own);
   } else if (config_.prefill) {
-    prefill_.emplace(device, pipelines, config_.decode, cache_->pages.pool, hooks_ ? &*hooks_ : nullptr);
+    prefill_.emplace(device, pipelines, config_.decode, plan, cache_->pages.pool);
+    threadgroup_bytes_ = launch_of(plan, "attention", device.info()).threadgroup_bytes;
   } else {
-    launch_.emplace(device, pipelines, config_.decode, hooks_ ? &*hooks_ : nullptr);
+    launch_.emplace(device, pipelines, config_.decode, plan);
   }
   if (config_.append != "chain") return;
-  rope_.emplace(device, pipelines, config_.rope(), rope_shape(config_));
-  append_.emplace(device, pipelines, config_.decode);
+  rope_.emplace(device, pipelines, config_.rope(), rope_shape(config_), plan);
+  append_.emplace(device, pipelines, config_.decode, plan);
   turned_q_ = Buffer(device, inputs_->q_buffer.bytes());
   turned_k_ = Buffer(device, inputs_->new_k_buffer.bytes());
   tensors_.q = turned_q_.data();
@@ -582,7 +588,7 @@ Json PagedProblem::values() const {
   const PoolFigures pool = pool_figures(config_);
   Json values = {{"waste", pool.waste}, {"fragmentation", pool.fragmentation}};
   if (prefill_) {
-    values["threadgroup_bytes"] = prefill_->launch().threadgroup_bytes;
+    values["threadgroup_bytes"] = threadgroup_bytes_;
   } else {
     const DecodeLaunch& launch = cascade_ ? cascade_->own() : *launch_;
     values["workers"] = launch.workers();
@@ -665,25 +671,25 @@ Check PagedProblem::check() {
   return check;
 }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> paged_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems() {
   constexpr size_t most_bytes = size_t{4} << 30;
-  return
-      [kept = std::vector<std::shared_ptr<PagedInputs>>()](Experiment& lab, const Case& config, const Plan&) mutable {
-        const PagedConfig paged = PagedConfig::from(config);
-        const auto found =
-            std::ranges::find_if(kept, [&](const auto& inputs) { return paged.same_inputs(inputs->config); });
-        if (found == kept.end()) {
-          kept.insert(kept.begin(), std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()));
-        } else {
-          std::rotate(kept.begin(), found, found + 1);
-        }
-        size_t bytes = 0;
-        for (size_t i = 0; i < kept.size(); ++i) {
-          bytes += kept[i]->bytes();
-          if (i > 0 && bytes > most_bytes) kept.resize(i);
-        }
-        return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), kept.front(), paged, paged_hooks(paged));
-      };
+  return [kept = std::vector<std::shared_ptr<PagedInputs>>()](Experiment& lab, const Case&,
+                                                              const CasePlan& plan) mutable {
+    const auto& paged = plan.config<PagedConfig>();
+    const auto found =
+        std::ranges::find_if(kept, [&](const auto& inputs) { return paged.same_inputs(inputs->config); });
+    if (found == kept.end()) {
+      kept.insert(kept.begin(), std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()));
+    } else {
+      std::rotate(kept.begin(), found, found + 1);
+    }
+    size_t bytes = 0;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      bytes += kept[i]->bytes();
+      if (i > 0 && bytes > most_bytes) kept.resize(i);
+    }
+    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), kept.front(), paged, plan, paged_hooks(paged));
+  };
 }
 
 }  // namespace attn

@@ -72,7 +72,9 @@ std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
 /// The work of a decoding window is that of the keys that some query sees.
-Plan paged_plan(const Case& config, const Setting& setting);
+Plan paged_plan(const PagedConfig& config, const DeviceInfo& device);
+/// The plan of a PagedConfig.
+CasePlan paged_case_plan(const Case& config, const Setting& setting);
 
 /// K and V of PagedInputs on the device, as a case wants them laid out; scales are empty but for a cache of 8 bits.
 struct PagedCache {
@@ -116,9 +118,9 @@ struct PagedInputs {
 
 class PagedProblem : public Problem {
  public:
-  /// Throws as DecodeLaunch does.
+  /// Runs the plan, which is of this configuration. Throws as DecodeLaunch does.
   PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
-               std::optional<AttentionHooks> hooks = {});
+               const Plan& plan, std::optional<AttentionHooks> hooks = {});
 
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
@@ -150,11 +152,12 @@ class PagedProblem : public Problem {
   std::optional<DecodeLaunch> launch_;
   std::optional<CascadeLaunch> cascade_;
   std::optional<PrefillLaunch> prefill_;
+  size_t threadgroup_bytes_ = 0;  // of prefill
   DecodeTensors tensors_;
 };
 
 /// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer. Inputs of the last
 /// shapes, up to 4 GiB, are kept for the comparisons to come.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> paged_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems();
 
 }  // namespace attn

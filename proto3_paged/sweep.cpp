@@ -79,7 +79,7 @@ std::vector<std::string> paged_compared_axes() {
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = !device.on_host;
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {

@@ -10,10 +10,10 @@
 
 namespace attn {
 
-Plan constants_plan(const Case& config, const Setting& setting) {
+CasePlan constants_plan(const Case& config, const Setting& setting) {
   const DeviceInfo& device = setting.device;
   const std::string& task = config.text("task");
-  if (const std::string unable = constants_unable(config, device); !unable.empty()) return {.unable = unable};
+  if (const std::string unable = constants_unable(config, device); !unable.empty()) return Plan{.unable = unable};
   const bool run = task == "run";
   const Variant variant = run ? run_variant(config)
                           : task == "compile_one"
@@ -27,27 +27,25 @@ Plan constants_plan(const Case& config, const Setting& setting) {
     plan.host = true;
     plan.work = {.dtype = variant.config.dtype};
   }
-  return plan;
+  return {std::move(plan), variant};
 }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> constants_launches() {
-  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const Variant variant = run_variant(config);
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches() {
+  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+    const auto& variant = plan.config<Variant>();
     std::shared_ptr<FlashInputs> inputs = last.lock();
     if (!inputs || !variant.config.same_tensors(inputs->config())) {
       last = inputs = std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), "");
     }
-    return std::make_unique<FlashProblem>(
-        lab.device(), lab.pipelines(), inputs, variant.config, variant.hook(),
-        run_time_constants(config.text("run_time"), variant.config.variant, lab.device().info()));
+    return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, variant.config, plan, variant.hook());
   };
 }
 
-std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> constants_host_problems() {
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems() {
   using ByKernel = std::map<std::string, std::shared_ptr<Prepared>>;  // and dtype
-  return [all = std::make_shared<ByKernel>()](Experiment& lab, const Case& config, const Plan&) {
+  return [all = std::make_shared<ByKernel>()](Experiment& lab, const Case& config, const CasePlan& plan) {
     const std::string& task = config.text("task");
-    if (task == "compile_one") return variants_problem(lab, config, {compiled_variant(config)}, nullptr);
+    if (task == "compile_one") return variants_problem(lab, config, {plan.config<Variant>()}, nullptr);
     const DeviceInfo& info = lab.device().info();
     std::vector<Variant> grid = variant_grid(config.text("kernel"), parse_dtype(config.text("dtype")), info);
     std::shared_ptr<Prepared>& prepared = (*all)[config.key({"kernel", "dtype"})];

@@ -15,12 +15,12 @@
 namespace attn {
 
 /// The launch of a case, or the kernels that it is about: of many variants the first. Or why it does not run.
-Plan constants_plan(const Case& config, const Setting& setting);
+CasePlan constants_plan(const Case& config, const Setting& setting);
 
 /// Makes launches with constants read at run time; those of one shape share their tensors.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> constants_launches();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches();
 /// Makes the cases about the host. What they need to find on disk is made once a run, in a temporary folder.
-std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> constants_host_problems();
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems();
 
 /// Getting many variants in one of the ways there are.
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,

@@ -138,7 +138,7 @@ int first_result(const std::vector<std::string>& arguments) {
   const double pipeline_s = stopwatch.seconds();
   stopwatch = {};
   FlashProblem problem(*device, cache, std::make_shared<FlashInputs>(*device, variant.config, seed, ""), variant.config,
-                       variant.hook());
+                       variant.plan(device->info()), variant.hook());
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);

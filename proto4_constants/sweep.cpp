@@ -78,7 +78,7 @@ std::vector<AxisInfo> constants_axes() {
 std::vector<std::string> constants_compared_axes() { return {"run_time"}; }
 
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = !device.on_host;
   const Axis tuned = texts("kernel", {"tuned"}), dtype = texts("dtype", {cuda ? "bf16" : "f32"});
   const Axis off = integers("pch", {0}), one = integers("workers", {1});
   const std::vector<int64_t> workers = worker_counts();
@@ -150,7 +150,7 @@ void complete_constants(Case& config, const DeviceInfo& device) {
     if (!config.has(axis)) config.set(axis, value);
   };
   if (task == "run" || task == "compile_one") {
-    const bool cuda = device.is_cuda(), tuned = kernel == "tuned", run = task == "run";
+    const bool cuda = !device.on_host, tuned = kernel == "tuned", run = task == "run";
     set({"variants", "workers"}, run ? 0 : 1);
     set({"pch"}, 0);
     if (kernel == "naive") set({"block_r", "block_c"}, 0);
@@ -204,7 +204,7 @@ Variant compiled_variant(const Case& config) {
 
 std::string constants_unable(const Case& config, const DeviceInfo& device) {
   const std::string& kernel = config.text("kernel");
-  const std::vector<std::string> kernels = FlashBackend::of(device).variants();
+  const std::vector<std::string> kernels = FlashOperation::of(device).variants();
   if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
     return fmt::format("kernel {} is not one of {}'s: {}", kernel, device.backend, fmt::join(kernels, ", "));
   }

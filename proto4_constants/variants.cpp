@@ -23,16 +23,13 @@ struct Grids {
 Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
   const std::vector<int64_t> dims = {64, 128, 256}, finer_dims = {64, 80, 96, 112, 128, 160, 192, 224, 256};
   if (kernel == "naive") return {{dims, {0}, {0}}, {finer_dims, {0}, {0}}};
-  if (device.is_cuda()) {
+  if (!device.on_host) {
     return {{dims, {64, 128}, {32, 64, 80}}, {finer_dims, {64, 128}, {16, 32, 48, 64, 80, 96, 112, 128}}};
   }
   return {{dims, {32, 64, 128}, {64, 128}}, {finer_dims, {32, 64, 128}, {64, 80, 96, 112, 128}}};
 }
 
-bool runs(const Variant& variant, const DeviceInfo& device) {
-  const AttentionHooks hook = variant.hook();
-  return !skip_reason(attention_plan(variant.config, device, &hook), device);
-}
+bool runs(const Variant& variant, const DeviceInfo& device) { return !skip_reason(variant.plan(device), device); }
 
 // The variants of a grid that run, in steps of about the golden section of their number: any first few are spread.
 std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
@@ -90,6 +87,11 @@ AttentionHooks Variant::hook() const {
   return hook;
 }
 
+Plan Variant::plan(const DeviceInfo& device) const {
+  const AttentionHooks alibi_hook = hook();
+  return attention_plan(config, device, &alibi_hook);
+}
+
 KernelSource Variant::source(const DeviceInfo& device) const {
   const AttentionHooks alibi_hook = hook();
   return attention_launch(config, device, &alibi_hook).source;
@@ -116,9 +118,9 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
   if (kernel == "naive") return {"head_dim", "causal", "alibi"};
-  if (!device.is_cuda() && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
+  if (device.on_host && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
   // Of the wgmma kernel even `if constexpr` against `if` changes what the assembler makes of it: its text stays.
-  const bool flag_alone = kernel == "mma_sync" || !device.is_cuda();
+  const bool flag_alone = kernel == "mma_sync" || device.on_host;
   return flag_alone ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }
 

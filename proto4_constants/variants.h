@@ -19,6 +19,7 @@ struct Variant {
 
   AttentionHooks hook() const;
   KernelSource source(const DeviceInfo& device) const;
+  Plan plan(const DeviceInfo& device) const;
 };
 
 /// How many variants the grid of head_dim x block_r x block_c x causal x alibi has, 3 x 3 x 2 x 2 x 2 of them.

@@ -49,7 +49,7 @@ class PeakMemory {
 
 Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint64_t seed) {
   FlashProblem problem(device, cache, std::make_shared<FlashInputs>(device, variant.config, seed, ""), variant.config,
-                       variant.hook());
+                       variant.plan(device.info()), variant.hook());
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);

@@ -7,9 +7,9 @@
 #include <functional>
 #include <map>
 
+#include "common/backends/cuda/tensor_map.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
-#include "common/device/cuda/tensor_map.h"
 
 namespace attn {
 namespace {

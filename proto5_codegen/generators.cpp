@@ -18,7 +18,7 @@ std::vector<std::string> generator_names() {
 }
 
 std::vector<std::string> generators_of(const DeviceInfo& device) {
-  if (device.is_cuda()) return {"hand", "search", "compiler", "halide_gpu", "triton", "tilelang"};
+  if (!device.on_host) return {"hand", "search", "compiler", "halide_gpu", "triton", "tilelang"};
   return {"hand", "search", "compiler", "halide_plain", "halide_auto", "halide_tuned"};
 }
 
@@ -66,7 +66,7 @@ FlashConfig CodegenCase::flash(const DeviceInfo& device) const {
   flash.block_c = found("BLOCK_C");
   flash.tile_vectors = found("TILE_VECTORS");
   flash.tile_rows = found("TILE_ROWS");
-  FlashBackend::of(device).choose_tile(flash, device, hints);
+  choose_tile(flash, device, hints);
   return flash;
 }
 
@@ -126,7 +126,7 @@ Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (std::ranges::find(known, config.generator) == known.end()) {
     return {.unable = fmt::format("generator {}: it makes no kernels for {}", config.generator, device.backend)};
   }
-  Plan plan = device.is_cuda() ? cuda_codegen_plan(config, device) : cpu_codegen_plan(config, device);
+  Plan plan = !device.on_host ? cuda_codegen_plan(config, device) : cpu_codegen_plan(config, device);
   plan.work = config.amount();
   return plan;
 }

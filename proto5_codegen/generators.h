@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/attention/modifiers.h"
 #include "common/launch/plan.h"
 #include "common/records/case.h"

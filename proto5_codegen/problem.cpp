@@ -24,8 +24,9 @@ const void* data_of(const Buffer& buffer) { return buffer.bytes() > 0 ? buffer.d
 
 }  // namespace
 
-Plan codegen_case_plan(const Case& config, const Setting& setting) {
-  return codegen_plan(with_searched(CodegenCase::from(config), setting.device), setting.device);
+CasePlan codegen_case_plan(const Case& config, const Setting& setting) {
+  const CodegenCase one = with_searched(CodegenCase::from(config), setting.device);
+  return {codegen_plan(one, setting.device), one};
 }
 
 CodegenInputs::CodegenInputs(Device& device, const CodegenCase& config_, uint64_t seed_, CodegenTensors tensors_)
@@ -67,12 +68,12 @@ CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::sh
     hooks = ModifiedAttention(config.modifiers(), flash).hooks();
     hook_data_ = uploaded(device, hooks->data.data(), hooks->data.size());
   }
-  attention_.emplace(device, pipelines, flash, hooks ? &*hooks : nullptr);
+  attention_.emplace(device, pipelines, flash, plan, hooks ? hooks->lists : ListScope::none);
   find_room(pipelines);
 }
 
 void CodegenProblem::find_room(PipelineCache& pipelines) {
-  if (!device_.info().is_cuda()) return;
+  if (device_.info().on_host) return;
   at_once_ = threadgroups_at_once(pipelines.get(launch_.source).binary, launch_, device_.info());
 }
 
@@ -158,9 +159,9 @@ Json CodegenProblem::of_source() const {
           {"search", kernel.search}};
 }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems() {
-  return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case& config, const Plan& plan) mutable {
-    const CodegenCase one = with_searched(CodegenCase::from(config), lab.device().info());
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> codegen_problems() {
+  return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+    const auto& one = plan.config<CodegenCase>();
     std::shared_ptr<CodegenInputs> inputs = last.lock();
     if (!inputs || !inputs->config.same_inputs(one)) {
       inputs = std::make_shared<CodegenInputs>(lab.device(), one, lab.seed(), random_tensors(one, lab.seed()));

@@ -14,7 +14,8 @@
 
 namespace attn {
 
-Plan codegen_case_plan(const Case& config, const Setting& setting);
+/// The plan of a CodegenCase.
+CasePlan codegen_case_plan(const Case& config, const Setting& setting);
 
 /// Inputs of one work and shape on the device, with the oracle's answer: what the generators of one comparison share.
 struct CodegenInputs {
@@ -60,6 +61,6 @@ class CodegenProblem : public Problem {
 };
 
 /// Makes problems of the experiment; cases of one work and shape share their inputs, and the oracle's answer.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> codegen_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> codegen_problems();
 
 }  // namespace attn

@@ -25,7 +25,7 @@ std::vector<AxisInfo> codegen_axes() {
 }
 
 Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = !device.on_host;
   Sweep sweep;
   const std::vector<std::string> generators = generators_of(device);
   // `own` axes stand in the place of the usual ones.
@@ -60,7 +60,7 @@ void complete_codegen(Case& config, const DeviceInfo& device) {
   };
   otherwise("work", std::string("attention"));
   otherwise("generator", std::string("hand"));
-  otherwise("dtype", std::string(device.is_cuda() ? "bf16" : "f32"));
+  otherwise("dtype", std::string(!device.on_host ? "bf16" : "f32"));
   otherwise("head_dim", int64_t{64});
   otherwise("batch", int64_t{1});
   otherwise("heads", int64_t{8});

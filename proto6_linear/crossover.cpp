@@ -148,7 +148,7 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
 
 int run_with_crossovers(Experiment& lab) {
   if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
-    const int64_t last = lab.device().info().is_cuda() ? last_on_cuda : last_on_cpu;
+    const int64_t last = !lab.device().info().on_host ? last_on_cuda : last_on_cpu;
     for (const Pair& pair : pairs_of(lab.groups(), {lab.device().info(), lab.files()})) {
       Bracket bracket(last);
       while (const std::optional<int64_t> tokens = bracket.next()) {

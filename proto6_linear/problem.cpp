@@ -87,7 +87,7 @@ AttentionShape attention_shape(const LinearConfig& linear) {
 }
 
 FlashConfig fastest_flash(FlashConfig config, const DeviceInfo& device) {
-  const FlashBackend& backend = FlashBackend::of(device);
+  const FlashOperation& backend = FlashOperation::of(device);
   const std::vector<std::string> variants = backend.variants();
   for (const char* variant : {"wgmma", "mma_sync", "tuned"}) {
     if (std::ranges::find(variants, variant) == variants.end()) continue;
@@ -164,18 +164,22 @@ bool LinearCase::same_inputs(const LinearCase& other) const {
          with_state == other.with_state && decay == other.decay;
 }
 
-Plan linear_case_plan(const Case& config, const Setting& setting) {
-  const LinearCase one = LinearCase::from(config, setting.files);
+Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
   if (one.softmax) {
     if (one.linear.value_dim != one.linear.head_dim || one.linear.ragged) {
       return {.unable = "variant softmax: it goes with value_dim as head_dim and equal lengths"};
     }
-    return attention_plan(one.flash(setting.device), setting.device);
+    return attention_plan(one.flash(device), device);
   }
   if (one.linear.normalised && one.linear.feature.name == "identity") {
     return {.unable = "normalised 1: with feature identity the divisor has either sign, and may be nearly 0"};
   }
-  return linear_plan(one.linear, setting.device, one.with_state);
+  return linear_plan(one.linear, device, one.with_state);
+}
+
+CasePlan linear_case_plan(const Case& config, const Setting& setting) {
+  const LinearCase one = LinearCase::from(config, setting.files);
+  return {linear_plan(one, setting.device), one};
 }
 
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {
@@ -367,8 +371,8 @@ Check LinearOutputs::check() {
 }
 
 LinearProblem::LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                             const LinearCase& config)
-    : config_(config), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear) {}
+                             const LinearCase& config, const Plan& plan)
+    : config_(config), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear, plan) {}
 
 Check LinearProblem::check() {
   Check check = outputs_.check();
@@ -387,8 +391,8 @@ Json LinearProblem::values() const {
 }
 
 HostScanProblem::HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                                 const LinearCase& config)
-    : device_(device), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear) {}
+                                 const LinearCase& config, const Plan& plan)
+    : device_(device), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear, plan) {}
 
 double HostScanProblem::sample() {
   outputs_.poison();
@@ -448,10 +452,10 @@ class KnownInputs {
 
 }  // namespace
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> linear_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems() {
   return [known = KnownInputs(), last_flash = std::weak_ptr<FlashInputs>()](
-             Experiment& lab, const Case& config, const Plan&) mutable -> std::unique_ptr<Problem> {
-    const LinearCase one = LinearCase::from(config, lab.files());
+             Experiment& lab, const Case&, const CasePlan& plan) mutable -> std::unique_ptr<Problem> {
+    const auto& one = plan.config<LinearCase>();
     if (one.softmax) {
       const FlashConfig flash = one.flash(lab.device().info());
       std::shared_ptr<FlashInputs> inputs = last_flash.lock();
@@ -459,16 +463,16 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> l
         inputs = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "");
         last_flash = inputs;
       }
-      return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, flash);
+      return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, flash, plan);
     }
-    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one);
+    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one, plan);
   };
 }
 
-std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> host_scan_problems() {
-  return [known = KnownInputs()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const LinearCase one = LinearCase::from(config, lab.files());
-    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one);
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems() {
+  return [known = KnownInputs()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+    const auto& one = plan.config<LinearCase>();
+    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one, plan);
   };
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/cases/feature_oracle.h"
 #include "common/experiment/experiment.h"
 #include "common/linear/launch.h"
@@ -39,7 +39,9 @@ struct LinearCase {
   bool same_inputs(const LinearCase& other) const;
 };
 
-Plan linear_case_plan(const Case& config, const Setting& setting);
+Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
+/// The plan of a LinearCase.
+CasePlan linear_case_plan(const Case& config, const Setting& setting);
 
 /// Seeded inputs.
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed);
@@ -92,9 +94,9 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// Throws as LinearLaunch does.
+  /// Runs the plan, which is of this configuration. Throws as LinearLaunch does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                const LinearCase& config);
+                const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
   void poison() override { outputs_.poison(); }
   Check check() override;
@@ -112,7 +114,7 @@ class LinearProblem : public Problem {
 class HostScanProblem : public HostProblem {
  public:
   HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                  const LinearCase& config);
+                  const LinearCase& config, const Plan& plan);
   double sample() override;
   Check check() override;
   /// Medians of the samples' parts: kernels on the device, copies, the scan.
@@ -127,7 +129,7 @@ class HostScanProblem : public HostProblem {
 };
 
 /// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> linear_problems();
-std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> host_scan_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems();
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems();
 
 }  // namespace attn

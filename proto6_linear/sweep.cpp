@@ -60,7 +60,7 @@ std::vector<std::string> linear_compared_axes() {
 }
 
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = !device.on_host;
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {
@@ -146,7 +146,7 @@ FileOption feature_file() {
 }
 
 Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
-  const bool cuda = device.is_cuda();
+  const bool cuda = !device.on_host;
   return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {cuda ? 4 : 1}),
             integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
             integers("normalised", {0, 1})}}};
@@ -161,7 +161,7 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   otherwise("scan", std::string("lookback"));
   if (variant == "phases" && config.text("scan") == "none") config.set("scan", std::string("lookback"));
   if (variant != "phases") config.set("scan", std::string("none"));
-  otherwise("dtype", std::string(device.is_cuda() ? "bf16" : "f32"));
+  otherwise("dtype", std::string(!device.on_host ? "bf16" : "f32"));
   otherwise("out_dtype", config.text("dtype"));
   otherwise("head_dim", int64_t{64});
   otherwise("value_dim", config.integer("head_dim"));
@@ -179,7 +179,7 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   const bool chunked = variant == "phases" || variant == "fused";
   // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has
   // a state to write and read for each chunk.
-  const int64_t chunk = device.is_cuda() ? 64 : variant == "fused" ? 16 : 128;
+  const int64_t chunk = !device.on_host ? 64 : variant == "fused" ? 16 : 128;
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});
   if (variant != "fused") config.set("segments", int64_t{0});

@@ -21,7 +21,7 @@ int64_t expand_row_bytes(const ExpandShape& shape) {
 /// Rows of a threadgroup: on a GPU those that its threads have in flight, on the cpu so few that they stay in the first
 /// cache for all heads of the group.
 int64_t expand_tile_rows(const ExpandShape& shape, const DeviceInfo& device) {
-  if (device.is_cuda()) {
+  if (!device.on_host) {
     const int64_t most = expand_threads / (expand_row_bytes(shape) / vector_bytes);
     return expand_rows * std::clamp<int64_t>((shape.rows + expand_rows - 1) / expand_rows, 1, most);
   }
@@ -47,12 +47,12 @@ Launch expand_launch(const ExpandShape& shape, const DeviceInfo& device) {
   const int64_t row_bytes = expand_row_bytes(shape), tile_rows = expand_tile_rows(shape, device);
   Launch launch;
   launch.phase = "expand";
-  launch.source.path = fmt::format("proto7_variants/kernels/expand.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.path = fmt::format("proto7_variants/kernels/expand.{}", !device.on_host ? "cuda.cu" : "cpu.cpp");
   launch.source.entry = "expand_heads";
   launch.source.constants = {{"ROW_BYTES", row_bytes}};
   launch.grid = {static_cast<uint32_t>((shape.rows + tile_rows - 1) / tile_rows),
                  static_cast<uint32_t>(2 * shape.kv_heads), static_cast<uint32_t>(shape.batch)};
-  if (device.is_cuda()) {
+  if (!device.on_host) {
     launch.threads = static_cast<uint32_t>(tile_rows / expand_rows * (row_bytes / vector_bytes));
   } else {
     launch.source.constants["VECTOR_BYTES"] = std::gcd<int64_t>(row_bytes, device.simd_width * sizeof(float));
@@ -85,9 +85,9 @@ Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device) {
   return plan;
 }
 
-ExpandLaunch::ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape)
+ExpandLaunch::ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape, const Plan& plan)
     : shape_(shape),
-      launch_(expand_launch(shape, device.info())),
+      launch_(launch_of(plan, "expand", device.info())),
       kernel_(pipelines.get(launch_.source).kernel.get()),
       tile_rows_(expand_tile_rows(shape, device.info())) {}
 
@@ -106,7 +106,7 @@ void ExpandLaunch::encode(CommandEncoder& encoder, const ExpandTensors& tensors)
 }
 
 HeadCopies::HeadCopies(Device& device, PipelineCache& pipelines, const Tensor& in, int64_t group, Buffer& k, Buffer& v,
-                       Buffer& k_out, Buffer& v_out)
+                       Buffer& k_out, Buffer& v_out, const Plan& plan)
     : in_{in.batch, in.heads, in.seq, in.dim, in.dtype, in.layout, {}},
       out_strides_(Tensor{in.batch, in.heads * group, in.seq, in.dim, in.dtype, in.layout, {}}.strides()),
       group_(group),
@@ -118,7 +118,8 @@ HeadCopies::HeadCopies(Device& device, PipelineCache& pipelines, const Tensor& i
                .group = group,
                .rows = in.seq,
                .head_dim = in.dim,
-               .dtype = in.dtype}) {}
+               .dtype = in.dtype},
+              plan) {}
 
 void HeadCopies::encode(CommandEncoder& encoder) const {
   launch_.encode(encoder, {.k = sources_[0]->data(),

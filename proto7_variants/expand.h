@@ -37,8 +37,8 @@ struct ExpandTensors {
 /// A kernel that is loaded for one shape. It lives no longer than its device and pipelines.
 class ExpandLaunch {
  public:
-  /// Throws BadInput and CompileError.
-  ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape);
+  /// Runs the launch "expand" of the plan, which is of this shape. Throws BadInput and CompileError.
+  ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape, const Plan& plan);
 
   void encode(CommandEncoder& encoder, const ExpandTensors& tensors) const;
 
@@ -53,7 +53,7 @@ class ExpandLaunch {
 class HeadCopies {
  public:
   HeadCopies(Device& device, PipelineCache& pipelines, const Tensor& in, int64_t group, Buffer& k, Buffer& v,
-             Buffer& k_out, Buffer& v_out);
+             Buffer& k_out, Buffer& v_out, const Plan& plan);
 
   void encode(CommandEncoder& encoder) const;
   void poison();

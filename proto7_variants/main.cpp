@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
                                .claims = [](const DeviceInfo&) { return variants_claims(); },
                                .sweep = variants_sweep,
                                .complete = complete_variants,
-                               .plan = variants_plan,
+                               .plan = variants_case_plan,
                                .make = variants_problems(),
                                .input_axes = flash_input_axes,
                                .file_options = function_options(),

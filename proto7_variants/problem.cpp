@@ -25,14 +25,14 @@ ExpandShape expand_shape(const FlashConfig& flash) {
 // The copies alone.
 class ExpandProblem : public Problem {
  public:
-  ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash)
+  ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash, const Plan& plan)
       : k_(tensor(flash, seed, 1)),
         v_(tensor(flash, seed, 2)),
         k_buffer_(uploaded(device, k_)),
         v_buffer_(uploaded(device, v_)),
         k_out_(device, k_.bytes() * static_cast<size_t>(expand_shape(flash).group)),
         v_out_(device, k_out_.bytes()),
-        copies_(device, pipelines, k_, expand_shape(flash).group, k_buffer_, v_buffer_, k_out_, v_out_) {}
+        copies_(device, pipelines, k_, expand_shape(flash).group, k_buffer_, v_buffer_, k_out_, v_out_, plan) {}
   void encode(CommandEncoder& encoder) const override { copies_.encode(encoder); }
   void poison() override { copies_.poison(); }
   Check check() override { return copies_.check(); }
@@ -67,7 +67,8 @@ VariantsConfig VariantsConfig::from(const Case& config, const Files& files) {
           .flash = modified_config(config),
           .copies_heads = config.text("kv_heads_by") == "copy",
           .modifiers = modifiers_of(config),
-          .functions = UserFunctions::from(config, files)};
+          .functions = UserFunctions::from(config, files),
+          .pointless = attn::pointless(modifiers_of(config), config)};
 }
 
 FlashConfig VariantsConfig::attention() const {
@@ -76,18 +77,16 @@ FlashConfig VariantsConfig::attention() const {
   return config;
 }
 
-Plan variants_plan(const Case& config, const Setting& setting) {
-  const VariantsConfig variants = VariantsConfig::from(config, setting.files);
-  const DeviceInfo& device = setting.device;
+Plan variants_plan(const VariantsConfig& variants, const DeviceInfo& device) {
   Plan before = rotary_plan(variants.modifiers.rotary, variants.flash, device);
-  if (variants.task == "rope") return before;
+  if (variants.task == "rope" || !before.unable.empty()) return before;
   if (variants.copies_heads) {
     Plan copies = expand_plan(expand_shape(variants.flash), device);
-    if (variants.task == "expand") return copies;
+    if (variants.task == "expand" || !copies.unable.empty()) return copies;
     before.launches.push_back(std::move(copies.launches.front()));
     before.work.bytes += copies.work.bytes;
   }
-  if (const std::string reason = pointless(variants.modifiers, config); !reason.empty()) return {.unable = reason};
+  if (!variants.pointless.empty()) return {.unable = variants.pointless};
   const FlashConfig flash = variants.attention();
   const ModifiedAttention attention(variants.modifiers, flash);
   AttentionHooks hooks = modifier_hooks(variants.modifiers, flash.dtype);
@@ -99,15 +98,20 @@ Plan variants_plan(const Case& config, const Setting& setting) {
   return plan;
 }
 
+CasePlan variants_case_plan(const Case& config, const Setting& setting) {
+  const VariantsConfig variants = VariantsConfig::from(config, setting.files);
+  return {variants_plan(variants, setting.device), variants};
+}
+
 std::shared_ptr<FlashInputs> VariantsInputs::shared() const {
   return rotary ? std::shared_ptr<FlashInputs>(rotary, &rotary->turned) : plain;
 }
 
 VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs,
-                                 const VariantsConfig& config, const Work& planned)
+                                 const VariantsConfig& config, const Plan& plan)
     : inputs_(std::move(inputs)) {
   const Modifiers& modifiers = config.modifiers;
-  if (inputs_.rotary) rotary_.emplace(device, pipelines, inputs_.rotary, modifiers.rotary);
+  if (inputs_.rotary) rotary_.emplace(device, pipelines, inputs_.rotary, modifiers.rotary, plan);
   if (config.task == "rope") return;
   const FlashConfig flash = config.attention();
   const std::shared_ptr<FlashInputs> shared = inputs_.shared();
@@ -122,17 +126,17 @@ VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, Varia
       const MaskOracle mask(device, pipelines, *config.functions.mask, flash.shape);
       MaskOracle::Seen also;
       if (modifiers.mask()) also = [&](int64_t q, int64_t k) { return attention.unmasked(q, k); };
-      counted_ = planned;
+      counted_ = plan.work;
       counted_->flops = 4 * static_cast<double>(flash.shape.head_dim) *
                         mask.visible_pairs([&](int64_t batch, int64_t q) { return attention.range(batch, q); }, also);
     }
   }
-  attention_.emplace(device, pipelines, read, flash, std::move(hooks));
+  attention_.emplace(device, pipelines, read, flash, plan, std::move(hooks));
   Buffer& q = rotary_ ? rotary_->q() : shared->q_buffer();
   Buffer& k = rotary_ ? rotary_->k() : shared->k_buffer();
   if (config.copies_heads) {
     copies_.emplace(device, pipelines, shared->k(), flash.shape.q_heads / config.flash.shape.kv_heads, k,
-                    shared->v_buffer(), read->k_buffer(), read->v_buffer());
+                    shared->v_buffer(), read->k_buffer(), read->v_buffer(), plan);
   }
   attention_->read(q.data(), config.copies_heads ? read->k_buffer().data() : k.data());
   if (rotary_ && flash.dtype != DType::f32) {
@@ -191,25 +195,25 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
   return inputs;
 }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> variants_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
   struct Last {
     std::weak_ptr<FlashInputs> plain;
     std::weak_ptr<RotaryInputs> rotary;
     std::weak_ptr<CopiedInputs> copied;
   };
-  return [last = Last()](Experiment& lab, const Case& config, const Plan& plan) mutable -> std::unique_ptr<Problem> {
-    const VariantsConfig variants = VariantsConfig::from(config, lab.files());
+  return [last = Last()](Experiment& lab, const Case&, const CasePlan& plan) mutable -> std::unique_ptr<Problem> {
+    const auto& variants = plan.config<VariantsConfig>();
     Device& device = lab.device();
     if (variants.task == "expand") {
-      return std::make_unique<ExpandProblem>(device, lab.pipelines(), lab.seed(), variants.flash);
+      return std::make_unique<ExpandProblem>(device, lab.pipelines(), lab.seed(), variants.flash, plan);
     }
     const VariantsInputs inputs = variants_inputs(device, lab.seed(), lab.input(), variants,
                                                   {last.plain.lock(), last.rotary.lock(), last.copied.lock()});
     if (inputs.plain) last.plain = inputs.plain;
     if (inputs.rotary) last.rotary = inputs.rotary;
     if (inputs.copied) last.copied = inputs.copied;
-    return std::make_unique<VariantsProblem>(device, lab.pipelines(), inputs, variants, plan.work);
+    return std::make_unique<VariantsProblem>(device, lab.pipelines(), inputs, variants, plan);
   };
 }
 

@@ -25,10 +25,10 @@ struct VariantsConfig {
   bool copies_heads = false;  // attention reads a copy of the key/value heads for each query head
   Modifiers modifiers;
   UserFunctions functions = {};
+  std::string pointless = {};  // why the case is no other than one without some modifier; empty where it is
 
   /// Throws BadInput for what makes no sense on any device, and as UserFunctions::from does.
   static VariantsConfig from(const Case& config, const Files& files = {});
-  /// Whether the kernel is another one than the plain one.
   /// What the attention kernel computes: on copies there are as many key/value heads as query heads.
   FlashConfig attention() const;
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
@@ -36,7 +36,9 @@ struct VariantsConfig {
 
 /// The launches that turn Q and K, the one that copies heads, then one of attention with its modifiers, and the
 /// arithmetic of the pairs that no rule hides, those of a mask function among them; or why there is none.
-Plan variants_plan(const Case& config, const Setting& setting);
+Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
+/// The plan of a VariantsConfig.
+CasePlan variants_case_plan(const Case& config, const Setting& setting);
 
 /// Tensors with a copy of the key/value heads of others for each query head.
 struct CopiedInputs {
@@ -62,9 +64,9 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
 
 class VariantsProblem : public Problem {
  public:
-  /// `planned`: the work of the plan.
+  /// Runs the plan, which is of this configuration.
   VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config,
-                  const Work& planned = {});
+                  const Plan& plan);
 
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
@@ -85,6 +87,6 @@ class VariantsProblem : public Problem {
 };
 
 /// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> variants_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems();
 
 }  // namespace attn

@@ -89,6 +89,7 @@ Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceIn
   Plan all{.work = {.bound = Bound::memory, .dtype = config.dtype}};
   for (const RotaryStep& step : rotary_steps(rotary, config)) {
     Plan plan = rope_plan(rotary.config, step.shape, device);
+    if (!plan.unable.empty()) return plan;
     plan.launches.front().phase = step.phase;
     all.launches.push_back(std::move(plan.launches.front()));
     all.work.flops += plan.work.flops;
@@ -102,14 +103,14 @@ RotaryInputs::RotaryInputs(Device& device, const FlashConfig& config, uint64_t s
     : rotary(how), raw(device, config, seed, input), turned(device, config, seed, attn::turned(raw, how)) {}
 
 RotaryLaunches::RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs,
-                               Rotary rotary)
+                               Rotary rotary, const Plan& plan)
     : inputs_(std::move(inputs)), rotary_(std::move(rotary)) {
   const FlashConfig& config = inputs_->raw.config();
   for (RotaryStep& step : rotary_steps(rotary_, config)) {
     Buffer offsets(device, static_cast<size_t>(config.shape.batch) * sizeof(int));
     const std::vector<int> first(static_cast<size_t>(config.shape.batch), static_cast<int>(step.first_position));
     offsets.upload(first.data(), offsets.bytes());
-    RopeLaunch launch(device, pipelines, rotary_.config, step.shape);
+    RopeLaunch launch(device, pipelines, rotary_.config, step.shape, plan, step.phase);
     steps_.push_back({std::move(step), std::move(launch), std::move(offsets)});
   }
 }

@@ -37,7 +37,9 @@ struct RotaryInputs {
 /// The steps on tensors: from `raw` to the buffers of `turned`.
 class RotaryLaunches {
  public:
-  RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs, Rotary rotary);
+  /// Runs the launches of the plan's steps.
+  RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs, Rotary rotary,
+                 const Plan& plan);
 
   void encode(CommandEncoder& encoder) const;
   /// What the launches are to write is NaN, or what it was before where they write in place.

@@ -13,7 +13,7 @@ namespace {
 
 // A launch of some milliseconds on either device; 32 heads as in the published study.
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
-  const bool cuda = device.is_cuda();
+  const bool cuda = !device.on_host;
   const std::string dtype = cuda ? "bf16" : "f32";
   return {texts("variant", {"tuned"}), integers("batch", {1}),      integers("q_heads", {cuda ? 32 : 2}),
           integers("q_len", {length}), integers("head_dim", dims),  integers("causal", {causal}),
@@ -78,7 +78,7 @@ std::set<std::string> variants_narrowing_axes() {
 }
 
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = device.is_cuda();
+  const bool full = profile == "full", cuda = !device.on_host;
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
@@ -185,7 +185,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   std::vector<int64_t> lengths = {2048};
-  if (profile == "full") lengths.push_back(device.is_cuda() ? 8192 : 512);
+  if (profile == "full") lengths.push_back(!device.on_host ? 8192 : 512);
   for (const int64_t length : lengths) {
     for (const int64_t causal : {0, 1}) sweep.blocks.push_back(shapes_of(device, length, {64, 128}, causal));
   }

@@ -27,7 +27,8 @@ static_assert(Backend<BufferBackend> && !AttentionBackend<BufferBackend>);
 static_assert(AttentionBackend<WithAttention<BufferBackend>>);
 
 std::function<void()> direct(Host& host, Tensors& tensors) {
-  auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config);
+  auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config,
+                                                  attention_plan(tensors.config, host.device->info()));
   return [&host, &tensors, launch = std::move(launch), encoder = CommandEncoder()]() mutable {
     const Device::Scope scope(*host.device);
     const Strides strides = tensors.host_q.strides();
@@ -45,12 +46,8 @@ std::function<void()> direct(Host& host, Tensors& tensors) {
 }
 
 std::function<void()> direct_empty(Host& host) {
-  const bool cuda = host.device->info().is_cuda();
-  const Kernel& kernel =
-      *host.pipelines
-           .get({.path = cuda ? "common/api/kernels/empty.cuda.cu" : "common/api/kernels/empty.cpu.cpp",
-                 .entry = "empty"})
-           .kernel;
+  const std::string file = host.device->info().operations->kernel_file("common/api/kernels/empty");
+  const Kernel& kernel = *host.pipelines.get({.path = file, .entry = "empty"}).kernel;
   return [&host, &kernel, encoder = CommandEncoder()]() mutable {
     encoder.clear();
     encoder.dispatch(kernel, {1}, 32, 0, 0);
@@ -136,7 +133,7 @@ std::string path_missing(const std::string& path) {
 }
 
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors) {
-  const bool cuda = host.device->info().is_cuda();
+  const bool cuda = !host.device->info().on_host;
   const size_t colon = host.spec.find(':');
   const DLDevice place{cuda ? 2 : 1, cuda && colon != host.spec.npos ? std::stoi(host.spec.substr(colon + 1)) : 0};
   const auto on_device = [place](DLTensor tensor) {

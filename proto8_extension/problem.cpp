@@ -23,7 +23,7 @@ namespace {
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;
-  return std::clamp<int64_t>(pairs_of_sample / pairs, device.is_cuda() ? 16 : 1, most);
+  return std::clamp<int64_t>(pairs_of_sample / pairs, device.on_host ? 1 : 16, most);
 }
 
 /// Whether outputs are those of the oracle, in a sample of rows. Without `written` the output is the tensors' own.
@@ -168,16 +168,16 @@ class FirstCallProblem : public HostProblem {
 
 }  // namespace
 
-Plan extension_plan(const Case& config, const Setting& setting) {
+CasePlan extension_plan(const Case& config, const Setting& setting) {
   const DeviceInfo& device = setting.device;
   const std::string &path = config.text("path"), &op = config.text("op");
-  Plan plan = attention_plan(extension_config(config, device), device);
+  const FlashConfig flash = extension_config(config, device);
+  Plan plan = attention_plan(flash, device);
   if (!plan.unable.empty()) return plan;
   if (op == "empty") {
     plan.work = {};
     plan.launches.front() = {
-        .source = {.path = fmt::format("common/api/kernels/empty.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp"),
-                   .entry = "empty"},
+        .source = {.path = device.operations->kernel_file("common/api/kernels/empty"), .entry = "empty"},
         .phase = "empty"};
   }
   plan.host = true;
@@ -186,10 +186,10 @@ Plan extension_plan(const Case& config, const Setting& setting) {
     plan.unable = fmt::format("path {}: a kernel without tensors has none to describe or copy", path);
   }
   if (config.text("task") == "first_call" && path != "c") plan.unable = "task first_call: it is timed through path c";
-  return plan;
+  return {std::move(plan), flash};
 }
 
-std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> extension_problems() {
+std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> extension_problems() {
   struct Shared {
     std::shared_ptr<Host> host;
     std::string shape;
@@ -197,7 +197,7 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&
     std::optional<TemporaryFolder> cache;
   };
   return [shared = std::make_shared<Shared>()](Experiment& lab, const Case& config,
-                                               const Plan&) -> std::unique_ptr<HostProblem> {
+                                               const CasePlan& plan) -> std::unique_ptr<HostProblem> {
     if (!shared->host) {
       shared->cache.emplace();
       shared->host = std::make_shared<Host>(lab.device().info().spec, shared->cache->path().string());
@@ -205,7 +205,7 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&
     const std::string shape = config.key({"dtype", "q_heads", "q_len", "head_dim"});
     std::shared_ptr<Tensors> tensors = shared->tensors.lock();
     if (!tensors || shape != shared->shape) {
-      tensors = std::make_shared<Tensors>(*shared->host, extension_config(config, lab.device().info()), lab.seed());
+      tensors = std::make_shared<Tensors>(*shared->host, plan.config<FlashConfig>(), lab.seed());
       shared->tensors = tensors;
       shared->shape = shape;
     }

@@ -53,7 +53,7 @@ void complete_extension(Case& config, const DeviceInfo& device) {
   otherwise("op", std::string("flash"));
   if (config.text("task") == "call") config.set("from", std::string("none"));
   otherwise("from", std::string("archive"));
-  otherwise("dtype", std::string(device.is_cuda() ? "bf16" : "f32"));
+  otherwise("dtype", std::string(!device.on_host ? "bf16" : "f32"));
   otherwise("q_heads", int64_t{8});
   otherwise("q_len", int64_t{1024});
   otherwise("head_dim", int64_t{64});
@@ -66,7 +66,7 @@ FlashConfig extension_config(const Case& config, const DeviceInfo& device) {
   flash.shape = {
       .q_heads = heads, .kv_heads = heads, .q_len = length, .kv_len = length, .head_dim = config.integer("head_dim")};
   flash.dtype = flash.out_dtype = parse_dtype(config.text("dtype"));
-  FlashBackend::of(device).choose_tile(flash, device);
+  choose_tile(flash, device);
   return flash;
 }
 

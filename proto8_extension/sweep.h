@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/device/device.h"
 #include "common/records/case.h"
 

@@ -34,7 +34,6 @@ namespace engine {  // with a name, since Engine::State, which a header knows, h
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
 constexpr size_t zero_bytes = 65536 * sizeof(int);  // of any batch, and of any row (checks.h)
-constexpr int stage_threads = 256;
 
 // ---- keys
 
@@ -246,11 +245,13 @@ class Engine::State {
   void stage(CommandEncoder& to, const StageParams& params) {
     int64_t words = params.bytes / 4;
     for (int i = 0; i < params.tables; ++i) words = std::max<int64_t>(words, params.table[i].words);
-    const bool cuda = device->info().is_cuda();
-    const auto groups = static_cast<uint32_t>(
-        std::clamp<int64_t>(words / (cuda ? 4 * stage_threads : 65536), 1, 4 * device->info().units));
-    if (!stage_) stage_ = &kernel("stage", cuda ? FunctionConstants{{"THREADS", stage_threads}} : FunctionConstants{});
-    to.dispatch(*stage_, {groups}, cuda ? stage_threads : 1, 0, params);
+    const ElementKernel shape = device->info().operations->stage.value();
+    const auto groups = static_cast<uint32_t>(std::clamp<int64_t>(words / shape.elements, 1, 4 * device->info().units));
+    if (!stage_) {
+      stage_ =
+          &kernel("stage", shape.threads > 1 ? FunctionConstants{{"THREADS", shape.threads}} : FunctionConstants{});
+    }
+    to.dispatch(*stage_, {groups}, shape.threads, 0, params);
   }
   /// Of a call without tokens: the state stays what it was.
   void copy_state(const LinearCall& call, void* stream) {
@@ -290,9 +291,8 @@ class Engine::State {
 
  private:
   const Kernel& kernel(const std::string& entry, FunctionConstants constants) {
-    const char* const dialect = device->info().is_cuda() ? "cuda.cu" : "cpu.cpp";
     return *pipelines
-                .get({.path = fmt::format("common/api/kernels/{}.{}", entry, dialect),
+                .get({.path = device->info().operations->kernel_file("common/api/kernels/" + entry),
                       .entry = entry,
                       .constants = std::move(constants)})
                 .kernel;
@@ -301,7 +301,7 @@ class Engine::State {
   // For one launch more, of so many bytes. What is released may still be under way on some stream: releasing waits for
   // that, which a capture forbids. So much goes at once, the longest unused first.
   void make_room(size_t bytes) {
-    const size_t most_bytes = device->info().is_cuda() ? most_bytes_of_gpu : most_bytes_of_cpu;
+    const size_t most_bytes = device->info().on_host ? most_bytes_of_cpu : most_bytes_of_gpu;
     using Entry = decltype(ready)::iterator;
     std::vector<Entry> kept;
     for (Entry entry = ready.begin(); entry != ready.end(); ++entry) {
@@ -336,7 +336,7 @@ Engine::~Engine() { delete state_.load(); }
 Engine::State& Engine::state() {
   State* old = state_.load(std::memory_order_acquire);
   if (old->born == forks.load(std::memory_order_relaxed)) return *old;
-  if (old->device->info().is_cuda()) {
+  if (!old->device->info().on_host) {
     throw DeviceMissing(spec_ +
                         ": a process that was forked behind the first use of CUDA has no GPU; spawn it instead");
   }
@@ -433,7 +433,7 @@ void hide_all_keys(FlashCall& call, void* zeros) {
 void Engine::flash(const FlashCall& given, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
-  if (!check(given, info.is_cuda())) return;
+  if (!check(given, !info.on_host)) return;
   FlashCall call = given;
   if (call.k.tokens > 0) {
     simplify(call);
@@ -451,10 +451,9 @@ void Engine::flash(const FlashCall& given, void* stream) {
     own.run(
         key, stream,
         [&](Prepared& ready) {
-          ready.decode.emplace(
-              *own.device, own.pipelines,
-              DecodeConfig{
-                  .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype});
+          const DecodeConfig config{
+              .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
+          ready.decode.emplace(*own.device, own.pipelines, config, decode_plan(config, info, room.batch * room.kv_len));
           std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
           for (size_t i = 0; i < lengths.size(); ++i)
             lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));
@@ -499,10 +498,11 @@ void Engine::flash(const FlashCall& given, void* stream) {
         const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
                                    ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
                                    : 0;
-        FlashBackend::of(info).choose_tile(
+        choose_tile(
             config, info,
             {.change = hooks ? hooks->change : ScoreChange::none, .reads = call.bias != nullptr, .window = window});
-        ready.attention.emplace(*own.device, own.pipelines, config, hooks ? &*hooks : nullptr);
+        ready.attention.emplace(*own.device, own.pipelines, config,
+                                attention_plan(config, info, hooks ? &*hooks : nullptr));
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
         if (changed) {
@@ -574,17 +574,21 @@ Key key_of(Key::Op op, const CacheCall& call, void* stream, uint64_t capture) {
 void Engine::decode(const CacheCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
-  if (!check(call, info.is_cuda())) return refuse_where(decode_unable(config_of(call), info));
+  if (!check(call, !info.on_host)) return refuse_where(decode_unable(config_of(call), info));
   own.run(
       key_of(Key::decode, call, stream, own.capture_of(stream)), stream,
-      [&](Prepared& ready) { ready.decode.emplace(*own.device, own.pipelines, config_of(call)); },
+      [&](Prepared& ready) {
+        const DecodeConfig config = config_of(call);
+        ready.decode.emplace(*own.device, own.pipelines, config,
+                             decode_plan(config, info, config.shape.batch * config.shape.kv_len));
+      },
       [&](const Prepared& ready, CommandEncoder& encoder) { ready.decode->encode(encoder, tensors_of(call)); });
 }
 
 void Engine::check_cache(const CacheCall& call, void* stream) {
   State& own = state();
-  attn::check_cache(call, own.device->info().is_cuda());
-  if (!own.device->info().is_cuda()) return check_cache_values(call);
+  attn::check_cache(call, !own.device->info().on_host);
+  if (own.device->info().on_host) return check_cache_values(call);
   if (own.capture_of(stream) != 0) throw BadInput("a cache cannot be checked while the stream is captured");
   const auto on_host = [&](const int* table, int64_t count) {
     std::vector<int> copy(static_cast<size_t>(table ? count : 0));
@@ -601,13 +605,14 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
 
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
-  if (!check(call, own.device->info().is_cuda())) return refuse_where(prefill_unable(config_of(call)));
+  if (!check(call, !own.device->info().on_host)) return refuse_where(prefill_unable(config_of(call)));
   own.run(
       key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
         DecodeConfig config = config_of(call);
         config.block_c = 0;  // as prefill chooses
-        ready.prefill.emplace(*own.device, own.pipelines, config, call.k.batch);
+        ready.prefill.emplace(*own.device, own.pipelines, config, prefill_plan(config, own.device->info(), 0, 0),
+                              call.k.batch);
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
       },
       [&](Prepared& ready, CommandEncoder& encoder) {
@@ -634,7 +639,7 @@ void Engine::linear(const LinearCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   const TensorView &q = call.q, &v = call.v;
-  if (!check(call, info.is_cuda())) {
+  if (!check(call, !info.on_host)) {
     named_feature(std::string(call.feature));
     refuse_where(linear_unable(q.width, v.width));
     return own.copy_state(call, stream);
@@ -663,13 +668,15 @@ void Engine::linear(const LinearCall& call, void* stream) {
         config.feature = named_feature(std::string(call.feature));
         constexpr int64_t one_by_one = 16;  // tokens, up to which a state is read once
         config.variant = call.causal && q.tokens <= one_by_one ? "recurrent" : "fused";
-        config.chunk = info.is_cuda() ? 64 : 16;
-        if (const Plan plan = linear_plan(config, info, with_state); !plan.unable.empty() || skip_reason(plan, info)) {
+        config.chunk = linear_chunk(config.variant, info);
+        Plan plan = linear_plan(config, info, with_state);
+        if (skip_reason(plan, info)) {
           config.variant = "phases";
           config.scan = "lookback";
-          config.chunk = info.is_cuda() ? 64 : 128;
+          config.chunk = linear_chunk(config.variant, info);
+          plan = linear_plan(config, info, with_state);
         }
-        ready.linear.emplace(*own.device, own.pipelines, config);
+        ready.linear.emplace(*own.device, own.pipelines, config, plan);
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
         LinearTensors tensors{.q = q.data,
@@ -692,7 +699,7 @@ void Engine::linear(const LinearCall& call, void* stream) {
 
 void Engine::rope(const RopeCall& call, void* stream) {
   State& own = state();
-  if (!check(call, own.device->info().is_cuda())) return;
+  if (!check(call, !own.device->info().on_host)) return;
   const TensorView& some = call.q.there() ? call.q : call.k;
   const RopeShape shape{
       .batch = some.batch, .q_heads = call.q.heads, .kv_heads = call.k.heads, .rows = some.tokens, .dtype = some.dtype};
@@ -713,7 +720,11 @@ void Engine::rope(const RopeCall& call, void* stream) {
       },
       call.config.scaling);
   own.run(
-      key, stream, [&](Prepared& ready) { ready.rope.emplace(*own.device, own.pipelines, call.config, shape); },
+      key, stream,
+      [&](Prepared& ready) {
+        ready.rope.emplace(*own.device, own.pipelines, call.config, shape,
+                           rope_plan(call.config, shape, own.device->info()));
+      },
       [&](const Prepared& ready, CommandEncoder& encoder) {
         ready.rope->encode(encoder, {.q = call.q.data,
                                      .k = call.k.data,

@@ -27,26 +27,27 @@ Work work_of(const FlashConfig& config) {
 }
 
 std::string why_unable(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
-  const FlashBackend& backend = FlashBackend::of(device);
-  const std::vector<std::string> variants = backend.variants();
+  const FlashOperation* const flash = device.operations->flash;
+  if (!flash) return no_kernel_for("attention");
+  const std::vector<std::string> variants = flash->variants();
   if (std::find(variants.begin(), variants.end(), config.variant) == variants.end()) {
-    return fmt::format("variant {} is not one of {}'s: {}", config.variant, device.backend, fmt::join(variants, ", "));
+    return fmt::format("{}; it has {}", no_kernel_for("variant " + config.variant), fmt::join(variants, ", "));
   }
-  return backend.skip_reason(config, device, hooks).value_or("");
+  return flash->skip_reason(config, device, hooks).value_or("");
 }
 
 constexpr const char* mask_header = "common/attention/kernels/mask.h";
 
-// `naive` has no tiles, and asks for every pair.
-bool walks_lists(const FlashConfig& config, const AttentionHooks* hook) {
-  return hook && hook->lists != ListScope::none && config.variant != "naive";
+// `naive` has no tiles, and asks for every pair; so does a device that has no kernel for lists.
+bool walks_lists(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook) {
+  return hook && hook->lists != ListScope::none && config.variant != "naive" && device.operations->mask_list_threads;
 }
 
 }  // namespace
 
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time) {
-  Launch launch = FlashBackend::of(device).kernel(config, device, hook);
+  Launch launch = FlashOperation::of(device).kernel(config, device, hook);
   launch.phase = "attention";
   launch.source.run_time = std::move(run_time);
   if (hook) {
@@ -57,7 +58,7 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
     launch.source.constants.merge(hook->constants);
     launch.source.guarded = hook->guarded;
     if (hook->includes.contains(mask_header) && config.variant != "naive") {
-      launch.source.constants["MASK_LISTS"] = walks_lists(config, hook);
+      launch.source.constants["MASK_LISTS"] = walks_lists(config, device, hook);
     }
   }
   return launch;
@@ -70,20 +71,24 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
   return plan;
 }
 
-AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config,
-                                 const AttentionHooks* hook, std::set<std::string> run_time)
+AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
+                                 ListScope scope)
     : shape_(config.shape),
       pages_(config.pool_pages > 0 ? static_cast<int>(config.pool_pages) : std::numeric_limits<int>::max()) {
-  const Plan plan = attention_plan(config, device.info(), hook, std::move(run_time));
-  if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
-  const Launch& launch = plan.launches.front();
-  FlashBackend::Lists lists;
-  if (walks_lists(config, hook)) {
-    const Launch blocks = mask_launch(config, device.info(), launch, hook->lists);
-    lists = mask_lists(device, config, blocks, *pipelines.get(blocks.source).kernel);
+  const Launch& launch = launch_of(plan, "attention", device.info());
+  const auto constant = [&](const char* name, int64_t otherwise) {
+    return launch.source.constants.contains(name) ? launch.source.constants.at(name) : otherwise;
+  };
+  FlashConfig planned = config;
+  planned.block_r = constant("BLOCK_R", config.block_r);
+  planned.block_c = constant("BLOCK_C", config.block_c);
+  FlashOperation::Lists lists;
+  if (constant("MASK_LISTS", 0) != 0) {
+    const Launch blocks = mask_launch(planned, device.info(), launch, scope);
+    lists = mask_lists(device, planned, blocks, *pipelines.get(blocks.source).kernel);
   }
-  launcher_ = FlashBackend::of(device.info())
-                  .launcher(device, config, launch, *pipelines.get(launch.source).kernel, std::move(lists));
+  launcher_ = FlashOperation::of(device.info())
+                  .launcher(device, planned, launch, *pipelines.get(launch.source).kernel, std::move(lists));
 }
 
 void AttentionLaunch::encode(CommandEncoder& encoder, const AttentionTensors& tensors) const {

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/attention/hook.h"
 #include "common/device/pipeline_cache.h"
 #include "common/launch/plan.h"
@@ -23,7 +23,8 @@ struct AttentionTensors {
   const void* hook_data = nullptr;  // what ScoreContext::data points to
 };
 
-/// The kernel of a configuration, with a hook, which may be null, in its place. `run_time`: as KernelSource has it.
+/// The launch "attention" of a configuration, with a hook, which may be null, in its place. `run_time`: as KernelSource
+/// has it.
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time = {});
 
@@ -39,16 +40,18 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 /// makes them anew in the same memory.
 class AttentionLaunch {
  public:
-  /// Throws CompileError, and BadInput where the device does not take the configuration.
-  AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config,
-                  const AttentionHooks* hook = nullptr, std::set<std::string> run_time = {});
+  /// Runs the launch "attention" of the plan, which is of this configuration, but for the tile: that is the plan's.
+  /// `lists`: of the hooks that the plan was made with. Throws CompileError, and BadInput where the device does not
+  /// take the configuration.
+  AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
+                  ListScope lists = ListScope::none);
 
   void encode(CommandEncoder& encoder, const AttentionTensors& tensors) const;
 
  private:
   AttentionShape shape_;
   int pages_;  // of K and V, where a hook gives places on pages; else no limit
-  FlashBackend::Launcher launcher_;
+  FlashOperation::Launcher launcher_;
 };
 
 }  // namespace attn

@@ -26,10 +26,10 @@ Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const La
                 .grid = {static_cast<uint32_t>(config.row_tiles()),
                          static_cast<uint32_t>(scope == ListScope::head ? shape.q_heads : 1),
                          static_cast<uint32_t>(scope == ListScope::all ? 1 : shape.batch)},
-                .threads = device.is_cuda() ? 1024u : 1u,
+                .threads = device.operations->mask_list_threads.value(),
                 .phase = "mask_blocks"};
   KernelSource& source = launch.source;
-  source.path = std::string("common/attention/kernels/mask_blocks.") + (device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  source.path = device.operations->kernel_file("common/attention/kernels/mask_blocks");
   source.entry = "mask_blocks";
   source.includes = attention.source.includes;
   source.linking = attention.source.linking;
@@ -48,7 +48,8 @@ Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const La
   return launch;
 }
 
-FlashBackend::Lists mask_lists(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel) {
+FlashOperation::Lists mask_lists(Device& device, const FlashConfig& config, const Launch& launch,
+                                 const Kernel& kernel) {
   struct Kept {
     Buffer counts, entries;
     const void* data = nullptr;
@@ -59,7 +60,7 @@ FlashBackend::Lists mask_lists(Device& device, const FlashConfig& config, const 
                   .entries = nullptr,
                   .capacity = static_cast<int>(capacity),
                   .rows = static_cast<int>(config.block_r),
-                  .first_query = static_cast<int>(FlashBackend::of(device.info()).first_query(config, device.info())),
+                  .first_query = static_cast<int>(FlashOperation::of(device.info()).first_query(config, device.info())),
                   .of_batch = static_cast<int>(launch.grid.z > 1 ? launch.grid.x * launch.grid.y : 0),
                   .of_head = static_cast<int>(launch.grid.y > 1 ? launch.grid.x : 0)};
   const auto kept = std::make_shared<Kept>();

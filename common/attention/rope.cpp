@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -118,36 +117,6 @@ void rope_check_shape(const RopeShape& shape) {
 
 int64_t rope_element_bytes(DType dtype) { return static_cast<int64_t>(size_bytes(dtype)); }
 
-/// Elements that a kernel reads at once (GROUP).
-int64_t rope_group(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
-  if (device.is_cuda()) return std::gcd(config.rotary_dim / 2, 16 / rope_element_bytes(shape.dtype));
-  const int64_t pairs = config.rotary_dim / 2;
-  return std::gcd<int64_t>(config.pairing == RopePairing::interleaved ? 2 * pairs : pairs, device.simd_width);
-}
-
-/// Threads that share a row on a GPU: two groups each.
-int64_t rope_units(const RopeConfig& config, int64_t group) {
-  const int64_t copied = (config.head_dim - config.rotary_dim) / group;
-  return config.rotary_dim / 2 / group + (copied + 1) / 2;
-}
-
-/// Floats that a row's cosines take in the memory of a cpu threadgroup, and its sines.
-int64_t rope_factors(const RopeConfig& config) {
-  return config.pairing == RopePairing::interleaved ? config.rotary_dim : config.rotary_dim / 2;
-}
-
-/// Rows of a threadgroup: on a GPU as many as it has threads for; on the cpu so few that their cosines stay in the
-/// caches, and that all threads get several tiles.
-int64_t rope_tile_rows(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
-  if (device.is_cuda()) {
-    const int64_t units = rope_units(config, rope_group(config, shape, device));
-    return std::clamp<int64_t>(rope_threads / units, 1, shape.rows);
-  }
-  constexpr int64_t floats = 8192, most = 64;
-  const int64_t fit = std::clamp<int64_t>(floats / (2 * rope_factors(config)), 1, most);
-  return std::clamp<int64_t>(shape.batch * shape.rows / (4 * static_cast<int64_t>(device.units)), 1, fit);
-}
-
 RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape& shape, int64_t alignment) {
   // A stride along which there is one element does not matter.
   const int64_t batch = shape.batch > 1 ? strides.batch : 0;
@@ -181,6 +150,25 @@ RopeTensor rope_tensor(const void* in, void* out, const Strides& in_strides, con
     throw BadInput("rope: the output is the input with other strides; in place they are the same");
   }
   return tensor;
+}
+
+Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
+  rope_check_config(config);
+  rope_check_shape(shape);
+  const RopeOperation& operation = *device.operations->rope;
+  const RopeTiles tiles = operation.tiles(config, shape, device);
+  Launch launch;
+  launch.phase = "rope";
+  launch.source.path = device.operations->kernel_file("common/attention/kernels/rope");
+  launch.source.entry = "rope_rotate";
+  launch.source.constants = {
+      {"HEAD_DIM", config.head_dim},          {"ROTARY_DIM", config.rotary_dim},
+      {"IN_TYPE", element_type(shape.dtype)}, {"INTERLEAVED", config.pairing == RopePairing::interleaved},
+      {"TABLE", shape.table_positions > 0},   {"GROUP", tiles.group}};
+  launch.grid = {1, static_cast<uint32_t>((shape.rows + tiles.rows - 1) / tiles.rows),
+                 static_cast<uint32_t>(shape.batch)};
+  operation.share_out(launch, config, shape, tiles);
+  return launch;
 }
 
 template <typename T>
@@ -238,32 +226,8 @@ RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first)
   return table;
 }
 
-Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
-  rope_check_config(config);
-  rope_check_shape(shape);
-  const int64_t group = rope_group(config, shape, device), tile_rows = rope_tile_rows(config, shape, device);
-  const int64_t tiles = (shape.rows + tile_rows - 1) / tile_rows;
-  Launch launch;
-  launch.phase = "rope";
-  launch.source.path = fmt::format("common/attention/kernels/rope.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
-  launch.source.entry = "rope_rotate";
-  launch.source.constants = {
-      {"HEAD_DIM", config.head_dim},          {"ROTARY_DIM", config.rotary_dim},
-      {"IN_TYPE", element_type(shape.dtype)}, {"INTERLEAVED", config.pairing == RopePairing::interleaved},
-      {"TABLE", shape.table_positions > 0},   {"GROUP", group}};
-  launch.grid = {1, static_cast<uint32_t>(tiles), static_cast<uint32_t>(shape.batch)};
-  if (device.is_cuda()) {
-    const auto groups = [](int64_t heads) { return static_cast<uint32_t>((heads + rope_heads - 1) / rope_heads); };
-    launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
-    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // more tiles are taken in turns
-    launch.threads = static_cast<uint32_t>(tile_rows * rope_units(config, group));
-  } else {
-    launch.threadgroup_bytes = static_cast<size_t>(2 * tile_rows * rope_factors(config)) * sizeof(float);
-  }
-  return launch;
-}
-
 Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
+  if (!device.operations->rope) return {.unable = no_kernel_for("RoPE")};
   Plan plan{.launches = {rope_launch(config, shape, device)}};
   const auto rows = static_cast<double>(shape.batch * (shape.q_heads + shape.kv_heads) * shape.rows);
   const auto table_rows = static_cast<double>(shape.table_positions > 0 ? shape.rows : 0);
@@ -275,13 +239,13 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
   return plan;
 }
 
-RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape)
-    : shape_(shape),
-      launch_(rope_launch(config, shape, device.info())),
-      kernel_(pipelines.get(launch_.source).kernel.get()),
-      tile_rows_(rope_tile_rows(config, shape, device.info())),
-      alignment_bytes_(rope_element_bytes(shape.dtype)) {
-  if (device.info().is_cuda()) alignment_bytes_ *= rope_group(config, shape, device.info());
+RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
+                       const Plan& plan, std::string_view phase)
+    : shape_(shape), launch_(launch_of(plan, phase, device.info())) {
+  kernel_ = pipelines.get(launch_.source).kernel.get();
+  const RopeTiles tiles = device.info().operations->rope->tiles(config, shape, device.info());
+  tile_rows_ = tiles.rows;
+  alignment_bytes_ = tiles.alignment_bytes;
   if (shape.table_positions > 0) {
     const RopeTable table = rope_table(config, shape.table_positions);
     cosines_ = rope_upload(device, table.cosines);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -89,18 +90,35 @@ struct RopeTensors {
   const int* offsets = nullptr;
 };
 
-/// The kernel for a configuration. Throws BadInput for a shape that cannot be.
-Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
+/// How a device cuts the rows.
+struct RopeTiles {
+  int64_t group = 1;            // elements that a kernel reads at once (GROUP)
+  int64_t rows = 1;             // of a threadgroup
+  int64_t alignment_bytes = 1;  // that addresses and strides of tensors are multiples of
+};
 
-/// One launch; its work counts each tensor read once and written once.
+/// RoPE as an operation of a device.
+class RopeOperation {
+ public:
+  virtual ~RopeOperation() = default;
+  virtual RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const = 0;
+  /// Grid, threads and threadgroup memory; the grid comes as [1, tiles of rows, batch].
+  virtual void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
+                         const RopeTiles& tiles) const = 0;
+};
+
+/// The launch "rope"; its work counts each tensor read once and written once. Throws BadInput for a shape that cannot
+/// be.
 Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
 
 /// A kernel that is loaded for one configuration, with its frequencies or table on the device, ready to be encoded on
 /// any tensors of its shape. It lives no longer than its device and pipelines.
 class RopeLaunch {
  public:
-  /// Throws BadInput, CompileError and OutOfMemory.
-  RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape);
+  /// Runs the launch of the plan's phase, which is of this configuration. Throws BadInput where the device cannot,
+  /// CompileError and OutOfMemory.
+  RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
+             const Plan& plan, std::string_view phase = "rope");
 
   /// Throws BadInput for tensors that are not as RopeTensors says, as far as that can be seen.
   void encode(CommandEncoder& encoder, const RopeTensors& tensors) const;

@@ -48,13 +48,14 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
     if (!config.has(axis)) config.set(axis, int64_t{0});
   }
   FlashConfig flash = flash_config_of(config);
-  FlashBackend::of(device).choose_tile(flash, device, hints);
+  choose_tile(flash, device, hints);
   config.set("block_r", flash.block_r);
   config.set("block_c", flash.block_c);
 }
 
-Plan flash_plan(const Case& config, const Setting& setting) {
-  return attention_plan(flash_config_of(config), setting.device);
+CasePlan flash_plan(const Case& config, const Setting& setting) {
+  const FlashConfig flash = flash_config_of(config);
+  return {attention_plan(flash, setting.device), flash};
 }
 
 std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device) {

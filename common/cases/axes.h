@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/experiment/setting.h"
 #include "common/launch/plan.h"
 #include "common/records/case.h"
@@ -23,8 +23,8 @@ void complete_flash(Case& config, const DeviceInfo& device);
 /// The same where hooks change what is the fastest tile.
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
-/// One launch of attention. Throws BadInput for a case that no device can run.
-Plan flash_plan(const Case& config, const Setting& setting);
+/// One launch of attention, with the case's FlashConfig. Throws BadInput for a case that no device can run.
+CasePlan flash_plan(const Case& config, const Setting& setting);
 /// Why the case cannot run on the device. Throws as flash_plan() does.
 std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device);
 

@@ -1,7 +1,7 @@
 // What a case asks of a kernel, typed.
 #pragma once
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/paged/decode.h"
 #include "common/records/case.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/attention/modifiers.h"
 
 namespace attn {

@@ -12,11 +12,11 @@
 namespace attn {
 
 FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs,
-                           FlashConfig config, std::optional<AttentionHooks> hook, std::set<std::string> run_time)
+                           FlashConfig config, const Plan& plan, std::optional<AttentionHooks> hook)
     : inputs_(std::move(inputs)),
       config_(std::move(config)),
       hook_(std::move(hook)),
-      launch_(device, pipelines, config_, hook_ ? &*hook_ : nullptr, std::move(run_time)) {
+      launch_(device, pipelines, config_, plan, hook_ ? hook_->lists : ListScope::none) {
   if (hook_) {
     hook_buffer_ = Buffer(device, hook_->data.size());
     hook_buffer_.upload(hook_->data.data(), hook_buffer_.bytes());
@@ -96,13 +96,13 @@ void FlashProblem::dump(const std::string& path) const {
                      {"lse", {DType::f32, {shape.batch, shape.q_heads, shape.q_len}, {bytes.begin(), bytes.end()}}}});
 }
 
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> flash_problems() {
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems() {
   // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
   struct Shared {
     std::shared_ptr<FlashInputs> random, needles;
   };
-  return [last = std::weak_ptr<Shared>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const FlashConfig flash = flash_config_of(config);
+  return [last = std::weak_ptr<Shared>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+    const auto& flash = plan.config<FlashConfig>();
     std::shared_ptr<Shared> shared = last.lock();
     if (!shared || !flash.same_tensors(shared->random->config())) {
       shared = std::make_shared<Shared>();
@@ -113,10 +113,10 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> f
       last = shared;
     }
     // The problem keeps all of what is shared alive by its part of it.
-    auto problem = std::make_unique<FlashProblem>(lab.device(), lab.pipelines(),
-                                                  std::shared_ptr<FlashInputs>(shared, shared->random.get()), flash);
+    auto problem = std::make_unique<FlashProblem>(
+        lab.device(), lab.pipelines(), std::shared_ptr<FlashInputs>(shared, shared->random.get()), flash, plan);
     if (shared->needles) {
-      FlashProblem on_needles(lab.device(), lab.pipelines(), shared->needles, flash);
+      FlashProblem on_needles(lab.device(), lab.pipelines(), shared->needles, flash, plan);
       on_needles.poison();
       CommandEncoder encoder;
       on_needles.encode(encoder);

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,9 +25,10 @@ namespace attn {
 
 class FlashProblem : public Problem {
  public:
-  /// `run_time`: as KernelSource has it. Throws as AttentionLaunch does.
+  /// Runs the launch "attention" of the plan, which is of this configuration and these hooks. Throws as AttentionLaunch
+  /// does.
   FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
-               std::optional<AttentionHooks> hook = {}, std::set<std::string> run_time = {});
+               const Plan& plan, std::optional<AttentionHooks> hook = {});
 
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, tensors_); }
   void poison() override;
@@ -60,6 +60,6 @@ class FlashProblem : public Problem {
 
 /// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer. Each kernel is
 /// also launched once on needles (InputKind) before it is timed, unless the tensors are the user's.
-std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> flash_problems();
+std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

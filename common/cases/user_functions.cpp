@@ -25,7 +25,6 @@
 namespace attn {
 namespace {
 
-constexpr uint32_t oracle_threads = 128;
 constexpr size_t most_bytes = size_t{1} << 20;  // of a file
 constexpr size_t most_message_bytes = 400;      // of what a compiler says, in a message of ours
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;  // of MaskOracle::visible_pairs
@@ -92,25 +91,46 @@ ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head
           static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
 }
 
-// What it takes to apply a score function to one row after another on the device.
-struct OracleRows {
-  OracleRows(Device& device, const Pipeline& loaded, int64_t keys)
-      : on(device), pipeline(loaded), scores(device, static_cast<size_t>(keys) * sizeof(double)) {}
+/// A cpu device for double precision, since not all devices have double; null where the device under test is the host
+/// itself, or the build has no cpu device.
+std::unique_ptr<Device> open_for_double(const Device& under_test) {
+  return under_test.info().on_host || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
+}
 
-  Device& on;
-  const Pipeline& pipeline;
-  Buffer scores;
-  std::mutex mutex;  // rows come from several threads
+/// A function in double, on the device of open_for_double(), else on the device under test.
+class InDouble {
+ public:
+  InDouble(Device& under_test, PipelineCache& pipelines, const UserFunction& function)
+      : own_(open_for_double(under_test)), on_(own_ ? *own_ : under_test) {
+    if (own_) own_pipelines_.emplace(*own_, PipelineCache::default_folder());
+    pipeline_ = &(own_ ? *own_pipelines_ : pipelines).get(function_oracle(on_.info(), function, true));
+  }
+
+  /// Runs the kernel over so many elements.
+  void run(int64_t elements, const auto& parameters) {
+    CommandEncoder encoder;
+    const ElementKernel kernel = on_.info().operations->user_function.value();
+    const auto groups =
+        kernel.elements == 0 ? 1 : static_cast<uint32_t>((elements + kernel.elements - 1) / kernel.elements);
+    encoder.dispatch(*pipeline_->kernel, {groups}, kernel.threads, 0, parameters);
+    on_.submit(encoder);
+  }
+  Device& device() { return on_; }
+
+ private:
+  const std::unique_ptr<Device> own_;
+  Device& on_;
+  std::optional<PipelineCache> own_pipelines_;
+  const Pipeline* pipeline_;
 };
 
 }  // namespace
 
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double) {
-  const std::string dialect = device.is_cuda() ? "cuda.cu" : "cpu.cpp";
   const std::string kind = function.kind == FunctionKind::mask      ? "mask"
                            : function.kind == FunctionKind::feature ? "feature"
                                                                     : "score";
-  KernelSource source{.path = fmt::format("common/attention/kernels/{}_oracle.{}", kind, dialect),
+  KernelSource source{.path = device.operations->kernel_file(fmt::format("common/attention/kernels/{}_oracle", kind)),
                       .entry = kind + "_oracle"};
   source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
   source.guarded = function.guarded;
@@ -149,12 +169,15 @@ UserFunction function_of_case(FunctionKind kind, const std::string& axis, const 
 
 void require_compiles(Device& device, const UserFunction& function) {
   const std::string what = fmt::format("{} {}", kind_name(function.kind), function.name);
+  const std::unique_ptr<Device> own = open_for_double(device);
   for (const bool in_double : {false, true}) {
     if (in_double && function.kind == FunctionKind::mask) break;
+    Device& on = in_double && own ? *own : device;
+    if (!on.info().operations->user_function) continue;  // its plans say so
     try {
-      const KernelSource source = function_oracle(device.info(), function, in_double);
-      const Binary binary = device.compile(source);
-      device.load(binary, source.entry);
+      const KernelSource source = function_oracle(on.info(), function, in_double);
+      const Binary binary = on.compile(source);
+      on.load(binary, source.entry);
     } catch (const CompileError& error) {
       if (const std::string missing = undefined_function(error.what()); !missing.empty()) {
         throw BadInput(fmt::format("{} calls {}, which it does not define", what, shortened(missing)));
@@ -168,8 +191,15 @@ void require_compiles(Device& device, const UserFunction& function) {
 
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape) {
-  const Pipeline& pipeline = pipelines.get(function_oracle(device.info(), function, true));
-  const auto rows = std::make_shared<OracleRows>(device, pipeline, shape.kv_len);
+  struct Rows {
+    Rows(Device& device, PipelineCache& pipelines, const UserFunction& of, int64_t keys)
+        : function(device, pipelines, of), scores(function.device(), static_cast<size_t>(keys) * sizeof(double)) {}
+
+    InDouble function;
+    Buffer scores;
+    std::mutex mutex;  // rows come from several threads
+  };
+  const auto rows = std::make_shared<Rows>(device, pipelines, function, shape.kv_len);
   return [rows, shape](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     const std::lock_guard lock(rows->mutex);
     ScoreOracleParams params{};
@@ -178,27 +208,20 @@ ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const U
     params.q = static_cast<int>(q);
     params.context = context_of(shape, batch, head);
     rows->scores.upload(scores.data(), scores.size_bytes());
-    CommandEncoder encoder;
-    const uint32_t groups =
-        rows->on.info().is_cuda() ? (static_cast<uint32_t>(scores.size()) + oracle_threads - 1) / oracle_threads : 1;
-    encoder.dispatch(*rows->pipeline.kernel, {groups}, oracle_threads, 0, params);
-    rows->on.submit(encoder);
+    rows->function.run(params.keys, params);
     rows->scores.download(scores.data(), scores.size_bytes());
   };
 }
 
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function) {
-  const Pipeline& pipeline = pipelines.get(function_oracle(device.info(), function, true));
-  return [&device, &pipeline](std::span<double> values) {
+  const auto in_double = std::make_shared<InDouble>(device, pipelines, function);
+  return [in_double](std::span<double> values) {
     if (values.empty()) return;
-    Buffer buffer(device, values.size_bytes());
+    Buffer buffer(in_double->device(), values.size_bytes());
     buffer.upload(values.data(), values.size_bytes());
-    const FeatureOracleParams params{static_cast<double*>(buffer.data()), static_cast<int>(values.size())};
-    CommandEncoder encoder;
-    const auto groups = static_cast<uint32_t>((values.size() + oracle_threads - 1) / oracle_threads);
-    encoder.dispatch(*pipeline.kernel, {device.info().is_cuda() ? groups : 1}, oracle_threads, 0, params);
-    device.submit(encoder);
+    in_double->run(std::ssize(values),
+                   FeatureOracleParams{static_cast<double*>(buffer.data()), static_cast<int>(values.size())});
     buffer.download(values.data(), values.size_bytes());
   };
 }
@@ -223,7 +246,8 @@ struct MaskOracle::Rows {
     params.step = static_cast<int>(step);
     params.context = context_of(shape, batch, head);
     CommandEncoder encoder;
-    encoder.dispatch(*pipeline.kernel, {static_cast<uint32_t>(count)}, oracle_threads, 0, params);
+    encoder.dispatch(*pipeline.kernel, {static_cast<uint32_t>(count)}, on.info().operations->user_function->threads, 0,
+                     params);
     on.submit(encoder);
     seen.resize(static_cast<size_t>(count * shape.kv_len));
     ranges.resize(static_cast<size_t>(count));

@@ -33,12 +33,13 @@ void require_compiles(Device& device, const UserFunction& function);
 /// The kernel that applies a function to whole rows for the oracle: a score function in double, or as kernels do.
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
 
-/// A score function for the oracle: the device applies it in double precision. It holds on to `device` and `pipelines`.
+/// A score function for the oracle: a device applies it in double precision, the cpu where there is one. It holds on to
+/// `device` and `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
 
-/// A feature map for the oracle: applies it to numbers in place, on the device, in double precision. From one thread at
-/// a time. It holds on to `device` and `pipelines`.
+/// A feature map for the oracle: applies it to numbers in place, in double precision, as above. From one thread at a
+/// time. It holds on to `device` and `pipelines`.
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function);
 

@@ -11,22 +11,11 @@
 
 #include "common/base/asan.h"
 #include "common/base/error.h"
-#ifdef ATTN_HAS_CPU
-#include "common/device/cpu/device.h"
-#endif
-#ifdef ATTN_HAS_CUDA
-#include "common/device/cuda/device.h"
-#endif
 
 namespace attn {
 
 bool DeviceInfo::has(std::string_view feature) const {
   return std::find(features.begin(), features.end(), feature) != features.end();
-}
-
-bool DeviceInfo::is_cuda() const {
-  if (backend == "cpu" || backend == "cuda") return backend == "cuda";
-  throw std::logic_error(fmt::format("'{}' is no backend that is known here; cpu and cuda are", backend));
 }
 
 std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) const {
@@ -42,6 +31,13 @@ std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& devic
   return std::nullopt;
 }
 
+const Launch& launch_of(const Plan& plan, std::string_view phase, const DeviceInfo& device) {
+  if (const auto reason = skip_reason(plan, device)) throw BadInput(*reason);
+  const auto found = std::ranges::find(plan.launches, phase, &Launch::phase);
+  if (found == plan.launches.end()) throw std::logic_error(fmt::format("the plan has no launch '{}'", phase));
+  return *found;
+}
+
 nlohmann::ordered_json DeviceInfo::json() const {
   return {{"spec", spec},
           {"backend", backend},
@@ -55,46 +51,6 @@ nlohmann::ordered_json DeviceInfo::json() const {
           {"threadgroup_memory_bytes", threadgroup_memory_bytes},
           {"last_level_cache_bytes", last_level_cache_bytes},
           {"memory_bytes", memory_bytes}};
-}
-
-bool Device::is_built([[maybe_unused]] std::string_view backend) {
-  bool built = false;
-#ifdef ATTN_HAS_CPU
-  built |= backend == "cpu";
-#endif
-#ifdef ATTN_HAS_CUDA
-  built |= backend == "cuda";
-#endif
-  return built;
-}
-
-std::string Device::known_specs() { return "cpu, cpu:threads=N, cuda, cuda:N"; }
-
-std::unique_ptr<Device> Device::open(std::string_view spec) {
-  const std::string_view backend = spec.substr(0, spec.find(':'));
-  if (backend == "cpu") {
-#ifdef ATTN_HAS_CPU
-    return open_cpu_device(spec);
-#else
-    throw DeviceMissing(
-        "cpu: this build has no CPU device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19");
-#endif
-  }
-  if (backend == "cuda") {
-#ifdef ATTN_HAS_CUDA
-    return open_cuda_device(spec);
-#else
-    throw DeviceMissing("cuda: this build has no CUDA device; it needs cuda.h and nvrtc.h of the CUDA toolkit");
-#endif
-  }
-  throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, known_specs()));
-}
-
-std::unique_ptr<Device> Device::open_for_caller(std::string_view spec, [[maybe_unused]] std::optional<void*> stream) {
-#ifdef ATTN_HAS_CUDA
-  if (spec.substr(0, spec.find(':')) == "cuda") return open_cuda_device_for_caller(spec, stream);
-#endif
-  return open(spec);  // it has no streams
 }
 
 void Device::limit_threadgroup_memory(size_t bytes) {
@@ -127,7 +83,7 @@ class GuardAccess {
   GuardAccess(const Device& device, void* block, size_t bytes)
       : left_(static_cast<std::byte*>(block)),
         right_(left_ + Buffer::guard_bytes + bytes),
-        guard_bytes_(device.info().backend == "cpu" ? Buffer::guard_bytes : 0) {
+        guard_bytes_(device.info().on_host ? Buffer::guard_bytes : 0) {
     ASAN_UNPOISON_MEMORY_REGION(left_, guard_bytes_);
     ASAN_UNPOISON_MEMORY_REGION(right_, guard_bytes_);
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/device/encoder.h"
+#include "common/device/operations.h"
 #include "common/launch/plan.h"
 #include "common/source/binary.h"
 
@@ -35,11 +36,10 @@ struct DeviceInfo {
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
+  bool on_host = false;  // its kernels run on the host's threads, in the host's memory
+  const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
-  /// For code that knows the backends "cpu" and "cuda" and no other: throws std::logic_error, with the backend's name,
-  /// for a device of a third.
-  bool is_cuda() const;
   /// In one line why a threadgroup that needs so many bytes does not fit; nothing where it does.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
@@ -47,6 +47,10 @@ struct DeviceInfo {
 
 /// Why a plan does not run on the device; threadgroup memory that does not fit is a reason for all plans.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
+
+/// The plan's launch of that phase. Throws BadInput with the reason where the plan does not run on the device, and
+/// std::logic_error where it has no such launch.
+const Launch& launch_of(const Plan& plan, std::string_view phase, const DeviceInfo& device);
 
 /// What the device tells of its state; negative or empty where it does not tell.
 struct Clocks {

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "common/base/stopwatch.h"
-#include "common/experiment/kernels/ceiling.h"
-#include "common/kernel/types.h"
+#include "common/device/kernels/ceiling.h"
 #include "common/records/timing.h"
 
 namespace attn {
@@ -21,56 +20,12 @@ namespace {
 // moment, and few long ones do not.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
-constexpr size_t mebibyte = size_t{1} << 20;
 constexpr double min_flush_effect = 1.2;
 
 /// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
-/// What the backends differ in.
-struct CeilingKernels {
-  std::string path;
-  FunctionConstants constants;  // what is the same for all of a file's kernels
-  uint32_t threads;             // of a threadgroup
-  double lanes;                 // f32 numbers that a threadgroup works on at once
-  double fma_flops;             // of a threadgroup in an iteration of ceiling_fma
-  uint32_t copy_threads;
-  size_t copy_bytes;       // of source and of target, far larger than the caches
-  int copy_slices;         // a repetition copies one of them; by its next turn the others have evicted it
-  size_t copy_part_bytes;  // of a threadgroup; 0 for as many threadgroups as the arithmetic has
-  size_t read_part_bytes;  // likewise
-};
-
-CeilingKernels cpu_kernels(const DeviceInfo& info) {
-  // Two registers hold the operands. 12 chains cover a latency of 4 on two pipes, 24 are three times that.
-  const int accumulators = info.vector_registers >= 32 ? 24 : 12;
-  return {.path = "common/experiment/kernels/ceiling.cpu.cpp",
-          .constants = {{"VECTOR_WIDTH", info.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
-          .threads = 1,
-          .lanes = static_cast<double>(info.simd_width),
-          .fma_flops = 2.0 * info.simd_width * accumulators,
-          .copy_threads = 1,
-          .copy_bytes = std::clamp(4 * info.last_level_cache_bytes, 64 * mebibyte, 128 * mebibyte),
-          .copy_slices = 8,
-          .copy_part_bytes = 0,
-          .read_part_bytes = 0};
-}
-
-CeilingKernels cuda_kernels(const DeviceInfo& info) {
-  constexpr int accumulators = 8;  // twice the latency of 4
-  return {.path = "common/experiment/kernels/ceiling.cuda.cu",
-          .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
-          .threads = ceiling_threads,
-          .lanes = ceiling_threads,
-          .fma_flops = 2.0 * ceiling_threads * accumulators,
-          .copy_threads = copy_threads,
-          .copy_bytes = std::max(32 * info.last_level_cache_bytes, 512 * mebibyte),
-          .copy_slices = 1,
-          .copy_part_bytes = copy_threads * 16,
-          .read_part_bytes = 16 * copy_threads * 16};
-}
-
-CeilingKernels kernels_of(const DeviceInfo& info) { return info.is_cuda() ? cuda_kernels(info) : cpu_kernels(info); }
+CeilingKernels kernels_of(const DeviceInfo& info) { return info.operations->ceilings->kernels(info); }
 
 /// Of the cache, which owns it. `changed`: constants that differ from the file's usual ones.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
@@ -78,7 +33,10 @@ const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std
   CeilingKernels kernels = kernels_of(device.info());
   changed.merge(kernels.constants);
   return pipelines
-      .get({.path = kernels.path, .entry = std::move(entry), .constants = std::move(changed), .includes = {}})
+      .get({.path = device.info().operations->kernel_file("common/device/kernels/ceiling"),
+            .entry = std::move(entry),
+            .constants = std::move(changed),
+            .includes = {}})
       .kernel.get();
 }
 
@@ -130,10 +88,6 @@ CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const
                kernels_of(device.info()).copy_threads, CopyParams{at(source), at(target), shape.part_bytes}, flush);
 }
 
-size_t read_result_floats(const DeviceInfo& info) {
-  return info.is_cuda() ? copy_threads : static_cast<size_t>(kernels_of(info).lanes);
-}
-
 CommandEncoder encode_read(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
                            const Buffer& source, const Buffer& result, const CacheFlush& flush) {
   return timed(*ceiling_kernel(device, pipelines, "ceiling_read", {{"NON_TEMPORAL", non_temporal}}), shape.groups,
@@ -158,27 +112,10 @@ double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
   return best;
 }
 
-/// The kernel whose rate is a dtype's ceiling, and what a threadgroup of it does in an iteration.
-struct Arithmetic {
-  const char* entry;
-  double group_flops;
-  FunctionConstants constants;
-};
+CeilingArithmetic multiply_adds(const DeviceInfo& info) { return {"ceiling_fma", kernels_of(info).fma_flops}; }
 
-Arithmetic multiply_adds(const DeviceInfo& info) { return {"ceiling_fma", kernels_of(info).fma_flops, {}}; }
-
-/// Instructions that multiply several numbers of the dtype at once (f32 as tf32) and accumulate in f32, if the device
-/// is known to have them.
-std::optional<Arithmetic> products(const DeviceInfo& info, DType dtype) {
-  if (info.has("mma")) {
-    const double columns = static_cast<double>(ceiling_row_bytes) / static_cast<double>(size_bytes(dtype));
-    return Arithmetic{"ceiling_mma", 2.0 * ceiling_m * ceiling_n * columns, {{"IN_TYPE", element_type(dtype)}}};
-  }
-  if (dtype == DType::bf16 && info.has("amx-bf16")) return Arithmetic{"ceiling_amx", ceiling_amx_flops, {}};
-  if (dtype == DType::bf16 && info.has("avx512bf16")) {
-    return Arithmetic{"ceiling_bf16", 2 * kernels_of(info).fma_flops, {}};
-  }
-  return std::nullopt;
+std::optional<CeilingArithmetic> products(const DeviceInfo& info, DType dtype) {
+  return info.operations->ceilings->products(info, dtype);
 }
 
 Buffer arithmetic_result(Device& device) {
@@ -190,7 +127,8 @@ CommandEncoder encode_arithmetic(Device& device, const Kernel& kernel, const Buf
                ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
 }
 
-double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Arithmetic& arithmetic, double budget_s) {
+double arithmetic_tflops(Device& device, PipelineCache& pipelines, const CeilingArithmetic& arithmetic,
+                         double budget_s) {
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
@@ -212,7 +150,7 @@ Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budge
   const DeviceInfo& info = device.info();
   const auto tf32 = products(info, DType::f32), f16 = products(info, DType::f16), bf16 = products(info, DType::bf16);
   const double share = budget_s / (2 + tf32.has_value() + f16.has_value() + bf16.has_value());
-  const auto rate = [&](const std::optional<Arithmetic>& arithmetic) {
+  const auto rate = [&](const std::optional<CeilingArithmetic>& arithmetic) {
     return arithmetic ? arithmetic_tflops(device, pipelines, *arithmetic, share) : 0;
   };
   Ceilings ceilings;
@@ -230,7 +168,8 @@ MatrixCeiling::MatrixCeiling(Device& device, PipelineCache& pipelines, DType dty
     : device_(device), result_(arithmetic_result(device)) {
   const double tflops = measured.matrix_tflops(dtype);
   const bool by_products = tflops > measured.f32_tflops;
-  const Arithmetic arithmetic = by_products ? products(device.info(), dtype).value() : multiply_adds(device.info());
+  const CeilingArithmetic arithmetic =
+      by_products ? products(device.info(), dtype).value() : multiply_adds(device.info());
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const double repeats = by_products && dtype == DType::f32 ? Ceilings::tf32_of_f32 : 1;
   const double iteration_flops = arithmetic.group_flops / repeats * parts(device.info());
@@ -249,7 +188,7 @@ MemoryCeiling::MemoryCeiling(Device& device, PipelineCache& pipelines, Access ac
   const MemoryShape shape =
       memory_shape(device.info(), kernels.copy_bytes, reads ? kernels.read_part_bytes : kernels.copy_part_bytes);
   source_ = Buffer(device, shape.bytes());
-  target_ = Buffer(device, reads ? shape.groups * read_result_floats(device.info()) * sizeof(float) : shape.bytes());
+  target_ = Buffer(device, reads ? shape.groups * kernels.read_floats * sizeof(float) : shape.bytes());
   bytes_ = (reads ? 1.0 : 2.0) * static_cast<double>(shape.bytes());
   double least = std::numeric_limits<double>::infinity();
   for (const bool non_temporal : {false, true}) {

@@ -81,10 +81,11 @@ struct ExperimentSpec {
   /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
   std::function<void(Case&, const DeviceInfo&)> complete;
   /// What a case does, or why it cannot. Pure. Throws BadInput for a case that makes no sense on any device.
-  std::function<Plan(const Case&, const Setting&)> plan;
-  /// Makes the problem of a plan that runs. `make_host` is for plans about the host.
-  std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> make;
-  std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> make_host = {};
+  std::function<CasePlan(const Case&, const Setting&)> plan;
+  /// Makes the problem of a plan that runs, whose launches are those of the plan. `make_host` is for plans about the
+  /// host.
+  std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> make;
+  std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_host = {};
   /// Fixes the shape axes from --input; null where an experiment takes no input file.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
   std::vector<FileOption> file_options = {};
@@ -95,7 +96,7 @@ struct ExperimentSpec {
 /// A case under measurement: either of the two problems, and the record that it fills.
 struct Trial {
   Case config;
-  Plan plan = {};
+  CasePlan plan = {};
   std::unique_ptr<Problem> problem = {};
   std::unique_ptr<HostProblem> host = {};
   Measurement record = {};

@@ -146,7 +146,12 @@ bool Experiment::State::replays_measurement() const { return !replayed.is_null()
 
 bool Experiment::State::replays_finding() const { return is_finding(replayed); }
 
-Plan Experiment::State::plan(const Case& config) const { return spec.plan(config, {device->info(), options.files}); }
+const CasePlan& Experiment::State::plan(const Case& config) {
+  const std::string key = config.key();
+  const auto known = plans.find(key);
+  return known != plans.end() ? known->second
+                              : plans.emplace(key, spec.plan(config, {device->info(), options.files})).first->second;
+}
 
 /// The command line that does the same again from nothing, with what it left to defaults written out.
 std::string Experiment::State::replay_command() const {
@@ -245,7 +250,7 @@ bool Experiment::State::is_done(const Measurement& record) {
   if (record.reason == budget_spent) return false;
   const Timing* timing = record.main_timing();
   if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
-  const Plan today = plan(record.config);
+  const Plan& today = plan(record.config);
   if (record.pipeline.is_null()) {
     return record.status == "skipped" && record.reason == skip_reason(today, device->info());
   }

@@ -1,10 +1,14 @@
-// What a case runs under, as far as a plan may depend on it.
+// What a case runs under, as far as a plan may depend on it, and what an experiment plans for a case.
 #pragma once
 
+#include <any>
 #include <map>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "common/device/device.h"
+#include "common/launch/plan.h"
 
 namespace attn {
 
@@ -18,6 +22,26 @@ struct Setting {
   Files files = {};
 
   std::string file(const std::string& option) const { return file_of(files, option); }
+};
+
+/// The plan of a case, and what the case says, typed: parsed once, for the problem that is made of the plan.
+class CasePlan : public Plan {
+ public:
+  CasePlan() = default;
+  CasePlan(Plan plan) : Plan(std::move(plan)) {}
+  template <typename Config>
+  CasePlan(Plan plan, Config config) : Plan(std::move(plan)), config_(std::move(config)) {}
+
+  /// Throws std::logic_error where the experiment kept nothing of this type.
+  template <typename Config>
+  const Config& config() const {
+    const auto* const kept = std::any_cast<Config>(&config_);
+    if (!kept) throw std::logic_error("the plan has no configuration of this type");
+    return *kept;
+  }
+
+ private:
+  std::any config_;
 };
 
 }  // namespace attn

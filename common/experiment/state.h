@@ -62,7 +62,8 @@ struct Experiment::State {
   // selection.cpp
   bool replays_measurement() const;
   bool replays_finding() const;
-  Plan plan(const Case& config) const;
+  /// Planned once, and kept.
+  const CasePlan& plan(const Case& config);
   std::string replay_command() const;
   /// Opens both files, takes over what --resume finds, and says what is to come.
   void open_records();
@@ -85,7 +86,7 @@ struct Experiment::State {
   void compile_ahead(const std::vector<Case>& cases);
   /// A case that may be measured, or nothing: then its record is stored.
   std::optional<Trial> verify(const Case& config);
-  Trial new_trial(const Case& config) const;
+  Trial new_trial(const Case& config);
   void make(Trial& trial);
   /// One launch on poisoned outputs (or one sample of the host's work), and the check of what it wrote. Problems may
   /// share their outputs, so nothing may run between the two.
@@ -149,6 +150,7 @@ struct Experiment::State {
   std::optional<FlushTest> flush_test;
   std::optional<Ceilings> ceilings;
   std::vector<std::vector<Case>> groups;
+  std::unordered_map<std::string, CasePlan> plans;  // by the case's key
   std::vector<std::string> label_axes;
   size_t cases_left = 0;
   double measured_s = 0;

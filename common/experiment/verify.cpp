@@ -55,7 +55,7 @@ void Experiment::State::guarded(Measurement& record, const std::function<void()>
   }
 }
 
-Trial Experiment::State::new_trial(const Case& config) const {
+Trial Experiment::State::new_trial(const Case& config) {
   Trial trial{.config = config, .plan = plan(config), .record = blank(config)};
   trial.record.work = trial.plan.work;
   trial.record.dtype = trial.plan.work.dtype;
@@ -66,7 +66,7 @@ void Experiment::State::compile_ahead(const std::vector<Case>& cases) {
   if (!options.only_verify && sweep_budget() <= 0) return;
   std::vector<KernelSource> sources;
   for (const Case& config : cases) {
-    const Plan todo = plan(config);
+    const Plan& todo = plan(config);
     if (todo.host || skip_reason(todo, device->info())) continue;
     for (const Launch& launch : todo.launches) sources.push_back(launch.source);
   }

@@ -21,45 +21,7 @@ int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
-// ---- cpu
-
-/// Tokens that the cpu's kernels take at once: gates by channel multiply each pair's decay out, which costs as much as
-/// a step is long.
-int64_t cpu_step(const LinearConfig& config) {
-  const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
-  return std::min(config.chunk, most);
-}
-
-/// The register tile: rows by vectors of columns, which leave a quarter of the registers to operands.
-struct RegisterTile {
-  int64_t rows, vectors;
-};
-RegisterTile register_tile(const DeviceInfo& device) {
-  return device.vector_registers >= 32 ? RegisterTile{6, 4} : RegisterTile{6, 2};
-}
-
-void add_cpu_constants(Launch& launch, const LinearConfig& config, const DeviceInfo& device) {
-  const RegisterTile tile = register_tile(device);
-  FunctionConstants& constants = launch.source.constants;
-  constants["STEP"] = cpu_step(config);
-  constants["VECTOR_WIDTH"] = device.simd_width;
-  constants["TILE_ROWS"] = tile.rows;
-  constants["TILE_VECTORS"] = tile.vectors;
-  const StepsLayout layout(config.head_dim, config.value_dim, cpu_step(config), device.simd_width,
-                           config.gate == GATE_CHANNEL);
-  launch.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
-}
-
 // ---- scans
-
-/// Rows of the state that a threadgroup of a scan does: few enough that all of them fill the device, and a divisor.
-int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) {
-  if (device.is_cuda()) return cuda_scan_rows(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim));
-  const int64_t wanted = 2 * device.units;
-  int64_t rows = config.head_dim;
-  while (rows % 2 == 0 && rows > 8 && config.sequences * config.heads * (config.head_dim / rows) < wanted) rows /= 2;
-  return rows;
-}
 
 /// Chunks of a span: of look-back a few, so that spans follow one another closely; of passes all, unless a device would
 /// idle.
@@ -68,46 +30,12 @@ int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   if (config.span_chunks > 0) return config.span_chunks;
   const int64_t chunks = std::max<int64_t>(config.chunks(), 1);
   if (config.scan == "lookback") return std::min(chunks, looking_back);
-  const int64_t groups = config.sequences * config.heads * (config.head_dim / scan_rows(config, device));
-  const int64_t wanted = device.is_cuda() ? 8 * device.units : 2 * device.units;
-  return std::clamp(divided_up(chunks * groups, wanted), std::min(chunks, fewest), chunks);
+  const LinearOperation& operation = *device.operations->linear;
+  const int64_t groups = config.sequences * config.heads * (config.head_dim / operation.scan_rows(config, device));
+  return std::clamp(divided_up(chunks * groups, operation.scan_groups(device)), std::min(chunks, fewest), chunks);
 }
 int64_t spans_of(const LinearConfig& config, const DeviceInfo& device) {
   return std::max<int64_t>(divided_up(config.chunks(), span_chunks(config, device)), 1);
-}
-
-// ---- the fused form on a GPU
-
-FusedShape fused_shape(const LinearConfig& config) {
-  return {.sequences = config.sequences,
-          .heads = config.heads,
-          .tokens = config.tokens,
-          .all_rows = config.all_rows,
-          .ragged = config.ragged,
-          .head_dim = config.head_dim,
-          .value_dim = config.value_dim,
-          .dtype = config.dtype,
-          .out_dtype = config.out_dtype,
-          .causal = config.causal,
-          .normalised = config.normalised,
-          .identity = config.feature.text.empty(),
-          .gate = config.gate,
-          .segments = config.segments};
-}
-
-Launch cuda_fused(const LinearConfig& config, const DeviceInfo& device) {
-  const FusedPlan plan = fused_plan(fused_shape(config), device.units);
-  Launch launch;
-  launch.source.path = "common/linear/kernels/fused.cuda.cu";
-  launch.source.entry = "fused";
-  for (const auto& [name, value] : plan.constants) launch.source.constants[name] = value;
-  launch.source.includes = config.feature.includes();
-  launch.source.guarded = config.feature.guarded();
-  launch.grid = {static_cast<uint32_t>(plan.grid), 1, 1};
-  launch.threads = static_cast<uint32_t>(plan.threads);
-  launch.threadgroup_bytes = static_cast<size_t>(plan.threadgroup_bytes);
-  launch.phase = "fused";
-  return launch;
 }
 
 // ---- launches
@@ -115,14 +43,13 @@ Launch cuda_fused(const LinearConfig& config, const DeviceInfo& device) {
 Launch launch_of(const LinearConfig& config, const DeviceInfo& device, const std::string& file,
                  const std::string& entry, const std::string& phase) {
   Launch launch;
-  launch.source.path = fmt::format("common/linear/kernels/{}.{}", file, device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.path = device.operations->kernel_file("common/linear/kernels/" + file);
   launch.source.entry = entry;
   launch.source.constants = {{"HEAD_DIM", config.head_dim},
                              {"VALUE_DIM", config.value_dim},
                              {"GATE", config.gate},
                              {"NORMALISED", config.normalised}};
   launch.phase = phase;
-  launch.threads = device.is_cuda() ? phases_threads : 1;
   return launch;
 }
 
@@ -134,21 +61,16 @@ void add_inputs(Launch& launch, const LinearConfig& config) {
 }
 
 std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo& device) {
+  const LinearOperation& operation = *device.operations->linear;
   std::vector<Launch> launches;
   const Grid chunks = {grid_size(config.chunk_numbers()), grid_size(config.heads), 1};
   Launch& chunk_h = launches.emplace_back(launch_of(config, device, "chunk_h", "chunk_h", "chunk_h"));
   add_inputs(chunk_h, config);
   chunk_h.source.constants["CHUNK"] = config.chunk;
   chunk_h.grid = chunks;
-  const int dims = static_cast<int>(config.head_dim), values = static_cast<int>(config.value_dim);
-  const int chunk = static_cast<int>(config.chunk), element = static_cast<int>(size_bytes(config.dtype));
-  if (device.is_cuda()) {
-    chunk_h.threadgroup_bytes = static_cast<size_t>(ChunkHLayout(dims, values, chunk, element, config.gate).bytes);
-  } else {
-    add_cpu_constants(chunk_h, config, device);
-  }
+  operation.complete(chunk_h, config, device);
 
-  const int64_t spans = spans_of(config, device), rows = scan_rows(config, device);
+  const int64_t spans = spans_of(config, device), rows = operation.scan_rows(config, device);
   const auto add_scan = [&](const std::string& entry, const std::string& phase, int pass, int64_t spans_at_once) {
     Launch& scan = launches.emplace_back(launch_of(config, device, "scan", entry, phase));
     scan.source.constants["CAUSAL"] = config.causal;
@@ -158,11 +80,7 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
     if (pass == 0) scan.source.constants["DELAY"] = config.delay;
     scan.grid = {grid_size(config.sequences * spans_at_once), grid_size(config.heads),
                  grid_size(config.head_dim / rows)};
-    if (device.is_cuda()) {
-      scan.threads = static_cast<uint32_t>(cuda_scan_threads(static_cast<int>(rows), values, config.normalised));
-    } else {
-      scan.threadgroup_bytes = floats(rows * (config.value_dim + 2));
-    }
+    operation.complete(scan, config, device);
   };
   if (config.scan == "lookback") {
     add_scan("scan_lookback", "scan", 0, spans);
@@ -180,50 +98,24 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
   chunk_o.source.constants["CAUSAL"] = config.causal;
   chunk_o.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
   chunk_o.grid = chunks;
-  if (device.is_cuda()) {
-    chunk_o.threadgroup_bytes = static_cast<size_t>(ChunkOLayout(dims, values, chunk, element, config.gate).bytes);
-  } else {
-    add_cpu_constants(chunk_o, config, device);
-  }
+  operation.complete(chunk_o, config, device);
   return launches;
 }
 
 std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& device) {
   if (config.variant == "phases") return phase_launches(config, device);
-  if (config.variant == "fused" && device.is_cuda()) return {cuda_fused(config, device)};
   Launch launch = launch_of(config, device, config.variant, config.variant, config.variant);
   add_inputs(launch, config);
   launch.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
   launch.grid = {grid_size(config.sequences), grid_size(config.heads), 1};
-  if (config.variant == "fused") {
-    launch.grid.x = grid_size(config.sequences * linear_segments(config, device));
-    launch.source.constants["CAUSAL"] = config.causal;
-    launch.source.constants["CHUNK"] = config.chunk;
-    launch.source.constants["DELAY"] = config.delay;
-    add_cpu_constants(launch, config, device);
-  } else if (device.is_cuda()) {
-    const CudaRecurrentLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim),
-                                     config.gate);
-    launch.grid.x *= static_cast<uint32_t>(layout.slices);
-    launch.threads = CudaRecurrentLayout::threads;
-    launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
-  } else {
-    constexpr int64_t most_tokens = 16;  // for which a state is read once
-    const int64_t tokens = std::min(config.tokens, most_tokens);
-    launch.source.constants["VECTOR_WIDTH"] = device.simd_width;
-    launch.source.constants["VECTOR_REGISTERS"] = device.vector_registers;
-    launch.source.constants["TOKENS"] = tokens;
-    // Initial and final states together are past the caches.
-    launch.source.constants["STREAM"] =
-        floats(2 * config.sequences * config.heads * config.state_elements()) > device.last_level_cache_bytes;
-    launch.threadgroup_bytes = floats(RecurrentLayout(config.head_dim, config.value_dim, tokens).floats);
-  }
+  device.operations->linear->complete(launch, config, device);
   return {launch};
 }
 
 constexpr int64_t most_elements = 256;  // of a width, and tokens of a chunk
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
+  if (!device.operations->linear) return no_kernel_for("linear attention");
   if (std::string why = linear_unable(config.head_dim, config.value_dim); !why.empty()) return why;
   if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most_elements)) {
     return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most_elements);
@@ -233,11 +125,7 @@ std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (!config.causal && config.variant == "fused" && config.segments > 1) {
     return fmt::format("segments {}: with causal 0 a sequence is not cut", config.segments);
   }
-  if (!device.is_cuda() || config.variant != "fused") return {};
-  if (config.chunk != fused_chunk) {
-    return fmt::format("chunk {}: the fused kernel on this device has chunks of {}", config.chunk, fused_chunk);
-  }
-  return fused_unable(fused_shape(config)).value_or("");
+  return device.operations->linear->unable(config);
 }
 
 }  // namespace
@@ -263,6 +151,11 @@ double LinearConfig::effective_scale() const {
   return normalised ? 1 : 1 / std::sqrt(static_cast<double>(head_dim));
 }
 
+int64_t linear_chunk(const std::string& variant, const DeviceInfo& device) {
+  constexpr int64_t otherwise = 64;
+  return device.operations->linear ? device.operations->linear->chunk(variant) : otherwise;
+}
+
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t fewest_chunks = 8;  // of a segment
   if (!config.causal) return 1;
@@ -285,7 +178,7 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
     // Pairs of a full chunk that are not masked, for each of its tokens.
-    const int64_t at_once = device.is_cuda() ? config.chunk : cpu_step(config);
+    const int64_t at_once = device.operations->linear->step(config);
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);
   }
@@ -297,34 +190,24 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
     const double width = values + (config.normalised ? 1 : 0);
     plan.work.bytes += 2 * 4 * static_cast<double>(config.sequences * config.heads) * dims * width;
   }
-  plan.work.bound = device.is_cuda() || config.variant == "recurrent" ? Bound::memory : Bound::matrix;
+  plan.work.bound = device.operations->linear->bound(config);
   plan.work.dtype = config.dtype;
   return plan;
 }
 
-LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config)
-    : device_(&device), config_(config) {
+LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan)
+    : device_(&device), config_(config), launches_(plan.launches) {
   const DeviceInfo& info = device.info();
-  if (const std::string why = why_unable(config, info); !why.empty()) throw BadInput(why);
-  launches_ = launches_of(config, info);
-  for (const Launch& launch : launches_) {
-    if (const auto lacks = info.lacks_threadgroup_memory(launch.threadgroup_bytes)) throw BadInput(*lacks);
-    kernels_.push_back(pipelines.get(launch.source).kernel.get());
-  }
-  if (config.variant == "fused" && info.is_cuda()) {
-    fused_ = fused_plan(fused_shape(config), info.units);
-    workspace_ = Buffer(device, fused_->workspace_bytes);
-    const std::vector<std::byte> zeros(fused_->zero_bytes);
-    workspace_.upload(zeros.data(), zeros.size());
-    return;
-  }
+  if (const auto reason = skip_reason(plan, info)) throw BadInput(*reason);
+  for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
+  if ((workspace_ = info.operations->linear->workspace(device, config))) return;
   const int64_t state = config.state_elements();
   int64_t groups = 1;  // that look back, of a span
   if (config.variant == "phases") {
     const int64_t numbers = config.chunk_numbers() * config.heads;
     span_chunks_ = attn::span_chunks(config, info);
     spans_ = spans_of(config, info);
-    groups = config.head_dim / scan_rows(config, info);
+    groups = config.head_dim / info.operations->linear->scan_rows(config, info);
     states_ = Buffer(device, floats(numbers * state));
     if (config.normalised) key_sums_ = Buffer(device, floats(numbers * config.head_dim));
     if (config.gate != GATE_NONE) decays_ = Buffer(device, floats(numbers * config.key_width()));
@@ -396,7 +279,7 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
 void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const {
   const SpanParams params = parameters(tensors);
   for (const Buffer* zeroed : {&flags_, &tickets_}) {
-    if (!device_->info().is_cuda() && first == 0 && zeroed->bytes() > 0)
+    if (!device_->info().operations->linear->resets_flags() && first == 0 && zeroed->bytes() > 0)
       encoder.fill(zeroed->data(), 0, zeroed->bytes());
   }
   for (size_t i = first; i < end; ++i) {
@@ -409,8 +292,8 @@ void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensor
       add(static_cast<const LinearParams&>(params));
     } else if (launch.source.entry.starts_with("chunk_")) {
       add(static_cast<const ChunkParams&>(params));
-    } else if (fused_) {
-      add(fused_params(fused_shape(config_), *fused_, params, workspace_.data()));
+    } else if (workspace_) {
+      workspace_->dispatch(encoder, *kernels_[i], launch, params);
     } else {
       add(params);
     }
@@ -494,21 +377,20 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   return seconds;
 }
 
+std::vector<const Buffer*> LinearLaunch::buffers() const {
+  if (workspace_) return {&workspace_->memory()};
+  return {&states_,      &key_sums_,      &decays_,          &span_states_, &span_key_sums_,
+          &span_decays_, &behind_states_, &behind_key_sums_, &flags_,       &tickets_};
+}
+
 size_t LinearLaunch::bytes() const {
   size_t sum = 0;
-  for (const Buffer* buffer : {&states_, &key_sums_, &decays_, &span_states_, &span_key_sums_, &span_decays_,
-                               &behind_states_, &behind_key_sums_, &flags_, &tickets_, &workspace_}) {
-    sum += buffer->bytes();
-  }
+  for (const Buffer* buffer : buffers()) sum += buffer->bytes();
   return sum;
 }
 
 bool LinearLaunch::guards_intact() const {
-  for (const Buffer* buffer : {&states_, &key_sums_, &decays_, &span_states_, &span_key_sums_, &span_decays_,
-                               &behind_states_, &behind_key_sums_, &flags_, &tickets_, &workspace_}) {
-    if (!buffer->guards_intact()) return false;
-  }
-  return true;
+  return std::ranges::all_of(buffers(), [](const Buffer* buffer) { return buffer->guards_intact(); });
 }
 
 }  // namespace attn

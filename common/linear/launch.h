@@ -3,16 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <optional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
 #include "common/launch/plan.h"
 #include "common/linear/feature.h"
-#include "common/linear/fused_hopper.h"
 #include "common/linear/kernels/linear.h"
 
 namespace attn {
@@ -46,6 +45,44 @@ struct LinearConfig {
   int64_t state_elements() const { return head_dim * value_dim; }
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // of a decay
 };
+
+/// What one launch of a device's own form has beside the tensors.
+class LinearWorkspace {
+ public:
+  virtual ~LinearWorkspace() = default;
+  virtual void dispatch(CommandEncoder& encoder, const Kernel& kernel, const Launch& launch,
+                        const LinearParams& linear) const = 0;
+  virtual const Buffer& memory() const = 0;
+};
+
+/// Linear attention as an operation of a device.
+class LinearOperation {
+ public:
+  virtual ~LinearOperation() = default;
+  /// Why the device does not take a configuration that no other reason forbids; empty where it does.
+  virtual std::string unable(const LinearConfig& config) const = 0;
+  /// Tokens of a chunk whose products are computed at once.
+  virtual int64_t step(const LinearConfig& config) const = 0;
+  /// Rows of the state that a threadgroup of a scan does, a divisor of head_dim.
+  virtual int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const = 0;
+  /// Threadgroups of a scan in passes that keep the device busy.
+  virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
+  virtual Bound bound(const LinearConfig& config) const = 0;
+  /// As linear_chunk(), of "phases" or "fused".
+  virtual int64_t chunk(const std::string& variant) const = 0;
+  /// What the kernel of the launch's entry takes beside the constants that all devices have: constants, grid, threads
+  /// and threadgroup memory.
+  virtual void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const = 0;
+  /// Of a form that keeps memory of its own between threadgroups; null where it has the memory of all.
+  virtual std::unique_ptr<LinearWorkspace> workspace(Device& /*device*/, const LinearConfig& /*config*/) const {
+    return nullptr;
+  }
+  /// Whether its scans leave flags and tickets as they found them, so that no launch has to.
+  virtual bool resets_flags() const = 0;
+};
+
+/// Tokens of a chunk that suit a variant on the device, where nobody asks for others.
+int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
 /// Segments of each sequence by rule: one where sequences and heads alone fill the device.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
@@ -82,8 +119,9 @@ double recurrence_flops(const LinearConfig& config);
 /// LinearLaunch must not run at the same time. It lives no longer than its device and pipelines.
 class LinearLaunch {
  public:
-  /// Throws CompileError, OutOfMemory, and BadInput where the device does not take the configuration.
-  LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config);
+  /// Runs the launches of the plan, which is of this configuration. Throws CompileError, OutOfMemory, and BadInput
+  /// where the device does not take it.
+  LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan);
 
   /// All launches in turn. Throws std::logic_error with scan host.
   void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
@@ -104,6 +142,7 @@ class LinearLaunch {
 
  private:
   SpanParams parameters(const LinearTensors& tensors) const;
+  std::vector<const Buffer*> buffers() const;  // of what lies between phases
   void dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const;
 
   Device* device_;
@@ -113,8 +152,7 @@ class LinearLaunch {
   int64_t span_chunks_ = 1, spans_ = 1;
   Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, behind_states_, behind_key_sums_;
   Buffer flags_, tickets_;
-  std::optional<FusedPlan> fused_;  // of the fused form on a GPU
-  Buffer workspace_;                // as it says
+  std::unique_ptr<LinearWorkspace> workspace_;  // of a device's own form
   std::vector<float> host_states_, host_key_sums_, host_decays_;
 };
 

@@ -36,21 +36,15 @@ std::string why_unable(const DecodeConfig& config, int64_t prefix) {
   return {};
 }
 
-const DecodeConfig& checked(const DecodeConfig& config, int64_t prefix) {
-  if (std::string reason = why_unable(config, prefix); !reason.empty()) throw BadInput(reason);
-  return config;
-}
-
 Launch merge_launch(const DecodeConfig& config, const DeviceInfo& device) {
   const AttentionShape& shape = config.shape;
   Launch launch;
   launch.phase = "merge";
-  launch.source.path = fmt::format("common/paged/kernels/merge.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.path = device.operations->kernel_file("common/paged/kernels/merge");
   launch.source.entry = "merge";
   launch.source.constants = {{"HEAD_DIM", shape.head_dim}, {"OUT_TYPE", element_type(config.out_dtype)}};
-  if (!device.is_cuda()) launch.source.constants["VECTOR_WIDTH"] = device.simd_width;
   launch.grid = {static_cast<uint32_t>(shape.q_heads), static_cast<uint32_t>(shape.batch)};
-  if (device.is_cuda()) launch.threads = static_cast<uint32_t>(shape.head_dim / 4);
+  device.operations->decode->complete_merge(launch, config, device);
   return launch;
 }
 
@@ -69,12 +63,13 @@ Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t 
   return plan;
 }
 
-CascadeLaunch::CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix)
-    : config_(checked(config, prefix)),
+CascadeLaunch::CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix,
+                             const Plan& plan)
+    : config_(config),
       prefix_tokens_(prefix),
-      prefix_(device, pipelines, prefix_config(config, prefix)),
-      own_(device, pipelines, own_config(config, prefix)),
-      merge_(merge_launch(config, device.info())),
+      prefix_(device, pipelines, prefix_config(config, prefix), plan, "prefix_"),
+      own_(device, pipelines, own_config(config, prefix), plan),
+      merge_(launch_of(plan, "merge", device.info())),
       merge_kernel_(pipelines.get(merge_.source).kernel.get()) {
   const auto rows = static_cast<size_t>(config.shape.batch * config.shape.q_heads);
   const auto dim = static_cast<size_t>(config.shape.head_dim);

@@ -15,8 +15,9 @@ Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t 
 /// Two launches of one CascadeLaunch must not run at the same time. It lives no longer than its device and pipelines.
 class CascadeLaunch {
  public:
-  /// Every sequence begins with the pages that hold the first one's first `prefix` tokens. Throws as DecodeLaunch does.
-  CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix);
+  /// Runs the launches of the plan, which is of this configuration and prefix. Every sequence begins with the pages
+  /// that hold the first one's first `prefix` tokens. Throws as DecodeLaunch does.
+  CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix, const Plan& plan);
 
   /// own_lengths, [batch], on the device: tokens of a sequence behind the prefix; tensors.lengths is not read.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const int* own_lengths) const;

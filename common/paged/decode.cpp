@@ -9,48 +9,10 @@
 namespace attn {
 namespace {
 
-constexpr int64_t most_rows = 64;  // of a tile
-constexpr int64_t cuda_threads = 128;
-
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Rows of a tile: as few tiles as can be; on the cpu of equal size, on a GPU of 8, 16, 32 or 64 rows.
-int64_t tile_rows(const DecodeConfig& config, const DeviceInfo& device) {
-  if (!device.is_cuda()) return divided_up(config.rows(), divided_up(config.rows(), most_rows));
-  int64_t rows = 8;
-  while (rows < std::min(config.rows(), most_rows)) rows *= 2;
-  return rows;
-}
-
-int64_t tiles_of(const DecodeConfig& config, const DeviceInfo& device) {
-  return config.shape.batch * config.shape.kv_heads * divided_up(config.rows(), tile_rows(config, device));
-}
-
-/// What the cuda kernel takes of a multiprocessor: the most buffers of keys, up to four, that leave room for two
-/// threadgroups; else that leave room for one. A block of 8-bit keys takes longer to compute than to copy: there three
-/// threadgroups hide each other's latency, where registers allow it.
-struct CudaShare {
-  int64_t stages, bytes, threadgroups;
-};
-CudaShare cuda_share(const DecodeConfig& config, const DeviceInfo& device) {
-  constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes of each threadgroup; registers hold no more
-  const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
-  const auto with = [&](int64_t stages) -> CudaShare {
-    const DecodeLayout layout(static_cast<int>(config.shape.head_dim), static_cast<int>(tile_rows(config, device)),
-                              static_cast<int>(config.block_c), static_cast<int>(stages),
-                              static_cast<int>(size_bytes(config.dtype)),
-                              static_cast<int>(size_bytes(config.cache_dtype)));
-    return {stages, layout.bytes, std::clamp<int64_t>(memory / (layout.bytes + reserved), 1, most_threadgroups)};
-  };
-  const bool room_for_three =
-      has_scales(config.cache_dtype) && tile_rows(config, device) == 8 && config.shape.head_dim <= 128;
-  for (int64_t threadgroups = room_for_three ? 3 : 2; threadgroups >= 1; --threadgroups) {
-    for (int64_t stages = 4; stages >= 2; --stages) {
-      if (stages == 2 && threadgroups == 1) break;
-      if (const CudaShare share = with(stages); memory / (share.bytes + reserved) >= threadgroups) return share;
-    }
-  }
-  return with(2);
+int64_t tiles_of(const DecodeConfig& config, int64_t tile_rows) {
+  return config.shape.batch * config.shape.kv_heads * divided_up(config.rows(), tile_rows);
 }
 
 std::string why_unable_to_append(const DecodeConfig& config) {
@@ -65,23 +27,18 @@ std::string why_unable_to_append(const DecodeConfig& config) {
 }
 
 std::string why_unable(const DecodeConfig& config, const DeviceInfo& device) {
-  if (std::string reason = decode_unable(config, device); !reason.empty() || !device.is_cuda()) return reason;
-  const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config, device), 16);
-  if (config.block_c % step != 0) {
-    return fmt::format("block_c {}: a multiple of {} with tiles of {} rows on a GPU", config.block_c, step,
-                       tile_rows(config, device));
-  }
-  return {};
+  if (std::string reason = decode_unable(config, device); !reason.empty()) return reason;
+  return device.operations->decode->unable_block(config);
 }
 
-Launch launch_of(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+Launch attend_launch(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const AttentionShape& shape = config.shape;
-  const int64_t rows = tile_rows(config, device);
-  Launch launch;
+  Launch launch{.source = {}, .phase = "attend"};
   KernelSource& source = launch.source;
-  source.path = fmt::format("common/paged/kernels/decode.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  source.path = device.operations->kernel_file("common/paged/kernels/decode");
+  source.entry = "decode";
   source.constants = {{"HEAD_DIM", shape.head_dim},
-                      {"ROWS", rows},
+                      {"ROWS", device.operations->decode->tile_rows(config)},
                       {"BLOCK_C", config.block_c},
                       {"PAGE_SIZE", config.page_size},
                       {"CAUSAL", shape.causal},
@@ -92,19 +49,7 @@ Launch launch_of(const DecodeConfig& config, const DeviceInfo& device, const Att
                       {"APPENDS", config.appends},
                       {"ROTARY_DIM", config.rotary_dim},
                       {"INTERLEAVED", config.pairing == RopePairing::interleaved}};
-  if (device.is_cuda()) {
-    const CudaShare share = cuda_share(config, device);
-    source.constants["STAGES"] = share.stages;
-    source.constants["THREADGROUPS"] = share.threadgroups;
-    launch.threads = cuda_threads;
-    launch.threadgroup_bytes = static_cast<size_t>(share.bytes);
-  } else {
-    source.constants["VECTOR_WIDTH"] = device.simd_width;
-    source.constants["VECTOR_REGISTERS"] = device.vector_registers;
-    const CpuDecodeLayout layout(static_cast<int>(shape.head_dim), static_cast<int>(rows),
-                                 static_cast<int>(config.block_c), config.appends ? static_cast<int>(shape.q_len) : 0);
-    launch.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
-  }
+  device.operations->decode->complete(launch, config, device);
   if (hooks) {
     source.includes = hooks->includes;
     if (!hooks->text.empty()) source.includes["common/attention/kernels/score.h"] = hooks->text;
@@ -142,8 +87,9 @@ NewTokens new_tokens(const DecodeTensors& tensors) {
 }
 
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
-  const int64_t at_once = device.units * (device.is_cuda() ? cuda_share(config, device).threadgroups : 1);
-  const int64_t tiles = tiles_of(config, device);
+  const DecodeOperation& operation = *device.operations->decode;
+  const int64_t at_once = operation.workers_at_once(config, device);
+  const int64_t tiles = tiles_of(config, operation.tile_rows(config));
   // Where sequences are equally long, workers that share whole tiles, or the tile of each among them, leave no parts of
   // two tiles (4 to 7 % on an H200 at 16 sequences of 4096).
   const int64_t even = tiles < at_once ? at_once / tiles * tiles : divided_up(tiles, divided_up(tiles, at_once));
@@ -151,21 +97,11 @@ int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
 }
 
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device) {
+  if (!device.operations->decode) return no_kernel_for("decoding");
   if (config.appends) {
     if (std::string reason = why_unable_to_append(config); !reason.empty()) return reason;
   }
-  if (!device.is_cuda()) return {};
-  if (has_scales(config.cache_dtype)) {
-    if (config.dtype == DType::f32) {
-      return fmt::format("cache_dtype {}: on a GPU it goes with Q of f16 or bf16", name(config.cache_dtype));
-    }
-    if (config.shape.head_dim % 16 != 0) {
-      return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
-    }
-  } else if (config.cache_dtype != config.dtype) {
-    return fmt::format("cache_dtype {}: on a GPU it is that of Q, {}", name(config.cache_dtype), name(config.dtype));
-  }
-  return {};
+  return device.operations->decode->unable(config);
 }
 
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, const AttentionHooks* hooks) {
@@ -186,35 +122,32 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
             .unable = why_unable(config, device)};
   if (!plan.unable.empty()) return plan;
   const int64_t workers = config.workers > 0 ? config.workers : decode_workers(config, device);
-  Launch attend = launch_of(config, device, hooks);
-  attend.phase = "attend";
-  attend.source.entry = "decode";
+  Launch attend = attend_launch(config, device, hooks);
   attend.grid = {static_cast<uint32_t>(workers)};
   plan.launches = {attend};
   if (!config.join_last) {
     Launch join = attend;
     join.phase = "join";
     join.source.entry = "decode_join";
-    join.grid = {static_cast<uint32_t>(tiles_of(config, device))};
-    if (device.is_cuda()) join.threadgroup_bytes = DecodeLayout::join_bytes;
+    join.grid = {static_cast<uint32_t>(tiles_of(config, device.operations->decode->tile_rows(config)))};
+    join.threadgroup_bytes = device.operations->decode->join_bytes(attend.threadgroup_bytes);
     plan.launches.push_back(join);
   }
   return plan;
 }
 
-DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config,
-                           const AttentionHooks* hooks)
+DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
+                           const std::string& prefix)
     : config_(config) {
-  const AttentionShape& shape = config.shape;
-  const Plan plan = decode_plan(config, device.info(), shape.batch * shape.kv_len, hooks);
-  if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
-  launches_ = plan.launches;
+  launches_.push_back(launch_of(plan, prefix + "attend", device.info()));
+  if (!config.join_last) launches_.push_back(launch_of(plan, prefix + "join", device.info()));
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
   config_.workers = launches_.front().grid.x;
-  const auto part_rows = static_cast<size_t>(2 * config_.workers * tile_rows(config, device.info()));
-  part_o_ = Buffer(device, part_rows * static_cast<size_t>(shape.head_dim) * sizeof(float));
+  const int64_t tile_rows = launches_.front().source.constants.at("ROWS");
+  const auto part_rows = static_cast<size_t>(2 * config_.workers * tile_rows);
+  part_o_ = Buffer(device, part_rows * static_cast<size_t>(config.shape.head_dim) * sizeof(float));
   part_stats_ = Buffer(device, part_rows * 2 * sizeof(float));
-  const std::vector<unsigned> none(static_cast<size_t>(tiles_of(config, device.info())));
+  const std::vector<unsigned> none(static_cast<size_t>(tiles_of(config, tile_rows)));
   arrived_ = Buffer(device, none.size() * sizeof(unsigned));
   arrived_.upload(none.data(), arrived_.bytes());
 }
@@ -258,24 +191,24 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device) {
                      .bound = Bound::memory,
                      .dtype = config.cache_dtype},
             .unable = why_unable_to_append(config)};
+  if (!device.operations->append_threads) plan.unable = no_kernel_for("appending to a cache");
+  if (!plan.unable.empty()) return plan;
   Launch launch;
   launch.phase = "append";
-  launch.source.path = fmt::format("common/paged/kernels/append.{}", device.is_cuda() ? "cuda.cu" : "cpu.cpp");
+  launch.source.path = device.operations->kernel_file("common/paged/kernels/append");
   launch.source.entry = "append";
   launch.source.constants = {
       {"HEAD_DIM", shape.head_dim}, {"CACHE_TYPE", element_type(config.cache_dtype)}, {"PAGE_SIZE", config.page_size}};
   launch.grid = {static_cast<uint32_t>(shape.q_len), static_cast<uint32_t>(shape.batch)};
-  if (device.is_cuda()) launch.threads = cuda_threads;
+  launch.threads = *device.operations->append_threads;
   plan.launches = {launch};
   return plan;
 }
 
-AppendLaunch::AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config) : config_(config) {
-  const Plan plan = append_plan(config, device.info());
-  if (const auto reason = skip_reason(plan, device.info())) throw BadInput(*reason);
-  launch_ = plan.launches.front();
-  kernel_ = pipelines.get(launch_.source).kernel.get();
-}
+AppendLaunch::AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan)
+    : config_(config),
+      launch_(launch_of(plan, "append", device.info())),
+      kernel_(pipelines.get(launch_.source).kernel.get()) {}
 
 void AppendLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
   const AppendParams params{.cache = cache_view(tensors),

@@ -36,6 +36,28 @@ struct DecodeConfig {
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
 };
 
+/// Decoding as an operation of a device.
+class DecodeOperation {
+ public:
+  static constexpr int64_t most_rows = 64;  // of a tile
+
+  virtual ~DecodeOperation() = default;
+  /// Why no launch takes such types and widths; empty where some do.
+  virtual std::string unable(const DecodeConfig& config) const = 0;
+  /// Why not with this block_c; empty where it does.
+  virtual std::string unable_block(const DecodeConfig& config) const = 0;
+  /// Rows of a tile: as few tiles as can be.
+  virtual int64_t tile_rows(const DecodeConfig& config) const = 0;
+  /// Workers that run at once.
+  virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
+  /// What the kernel takes beside the constants that all have: constants, threads and threadgroup memory.
+  virtual void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const = 0;
+  /// Threadgroup memory of the launch that joins parts; it comes with the memory of the one that attends.
+  virtual size_t join_bytes(size_t attend_bytes) const = 0;
+  /// The same as complete() for the kernel that joins a shared prefix and what each sequence has of its own.
+  virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
+};
+
 /// As many workers as run at once, or up to a tenth fewer where they then share tiles evenly; no more than there are
 /// blocks where all sequences are as long as they can be.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
@@ -81,8 +103,9 @@ NewTokens new_tokens(const DecodeTensors& tensors);
 /// Writes new keys, as they are, and values to the cache.
 class AppendLaunch {
  public:
-  /// Throws CompileError; BadInput as append_plan() says.
-  AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config);
+  /// Runs the launch "append" of the plan, which is of this configuration. Throws CompileError, and BadInput where the
+  /// device does not take it.
+  AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan);
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
 
  private:
@@ -96,9 +119,10 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 /// one DecodeLaunch must not run at the same time. It lives no longer than its device and pipelines.
 class DecodeLaunch {
  public:
-  /// Throws CompileError, OutOfMemory, and BadInput where the device does not take the configuration.
-  DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config,
-               const AttentionHooks* hooks = nullptr);
+  /// Runs the launches "attend" and "join" of the plan, which is of this configuration; `prefix` stands before their
+  /// names. Throws CompileError, OutOfMemory, and BadInput where the device does not take it.
+  DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
+               const std::string& prefix = "");
 
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   int64_t workers() const { return config_.workers; }

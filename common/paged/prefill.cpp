@@ -51,29 +51,14 @@ AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* o
   return hooks;
 }
 
-FlashConfig flash_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks,
-                         int64_t pool_pages) {
-  FlashConfig flash = prefill_config(config, device, hooks);
-  flash.pool_pages = pool_pages;
-  return flash;
-}
-
-Plan plan_of(const FlashConfig& flash, const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
-             const AttentionHooks* hooks) {
-  const AttentionHooks all = prefill_hooks(config, hooks);
-  Plan plan = attention_plan(flash, device, &all);
-  const auto element = [](DType type) { return static_cast<double>(size_bytes(type)); };
-  const auto dim = static_cast<double>(config.shape.head_dim);
-  const auto outputs = static_cast<double>(config.shape.batch * config.shape.q_heads * config.shape.q_len);
-  plan.work.flops = 4 * dim * pairs;
-  plan.work.bytes = static_cast<double>(2 * keys * config.shape.kv_heads) * dim * element(config.cache_dtype) +
-                    outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float));
-  if (std::string reason = prefill_unable(config); !reason.empty()) plan.unable = std::move(reason);
-  if (config.appends) {
-    const auto rows = static_cast<double>(2 * config.shape.batch * config.shape.kv_heads * config.shape.q_len);
-    plan.work.bytes += rows * dim * element(config.dtype);
-  }
-  return plan;
+FlashConfig untiled(const DecodeConfig& config) {
+  return {.variant = "tuned",
+          .shape = config.shape,
+          .dtype = config.dtype,
+          .out_dtype = config.out_dtype,
+          .layout = Layout::bhsd,
+          .block_c = config.block_c,
+          .page_size = config.page_size};
 }
 
 }  // namespace
@@ -92,38 +77,45 @@ std::string prefill_unable(const DecodeConfig& config) {
 }
 
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
-  FlashConfig flash{.variant = "tuned",
-                    .shape = config.shape,
-                    .dtype = config.dtype,
-                    .out_dtype = config.out_dtype,
-                    .layout = Layout::bhsd,
-                    .block_c = config.block_c,
-                    .page_size = config.page_size};
-  FlashBackend::of(device).choose_tile(flash, device, {.change = hooks ? hooks->change : ScoreChange::none});
+  FlashConfig flash = untiled(config);
+  choose_tile(flash, device, {.change = hooks ? hooks->change : ScoreChange::none});
   return flash;
 }
 
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks) {
-  return plan_of(prefill_config(config, device, hooks), config, device, pairs, keys, hooks);
+  const AttentionHooks all = prefill_hooks(config, hooks);
+  Plan plan = attention_plan(prefill_config(config, device, hooks), device, &all);
+  const auto element = [](DType type) { return static_cast<double>(size_bytes(type)); };
+  const auto dim = static_cast<double>(config.shape.head_dim);
+  const auto outputs = static_cast<double>(config.shape.batch * config.shape.q_heads * config.shape.q_len);
+  plan.work.flops = 4 * dim * pairs;
+  plan.work.bytes = static_cast<double>(2 * keys * config.shape.kv_heads) * dim * element(config.cache_dtype) +
+                    outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float));
+  if (std::string reason = prefill_unable(config); !reason.empty()) plan.unable = std::move(reason);
+  if (config.appends) {
+    const auto rows = static_cast<double>(2 * config.shape.batch * config.shape.kv_heads * config.shape.q_len);
+    plan.work.bytes += rows * dim * element(config.dtype);
+  }
+  return plan;
 }
 
-PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t pool_pages,
-                             const AttentionHooks* hooks)
+PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
+                             int64_t pool_pages)
     : appends_(config.appends),
-      plan_(prefill_plan(config, device.info(), 0, 0, hooks)),
       attention_([&] {
-        if (!plan_.unable.empty()) throw BadInput(plan_.unable);
-        const AttentionHooks all = prefill_hooks(config, hooks);
-        return AttentionLaunch(device, pipelines, flash_config(config, device.info(), hooks, pool_pages), &all);
+        FlashConfig flash = untiled(config);
+        flash.pool_pages = pool_pages;
+        return AttentionLaunch(device, pipelines, flash, plan);
       }()),
       counters_(device, 2 * sizeof(unsigned)),
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
   constexpr int64_t of_unit = 4;  // more shares than run at once, so that one that begins late has few
+  const Launch& launch = launch_of(plan, "attention", device.info());
   shares_ = static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, of_unit * device.info().units,
-                                                static_cast<int64_t>(launch().grid.count())}));
+                                                static_cast<int64_t>(launch.grid.count())}));
 }
 
 bool PrefillLaunch::at_rest() const {

@@ -30,10 +30,10 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 /// lives no longer than its device and pipelines.
 class PrefillLaunch {
  public:
-  /// For a cache of so many pages, or as many sequences where it is contiguous. Throws CompileError, and BadInput where
-  /// the device does not take the configuration.
-  PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t pool_pages,
-                const AttentionHooks* hooks = nullptr);
+  /// Runs the launch "attention" of the plan, which is of this configuration, for a cache of so many pages, or as many
+  /// sequences where it is contiguous. Throws CompileError, and BadInput where the device does not take it.
+  PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
+                int64_t pool_pages);
 
   /// Of the tensors all but scales. Where lengths, table, hook_data or what is of new tokens are others than before,
   /// what the kernel reads is written anew: no launch may run then.
@@ -41,14 +41,12 @@ class PrefillLaunch {
   /// The same for a caller that writes data(tensors) to the device itself, in the order of its stream.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;
-  const Launch& launch() const { return plan_.launches.front(); }
   /// Whether all counters are 0 again, as they are between two launches, and no guard band was overwritten.
   bool at_rest() const;
 
  private:
   bool appends_;
   int shares_;  // of new tokens
-  Plan plan_;
   AttentionLaunch attention_;
   Buffer counters_;
   mutable Buffer data_;             // a PrefillData

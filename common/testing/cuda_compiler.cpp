@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/device/cuda/compiler.h"
+#include "common/backends/cuda/compiler.h"
 #endif
 
 namespace attn::test {

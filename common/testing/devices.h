@@ -1,6 +1,8 @@
 // Devices that the tests of pure functions make up.
 #pragma once
 
+#include "common/backends/cpu/operations.h"
+#include "common/backends/cuda/operations.h"
 #include "common/device/device.h"
 
 namespace attn::test {
@@ -9,6 +11,8 @@ inline DeviceInfo avx2() {
   DeviceInfo info;
   info.spec = "cpu:threads=2";
   info.backend = "cpu";
+  info.on_host = true;
+  info.operations = &cpu_operations();
   info.units = 2;
   info.simd_width = 8;
   info.vector_registers = 16;
@@ -20,6 +24,7 @@ inline DeviceInfo hopper() {
   DeviceInfo info;
   info.spec = "cuda:0";
   info.backend = "cuda";
+  info.operations = &cuda_operations();
   info.arch = "sm_90a";
   info.toolchain = "NVRTC 12.0";
   info.features = {"mma", "tma", "wgmma"};

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "common/backends/cpu/compiler.h"
 #include "common/base/error.h"
-#include "common/device/cpu/compiler.h"
 #include "common/device/device.h"
 
 namespace attn::test {

@@ -15,13 +15,13 @@
 #include <sstream>
 #include <tuple>
 
+#include "common/backends/cpu/compiler.h"
+#include "common/backends/cuda/compiler.h"
+#include "common/backends/cuda/cubin.h"
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 #include "common/base/progress.h"
 #include "common/base/sha256.h"
-#include "common/device/cpu/compiler.h"
-#include "common/device/cuda/compiler.h"
-#include "common/device/cuda/cubin.h"
 
 namespace attn::kb {
 namespace {

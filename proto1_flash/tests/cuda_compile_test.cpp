@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/cases/axes.h"
 #include "common/cases/configurations.h"
 #include "common/testing/captured_log.h"
@@ -23,7 +23,7 @@ using test::hopper;
 class FlashCudaCompileTest : public test::CudaCompilerTest {
  protected:
   Binary compile(const FlashConfig& config) {
-    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper()).source);
+    return compiler_->compile(FlashOperation::of(hopper()).kernel(config, hopper()).source);
   }
 };
 
@@ -33,7 +33,7 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
        expand(flash_sweep("quick", hopper()), flash_axes(), [](Case& c) { complete_flash(c, hopper()); })) {
     if (flash_skip_reason(config, hopper())) continue;
     const FlashConfig flash = flash_config_of(config);
-    const KernelSource source = FlashBackend::of(hopper()).kernel(flash, hopper()).source;
+    const KernelSource source = FlashOperation::of(hopper()).kernel(flash, hopper()).source;
     if (!seen.insert(source.path + source.key()).second) continue;
     const test::CapturedLog log;
     const Binary binary = compiler_->compile(source);
@@ -50,7 +50,7 @@ TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   config.variant = "wgmma";
   config.dtype = config.out_dtype = DType::bf16;
   config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1024, .kv_len = 1024, .head_dim = 64};
-  const FlashBackend& backend = FlashBackend::of(hopper());
+  const FlashOperation& backend = FlashOperation::of(hopper());
   for (const auto& [rows, dim] : {std::pair{256, 64}, {192, 64}, {192, 128}, {128, 128}, {128, 256}, {64, 256}}) {
     config.block_r = rows;
     config.shape.head_dim = dim;

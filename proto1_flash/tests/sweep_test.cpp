@@ -69,7 +69,7 @@ TEST(FlashSweepTest, FullReaches16384AndHoldsQuick) {
 TEST(FlashSweepTest, EveryCaseIsValidOrSkippedWithBytes) {
   for (const Case& config : cases("full", avx2())) {
     const auto reason = flash_skip_reason(config, avx2());
-    const size_t needed = FlashBackend::of(avx2()).kernel(flash_config_of(config), avx2()).threadgroup_bytes;
+    const size_t needed = FlashOperation::of(avx2()).kernel(flash_config_of(config), avx2()).threadgroup_bytes;
     EXPECT_EQ(reason.has_value(), needed > avx2().threadgroup_memory_bytes) << config.key();
     if (reason) {
       EXPECT_NE(reason->find(std::to_string(needed)), std::string::npos) << *reason;

@@ -7,9 +7,9 @@
 #include <string>
 #include <tuple>
 
+#include "common/backends/cuda/cubin.h"
 #include "common/base/error.h"
 #include "common/cases/user_functions.h"
-#include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto2_stitching/problem.h"

@@ -56,7 +56,7 @@ struct Result {
 
 Result run(const StitchConfig& config, const UserFunction& function, const std::shared_ptr<StitchInputs>& inputs,
            PipelineCache& cache = pipelines()) {
-  StitchProblem problem(device(), cache, inputs, config, function);
+  StitchProblem problem(device(), cache, inputs, config, function, stitch_plan(config, device().info(), function));
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
@@ -99,7 +99,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
           config.flash.shape.causal = causal;
           config.flash.dtype = causal && variant != "wgmma" ? DType::f32 : DType::bf16;
           const DeviceInfo& info = device().info();
-          if (call_skip_reason(config, info) || FlashBackend::of(info).skip_reason(config.flash, info)) continue;
+          if (call_skip_reason(config, info) || FlashOperation::of(info).skip_reason(config.flash, info)) continue;
           const Result outcome = run(config, everything(), inputs_of(config));
           const std::string where = fmt::format("{} {} {}x{}", variant, grain, q_len, kv_len);
           EXPECT_TRUE(outcome.check.ok) << where << ": " << outcome.check.worst;
@@ -203,7 +203,8 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
       config.flash.shape.q_len = q_len;
       config.flash.shape.kv_len = kv_len;
       config.flash.shape.causal = causal;
-      const StitchProblem problem(device(), pipelines(), inputs_of(config), config, counting);
+      const StitchProblem problem(device(), pipelines(), inputs_of(config), config, counting,
+                                  stitch_plan(config, device().info(), counting));
       CommandEncoder encoder;
       problem.encode(encoder);
       calls_made = 0;

@@ -15,7 +15,7 @@ namespace attn {
 namespace {
 
 std::optional<std::string> why_skipped(const Case& config, const DeviceInfo& device) {
-  return skip_reason(stitch_plan(config, {device}), device);
+  return skip_reason(stitch_case_plan(config, {device}), device);
 }
 
 using test::avx2;

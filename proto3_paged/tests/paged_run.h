@@ -30,7 +30,7 @@ struct Decoded {
 inline Decoded run_paged(const PagedConfig& config, Device& on = test::device(),
                          PipelineCache& cache = test::pipelines(), const std::optional<AttentionHooks>& hooks = {}) {
   const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
-  PagedProblem problem(on, cache, inputs, config, hooks);
+  PagedProblem problem(on, cache, inputs, config, paged_plan(config, on.info()), hooks);
   Decoded run;
   for (int launch = 0; launch < 2; ++launch) {  // the second one finds what the first one left
     problem.poison();
@@ -69,7 +69,7 @@ inline std::string difference_with(const PagedConfig& config, double garbage, bo
     if (config.append != "none" && in_v && token >= 0) set(inputs->new_v, token);
   }
   if (config.append != "none") inputs->new_v_buffer.upload(inputs->new_v.data.data(), inputs->new_v.bytes());
-  PagedProblem problem(on, test::pipelines(), inputs, config);
+  PagedProblem problem(on, test::pipelines(), inputs, config, paged_plan(config, on.info()));
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);

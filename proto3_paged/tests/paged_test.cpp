@@ -255,7 +255,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
   const Buffer queries = on_device(q.data), keys = on_device(k.data), values = on_device(v.data),
                out(device(), o.bytes()), k_scale = on_device(k_scales), v_scale = on_device(v_scales),
                table = on_device(pages), lengths = on_device(std::vector<int>{static_cast<int>(k.batch)});
-  const DecodeLaunch launch(device(), pipelines(), config);
+  const DecodeLaunch launch(device(), pipelines(), config, decode_plan(config, device().info(), 0));
   CommandEncoder encoder;
   launch.encode(encoder, {.q = queries.data(),
                           .o = out.data(),
@@ -468,7 +468,7 @@ TEST_F(PagedTest, NaNOf8BitsReachesTheRowsThatSeeIt) {
         config.decode.shape.head_dim = head_dim;
         const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
         (in_v ? inputs->v_scales : inputs->k_scales)[2] = static_cast<float>(nan_value);
-        PagedProblem problem(device(), pipelines(), inputs, config);
+        PagedProblem problem(device(), pipelines(), inputs, config, paged_plan(config, device().info()));
         CommandEncoder encoder;
         problem.encode(encoder);
         device().submit(encoder);
@@ -550,7 +550,7 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
       PagedConfig config = appending_config(append);
       config.page_order = order;
       const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
-      PagedProblem problem(device(), pipelines(), inputs, config);
+      PagedProblem problem(device(), pipelines(), inputs, config, paged_plan(config, device().info()));
       const auto cache = [&] {  // without the new tokens
         problem.poison();
         return problem.cache();
@@ -913,7 +913,7 @@ TEST(PagedPlan, CountsTheKeysOfAWindow) {
     one.set("q_len", q_len);
     one.set("window_left", window_left);
     complete_paged(one, test::avx2());
-    return paged_plan(one, {test::avx2()}).work;
+    return paged_case_plan(one, {test::avx2()}).work;
   };
   constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // in two sequences
   EXPECT_EQ(work(1, -1).bytes - work(1, 20).bytes, 79 * bytes_of_key);

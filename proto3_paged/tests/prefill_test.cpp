@@ -214,7 +214,9 @@ TEST_F(PrefillTest, ALaunchTakesOtherTensors) {
     return output;
   };
   const int64_t pool = page_table(config).pool;
-  const PrefillLaunch both(device(), pipelines(), config.decode, pool), own(device(), pipelines(), config.decode, pool);
+  const Plan plan = paged_plan(config, device().info());
+  const PrefillLaunch both(device(), pipelines(), config.decode, plan, pool),
+      own(device(), pipelines(), config.decode, plan, pool);
   const auto of_first = outputs(first, both), of_second = outputs(second, both);
   EXPECT_NE(of_first, of_second);
   EXPECT_EQ(of_second, outputs(second, own));
@@ -321,9 +323,9 @@ TEST(PrefillPlan, CountsThePairsThatThereAre) {
   config.set("task", std::string("prefill"));
   complete_paged(config, test::avx2());
   const double pairs = 2 * 3 * (8 * 12 + 8 * 9 / 2);
-  EXPECT_EQ(paged_plan(config, {test::avx2()}).work.flops, 4. * 64 * pairs);
+  EXPECT_EQ(paged_case_plan(config, {test::avx2()}).work.flops, 4. * 64 * pairs);
   config.set("window_left", int64_t{3});
-  EXPECT_EQ(paged_plan(config, {test::avx2()}).work.flops, 4. * 64 * 2 * 3 * 8 * 4);
+  EXPECT_EQ(paged_case_plan(config, {test::avx2()}).work.flops, 4. * 64 * 2 * 3 * 8 * 4);
 }
 
 using PrefillCudaCompileTest = test::CudaCompilerTest;

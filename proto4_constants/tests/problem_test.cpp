@@ -143,8 +143,10 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
   PipelineCache cache(*device_, "");
   const auto expect_same = [&](const Variant& variant, const std::string& kernel, const std::string& value) {
     const auto inputs = std::make_shared<FlashInputs>(*device_, variant.config, 5, "");
-    FlashProblem problem(*device_, cache, inputs, variant.config, variant.hook(),
-                         run_time_constants(value, kernel, device_->info()));
+    const AttentionHooks hook = variant.hook();
+    const Plan plan =
+        attention_plan(variant.config, device_->info(), &hook, run_time_constants(value, kernel, device_->info()));
+    FlashProblem problem(*device_, cache, inputs, variant.config, plan, hook);
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);

@@ -40,7 +40,7 @@ TEST(VariantGrid, BeginsWithTheBaseGrid) {
     for (size_t i = 0; i < grid.size(); ++i) {
       const KernelSource source = grid[i].source(device);
       EXPECT_TRUE(keys.insert(source.key()).second) << source.key();
-      EXPECT_FALSE(FlashBackend::of(device).skip_reason(grid[i].config, device)) << source.key();
+      EXPECT_FALSE(FlashOperation::of(device).skip_reason(grid[i].config, device)) << source.key();
       if (i >= base_variants) continue;
       for (const char* name : {"HEAD_DIM", "BLOCK_R", "BLOCK_C", "CAUSAL", "ALIBI"}) {
         base[name].insert(source.constants.at(name));

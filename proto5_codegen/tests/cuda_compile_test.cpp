@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "common/backends/cuda/cubin.h"
 #include "common/base/error.h"
-#include "common/device/cuda/cubin.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto5_codegen/compiled_ahead.h"
 #include "proto5_codegen/tests/codegen_run.h"

@@ -43,7 +43,8 @@ class WithoutCaches : public test::OtherHost {
 
 std::string difference_on(Device& host, const LinearCase& config) {
   PipelineCache pipelines(host, "");
-  LinearProblem problem(host, pipelines, std::make_shared<SharedInputs>(host, pipelines, config, 7), config);
+  LinearProblem problem(host, pipelines, std::make_shared<SharedInputs>(host, pipelines, config, 7), config,
+                        linear_plan(config, host.info()));
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);

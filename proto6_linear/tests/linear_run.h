@@ -64,12 +64,12 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
     run = {check, outputs.o(), outputs.final_state(), outputs.final_key_sum()};
   };
   if (config.linear.scan == "host") {
-    HostScanProblem problem(on, cache, inputs, config);
+    HostScanProblem problem(on, cache, inputs, config, linear_plan(config, on.info()));
     problem.sample();
     keep(problem.outputs(), problem.check());
     return run;
   }
-  LinearProblem problem(on, cache, inputs, config);
+  LinearProblem problem(on, cache, inputs, config, linear_plan(config, on.info()));
   for (int launch = 0; launch < launches; ++launch) {  // the second one finds what the first one left
     problem.poison();
     CommandEncoder encoder;

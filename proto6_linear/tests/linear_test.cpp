@@ -432,24 +432,27 @@ TEST_F(LinearTest, MutationsAreCaught) {
 
 TEST_F(LinearTest, RefusesWhatItCannotDo) {
   LinearConfig config = completed(small_case()).linear;
+  const auto launch_of = [&] {
+    return LinearLaunch(test::device(), test::pipelines(), config, linear_plan(config, test::device().info(), false));
+  };
   config.causal = false;
   config.gate = GATE_TOKEN;
-  EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput);
+  EXPECT_THROW(launch_of(), BadInput);
   config.gate = GATE_NONE;
   config.variant = "recurrent";
   config.scan = "none";
-  EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput);
+  EXPECT_THROW(launch_of(), BadInput);
   config.variant = "phases";
   config.scan = "host";
   for (int64_t* const number : {&config.head_dim, &config.value_dim, &config.chunk}) {
     const int64_t right = *number;
     for (const int64_t wrong : {0, 12, 264}) {
       *number = wrong;
-      EXPECT_THROW(LinearLaunch(test::device(), test::pipelines(), config), BadInput) << wrong;
+      EXPECT_THROW(launch_of(), BadInput) << wrong;
     }
     *number = right;
   }
-  const LinearLaunch launch(test::device(), test::pipelines(), config);
+  const LinearLaunch launch = launch_of();
   CommandEncoder encoder;
   EXPECT_THROW(launch.encode(encoder, {}), std::logic_error);
   EXPECT_THROW(parse_gate("row"), BadInput);

@@ -39,11 +39,11 @@ void load(Peer& peer, const char* axes, const char* qkv_path) {
   const DeviceInfo& info = peer.device->info();
   complete_variants(config, info);
   if (config.text("task") == "expand") throw BadInput("a peer is task=attention or task=rope");
-  if (const auto reason = skip_reason(variants_plan(config, {info}), info)) throw BadInput(*reason);
   const VariantsConfig variants = VariantsConfig::from(config);
+  const Plan plan = variants_plan(variants, info);
   peer.problem.reset();  // its tensors make room
-  peer.problem = std::make_unique<VariantsProblem>(*peer.device, *peer.pipelines,
-                                                   variants_inputs(*peer.device, 0, qkv_path, variants), variants);
+  peer.problem = std::make_unique<VariantsProblem>(
+      *peer.device, *peer.pipelines, variants_inputs(*peer.device, 0, qkv_path, variants), variants, plan);
   peer.problem->poison();
   peer.tile = fmt::format("{}x{}", variants.flash.block_r, variants.flash.block_c);
   peer.launch = CommandEncoder();

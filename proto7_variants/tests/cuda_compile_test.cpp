@@ -7,9 +7,9 @@
 
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
+#include "common/backends/cuda/cubin.h"
 #include "common/cases/modified_attention.h"
 #include "common/cases/user_functions.h"
-#include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto7_variants/functions.h"
@@ -41,7 +41,7 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
       config.dtype = config.out_dtype = DType::bf16;
       for (const Modifiers& modifiers : all) {
         config.block_r = config.block_c = 0;
-        FlashBackend::of(test::hopper()).choose_tile(config, test::hopper(), {.reads = modifiers.bias != "none"});
+        choose_tile(config, test::hopper(), {.reads = modifiers.bias != "none"});
         const AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
         const std::string what = fmt::format("{} at head_dim {} by {}x{}, causal {}", hooks.name, head_dim,
                                              config.block_r, config.block_c, causal);
@@ -63,7 +63,7 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
       config.variant = variant;
       config.shape = {.q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
       config.dtype = config.out_dtype = DType::bf16;
-      FlashBackend::of(test::hopper()).choose_tile(config, test::hopper(), {.change = ScoreChange::any});
+      choose_tile(config, test::hopper(), {.change = ScoreChange::any});
       for (const Modifiers& modifiers :
            {Modifiers{.score_by = "run_time"}, Modifiers{.alibi = true, .score_by = "noinline"},
             Modifiers{.alibi = true, .soft_cap = 30, .bias = "hqk", .score_by = "noinline"}}) {

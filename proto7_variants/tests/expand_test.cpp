@@ -37,7 +37,7 @@ std::string expand_difference(const ExpandShape& shape, Layout layout, Layout ou
     side.in_buffer.upload(side.in.data.data(), side.in.bytes());
     side.out_buffer = Buffer(device(), side.want.bytes());
   }
-  const ExpandLaunch launch(device(), cache, shape);
+  const ExpandLaunch launch(device(), cache, shape, expand_plan(shape, device().info()));
   CommandEncoder encoder;
   launch.encode(encoder, {.k = sides[0].in_buffer.data(),
                           .v = sides[1].in_buffer.data(),

@@ -65,7 +65,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
     result.id = fmt::format("{:016x}", results.size());
     result.config = config;
     result.check = Check{};
-    result.work = variants_plan(without, {hopper()}).work;
+    result.work = variants_case_plan(without, {hopper()}).work;
     result.pipeline = {{"code_bytes", 6000}, {"registers", 160}, {"spill_bytes", 0}};
     const double seconds = time(result);
     result.copy_pct = Estimate{90, 89, 91};

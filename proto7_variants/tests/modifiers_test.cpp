@@ -105,7 +105,8 @@ UserFunction user_mask(bool bounded) {
 Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines(),
                const UserFunctions& functions = {}) {
   const VariantsConfig variants{.flash = config, .modifiers = modifiers, .functions = functions};
-  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants), variants);
+  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants), variants,
+                          variants_plan(variants, device().info()));
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
@@ -119,7 +120,7 @@ class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
     OnDevice::SetUp();
     if (IsSkipped()) return;
     config_ = small_config(GetParam());
-    if (const auto reason = FlashBackend::of(device().info()).skip_reason(config_, device().info())) {
+    if (const auto reason = FlashOperation::of(device().info()).skip_reason(config_, device().info())) {
       GTEST_SKIP() << *reason;
     }
   }
@@ -182,7 +183,7 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
                             .position = 1000};
         const AttentionHooks hooks = modifier_hooks(modifiers, config_.dtype);
         const DeviceInfo& info = device().info();
-        if (FlashBackend::of(info).skip_reason(config_, info, &hooks)) continue;
+        if (FlashOperation::of(info).skip_reason(config_, info, &hooks)) continue;
         expect_right(modifiers, fmt::format("rope={} pairing {}", by, static_cast<int>(pairing)));
       }
     }
@@ -523,7 +524,7 @@ TEST_P(MutatedKernels, AreCaught) {
   const KernelMutation& mutation = GetParam();
   const FlashConfig config = small_config(mutation.kernel);
   const DeviceInfo& info = device().info();
-  if (const auto reason = FlashBackend::of(info).skip_reason(config, info)) GTEST_SKIP() << *reason;
+  if (const auto reason = FlashOperation::of(info).skip_reason(config, info)) GTEST_SKIP() << *reason;
   Modifiers modifiers;
   for (const Switch& one : switches()) {
     if (one.name == std::string(mutation.modifier)) one.turn_on(modifiers);

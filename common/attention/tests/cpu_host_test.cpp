@@ -13,10 +13,10 @@
 #include "common/attention/mask_lists.h"
 #include "common/attention/rope.h"
 #include "common/attention/user_function.h"
+#include "common/backends/cpu/compiler.h"
 #include "common/base/error.h"
 #include "common/cases/problem.h"
 #include "common/cases/user_functions.h"
-#include "common/device/cpu/compiler.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -70,7 +70,7 @@ class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
     return result;
   }
   int64_t constant(const FlashConfig& config, const std::string& name) const {
-    return FlashBackend::of(info_).kernel(config, info_).source.constants.at(name);
+    return FlashOperation::of(info_).kernel(config, info_).source.constants.at(name);
   }
 
   const CpuTarget target_ = CpuTarget::named(GetParam().family);
@@ -126,7 +126,7 @@ TEST_P(Hosts, CompileEveryKernel) {
   }();
   if (!compiler) GTEST_SKIP() << "this LLVM was built without " << target_.triple;
   std::set<std::string> kernels;
-  const FlashBackend& backend = FlashBackend::of(info_);
+  const FlashOperation& backend = FlashOperation::of(info_);
   for (const std::string& variant : backend.variants()) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const AttentionHooks any;
@@ -149,7 +149,7 @@ TEST_P(Hosts, CompileEveryKernel) {
   }
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
-      const KernelSource source = rope_launch({.pairing = pairing}, {.dtype = dtype}, info_).source;
+      const KernelSource source = rope_plan({.pairing = pairing}, {.dtype = dtype}, info_).launches.front().source;
       kernels.insert(source.path);
       EXPECT_NO_THROW(compiler->compile(source)) << name(dtype);
     }
@@ -194,7 +194,8 @@ TEST_P(Hosts, ComputeWhatTheOracleDoes) {
     flash.shape.causal = causal = !causal;                                       // each second case
     if (layout == Layout::bshd) flash.shape.q_heads = flash.shape.kv_heads = 4;  // at 256 f32, 4 KiB apart
     flash.layout = layout;
-    FlashProblem problem(*host, pipelines, std::make_shared<FlashInputs>(*host, flash, 7, ""), flash);
+    FlashProblem problem(*host, pipelines, std::make_shared<FlashInputs>(*host, flash, 7, ""), flash,
+                         attention_plan(flash, host->info()));
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);

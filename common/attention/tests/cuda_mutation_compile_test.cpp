@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/attention/tests/mutations.h"
 #include "common/attention/tests/rope_mutations.h"
 #include "common/testing/cuda_compiler.h"
@@ -18,8 +18,7 @@ class CudaMutationsTest : public test::CudaCompilerTest {
  protected:
   std::string code_of(const test::KernelPath& path) {
     const FlashConfig config = test::block_mutation_config(path);
-    return compiler_->compile(FlashBackend::of(hopper()).kernel(config, hopper()).source)
-        .code_sha256;
+    return compiler_->compile(FlashOperation::of(hopper()).kernel(config, hopper()).source).code_sha256;
   }
 };
 
@@ -39,7 +38,8 @@ TEST_F(CudaMutationsTest, OfRopeCompileToOtherCode) {
   for (const test::RopeMutation& mutation : test::rope_mutations(true)) {
     const auto code = [&] {
       const RopeConfig config = test::rope_mutation_config(mutation);
-      return compiler_->compile(rope_launch(config, test::rope_mutation_shape(), hopper()).source).code_sha256;
+      return compiler_->compile(rope_plan(config, test::rope_mutation_shape(), hopper()).launches.front().source)
+          .code_sha256;
     };
     const std::string unbroken = code();
     const test::MutatedSources sources(test::rope_file(true), mutation.from, mutation.to);

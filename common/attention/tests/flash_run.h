@@ -25,7 +25,7 @@ inline FlashConfig small(const std::string& variant) {
 
 /// Why the device does not take the configuration.
 inline std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& info = device().info()) {
-  const FlashBackend& backend = FlashBackend::of(info);
+  const FlashOperation& backend = FlashOperation::of(info);
   if (auto reason = backend.skip_reason(config, info)) return reason;
   if (backend.kernel(config, info).threadgroup_bytes > info.threadgroup_memory_bytes) {
     return "too much threadgroup memory";
@@ -46,7 +46,7 @@ inline std::string describe(const FlashConfig& c) {
 inline Check run(const FlashConfig& config, const std::shared_ptr<FlashInputs>& inputs,
                  const std::optional<AttentionHooks>& hook = {}, Device& on = device(),
                  PipelineCache& cache = pipelines(), int launches = 1) {
-  FlashProblem problem(on, cache, inputs, config, hook);
+  FlashProblem problem(on, cache, inputs, config, attention_plan(config, on.info(), hook ? &*hook : nullptr), hook);
   problem.poison();
   CommandEncoder encoder;
   for (int launch = 0; launch < launches; ++launch) problem.encode(encoder);

@@ -400,7 +400,7 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
       config.dtype = config.out_dtype = dtype;
       config.block_r = 128;
       config.block_c = 64;
-      KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper()).source;
+      KernelSource source = FlashOperation::of(test::hopper()).kernel(config, test::hopper()).source;
       for (const KeysHook& hook : keys_hooks()) {
         if (!hook.takes_causal) continue;
         source.includes = hook.includes();
@@ -420,7 +420,7 @@ TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
     config.dtype = config.out_dtype = dtype;
     config.block_r = 128;
     config.block_c = 64;
-    KernelSource source = FlashBackend::of(test::hopper()).kernel(config, test::hopper()).source;
+    KernelSource source = FlashOperation::of(test::hopper()).kernel(config, test::hopper()).source;
     source.includes = includes;
     const test::CapturedLog log;
     EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << source.key();

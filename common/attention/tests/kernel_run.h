@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/backend.h"
+#include "common/attention/flash.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/attention/tests/emulated.h"
 #include "common/cases/reference.h"
@@ -82,7 +82,7 @@ inline Launch kernel_of(const std::string& name, const Tested& tested, const Inc
   // With a score hook bf16 does not run on AMX.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
   const AttentionHooks any;
-  Launch kernel = FlashBackend::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
+  Launch kernel = FlashOperation::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
   kernel.source.includes = includes;
   const bool lacks = std::any_of(info.features.begin(), info.features.end(),
                                  [&](const std::string& feature) { return !here.has(feature); });
@@ -200,7 +200,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
   // It owns what the kernel reads on the device.
-  const auto launcher = FlashBackend::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel);
+  const auto launcher = FlashOperation::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel);
   launcher(encoder, params);
   device().submit(encoder);
   o_buffer.download(of_o.data.data(), of_o.data.size());

@@ -130,7 +130,7 @@ struct Outcome {
 
 Outcome run_with(const AttentionHooks& hooks, const FlashConfig& config, Device& on, PipelineCache& cache,
                  const std::shared_ptr<FlashInputs>& inputs) {
-  FlashProblem problem(on, cache, inputs, config, hooks);
+  FlashProblem problem(on, cache, inputs, config, attention_plan(config, on.info(), &hooks), hooks);
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
@@ -232,9 +232,9 @@ std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCach
   params.q_len = static_cast<int>(s.q_len);
   params.kv_len = static_cast<int>(s.kv_len);
   params.score_data = data.data();
-  const FlashBackend::Lists make = mask_lists(device(), config, launch, *cache.get(launch.source).kernel);
+  const FlashOperation::Lists make = mask_lists(device(), config, launch, *cache.get(launch.source).kernel);
   const MaskLists lists = make(params);
-  const int64_t first_query = FlashBackend::of(info).first_query(config, info);
+  const int64_t first_query = FlashOperation::of(info).first_query(config, info);
   for (const RowIndex& row : all_rows(s)) {
     const int64_t first = first_query + (row.q - first_query) / config.block_r * config.block_r;
     const long long number =
@@ -282,7 +282,7 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   const DeviceInfo& info = device().info();
   const AttentionHooks hooks = hooks_of(mask_of("table"), config.shape, true);
   const Launch launch = mask_launch(config, info, attention_launch(config, info, &hooks), ListScope::all);
-  const FlashBackend::Lists make = mask_lists(device(), config, launch, *test::pipelines().get(launch.source).kernel);
+  const FlashOperation::Lists make = mask_lists(device(), config, launch, *test::pipelines().get(launch.source).kernel);
   const std::vector<std::byte> nothing(hooks.data.size());
   Buffer data(device(), nothing.size()), other(device(), nothing.size());
   data.upload(hooks.data.data(), nothing.size());
@@ -348,7 +348,7 @@ TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
           config.shape = {
               .q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim, .causal = causal};
           config.dtype = config.out_dtype = DType::bf16;
-          FlashBackend::of(test::hopper()).choose_tile(config, test::hopper());
+          choose_tile(config, test::hopper());
           for (const bool lists : {false, true}) {
             const AttentionHooks hooks = hooks_of(mask_of(name), {}, lists);
             const Launch launch = attention_launch(config, test::hopper(), &hooks);
@@ -379,30 +379,29 @@ struct MaskMutation {
 
 std::vector<MaskMutation> mask_mutations(bool of_cuda) {
   if (of_cuda) {
-    return {
-        {"naive", "mask_forgotten", "naive.cuda.cu", "!MASK_IS_NONE && !::visible(query, key, context)", "false"},
-        {"mma_sync_bf16", "partial_flag_ignored", "mma_sync.cuda.cu",
-         "!MASK_LISTS || lists_of(p).entries[list + block] & 1", "false"},
-        {"mma_sync_bf16", "keys_of_another_block", "mma_sync.cuda.cu", "if constexpr (MASK_LISTS) find_keys(number);",
-         ""},
-        {"mma_sync_bf16", "first_entry_left_out", "mma_sync.cuda.cu", "KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0",
-         "MASK_LISTS ? 1"},
-        {"mma_sync_bf16", "list_of_another_tile", "mma_sync.cuda.cu", "lists_of(p), batch, head, first_query",
-         "lists_of(p), batch, head, 0"},
-        {"mma_sync_bf16", "pair_of_another_row", "mma_sync.cuda.cu", "find(row + i * 8,", "find(row,"},
-        {"wgmma_bf16", "mask_forgotten", "wgmma.cuda.cu", "if (!seen[i / 2 % 2][i / 4 * 2 + i % 2])", "if (false)"},
-        {"wgmma_bf16", "partial_flag_ignored", "wgmma.cuda.cu", "if ((entry & 1) == 0) return;", "return;"},
-        {"wgmma_bf16", "keys_of_another_block", "wgmma.cuda.cu", "(list[key / BLOCK_C] >> 1) * BLOCK_C", "key"},
-        {"wgmma_bf16", "mask_of_another_block", "wgmma.cuda.cu", "(entry >> 1) * BLOCK_C + column,", "column,"},
-        {"wgmma_bf16", "list_of_another_head", "wgmma.cuda.cu", "bars.tile.head, bars.tile.first_query",
-         "0, bars.tile.first_query", "blocks"},
-        {"wgmma_bf16", "pair_of_another_column", "seen_pairs.h", "1u << (i % 32 + j)", "1u << (i % 32 + (j ^ 1))"},
-        {"wgmma_bf16", "blocks_out_of_order", "mask_blocks.cuda.cu", "listed & ((1u << lane) - 1)",
-         "listed & (1u << lane)"},
-        {"wgmma_bf16", "list_without_its_flag", "mask_blocks.cuda.cu", "2 * block + !all", "2 * block"},
-        {"wgmma_bf16", "blocks_in_part_left_out", "mask_blocks.cuda.cu", "some ? 2 * block", "all ? 2 * block"},
-        {"wgmma_bf16", "whole_by_its_first_row", "mask_blocks.cuda.cu", "!__all_sync(~0u, all)) break", "true) break",
-         "ends"}};
+    return {{"naive", "mask_forgotten", "naive.cuda.cu", "!MASK_IS_NONE && !::visible(query, key, context)", "false"},
+            {"mma_sync_bf16", "partial_flag_ignored", "mma_sync.cuda.cu",
+             "!MASK_LISTS || lists_of(p).entries[list + block] & 1", "false"},
+            {"mma_sync_bf16", "keys_of_another_block", "mma_sync.cuda.cu",
+             "if constexpr (MASK_LISTS) find_keys(number);", ""},
+            {"mma_sync_bf16", "first_entry_left_out", "mma_sync.cuda.cu", "KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0",
+             "MASK_LISTS ? 1"},
+            {"mma_sync_bf16", "list_of_another_tile", "mma_sync.cuda.cu", "lists_of(p), batch, head, first_query",
+             "lists_of(p), batch, head, 0"},
+            {"mma_sync_bf16", "pair_of_another_row", "mma_sync.cuda.cu", "find(row + i * 8,", "find(row,"},
+            {"wgmma_bf16", "mask_forgotten", "wgmma.cuda.cu", "if (!seen[i / 2 % 2][i / 4 * 2 + i % 2])", "if (false)"},
+            {"wgmma_bf16", "partial_flag_ignored", "wgmma.cuda.cu", "if ((entry & 1) == 0) return;", "return;"},
+            {"wgmma_bf16", "keys_of_another_block", "wgmma.cuda.cu", "(list[key / BLOCK_C] >> 1) * BLOCK_C", "key"},
+            {"wgmma_bf16", "mask_of_another_block", "wgmma.cuda.cu", "(entry >> 1) * BLOCK_C + column,", "column,"},
+            {"wgmma_bf16", "list_of_another_head", "wgmma.cuda.cu", "bars.tile.head, bars.tile.first_query",
+             "0, bars.tile.first_query", "blocks"},
+            {"wgmma_bf16", "pair_of_another_column", "seen_pairs.h", "1u << (i % 32 + j)", "1u << (i % 32 + (j ^ 1))"},
+            {"wgmma_bf16", "blocks_out_of_order", "mask_blocks.cuda.cu", "listed & ((1u << lane) - 1)",
+             "listed & (1u << lane)"},
+            {"wgmma_bf16", "list_without_its_flag", "mask_blocks.cuda.cu", "2 * block + !all", "2 * block"},
+            {"wgmma_bf16", "blocks_in_part_left_out", "mask_blocks.cuda.cu", "some ? 2 * block", "all ? 2 * block"},
+            {"wgmma_bf16", "whole_by_its_first_row", "mask_blocks.cuda.cu", "!__all_sync(~0u, all)) break",
+             "true) break", "ends"}};
   }
   return {
       {"naive", "mask_forgotten", "naive.cpu.cpp", "!MASK_IS_NONE && !::visible(query, key, context)", "false"},

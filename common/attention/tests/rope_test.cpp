@@ -168,7 +168,8 @@ std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelin
     offsets = Buffer(device(), test.offsets.size() * sizeof(int));
     offsets.upload(test.offsets.data(), offsets.bytes());
   }
-  const RopeLaunch launch(device(), cache, test.config, test.shape);
+  const RopeLaunch launch(device(), cache, test.config, test.shape,
+                          rope_plan(test.config, test.shape, device().info()));
   CommandEncoder encoder;
   launch.encode(encoder, {.q = q.in_buffer.data(),
                           .k = k.in_buffer.data(),
@@ -268,7 +269,7 @@ TEST_F(RopeTest, MoreTilesThanAGridHas) {
   if (!on_cuda) GTEST_SKIP() << "of a GPU";
   RopeCase test{.config = rope_of(512, 510), .shape = {}};
   test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
-  const Launch launch = rope_launch(test.config, test.shape, device().info());
+  const Launch launch = rope_plan(test.config, test.shape, device().info()).launches.front();
   EXPECT_EQ(launch.grid.y, 65535u);
   expect_right(test);
 }
@@ -285,7 +286,8 @@ TEST_F(RopeTest, WritesIntoACache) {
   cache_buffer.upload(cache.data.data(), cache.bytes());
   const int offset = first;
   offsets.upload(&offset, sizeof offset);
-  const RopeLaunch launch(device(), pipelines(), config, {.batch = 1, .q_heads = 0, .kv_heads = heads, .rows = rows});
+  const RopeShape shape{.batch = 1, .q_heads = 0, .kv_heads = heads, .rows = rows};
+  const RopeLaunch launch(device(), pipelines(), config, shape, rope_plan(config, shape, device().info()));
   CommandEncoder encoder;
   launch.encode(encoder, {.k = k_buffer.data(),
                           .k_out = static_cast<float*>(cache_buffer.data()) + first * dim,
@@ -315,7 +317,8 @@ TEST_F(RopeTest, CopiesTheRestBitByBit) {
     RopeSide q(test, 1, 0);
     for (size_t i = 0; i < q.in.bytes(); ++i) q.in.data[i] = static_cast<std::byte>(i * 37 + i / 251);
     q.in_buffer.upload(q.in.data.data(), q.in.bytes());
-    const RopeLaunch launch(device(), pipelines(), test.config, test.shape);
+    const RopeLaunch launch(device(), pipelines(), test.config, test.shape,
+                            rope_plan(test.config, test.shape, device().info()));
     CommandEncoder encoder;
     launch.encode(encoder, {.q = q.in_buffer.data(),
                             .q_out = q.out_buffer.data(),
@@ -367,7 +370,7 @@ TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
 
 TEST_F(RopeTest, RefusesShapesThatCannotBe) {
   const auto refused = [](const RopeShape& shape) {
-    return refusal([&] { rope_launch(rope_of(64, 64), shape, device().info()); });
+    return refusal([&] { rope_plan(rope_of(64, 64), shape, device().info()); });
   };
   EXPECT_EQ(refused({.batch = 0}), "rope: batch=0: it is from 1 to 65535");
   EXPECT_EQ(refused({.q_heads = 0, .kv_heads = 0}), "rope: q_heads + kv_heads=0: it is from 1 to 131070");
@@ -379,7 +382,8 @@ TEST_F(RopeTest, RefusesShapesThatCannotBe) {
 
 TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
   const RopeShape shape{.batch = 1, .q_heads = 2, .kv_heads = 0, .rows = 3};
-  const RopeLaunch launch(device(), pipelines(), rope_of(64, 64), shape);
+  const RopeLaunch launch(device(), pipelines(), rope_of(64, 64), shape,
+                          rope_plan(rope_of(64, 64), shape, device().info()));
   Buffer buffer(device(), 2 * 3 * 64 * sizeof(float));
   auto* const q = static_cast<float*>(buffer.data());
   const Strides strides{384, 192, 64};
@@ -414,13 +418,13 @@ TEST_F(RopeTest, ThePlanCountsBytesOnce) {
 TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
   for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
     for (int64_t rotary_dim = 2; rotary_dim <= head_dim; rotary_dim += 2) {
-      const Launch launch = rope_launch(rope_of(head_dim, rotary_dim), {.rows = 1000}, test::hopper());
+      const Launch launch = rope_plan(rope_of(head_dim, rotary_dim), {.rows = 1000}, test::hopper()).launches.front();
       ASSERT_LE(launch.threads, static_cast<uint32_t>(rope_threads)) << rotary_dim << " of " << head_dim;
     }
   }
   // 8 threads of two groups of 8 elements share a row; Q makes 16 groups of heads, K 5.
   const RopeShape shape{.batch = 3, .q_heads = 32, .kv_heads = 9, .rows = 100, .dtype = DType::bf16};
-  const Launch launch = rope_launch(rope_of(128, 128), shape, test::hopper());
+  const Launch launch = rope_plan(rope_of(128, 128), shape, test::hopper()).launches.front();
   EXPECT_EQ(launch.threads, 256u);
   EXPECT_EQ(launch.grid, (Grid{21, 4, 3}));
 }

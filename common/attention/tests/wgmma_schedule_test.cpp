@@ -1,4 +1,4 @@
-#include "common/attention/wgmma_schedule.h"
+#include "common/backends/cuda/wgmma_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -130,7 +130,7 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   config.shape.kv_len = 8;
   config.shape.causal = true;
   ++configurations;
-  FlashProblem problem(device(), pipelines(), random_inputs(config), config);
+  FlashProblem problem(device(), pipelines(), random_inputs(config), config, attention_plan(config, device().info()));
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
@@ -317,7 +317,7 @@ TEST_F(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
   FlashConfig config = small("tuned");
   config.layout = Layout::bshd;
   config.out_dtype = DType::f16;
-  FlashProblem problem(device(), pipelines(), random_inputs(config), config);
+  FlashProblem problem(device(), pipelines(), random_inputs(config), config, attention_plan(config, device().info()));
   CommandEncoder encoder;
   problem.encode(encoder);
   device().submit(encoder);

@@ -55,22 +55,9 @@ TEST_F(AnyDeviceTest, SaysWhatThreadgroupMemoryItLacks) {
             fmt::format("needs 1001 bytes of threadgroup memory, {} has 1000", info.spec));
 }
 
-TEST(DeviceInfoTest, AnUnknownBackendIsAnError) {
-  DeviceInfo info;
-  info.backend = "cuda";
-  EXPECT_TRUE(info.is_cuda());
-  info.backend = "cpu";
-  EXPECT_FALSE(info.is_cuda());
-  for (const char* backend : {"metal", ""}) {
-    info.backend = backend;
-    const std::string message = message_of<std::logic_error>([&] { info.is_cuda(); });
-    EXPECT_NE(message.find(fmt::format("'{}'", backend)), std::string::npos) << message;
-  }
-}
-
 /// A source tree of its own with one kernel, which is read from the file anew whenever it is compiled.
 TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
-  const bool cuda = device_->info().is_cuda();
+  const bool cuda = device_->info().backend == "cuda";
   const test::TemporaryFolder folder;
   const test::Variable tree("ATTENTION_PROTO_SOURCE", folder.path().string());
   const KernelSource source{cuda ? "lab/kernel.cuda.cu" : "lab/kernel.cpu.cpp", "run", {{"ONE", 1}, {"TWO", 2}}, {}};
@@ -279,12 +266,12 @@ KernelSource foreign_kernel(const DeviceInfo& info) {
       sums[0] += a * 1000 + b;
       sums[1] += mixed.first + mixed.second + mixed.third + c;
     })";
-  const std::string path = info.is_cuda() ? "test/foreign.cuda.cu" : "test/foreign.cpu.cpp";
-  const std::string entry = info.is_cuda() ? R"(
+  const std::string path = info.backend == "cuda" ? "test/foreign.cuda.cu" : "test/foreign.cpu.cpp";
+  const std::string entry = info.backend == "cuda" ? R"(
     extern "C" __global__ void run(double* sums, char a, Mixed mixed, float b, long long c) {
       body(sums, a, mixed, b, c);
     })"
-                                           : R"(
+                                                   : R"(
     extern "C" void run(const void* const* arguments, const struct Threadgroup*) {
       body(*static_cast<double* const*>(arguments[0]), *static_cast<const char*>(arguments[1]),
            *static_cast<const Mixed*>(arguments[2]), *static_cast<const float*>(arguments[3]),

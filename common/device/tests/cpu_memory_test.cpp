@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "common/backends/cpu/memory.h"
 #include "common/base/asan.h"
-#include "common/device/cpu/memory.h"
 #include "common/device/device.h"
 
 namespace attn {

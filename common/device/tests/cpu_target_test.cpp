@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/device/cpu/compiler.h"
-#include "common/device/cpu/target.h"
+#include "common/backends/cpu/compiler.h"
+#include "common/backends/cpu/target.h"
 #include "common/device/tests/support.h"
 
 namespace attn {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "common/backends/cuda/compiler.h"
+#include "common/backends/cuda/cubin.h"
 #include "common/base/error.h"
-#include "common/device/cuda/compiler.h"
-#include "common/device/cuda/cubin.h"
 #include "common/device/tests/support.h"
 #include "common/source/binary.h"
 #include "common/testing/captured_log.h"

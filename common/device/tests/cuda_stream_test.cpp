@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "common/backends/cuda/device.h"
+#include "common/backends/cuda/driver.h"
 #include "common/base/error.h"
-#include "common/device/cuda/device.h"
-#include "common/device/cuda/driver.h"
 #include "common/device/tests/support.h"
 
 namespace attn {

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/device/cuda/tensor_map.h"
+#include "common/backends/cuda/tensor_map.h"
 #include "common/device/tests/support.h"
 #include "common/experiment/ceilings.h"
 #include "common/records/timing.h"

@@ -1,6 +1,6 @@
 // The pool that runs the cpu device's threadgroups. Also the part of the device layer that ThreadSanitizer sees whole:
 // kernels are not instrumented for it.
-#include "common/device/cpu/pool.h"
+#include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

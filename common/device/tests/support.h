@@ -55,7 +55,7 @@ inline KernelSource kernel_text(const std::string& body, FunctionConstants const
 /// count are the threadgroup's.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
-  const bool cuda = info.is_cuda();
+  const bool cuda = info.backend == "cuda";
   const std::string head =
       cuda ? "#define KERNEL(Params) " + inner +
                  "; extern \"C\" __global__ void run(const __grid_constant__ Params params) {"

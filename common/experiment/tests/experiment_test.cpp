@@ -16,8 +16,8 @@
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
 #include "common/base/temporary_folder.h"
+#include "common/device/kernels/ceiling.h"
 #include "common/experiment/ceilings.h"
-#include "common/experiment/kernels/ceiling.h"
 #include "common/experiment/options.h"
 
 namespace attn {

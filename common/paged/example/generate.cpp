@@ -74,18 +74,19 @@ int generate(const std::string& spec) {
   table.upload(cache.table().data(), table.bytes());  // all -1; from here on only what changes
 
   // One launch for all steps: it reads lengths and table on the device. On a GPU it can be captured in a graph.
-  const DecodeLaunch attend(*device, pipelines,
-                            {.shape = {.batch = sequences,
-                                       .q_heads = q_heads,
-                                       .kv_heads = kv_heads,
-                                       .q_len = 1,
-                                       .kv_len = max_pages * page_size,
-                                       .head_dim = head_dim,
-                                       .causal = true},
-                             .dtype = dtype,
-                             .cache_dtype = dtype,
-                             .out_dtype = dtype,
-                             .page_size = page_size});
+  const DecodeConfig config{.shape = {.batch = sequences,
+                                      .q_heads = q_heads,
+                                      .kv_heads = kv_heads,
+                                      .q_len = 1,
+                                      .kv_len = max_pages * page_size,
+                                      .head_dim = head_dim,
+                                      .causal = true},
+                            .dtype = dtype,
+                            .cache_dtype = dtype,
+                            .out_dtype = dtype,
+                            .page_size = page_size};
+  const DecodeLaunch attend(*device, pipelines, config,
+                            decode_plan(config, device->info(), sequences * config.shape.kv_len));
 
   const auto append = [&](SequenceId id, int64_t token) {
     if (const auto page = cache.append(id, 1)) pool.copy(*page);

@@ -38,6 +38,9 @@ enum class Mistake {
   stale_length      // a length is not advanced
 };
 
+static DecodeLaunch launch_of(const DecodeConfig& config) {
+  return DecodeLaunch(device(), pipelines(), config, decode_plan(config, device().info(), 0));
+}
 DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
   return {.shape = {.batch = rows,
                     .q_heads = q_heads,
@@ -74,8 +77,8 @@ class Server {
         table_(device(), cache_.table().size() * sizeof(int32_t)),
         lengths_(device(), rows * sizeof(int32_t)),
         lengths_there_(rows),
-        prefill_(device(), pipelines(), config_of(dtype, page_size, chunk)),
-        decode_(device(), pipelines(), config_of(dtype, page_size, 1)) {
+        prefill_(launch_of(config_of(dtype, page_size, chunk))),
+        decode_(launch_of(config_of(dtype, page_size, 1))) {
     table_.upload(cache_.table().data(), table_.bytes());
   }
 

@@ -116,12 +116,12 @@ Result run(const Attempt& of) {
   }
   CommandEncoder encoder;
   if (of.prefill) {
-    const PrefillLaunch launch(device(), pipelines(), config, pages);
+    const PrefillLaunch launch(device(), pipelines(), config, prefill_plan(config, device().info(), 0, 0), pages);
     launch.encode(encoder, tensors);
     device().submit(encoder);
     result.guards = launch.at_rest();
   } else {
-    const DecodeLaunch launch(device(), pipelines(), config);
+    const DecodeLaunch launch(device(), pipelines(), config, decode_plan(config, device().info(), 0));
     launch.encode(encoder, tensors);
     device().submit(encoder);
     result.guards = launch.at_rest();

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/device/cpu/target.h"
+#include "common/backends/cpu/target.h"
 #include "common/source/kernel_source.h"
 #include "common/testing/program.h"
 

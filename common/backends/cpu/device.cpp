@@ -1,0 +1,316 @@
+#include "common/backends/cpu/device.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "common/backends/cpu/compiler.h"
+#include "common/backends/cpu/guard.h"
+#include "common/backends/cpu/loader.h"
+#include "common/backends/cpu/memory.h"
+#include "common/backends/cpu/pool.h"
+#include "common/base/asan.h"
+#include "common/base/error.h"
+
+namespace attn {
+
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream stream(path);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+// The value of "NAME ... : VALUE" or "NAME: VALUE UNIT" in a /proc file; empty where it is not there.
+std::string proc_field(const std::string& path, std::string_view field) {
+  std::ifstream stream(path);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.starts_with(field)) continue;
+    const size_t colon = line.find(':');
+    const size_t value = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
+    if (value != std::string::npos) return line.substr(value);
+  }
+  return {};
+}
+
+// Bytes of the data or unified cache of a level (the largest level for 0), as the kernel tells; 0 where it does not.
+size_t cache_bytes(int wanted_level) {
+  size_t found = 0;
+  int found_level = 0;
+  for (int index = 0;; ++index) {
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    const std::string level_text = first_line(folder + "level");
+    if (level_text.empty()) break;
+    if (first_line(folder + "type") == "Instruction") continue;
+    int level = 0;
+    std::from_chars(level_text.data(), level_text.data() + level_text.size(), level);
+    const size_t bytes = std::strtoull(first_line(folder + "size").c_str(), nullptr, 10) << 10;  // "512K"
+    if (wanted_level == level || (wanted_level == 0 && level > found_level)) {
+      found = bytes;
+      found_level = level;
+    }
+  }
+  return found;
+}
+
+// Cores this process may use: the affinity mask, cut down to the control group's quota where there is one.
+unsigned usable_cores() {
+  unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  if (cpu_set_t allowed; sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    cores = static_cast<unsigned>(CPU_COUNT(&allowed));
+  }
+  std::istringstream quota(first_line("/sys/fs/cgroup/cpu.max"));
+  double limit = 0, period = 0;
+  if (quota >> limit >> period && period > 0)
+    cores = std::min(cores, std::max(1u, static_cast<unsigned>(limit / period)));
+  return cores;
+}
+
+// Flushes denormal operands and results to zero while it lives, as kernels on GPUs do: an x86 core would take a
+// microcode assist for each, and the time would depend on the data.
+class FlushDenormals {
+ public:
+  FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }
+  ~FlushDenormals() { set(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr uint64_t flush_bits = 0x8040;  // MXCSR: flush to zero, denormals are zero
+  static uint64_t get() { return _mm_getcsr(); }
+  static void set(uint64_t control) { _mm_setcsr(static_cast<unsigned>(control)); }
+#elif defined(__aarch64__)
+  static constexpr uint64_t flush_bits = 1u << 24;  // FPCR: FZ
+  static uint64_t get() {
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+  }
+  static void set(uint64_t control) { asm volatile("msr fpcr, %0" : : "r"(control)); }
+#else
+  static constexpr uint64_t flush_bits = 0;
+  static uint64_t get() { return 0; }
+  static void set(uint64_t) {}
+#endif
+  const uint64_t saved_;
+};
+
+// The pool's workers are awake while it lives.
+class Awake {
+ public:
+  explicit Awake(ThreadPool& pool) : pool_(pool) { pool_.begin(); }
+  ~Awake() { pool_.end(); }
+  Awake(const Awake&) = delete;
+  Awake& operator=(const Awake&) = delete;
+
+ private:
+  ThreadPool& pool_;
+};
+
+class CpuKernel : public Kernel {
+ public:
+  CpuKernel(CpuLoader::Loaded loaded, std::string entry) : name(std::move(entry)), loaded_(std::move(loaded)) {}
+  KernelFunction function() const { return loaded_.function; }
+
+  const std::string name;
+
+ private:
+  CpuLoader::Loaded loaded_;
+};
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(unsigned threads) : pool_(threads), scratch_(threads) {
+    info_ = cpu_info(compiler_.target());
+    info_.spec = fmt::format("cpu:threads={}", threads);
+    // One product name stands for many cores ("AMD EPYC"); the arch tells them apart in records.
+    const std::string product = proc_field("/proc/cpuinfo", "model name");
+    if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
+    info_.units = threads;
+    if (const size_t l2 = cache_bytes(2)) info_.threadgroup_memory_bytes = l2;
+    info_.last_level_cache_bytes = std::max(cache_bytes(0), info_.threadgroup_memory_bytes);
+    info_.memory_bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+  }
+
+  void* allocate(size_t bytes) override {
+    // Linux hands out more than it has and kills the process later, so ask first.
+    const std::string available = proc_field("/proc/meminfo", "MemAvailable");
+    const bool fits = available.empty() || bytes / 1024 < std::strtoull(available.c_str(), nullptr, 10);
+    if (void* block = fits ? memory_.allocate(bytes) : nullptr) return block;
+    throw OutOfMemory(fmt::format("{} has no room for {} bytes", info_.spec, bytes), bytes);
+  }
+  void release(void* pointer) noexcept override { memory_.release(pointer); }
+  void upload(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty vector's data may be null
+  }
+  void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
+
+  Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
+    return compiler_.compile(source);
+  }
+  std::string compiler_identity() const override { return compiler_.identity(); }
+  CodeContents contents(const Binary& binary) const override { return compiler_.contents(binary.code); }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    return std::make_unique<CpuKernel>(loader_.load(binary, entry), entry);
+  }
+
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    const std::lock_guard lock(submitting_);
+    if (lost()) std::rethrow_exception(why_lost_);
+    std::vector<std::chrono::steady_clock::time_point> stamps;
+    std::optional<Awake> awake;
+    if (shares_work(encoder.commands())) awake.emplace(pool_);
+    for (const auto& command : encoder.commands()) {
+      if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
+        run(*dispatch);
+      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
+        run(*fill);
+      } else {
+        stamps.push_back(std::chrono::steady_clock::now());
+      }
+    }
+    std::vector<double> seconds;
+    for (size_t i = 1; i < stamps.size(); ++i) {
+      seconds.push_back(std::chrono::duration<double>(stamps[i] - stamps[i - 1]).count());
+    }
+    return seconds;
+  }
+
+  Clocks clocks() const override {
+    Clocks clocks;
+    const std::string khz = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq");
+    const std::string mhz = khz.empty() ? proc_field("/proc/cpuinfo", "cpu MHz") : std::string();
+    if (!khz.empty()) clocks.core_mhz = std::strtod(khz.c_str(), nullptr) / 1000;
+    if (!mhz.empty()) clocks.core_mhz = std::strtod(mhz.c_str(), nullptr);
+    return clocks;
+  }
+
+ private:
+  // Whether anything is for more than one thread: else the others may sleep on.
+  static bool shares_work(const std::vector<CommandEncoder::Command>& commands) {
+    return std::ranges::any_of(commands, [](const CommandEncoder::Command& command) {
+      const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
+      const auto* fill = std::get_if<CommandEncoder::Fill>(&command);
+      return (dispatch && dispatch->grid.count() > 1) || (fill && fill->bytes > fill_chunk_bytes);
+    });
+  }
+
+  void run(const CommandEncoder::Dispatch& dispatch) {
+    reserve_scratch(dispatch.threadgroup_bytes);
+    const auto& kernel = *static_cast<const CpuKernel*>(dispatch.kernel);
+    const KernelFunction function = kernel.function();
+    std::vector<const void*> list;
+    if (dispatch.arguments) {
+      for (const Arguments::Value& value : dispatch.arguments->values()) list.push_back(value.data());
+    }
+    const void* const parameters =
+        dispatch.arguments ? static_cast<const void*>(list.data()) : dispatch.parameters.data();
+    const Grid grid = dispatch.grid;
+    std::atomic<bool> ended = false;
+    std::optional<KernelFault> fault;  // the first
+    pool_.run(grid.count(), [&](uint64_t item, unsigned thread) {
+      if (kernel.guarded && ended) return;
+      Threadgroup group;
+      group.index[0] = static_cast<unsigned>(item % grid.x);
+      group.index[1] = static_cast<unsigned>(item / grid.x % grid.y);
+      group.index[2] = static_cast<unsigned>(item / grid.x / grid.y);
+      group.count[0] = grid.x;
+      group.count[1] = grid.y;
+      group.count[2] = grid.z;
+      group.memory = scratch_[thread].get();
+      group.memory_bytes = dispatch.threadgroup_bytes;
+      const FlushDenormals flush;
+      if (!kernel.guarded) {
+        function(parameters, &group);
+      } else if (auto found = run_guarded(function, parameters, &group); found && !ended.exchange(true)) {
+        fault = std::move(found);
+      }
+    });
+    if (fault) lose(*fault, kernel.name);
+  }
+
+  // Code that went wrong may have written anywhere before.
+  [[noreturn]] void lose(const KernelFault& fault, const std::string& kernel) {
+    const std::string what = fmt::format("{}: {}, with a user's function, {}", info_.spec, kernel, fault.what);
+    why_lost_ =
+        fault.timeout ? std::make_exception_ptr(DeviceTimeout(what)) : std::make_exception_ptr(DeviceFault(what));
+    lost_ = true;
+    std::rethrow_exception(why_lost_);
+  }
+
+  void run(const CommandEncoder::Fill& fill) {
+    pool_.run((fill.bytes + fill_chunk_bytes - 1) / fill_chunk_bytes, [&](uint64_t item, unsigned) {
+      const size_t begin = item * fill_chunk_bytes;
+      std::memset(static_cast<std::byte*>(fill.target) + begin, fill.value,
+                  std::min(fill_chunk_bytes, fill.bytes - begin));
+    });
+  }
+
+  // Gives every thread at least `bytes`. A build with AddressSanitizer reports a touch of what lies beyond them.
+  void reserve_scratch(size_t bytes) {
+    if (bytes > scratch_bytes_) {
+      // At least a huge page each, so that the kernel can give one.
+      const size_t rounded = std::max(bytes, CpuMemory::huge_page_bytes);
+      for (auto& block : scratch_) block = {static_cast<unsigned char*>(allocate(rounded)), Release{this}};
+      scratch_bytes_ = rounded;
+    }
+    for (const auto& block : scratch_) {
+      ASAN_UNPOISON_MEMORY_REGION(block.get(), bytes);
+      ASAN_POISON_MEMORY_REGION(block.get() + bytes, scratch_bytes_ - bytes);
+    }
+  }
+
+  struct Release {
+    CpuDevice* device = nullptr;
+    void operator()(void* block) const { device->release(block); }
+  };
+
+  static constexpr size_t fill_chunk_bytes = size_t{1} << 20;
+
+  CpuMemory memory_;
+  const CpuCompiler compiler_;
+  CpuLoader loader_;
+  ThreadPool pool_;
+  std::mutex submitting_;
+  std::exception_ptr why_lost_;
+  std::vector<std::unique_ptr<unsigned char, Release>> scratch_;  // one block per thread
+  size_t scratch_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_cpu_device(std::string_view spec) {
+  constexpr std::string_view option = "cpu:threads=";
+  constexpr unsigned most = 1024;
+  if (spec == "cpu") return std::make_unique<CpuDevice>(usable_cores());
+  unsigned threads = 0;
+  if (spec.starts_with(option)) {
+    const std::string_view text = spec.substr(option.size());
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+    if (error == std::errc() && end == text.data() + text.size() && threads >= 1 && threads <= most) {
+      return std::make_unique<CpuDevice>(threads);
+    }
+  }
+  throw BadInput(fmt::format("device '{}' is not allowed; cpu, or cpu:threads=N with N from 1 to {}", spec, most));
+}
+
+}  // namespace attn

@@ -1,0 +1,169 @@
+#include "common/attention/flash.h"
+
+#include <numeric>
+#include <utility>
+
+#include "common/attention/kernels/amx.h"
+#include "common/attention/kernels/tiled.h"
+#include "common/attention/kernels/tuned.h"
+#include "common/backends/cpu/operations.h"
+#include "common/kernel/types.h"
+
+namespace attn {
+namespace {
+
+bool rotates(const AttentionHooks* hooks) { return hooks && hooks->rotation != Rotation::none; }
+
+// The kernel behind `tuned`: bf16 goes to the tile registers of x86 cores that have them, unless a score hook or a
+// rotate hook is wanted.
+bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  const bool here = device.has("amx-bf16") && device.has("avx512bf16");
+  const bool hooked = hooks && (hooks->change != ScoreChange::none || rotates(hooks));
+  return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
+}
+
+// Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one
+// every two (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
+bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
+}
+
+// Intel's cores with 512-bit vectors. All vector arithmetic takes turns with multiply-adds on two of their ports, and
+// micro-operations are short, above all where another thread runs on the same core.
+bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
+
+// The register tile: vectors of queries by rows of keys or columns, which leave a quarter of the registers to operands.
+// Four vectors take fewer micro-operations, since a broadcast serves four multiply-adds, and fewer rows at a time; two
+// leave more of the first cache to K and V. kernels/log.md has what pays where.
+struct RegisterTile {
+  int64_t vectors, rows;
+};
+RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) {
+  const bool many = device.vector_registers >= 32;
+  int64_t vectors = many && (device.simd_width <= 4 || intel_512(device)) ? 4 : 2;
+  if (config.tile_vectors > 0) vectors = config.tile_vectors;
+  while (vectors > 1 && config.block_r % (vectors * device.simd_width) != 0) vectors /= 2;
+  return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
+}
+
+// Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart
+// and a register tile has more of them than the first cache then has places: they would drive each other out.
+// Rows that turn, or lie on pages, are copied too.
+bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  constexpr int64_t cache_way_bytes = 4096;  // of 64 sets of 64 bytes, as first caches that are indexed by pages have
+  const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
+  const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
+  const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
+  const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // ways of the cache
+  return converts || rotates(hooks) || config.page_size > 0 || (row_bytes % cache_way_bytes == 0 && !fit);
+}
+
+TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  const RegisterTile tile = register_tile(config, device);
+  return {config.shape.head_dim,
+          config.block_r,
+          config.block_c,
+          device.simd_width,
+          tile.vectors,
+          tile.rows,
+          uses_bf16_dot(config, device, hooks),
+          copies_k(config, device, hooks)};
+}
+
+size_t threadgroup_bytes(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  const AttentionShape& shape = config.shape;
+  if (config.variant == "naive") return static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float);
+  if (uses_amx(config, device, hooks)) {
+    return static_cast<size_t>(AmxLayout(shape.head_dim, config.block_r, config.block_c).bytes);
+  }
+  if (config.variant == "tuned") {
+    return static_cast<size_t>(tuned_layout(config, device, hooks).words) * sizeof(float);
+  }
+  return static_cast<size_t>(TiledLayout(shape.head_dim, config.block_r, config.block_c).words) * sizeof(float);
+}
+
+KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  KernelSource source;
+  source.entry = "flash_forward";
+  source.constants = {{"HEAD_DIM", config.shape.head_dim},
+                      {"CAUSAL", config.shape.causal},
+                      {"IN_TYPE", element_type(config.dtype)},
+                      {"OUT_TYPE", element_type(config.out_dtype)}};
+  if (config.variant == "naive") {
+    source.path = "common/attention/kernels/naive.cpu.cpp";
+    return source;
+  }
+  source.constants["BLOCK_R"] = config.block_r;
+  source.constants["BLOCK_C"] = config.block_c;
+  if (uses_amx(config, device, hooks)) {
+    source.path = "common/attention/kernels/amx.cpu.cpp";
+  } else if (config.variant == "tuned") {
+    source.path = "common/attention/kernels/tuned.cpu.cpp";
+    source.constants["VECTOR_WIDTH"] = device.simd_width;
+    const RegisterTile tile = register_tile(config, device);
+    source.constants["TILE_VECTORS"] = tile.vectors;
+    source.constants["TILE_ROWS"] = tile.rows;
+    source.constants["BF16_DOT"] = uses_bf16_dot(config, device, hooks);
+    source.constants["COPY_K"] = copies_k(config, device, hooks);
+    source.constants["ASK_AHEAD"] = intel_512(device);
+  } else {
+    source.path = "common/attention/kernels/tiled.cpu.cpp";
+    // The widest vector, up to the device's, that divides a row.
+    source.constants["LANES"] =
+        config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
+  }
+  return source;
+}
+
+class CpuFlash : public FlashOperation {
+ public:
+  std::vector<std::string> variants() const override { return {"naive", "tiled_scalar", "tiled_vector", "tuned"}; }
+
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) const override {
+    const AttentionShape& shape = config.shape;
+    const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
+    return {.source = source_of(config, device, hooks),
+            .grid = {static_cast<uint32_t>((shape.q_len + rows - 1) / rows), static_cast<uint32_t>(shape.q_heads),
+                     static_cast<uint32_t>(shape.batch)},
+            .threads = 1,
+            .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
+  }
+
+  std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
+                                         const AttentionHooks* /*hooks*/) const override {
+    return std::nullopt;
+  }
+
+  // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
+  // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
+  void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
+    const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
+    const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
+                                                 {64, 64},    {32, 64},    {16, 64}};
+    const bool choose_r = config.block_r == 0, choose_c = config.block_c == 0;
+    const AttentionShape& shape = config.shape;
+    for (const auto& [block_r, block_c] : tiles) {
+      if (choose_r) config.block_r = block_r;
+      if (choose_c) config.block_c = block_c;
+      const bool fits = threadgroup_bytes(config, device, nullptr) <= device.threadgroup_memory_bytes;
+      const bool useful = block_r < 2 * shape.q_len;
+      const bool balanced =
+          shape.batch * shape.q_heads * ((shape.q_len + block_r - 1) / block_r) >= 4 * int64_t{device.units};
+      if (fits && useful && balanced) return;
+    }
+  }
+
+  Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch, const Kernel& kernel,
+                    Lists lists) const override {
+    return plain_launcher(launch, kernel, std::move(lists));
+  }
+};
+
+}  // namespace
+
+const FlashOperation& cpu_flash() {
+  static const CpuFlash operation;
+  return operation;
+}
+
+}  // namespace attn

@@ -1,0 +1,127 @@
+#include "common/backends/cpu/front_end.h"
+
+#include <clang/Basic/DiagnosticOptions.h>
+#include <clang/Basic/Sanitizers.h>
+#include <clang/CodeGen/CodeGenAction.h>
+#include <clang/Frontend/CompilerInstance.h>
+#include <clang/Frontend/CompilerInvocation.h>
+#include <clang/Frontend/TextDiagnosticPrinter.h>
+#include <fmt/format.h>
+#include <llvm/ADT/StringExtras.h>
+#include <llvm/IR/Module.h>
+#include <llvm/Support/VirtualFileSystem.h>
+#include <llvm/Support/raw_ostream.h>
+
+#include <utility>
+
+#include "common/backends/cpu/sanitizers.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+
+namespace attn {
+
+namespace {
+
+// The front end takes single checks, no groups. Those left out need run-time type information.
+std::vector<std::string> sanitizer_arguments() {
+  clang::SanitizerSet checks;
+  if (sanitizes("address")) checks.Mask |= clang::SanitizerKind::Address;
+  if (sanitizes("undefined")) {
+    checks.Mask |= clang::SanitizerKind::Undefined & ~(clang::SanitizerKind::Function | clang::SanitizerKind::Vptr);
+  }
+  if (checks.empty()) return {};
+  llvm::SmallVector<llvm::StringRef> names;
+  clang::serializeSanitizerSet(checks, names);
+  return {"-fsanitize=" + llvm::join(names, ",")};
+}
+
+// A constant that is read at run time is a symbol that the loader binds to a value.
+std::string prologue(const KernelSource& source) {
+  return cxx_prologue(
+      source, [](const std::string& name) { return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name); });
+}
+
+// The prologue stands before the source in one buffer, so that clang reports a function constant that the kernel does
+// not use. `warnings` takes what clang says of a kernel that compiles.
+std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::vector<std::string>& arguments,
+                                        llvm::LLVMContext& context, std::string& warnings) {
+  const std::string root = source_root();
+  const std::string main_file = root + "/" + source.path;
+
+  auto memory = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
+  memory->addFile(main_file, 0,
+                  llvm::MemoryBuffer::getMemBufferCopy(prologue(source) + read_source(source, source.path)));
+  for (const auto& [name, text] : source.includes) {
+    memory->addFile(root + "/" + name, 0, llvm::MemoryBuffer::getMemBufferCopy(text));
+  }
+  auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::OverlayFileSystem>(llvm::vfs::getRealFileSystem());
+  files->pushOverlay(memory);
+
+  std::vector<const char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(argument.c_str());
+  raw.insert(raw.end(), {"-iquote", root.c_str()});          // not -I: source_sha256() follows only #include "NAME"
+  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at what its assembler refuses
+  raw.push_back(main_file.c_str());
+
+  std::string messages;
+  llvm::raw_string_ostream stream(messages);
+  clang::CompilerInstance clang;
+  clang.createDiagnostics();
+  clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
+  // Once more, now that the options for warnings are known.
+  clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, &clang.getDiagnosticOpts()));
+  clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // "1 error generated."
+  clang.createFileManager(files);
+
+  clang::EmitLLVMOnlyAction action(&context);
+  const bool ok = clang.ExecuteAction(action);
+  std::unique_ptr<llvm::Module> module = ok ? action.takeModule() : nullptr;
+  stream.flush();
+  if (!module) throw CompileError(source.key(), messages);
+  warnings = std::move(messages);
+  return module;
+}
+
+}  // namespace
+
+FrontEnd::FrontEnd(const CpuTarget& target) {
+  arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
+                "-disable-llvm-passes",  // optimize() runs them, so that they can be timed and linked before
+                "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
+                "-fno-rtti",
+                "-fuse-line-directives",  // errors have the kernel's lines, not those of prologue and kernel together
+                // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
+                "-Wall", "-Wextra", "-Werror=unused-const-variable"};
+  if (target.has("avx512f")) {
+    arguments_.emplace_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
+  } else {
+    arguments_.emplace_back("-Wno-psabi");  // vectors that are wider than registers go only to functions of the kernel
+  }
+  for (const std::string& feature : target.switches) {
+    arguments_.emplace_back("-target-feature");
+    arguments_.push_back(feature);
+  }
+  for (const std::string& argument : sanitizer_arguments()) arguments_.push_back(argument);
+}
+
+std::unique_ptr<llvm::Module> FrontEnd::parse(const KernelSource& source, llvm::LLVMContext& context) const {
+  std::string warnings;
+  std::unique_ptr<llvm::Module> module = run_clang(source, arguments_, context, warnings);
+  if (const llvm::Function* entry = module->getFunction(source.entry); !entry || entry->isDeclaration()) {
+    throw CompileError(source.key(), fmt::format("{} defines no extern \"C\" function {}", source.path, source.entry));
+  }
+  for (const std::string& name : source.run_time) {
+    if (!module->getNamedGlobal(name)) throw CompileError(source.key(), "the kernel does not use " + name);
+  }
+  if (!warnings.empty() && is_new(warnings)) {
+    logger()->warn("{} compiles with warnings:\n{}", source.key(), warnings);
+  }
+  return module;
+}
+
+bool FrontEnd::is_new(const std::string& warnings) const {
+  const std::lock_guard lock(warned_mutex_);
+  return warned_.insert(warnings).second;
+}
+
+}  // namespace attn

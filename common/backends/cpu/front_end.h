@@ -1,0 +1,38 @@
+// Kernel source to LLVM's intermediate representation, by clang in this process.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/backends/cpu/target.h"
+#include "common/source/kernel_source.h"
+
+namespace llvm {
+class LLVMContext;
+class Module;
+}  // namespace llvm
+
+namespace attn {
+
+class FrontEnd {
+ public:
+  explicit FrontEnd(const CpuTarget& target);
+
+  /// What clang is told for every kernel.
+  const std::vector<std::string>& arguments() const { return arguments_; }
+  /// Unoptimised code. Throws CompileError, also where the entry is missing. What clang warns of in a kernel that
+  /// compiles is logged, the same text once: a sweep compiles one kernel with hundreds of constants.
+  std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
+
+ private:
+  bool is_new(const std::string& warnings) const;
+
+  std::vector<std::string> arguments_;
+  mutable std::mutex warned_mutex_;
+  mutable std::set<std::string> warned_;
+};
+
+}  // namespace attn

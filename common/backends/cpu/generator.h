@@ -1,0 +1,16 @@
+// Fragments whose file is a program that writes machine code.
+#pragma once
+
+#include <string>
+
+#include "common/backends/cpu/target.h"
+#include "common/source/kernel_source.h"
+
+namespace attn {
+
+/// Runs the program of a source, `python NAME.py OUT ENTRY ARCH FEATURES NAME=VALUE...`, and returns the object file
+/// that it wrote to OUT. The program runs in a process of its own, so that whatever compiler it brings is none of this
+/// process's. Throws CompileError with what the program said where it fails, and where it writes no file.
+std::string generated_object(const KernelSource& source, const CpuTarget& target);
+
+}  // namespace attn

@@ -1,0 +1,160 @@
+#include "common/backends/cpu/guard.h"
+
+#include <fmt/format.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace attn {
+
+namespace {
+
+constexpr std::array faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+constexpr int tick = SIGURG;  // without effect on a process that does not ask for it
+constexpr size_t handler_stack_bytes = size_t{1} << 16;
+constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // of a stack that grows as it is used: the main thread's
+constexpr uintptr_t near_bytes = size_t{1} << 16;     // of the stack's end: a frame, or what it jumps over
+
+// A thread's call: where to go on, and what ended it.
+struct Call {
+  sigjmp_buf place;
+  volatile sig_atomic_t inside = 0, ticks = 0, signal = 0;
+  volatile uintptr_t address = 0, stack = 0;  // of the fault; the stack's end then
+};
+thread_local Call call;
+
+struct sigaction before[NSIG];  // the actions that the guard's took the place of
+
+uintptr_t stack_end([[maybe_unused]] const void* context) {
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.sp;
+#else
+  return 0;
+#endif
+}
+
+void on_tick(int, siginfo_t*, void*) {
+  if (!call.inside) return;
+  call.ticks = call.ticks + 1;
+  if (call.ticks < guarded_seconds) return;
+  call.inside = 0;
+  call.signal = tick;
+  siglongjmp(call.place, 1);
+}
+
+void on_fault(int number, siginfo_t* info, void* context) {
+  if (!call.inside) {
+    // Nothing of a guarded kernel's. A fault comes again by itself; what was sent is sent again.
+    sigaction(number, &before[number], nullptr);
+    if (info->si_code <= 0) raise(number);
+    return;
+  }
+  call.inside = 0;
+  call.signal = number;
+  call.address = reinterpret_cast<uintptr_t>(info->si_addr);
+  call.stack = stack_end(context);
+  siglongjmp(call.place, 1);
+}
+
+bool install() {
+  struct sigaction action{};
+  sigemptyset(&action.sa_mask);
+  // The jump out of a handler leaves the signal as it was: not blocked.
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART);
+  action.sa_sigaction = on_fault;
+  for (const int number : faults) sigaction(number, &action, &before[number]);
+  action.sa_sigaction = on_tick;
+  sigaction(tick, &action, &before[tick]);
+  return true;
+}
+
+// What a thread needs: a stack for handlers, since its own may be full, and a tick for each second that it runs.
+class Watched {
+ public:
+  Watched() {
+    // Without a limit (ulimit -s unlimited, or a library that lifts it) a recursion would take all memory instead.
+    rlimit limit{};
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur > most_stack_bytes) {
+      limit.rlim_cur = most_stack_bytes;
+      setrlimit(RLIMIT_STACK, &limit);
+    }
+    stack_t old{};
+    if (sigaltstack(nullptr, &old) == 0 && (old.ss_flags & SS_DISABLE) != 0) {
+      memory_ = std::make_unique<std::byte[]>(handler_stack_bytes);
+      stack_t own{};
+      own.ss_sp = memory_.get();
+      own.ss_size = handler_stack_bytes;
+      sigaltstack(&own, nullptr);
+    }
+    sigevent event{};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = tick;
+    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));  // glibc has no other name for it everywhere
+    has_timer_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
+    itimerspec each_second{};
+    each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;
+    if (has_timer_) timer_settime(timer_, 0, &each_second, nullptr);
+  }
+  ~Watched() {
+    if (has_timer_) timer_delete(timer_);
+    if (!memory_) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    sigaltstack(&none, nullptr);
+  }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  timer_t timer_{};
+  bool has_timer_ = false;
+};
+
+KernelFault describe() {
+  switch (call.signal) {
+    case tick:
+      return {fmt::format("did not end a threadgroup within {} s", guarded_seconds), true};
+    case SIGFPE:
+      return {"divided by zero, or got a quotient that is too large"};
+    case SIGILL:
+    case SIGTRAP:
+      return {"met a trap or an illegal instruction"};
+    case SIGABRT:
+      return {"called abort()"};
+    default:
+      break;
+  }
+  if (call.address - call.stack + near_bytes < 2 * near_bytes)
+    return {"filled its stack, as a recursion without end does"};
+  return {fmt::format("met an illegal address (0x{:x})", call.address)};
+}
+
+}  // namespace
+
+std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
+                                       const void* parameters, const Threadgroup* group) {
+  [[maybe_unused]] static const bool installed = install();
+  [[maybe_unused]] static thread_local const Watched watched;
+  call.ticks = 0;
+  if (sigsetjmp(call.place, 0) == 0) {
+    call.inside = 1;
+    kernel(parameters, group);
+    call.inside = 0;
+    return std::nullopt;
+  }
+  return describe();
+}
+
+}  // namespace attn

@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include "common/backends/cpu/operations.h"
+#include "common/linear/kernels/recurrent_layout.h"
+#include "common/linear/kernels/steps_layout.h"
+#include "common/linear/launch.h"
+
+namespace attn {
+namespace {
+
+size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+/// The register tile: rows by vectors of columns, which leave a quarter of the registers to operands.
+struct ProductTile {
+  int64_t rows, vectors;
+};
+ProductTile product_tile(const DeviceInfo& device) {
+  return device.vector_registers >= 32 ? ProductTile{6, 4} : ProductTile{6, 2};
+}
+
+class CpuLinear : public LinearOperation {
+ public:
+  std::string unable(const LinearConfig& /*config*/) const override { return {}; }
+
+  /// Gates by channel multiply each pair's decay out, which costs as much as a step is long.
+  int64_t step(const LinearConfig& config) const override {
+    const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
+    return std::min(config.chunk, most);
+  }
+
+  /// Few enough that all threadgroups of a scan fill the device.
+  int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
+    int64_t rows = config.head_dim;
+    while (rows % 2 == 0 && rows > 8 &&
+           config.sequences * config.heads * (config.head_dim / rows) < scan_groups(device)) {
+      rows /= 2;
+    }
+    return rows;
+  }
+  int64_t scan_groups(const DeviceInfo& device) const override { return 2 * device.units; }
+
+  Bound bound(const LinearConfig& config) const override {
+    return config.variant == "recurrent" ? Bound::memory : Bound::matrix;
+  }
+
+  int64_t chunk(const std::string& variant) const override { return variant == "fused" ? 16 : 128; }
+
+  void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const override {
+    const std::string& entry = launch.source.entry;
+    FunctionConstants& constants = launch.source.constants;
+    if (entry.starts_with("scan")) {
+      launch.threadgroup_bytes = floats(constants.at("SCAN_ROWS") * (config.value_dim + 2));
+    } else if (entry == "recurrent") {
+      constexpr int64_t most_tokens = 16;  // for which a state is read once
+      const int64_t tokens = std::min(config.tokens, most_tokens);
+      constants["VECTOR_WIDTH"] = device.simd_width;
+      constants["VECTOR_REGISTERS"] = device.vector_registers;
+      constants["TOKENS"] = tokens;
+      // Initial and final states together are past the caches.
+      constants["STREAM"] =
+          floats(2 * config.sequences * config.heads * config.state_elements()) > device.last_level_cache_bytes;
+      launch.threadgroup_bytes = floats(RecurrentLayout(config.head_dim, config.value_dim, tokens).floats);
+    } else {
+      if (entry == "fused") {
+        launch.grid.x = static_cast<uint32_t>(config.sequences * linear_segments(config, device));
+        constants["CAUSAL"] = config.causal;
+        constants["CHUNK"] = config.chunk;
+        constants["DELAY"] = config.delay;
+      }
+      const ProductTile tile = product_tile(device);
+      constants["STEP"] = step(config);
+      constants["VECTOR_WIDTH"] = device.simd_width;
+      constants["TILE_ROWS"] = tile.rows;
+      constants["TILE_VECTORS"] = tile.vectors;
+      launch.threadgroup_bytes = floats(
+          StepsLayout(config.head_dim, config.value_dim, step(config), device.simd_width, config.gate == GATE_CHANNEL)
+              .floats);
+    }
+  }
+
+  bool resets_flags() const override { return false; }
+};
+
+}  // namespace
+
+const LinearOperation& cpu_linear() {
+  static const CpuLinear operation;
+  return operation;
+}
+
+}  // namespace attn

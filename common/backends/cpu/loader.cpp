@@ -1,0 +1,75 @@
+#include "common/backends/cpu/loader.h"
+
+#include <fmt/format.h>
+#include <llvm/ExecutionEngine/Orc/LLJIT.h>
+
+#include <utility>
+#include <vector>
+
+#include "common/backends/cpu/objects.h"
+#include "common/backends/cpu/target.h"
+#include "common/base/error.h"
+
+namespace attn {
+
+namespace {
+
+// What the session says in this thread of a look-up that fails.
+thread_local std::string link_messages;
+
+// What a kernel's code lives in: its library of the session, and the constants that it reads at run time.
+struct Code {
+  llvm::orc::ExecutionSession& session;
+  llvm::orc::JITDylib& library;
+  const std::vector<int> constants;
+
+  Code(llvm::orc::ExecutionSession& owner, llvm::orc::JITDylib& kernel, std::vector<int> values)
+      : session(owner), library(kernel), constants(std::move(values)) {}
+  ~Code() { llvm::logAllUnhandledErrors(session.removeJITDylib(library), llvm::errs()); }
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+};
+
+}  // namespace
+
+CpuLoader::CpuLoader() {
+  initialize_llvm();
+  auto jit = llvm::orc::LLJITBuilder().create();
+  if (!jit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(jit.takeError()));
+  jit_ = std::move(*jit);
+  // The session tells what is missing apart from the error that a look-up gives; load() puts the two together. Linking
+  // goes on in the thread that looks up.
+  jit_->getExecutionSession().setErrorReporter(
+      [](llvm::Error error) { link_messages += ": " + llvm::toString(std::move(error)); });
+}
+
+CpuLoader::~CpuLoader() = default;
+
+CpuLoader::Loaded CpuLoader::load(const Binary& binary, const std::string& entry) {
+  link_messages.clear();
+  llvm::orc::LLJIT& jit = *jit_;
+  const auto fail = [&](llvm::Error error) -> Loaded {
+    throw CompileError(fmt::format("{} does not load: {}{}", entry, llvm::toString(std::move(error)), link_messages));
+  };
+  auto library = jit.createJITDylib(fmt::format("kernel{}", loaded_++));
+  if (!library) return fail(library.takeError());
+  std::vector<int> values;
+  for (const auto& [name, value] : binary.run_time) values.push_back(static_cast<int>(value));
+  const auto code = std::make_shared<const Code>(jit.getExecutionSession(), *library, std::move(values));
+  llvm::orc::SymbolMap symbols;
+  for (size_t i = 0; const auto& [name, value] : binary.run_time) {
+    symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(&code->constants[i++]),
+                                          llvm::JITSymbolFlags::Exported};
+  }
+  if (auto error = library->define(llvm::orc::absoluteSymbols(std::move(symbols)))) return fail(std::move(error));
+  for (const std::string& part : unpack(binary.code)) {
+    if (auto error = jit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(part))) {
+      return fail(std::move(error));
+    }
+  }
+  auto address = jit.lookup(*library, entry);
+  if (!address) return fail(address.takeError());
+  return {address->toPtr<KernelFunction>(), std::static_pointer_cast<const void>(code)};
+}
+
+}  // namespace attn

@@ -1,0 +1,99 @@
+#include "common/paged/decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/backends/cuda/operations.h"
+
+namespace attn {
+namespace {
+
+/// What the kernel takes of a multiprocessor: the most buffers of keys, up to four, that leave room for two
+/// threadgroups; else that leave room for one. A block of 8-bit keys takes longer to compute than to copy: there three
+/// threadgroups hide each other's latency, where registers allow it.
+struct Share {
+  int64_t stages, bytes, threadgroups;
+};
+
+class CudaDecode : public DecodeOperation {
+ public:
+  std::string unable(const DecodeConfig& config) const override {
+    if (has_scales(config.cache_dtype)) {
+      if (config.dtype == DType::f32) {
+        return fmt::format("cache_dtype {}: on a GPU it goes with Q of f16 or bf16", name(config.cache_dtype));
+      }
+      if (config.shape.head_dim % 16 != 0) {
+        return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
+      }
+    } else if (config.cache_dtype != config.dtype) {
+      return fmt::format("cache_dtype {}: on a GPU it is that of Q, {}", name(config.cache_dtype), name(config.dtype));
+    }
+    return {};
+  }
+
+  std::string unable_block(const DecodeConfig& config) const override {
+    const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config), 16);
+    if (config.block_c % step == 0) return {};
+    return fmt::format("block_c {}: a multiple of {} with tiles of {} rows on a GPU", config.block_c, step,
+                       tile_rows(config));
+  }
+
+  /// Tiles are of 8, 16, 32 or 64 rows.
+  int64_t tile_rows(const DecodeConfig& config) const override {
+    int64_t rows = 8;
+    while (rows < std::min(config.rows(), most_rows)) rows *= 2;
+    return rows;
+  }
+
+  int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const override {
+    return device.units * share(config, device).threadgroups;
+  }
+
+  void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const override {
+    const Share taken = share(config, device);
+    attend.source.constants["STAGES"] = taken.stages;
+    attend.source.constants["THREADGROUPS"] = taken.threadgroups;
+    attend.threads = threads;
+    attend.threadgroup_bytes = static_cast<size_t>(taken.bytes);
+  }
+
+  size_t join_bytes(size_t /*attend_bytes*/) const override { return DecodeLayout::join_bytes; }
+
+  void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
+    merge.threads = static_cast<uint32_t>(config.shape.head_dim / 4);
+  }
+
+ private:
+  static constexpr uint32_t threads = 128;
+
+  Share share(const DecodeConfig& config, const DeviceInfo& device) const {
+    constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes of each threadgroup; registers hold no more
+    const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
+    const int64_t rows = tile_rows(config);
+    const auto with = [&](int64_t stages) -> Share {
+      const DecodeLayout layout(static_cast<int>(config.shape.head_dim), static_cast<int>(rows),
+                                static_cast<int>(config.block_c), static_cast<int>(stages),
+                                static_cast<int>(size_bytes(config.dtype)),
+                                static_cast<int>(size_bytes(config.cache_dtype)));
+      return {stages, layout.bytes, std::clamp<int64_t>(memory / (layout.bytes + reserved), 1, most_threadgroups)};
+    };
+    const bool room_for_three = has_scales(config.cache_dtype) && rows == 8 && config.shape.head_dim <= 128;
+    for (int64_t threadgroups = room_for_three ? 3 : 2; threadgroups >= 1; --threadgroups) {
+      for (int64_t stages = 4; stages >= 2; --stages) {
+        if (stages == 2 && threadgroups == 1) break;
+        if (const Share found = with(stages); memory / (found.bytes + reserved) >= threadgroups) return found;
+      }
+    }
+    return with(2);
+  }
+};
+
+}  // namespace
+
+const DecodeOperation& cuda_decode() {
+  static const CudaDecode operation;
+  return operation;
+}
+
+}  // namespace attn

@@ -1,0 +1,363 @@
+#include "common/attention/flash.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <memory>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "common/attention/kernels/mma_sync.h"
+#include "common/attention/kernels/naive.h"
+#include "common/attention/kernels/round_up.h"
+#include "common/attention/kernels/wgmma.h"
+#include "common/backends/cuda/operations.h"
+#include "common/backends/cuda/tensor_map.h"
+#include "common/backends/cuda/wgmma_schedule.h"
+#include "common/kernel/types.h"
+
+namespace attn {
+namespace {
+
+constexpr float log2_e = std::numbers::log2e_v<float>;
+// Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
+constexpr double least_folded_scale = 1e-10;
+constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // beside the scores
+constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
+
+// Whether a page is a box of a tensor copy, or several, in tiles of 64 or 128 keys.
+bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
+
+// The kernel behind a variant: `tuned` is the best that the device, the element type and the pages allow.
+std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
+  if (config.variant != "tuned") return config.variant;
+  const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
+  return config.dtype != DType::f32 && boxes && device.has("wgmma") ? "wgmma" : "mma_sync";
+}
+
+// Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
+// tests/cuda_compile_test.cpp holds it against the compiler.
+int64_t wgmma_registers(const FlashConfig& config) {
+  return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
+}
+// Threadgroups that the kernel's registers let a multiprocessor run at the same time.
+size_t wgmma_threadgroups(const FlashConfig& config) {
+  return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
+}
+int64_t wgmma_register_limit(const FlashConfig& config) {
+  // Beside four consumers nobody has registers to look short pages up with.
+  if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
+  if (config.block_r == 192) return 160;
+  return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
+}
+
+// Threadgroups whose memory fits a multiprocessor at the same time.
+size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
+  return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
+}
+
+// Whether the scale is applied inside the exponential: to scores that only products have made.
+bool folds_scale(const FlashConfig& config, const std::string& kernel, const AttentionHooks* hooks) {
+  const ScoreChange change = hooks ? hooks->change : ScoreChange::none;
+  const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
+  return by_products && config.shape.effective_scale() >= least_folded_scale;
+}
+
+// Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
+// second threadgroup or outputs of 16 bits their panels, which count for more (kernels/log.md); one where two do not
+// fit.
+WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
+  const auto with = [&](int64_t stages, int64_t out_panels) {
+    return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages, out_panels, numbers);
+  };
+  const int64_t panels = config.out_dtype == DType::f32 ? 0 : with(1, 0).panels;
+  for (size_t threadgroups = wgmma_threadgroups(config); threadgroups > 0; --threadgroups) {
+    for (int64_t out_panels = panels; out_panels >= 0; --out_panels) {
+      for (const int64_t stages : {3, 2}) {
+        if (that_fit(with(stages, out_panels), device) >= threadgroups) return with(stages, out_panels);
+      }
+    }
+  }
+  return with(1, 0);
+}
+
+// Threadgroups that a multiprocessor runs at the same time.
+int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  return static_cast<int64_t>(
+      std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
+}
+
+// Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
+// little without a mask, if the outputs leave registers for it (kernels/log.md).
+bool wgmma_ping_pong(const FlashConfig& config) {
+  const AttentionShape& shape = config.shape;
+  return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
+}
+
+// Of `batch` * `heads` * `rows` rows; its boxes are of box_rows, and of box_panels where panels are whole
+// (WgmmaParams).
+TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
+                    const TensorStrides& strides, int64_t box_rows, int64_t box_panels) {
+  constexpr int64_t panel_columns = 64;
+  const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
+  const bool whole = head_dim % panel_columns == 0;
+  const int64_t columns = whole ? panel_columns : head_dim;
+  return make_tensor_map(
+      {.base = base,
+       .element = static_cast<ElementType>(element_type(dtype)),
+       .dims = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), static_cast<uint64_t>(head_dim / columns),
+                static_cast<uint64_t>(heads), static_cast<uint64_t>(batch)},
+       .strides_bytes = {bytes(strides.row), bytes(panel_columns), bytes(strides.head), bytes(strides.batch)},
+       .box = {panel_columns, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(whole ? box_panels : 1), 1, 1},
+       .swizzle = Swizzle::bytes_128});
+}
+
+class CudaFlash : public FlashOperation {
+ public:
+  std::vector<std::string> variants() const override { return {"naive", "mma_sync", "wgmma", "tuned"}; }
+
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) const override {
+    const AttentionShape& shape = config.shape;
+    const std::string name = kernel_of(config, device);
+    Launch kernel;
+    kernel.source.entry = "flash_forward";
+    kernel.source.path = fmt::format("common/attention/kernels/{}.cuda.cu", name);
+    kernel.source.constants = {{"HEAD_DIM", shape.head_dim},
+                               {"CAUSAL", shape.causal},
+                               {"IN_TYPE", element_type(config.dtype)},
+                               {"OUT_TYPE", element_type(config.out_dtype)}};
+    const int64_t tiles = name == "naive" ? shape.q_len : config.row_tiles();
+    kernel.grid = {static_cast<uint32_t>(tiles), static_cast<uint32_t>(shape.q_heads),
+                   static_cast<uint32_t>(shape.batch)};
+    if (name == "naive") {
+      kernel.threads = naive_threads;
+      // To 16 bytes, since the compiler reads the last scores four at a time.
+      kernel.threadgroup_bytes = static_cast<size_t>(round_up(shape.kv_len, 4)) * sizeof(float);
+      return kernel;
+    }
+    kernel.source.constants["BLOCK_R"] = config.block_r;
+    kernel.source.constants["BLOCK_C"] = config.block_c;
+    kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, hooks);
+    if (name == "wgmma") {
+      // In the order of the kernel's text, which -O3 changes: as fast or faster, and a tenth less to compile.
+      kernel.source.assembler = "-O1";
+      const WgmmaLayout layout = wgmma_layout(config, device, hooks);
+      kernel.source.constants["STAGES"] = layout.stages;
+      kernel.source.constants["OUT_PANELS"] = layout.out_panels;
+      kernel.source.constants["PING_PONG"] = wgmma_ping_pong(config);
+      const auto at_once = static_cast<uint64_t>(device.units * wgmma_at_once(config, device, hooks));
+      kernel.grid = {static_cast<uint32_t>(std::min<uint64_t>(kernel.grid.count(), at_once))};
+      kernel.threads = static_cast<uint32_t>((1 + config.block_r / 64) * 128);
+      kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+    } else {
+      const MmaSyncLayout layout(shape.head_dim, config.block_r, config.block_c,
+                                 static_cast<int>(element_type(config.dtype)));
+      kernel.threads = static_cast<uint32_t>(layout.threads);
+      kernel.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+    }
+    return kernel;
+  }
+
+  std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device,
+                                         const AttentionHooks* hooks) const override {
+    const std::string name = kernel_of(config, device);
+    if (name == "naive") {
+      return device.lacks_threadgroup_memory(static_cast<size_t>(config.shape.kv_len) * sizeof(float) +
+                                             naive_static_bytes);
+    }
+    const int64_t most_rows = name == "wgmma" ? 256 : 192;
+    if (config.block_r % 64 != 0 || config.block_r > most_rows) {
+      return fmt::format("block_r={}: {} works on multiples of 64 rows up to {}", config.block_r, name, most_rows);
+    }
+    if (name == "mma_sync") return std::nullopt;
+    if (!device.has("wgmma")) return fmt::format("wgmma needs sm_90a, {} has {}", device.spec, device.arch);
+    if (config.dtype == DType::f32) return "wgmma takes f16 and bf16; f32 runs on mma_sync";
+    if (hooks && hooks->rotation == Rotation::all) return "wgmma has a rotate hook for queries, and none for keys";
+    if (config.block_c > 256) return fmt::format("block_c={}: wgmma takes at most 256 keys", config.block_c);
+    if (const int64_t page = config.page_size; page > 0) {
+      const int64_t larger = std::max(page, config.block_c), smaller = std::min(page, config.block_c);
+      if (smaller % 8 != 0 || larger % smaller != 0) {
+        return fmt::format("page_size={}: wgmma takes multiples of 8 that divide block_c={}, or that it divides", page,
+                           config.block_c);
+      }
+    }
+    const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
+    if (needed > limit) return fmt::format("needs about {} registers a thread, {} are there", needed, limit);
+    return std::nullopt;
+  }
+
+  void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints) const override {
+    const FlashConfig given = config;
+    std::vector<Tile> candidates = tiles(given, device);
+    const auto differs = [&](const Tile& tile) {
+      return (given.block_r != 0 && given.block_r != tile.rows) || (given.block_c != 0 && given.block_c != tile.keys);
+    };
+    if (!std::ranges::all_of(candidates, differs)) std::erase_if(candidates, differs);
+    // Threads of more than two consumers have no registers to keep what a hook reads.
+    const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
+    if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
+    double least = std::numeric_limits<double>::infinity();  // also of what does not run: the last is then left
+    for (const Tile& tile : candidates) {
+      FlashConfig candidate = given;
+      if (given.block_r == 0) candidate.block_r = tile.rows;
+      if (given.block_c == 0) candidate.block_c = tile.keys;
+      const double cost = hints.change == ScoreChange::any ? tile.hooked_cost() : tile.cost;
+      const double time = runs(candidate, device) ? expected_time(candidate, device, cost, hints.window)
+                                                  : std::numeric_limits<double>::infinity();
+      if (time <= least) {
+        least = time;
+        config = candidate;
+      }
+    }
+  }
+
+  int64_t first_query(const FlashConfig& config, const DeviceInfo& device) const override {
+    return kernel_of(config, device) == "wgmma" ? wgmma_first_query(config) : 0;
+  }
+
+  Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel,
+                    Lists lists) const override {
+    if (kernel_of(config, device.info()) != "wgmma") return plain_launcher(launch, kernel, std::move(lists));
+    const std::vector<WgmmaTile> schedule = wgmma_schedule(config, device.info());
+    const auto tiles = std::make_shared<Buffer>(device, schedule.size() * sizeof(WgmmaTile));
+    tiles->upload(schedule.data(), tiles->bytes());
+    const unsigned zeros[2] = {};
+    const auto counters = std::make_shared<Buffer>(device, sizeof zeros);
+    counters->upload(zeros, sizeof zeros);
+    const int64_t before = -wgmma_first_query(config);
+    const int64_t sixteens = round_up(before + config.shape.q_len, config.block_r) / 16;
+    const auto next_kept = std::make_shared<Buffer>(
+        device, static_cast<size_t>(config.shape.batch * config.shape.q_heads * sixteens) * sizeof(int));
+    return [config, launch, &kernel, lists = std::move(lists), tiles, counters, next_kept, before, sixteens](
+               CommandEncoder& encoder, const AttentionParams& params) {
+      const AttentionShape& shape = config.shape;
+      const int64_t panels = wgmma_panels(shape.head_dim), dim = shape.head_dim;
+      const DType in = config.dtype;
+      const auto keys = [&](const void* base, const TensorStrides& strides) {
+        if (config.page_size == 0) {
+          return panel_map(base, in, dim, shape.batch, shape.kv_heads, shape.kv_len, strides, config.block_c, panels);
+        }
+        const int64_t rows = std::min(config.page_size, config.block_c);
+        return panel_map(base, in, dim, config.pool_pages, shape.kv_heads, config.page_size, strides, rows,
+                         rows < config.block_c ? 1 : panels);
+      };
+      WgmmaParams wgmma{};
+      wgmma.attention = params;
+      wgmma.q = panel_map(params.q, in, dim, shape.batch, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
+      wgmma.k = keys(params.k, params.k_strides);
+      wgmma.v = keys(params.v, params.v_strides);
+      if (const int64_t out = launch.source.constants.at("OUT_PANELS"); out > 0) {
+        wgmma.o = panel_map(params.o, config.out_dtype, dim, shape.batch, shape.q_heads, shape.q_len, params.o_strides,
+                            64, out);
+      }
+      wgmma.scale_log2 = params.scale * log2_e;
+      wgmma.tiles = static_cast<const WgmmaTile*>(tiles->data());
+      wgmma.tile_count = static_cast<unsigned>(tiles->bytes() / sizeof(WgmmaTile));
+      wgmma.counters = static_cast<unsigned*>(counters->data());
+      wgmma.next_kept = static_cast<int*>(next_kept->data());
+      wgmma.sixteens = static_cast<int>(sixteens);
+      wgmma.sixteens_before = static_cast<int>(before / 16);
+      const auto dispatch = [&](const auto& all) {
+        encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, all);
+      };
+      if (lists) {
+        dispatch(WithLists<WgmmaParams>{wgmma, lists(params)});
+      } else {
+        dispatch(wgmma);
+      }
+    };
+  }
+
+ private:
+  /// Of a tile, and what a key costs the multiprocessor that works on it, or on the two that it runs at the same time.
+  struct Tile {
+    int64_t rows, keys;
+    double cost;
+    double hooked = 0;  // with a score hook that works on each score, as a soft cap does; 0: not measured
+
+    double hooked_cost() const { return hooked > 0 ? hooked : 1.8 * cost; }
+  };
+
+  bool runs(const FlashConfig& config, const DeviceInfo& device) const {
+    return !skip_reason(config, device, nullptr) &&
+           kernel(config, device, nullptr).threadgroup_bytes <= device.threadgroup_memory_bytes;
+  }
+
+  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last
+  // ones are for devices with less memory.
+  static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
+    const int64_t dim = config.shape.head_dim;
+    if (kernel_of(config, device) == "mma_sync") {
+      if (config.dtype == DType::f32) {
+        const int64_t keys = dim <= 64 ? 32 : dim <= 128 ? 64 : dim <= 192 ? 32 : 16;
+        return {{128, keys, 20}, {64, 32, 11}, {64, 16, 12}};
+      }
+      return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64, 20}, {64, dim <= 64 ? 64 : 32, 11}, {64, 16, 12}};
+    }
+    if (dim <= 64)
+      return {{256, 64, 14.3, 22.2}, {192, 128, 9.7, 16.9}, {128, 128, 8.2, 12.4},
+              {64, 128, 7.9},        {64, 64, 9.0},         {64, 16, 20}};
+    if (dim <= 80) {
+      return {{192, 64, 12.6}, {192, 96, 11.8}, {192, 112, 11.6}, {128, 128, 8.8},
+              {64, 128, 6.8},  {64, 64, 14.0},  {64, 16, 30}};
+    }
+    if (dim <= 96) {
+      return {{192, 64, 13.7}, {192, 96, 13.0}, {192, 112, 12.6}, {128, 128, 9.6},
+              {64, 128, 6.9},  {64, 64, 14.6},  {64, 16, 30}};
+    }
+    if (dim <= 112) {
+      return {{192, 64, 13.7}, {192, 96, 12.8}, {128, 128, 9.6}, {64, 128, 6.9}, {64, 64, 14.6}, {64, 16, 30}};
+    }
+    if (dim <= 128) {
+      return {{192, 64, 15.1, 20.6}, {192, 80, 14.7, 20.2}, {128, 128, 10.1, 14.6},
+              {64, 128, 8.0},        {64, 64, 12.1},        {64, 16, 25}};
+    }
+    if (dim <= 160) return {{128, 64, 13.8}, {128, 112, 13.4}, {64, 64, 9.8}, {64, 16, 20}};
+    if (dim <= 192) return {{128, 64, 15.3}, {128, 96, 15.0}, {64, 64, 11.0}, {64, 16, 20}};
+    return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
+  }
+
+  // Relative time of a launch. A tile takes as long as its keys and its ends; multiprocessors take tiles in turn, and
+  // of causal ones, of which the long ones come first, equal shares. A window leaves a tile's rows the same count of
+  // keys, but not the same keys: half a tile more at each end that moves with the rows.
+  static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
+    const AttentionShape& shape = config.shape;
+    const bool persistent = kernel_of(config, device) == "wgmma";
+    const int64_t of_unit = persistent ? wgmma_at_once(config, device, nullptr) : 1;
+    const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
+    const int64_t tiles = config.row_tiles() * shape.q_heads * shape.batch;
+    const double ends = 75 + 1.5 * static_cast<double>(config.block_c);
+    const bool short_window = window > 0 && window < shape.kv_len;
+    const int64_t most_keys = short_window ? std::min(window + config.block_r, shape.kv_len) : shape.kv_len;
+    const double longest = static_cast<double>(round_up(most_keys, config.block_c)) + ends;
+    const double alone = of_unit == 1 ? 1 : 0.75;  // the first of two tiles, while its neighbour idles
+    if (persistent && !shape.causal && !short_window) {
+      const int64_t turns = tiles / at_once, rest = tiles % at_once;
+      const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;
+      return cost_of_key * longest * (static_cast<double>(turns) + last);
+    }
+    const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
+    const double share = static_cast<double>(tiles) / static_cast<double>(at_once);
+    double keys = shape.unmasked_pairs() / rows;
+    if (short_window) {  // a causal mask leaves the first rows less than the window
+      const auto w = static_cast<double>(window);
+      const double least = shape.causal ? w - w * w / (2 * static_cast<double>(shape.kv_len)) : w;
+      keys = std::min(keys, least) + static_cast<double>(config.block_r) * (shape.causal ? 0.5 : 1);
+    }
+    return cost_of_key * std::max(alone * longest, share * (keys + ends));
+  }
+};
+
+}  // namespace
+
+const FlashOperation& cuda_flash() {
+  static const CudaFlash operation;
+  return operation;
+}
+
+}  // namespace attn

@@ -1,0 +1,146 @@
+#include "common/backends/cuda/fused_linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/backends/cuda/tensor_map.h"
+
+namespace attn {
+
+namespace {
+
+constexpr int64_t most_memory = 227 * 1024;  // that a threadgroup may have
+constexpr int64_t most_stages = 8;
+constexpr int64_t most_reach = 31;        // lanes that look back, less their own
+constexpr double cache_bytes = 24 << 20;  // of the second-level cache, that keys and values of segments may take
+
+int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
+
+// Of [batch, heads, rows, width] in boxes of 64 columns.
+TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int64_t heads, int64_t batch,
+                 const TensorStrides& strides, int box_rows) {
+  const auto count = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(n, 1)); };
+  const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
+  return make_tensor_map({.base = base,
+                          .element = element(type),
+                          .dims = {count(width), count(rows), count(heads), count(batch), 1},
+                          .strides_bytes = {bytes(strides.row), bytes(strides.head), bytes(strides.batch),
+                                            bytes(strides.batch) * count(batch)},
+                          .box = {fused_slice, static_cast<uint32_t>(box_rows), 1, 1, 1},
+                          .swizzle = Swizzle::bytes_128});
+}
+
+// How many segments back a task looks: as many as are under way at once.
+int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(quotient_up(grid, slots), 1, most_reach); }
+
+// Chunks of a segment: those with which the tasks of the multiprocessors take the least time, counted in chunks that
+// are read and written once. Keys and values of a segment are read twice, but for a sequence's last one, which costs
+// little where the second time finds them in the cache; and each task looks back.
+int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
+  constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
+  constexpr int64_t most_segments = 1024;  // that are tried
+  const double chunk_bytes = 2.0 * fused_chunk *
+                             (static_cast<double>(shape.head_dim) / static_cast<double>(slices) +
+                              std::min<double>(static_cast<double>(shape.value_dim), fused_slice));
+  int64_t best = chunks;
+  double least = static_cast<double>(quotient_up(slots, units) * chunks);
+  for (int64_t segments = 2; segments <= std::min(chunks, most_segments); ++segments) {
+    const int64_t length = quotient_up(chunks, segments), actual = quotient_up(chunks, length);
+    const int64_t tasks = slots * actual, grid = std::min(units, tasks);
+    const bool cached = static_cast<double>(grid * length) * chunk_bytes <= cache_bytes;
+    const double twice = static_cast<double>(actual - 1) / static_cast<double>(actual);  // share of segments
+    const double task = static_cast<double>(length) * (1 + (cached ? again_cached : again) * twice) + look_back +
+                        look_back_each * static_cast<double>(reach_of(grid, slots));
+    const double time = static_cast<double>(quotient_up(tasks, units)) * task;
+    if (time < least) {
+      least = time;
+      best = length;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<std::string> fused_unable(const FusedShape& shape) {
+  if (shape.dtype == DType::f32 || shape.out_dtype != shape.dtype) {
+    return "the fused kernel on this device takes bf16 or f16, in and out alike";
+  }
+  if (!shape.causal) return "the fused kernel on this device is causal; phases takes this";
+  if (shape.gate == GATE_CHANNEL) return "the fused kernel on this device takes no gate per channel; phases takes this";
+  if (shape.head_dim % 8 != 0 || shape.head_dim > 256 || shape.value_dim % 8 != 0) {
+    return fmt::format(
+        "the fused kernel on this device takes head_dim up to 256 and value_dim, both multiples of 8, not {} "
+        "and {}",
+        shape.head_dim, shape.value_dim);
+  }
+  return std::nullopt;
+}
+
+FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
+  FusedPlan plan;
+  const int64_t chunks = std::max<int64_t>(1, quotient_up(shape.tokens, fused_chunk));
+  plan.slices = quotient_up(shape.value_dim, fused_slice);
+  plan.slots = shape.sequences * shape.heads * plan.slices;
+  const auto memory = [&](int64_t stages) {
+    return FusedLayout(shape.head_dim, stages, shape.gate != GATE_NONE, shape.normalised).bytes;
+  };
+  int64_t stages = most_stages;
+  while (stages > 1 && memory(stages) > most_memory) --stages;
+
+  plan.segment_chunks = shape.segments > 0 ? quotient_up(chunks, shape.segments)
+                                           : segment_rule(shape, chunks, plan.slots, plan.slices, units);
+  plan.segments = quotient_up(chunks, plan.segment_chunks);
+  plan.grid = std::min(units, plan.slots * plan.segments);
+  plan.reach = reach_of(plan.grid, plan.slots);
+  plan.threads = 384;
+  plan.threadgroup_bytes = memory(stages);
+  plan.constants = {{"HEAD_DIM", shape.head_dim},
+                    {"STAGES", stages},
+                    {"GATE", shape.gate},
+                    {"NORMALISED", shape.normalised},
+                    {"IN_TYPE", element(shape.dtype)}};
+
+  const auto whole = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const size_t flags = static_cast<size_t>(plan.segments * plan.slots);
+  plan.zero_bytes = whole(256 + flags * sizeof(unsigned));
+  plan.totals_at = plan.zero_bytes;
+  plan.states_at = plan.totals_at + whole(flags * sizeof(float));
+  plan.workspace_bytes = plan.states_at;
+  if (plan.segments > 1) {
+    plan.workspace_bytes +=
+        static_cast<size_t>(2 * plan.reach * plan.slots * 2 * fused_state_floats(shape.head_dim, shape.normalised)) *
+        sizeof(float);
+  }
+  return plan;
+}
+
+FusedParams fused_params(const FusedShape& shape, const FusedPlan& plan, const LinearParams& linear, void* workspace) {
+  const int64_t rows = shape.ragged ? shape.all_rows : shape.tokens, batch = shape.ragged ? 1 : shape.sequences;
+  const auto map = [&](const void* base, int64_t width, const TensorStrides& strides, int box_rows = fused_chunk) {
+    return map_of(base, shape.dtype, width, rows, shape.heads, batch, strides, box_rows);
+  };
+  auto* const memory = static_cast<std::byte*>(workspace);
+  FusedParams params{};
+  params.q = map(linear.q, shape.head_dim, linear.q_strides);
+  params.k = map(linear.k, shape.head_dim, linear.k_strides);
+  params.v = map(linear.v, shape.value_dim, linear.v_strides);
+  params.o = map(linear.o, shape.value_dim, linear.o_strides, fused_output_rows);
+  params.linear = linear;
+  params.value_dim = static_cast<int>(shape.value_dim);
+  params.slices = static_cast<int>(plan.slices);
+  params.slots = static_cast<int>(plan.slots);
+  params.tasks = static_cast<int>(plan.slots * plan.segments);
+  params.segment_chunks = static_cast<int>(plan.segment_chunks);
+  params.reach = static_cast<int>(plan.reach);
+  params.counters = reinterpret_cast<unsigned*>(memory);
+  params.flags = reinterpret_cast<unsigned*>(memory + 256);
+  params.totals = reinterpret_cast<float*>(memory + plan.totals_at);
+  params.states = reinterpret_cast<float*>(memory + plan.states_at);
+  return params;
+}
+
+}  // namespace attn

@@ -1,0 +1,48 @@
+// The fused form on Hopper (kernels/fused.cuda.cu): what it takes, its plan, and its parameters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/data/tensor.h"
+#include "common/linear/kernels/fused.h"
+#include "common/source/kernel_source.h"
+
+namespace attn {
+
+struct FusedShape {
+  int64_t sequences = 1, heads = 1;
+  int64_t tokens = 1;    // of the longest sequence
+  int64_t all_rows = 1;  // tokens of all sequences together
+  bool ragged = false;   // sequences lie one after the other in batch 0
+  int64_t head_dim = 64, value_dim = 64;
+  DType dtype = DType::bf16, out_dtype = DType::bf16;
+  bool causal = true, normalised = false, identity = true;  // identity: no feature map
+  Gate gate = GATE_NONE;
+  int64_t segments = 0;  // parts of the longest sequence; 0: by rule
+};
+
+/// Why the kernel does not take a shape, in one line; nothing where it does. Queries meet a copy of the state in 16
+/// bits: in f16 it is infinite from 65520 on, which keys and values, not the shape, decide; bf16 has f32's range.
+std::optional<std::string> fused_unable(const FusedShape& shape);
+
+struct FusedPlan {
+  FunctionConstants constants;
+  int64_t grid = 1, threads = 1, threadgroup_bytes = 0;
+  int64_t slices = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;  // see FusedParams
+  /// Of the memory between threadgroups: counters and flags, which are 0 before the first launch, then totals and
+  /// states.
+  size_t zero_bytes = 0, totals_at = 0, states_at = 0, workspace_bytes = 0;
+};
+
+/// By shape and number of multiprocessors alone. Segments are as long as the rule or the shape says, rounded up to
+/// whole chunks, so that there may be fewer of them.
+FusedPlan fused_plan(const FusedShape& shape, int64_t units);
+
+/// `workspace`: device memory of plan.workspace_bytes, aligned to 256 bytes. Throws BadInput for addresses or strides
+/// that are no multiples of 16 bytes, DeviceMissing in a build without CUDA.
+FusedParams fused_params(const FusedShape& shape, const FusedPlan& plan, const LinearParams& linear, void* workspace);
+
+}  // namespace attn

@@ -1,0 +1,17 @@
+// What the cuda device can do.
+#pragma once
+
+#include "common/device/operations.h"
+
+namespace attn {
+
+const Operations& cuda_operations();
+
+// Its parts, one file each.
+const FlashOperation& cuda_flash();
+const RopeOperation& cuda_rope();
+const DecodeOperation& cuda_decode();
+const LinearOperation& cuda_linear();
+const CeilingOperation& cuda_ceilings();
+
+}  // namespace attn

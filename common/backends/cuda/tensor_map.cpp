@@ -1,0 +1,110 @@
+#include "common/backends/cuda/tensor_map.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "common/base/error.h"
+#ifdef ATTN_HAS_CUDA
+#include "common/backends/cuda/driver.h"
+#endif
+
+namespace attn {
+
+#ifdef ATTN_HAS_CUDA
+
+namespace {
+
+CUtensorMapDataType data_type(ElementType element) {
+  switch (element) {
+    case F32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case F16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case BF16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
+  throw BadInput("tensor map: no such element type");
+}
+
+CUtensorMapSwizzle swizzle_mode(Swizzle swizzle) {
+  switch (swizzle) {
+    case Swizzle::none:
+      return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case Swizzle::bytes_32:
+      return CU_TENSOR_MAP_SWIZZLE_32B;
+    case Swizzle::bytes_64:
+      return CU_TENSOR_MAP_SWIZZLE_64B;
+    case Swizzle::bytes_128:
+      return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+  throw BadInput("tensor map: no such swizzle");
+}
+
+// The inner box's bytes that a swizzle allows; without one the other limits hold.
+uint64_t max_inner_bytes(Swizzle swizzle) {
+  return swizzle == Swizzle::none ? UINT64_MAX : uint64_t{16} << static_cast<int>(swizzle);
+}
+
+// The driver says no more than "invalid argument". The text is made where it is needed alone: a launch makes maps.
+template <typename... Values>
+void require(bool condition, fmt::format_string<Values...> text, Values&&... values) {
+  if (!condition) throw BadInput("tensor map: " + fmt::format(text, std::forward<Values>(values)...));
+}
+
+}  // namespace
+
+TensorMap make_tensor_map(const TensorMapLayout& layout) {
+  const auto& [base, element, dims, strides_bytes, box, swizzle] = layout;
+  constexpr size_t most = 5;
+  const size_t rank = dims.size();
+  require(rank >= 1 && rank <= most, "{} dimensions are not allowed; 1 to 5", rank);
+  require(strides_bytes.size() == rank - 1 && box.size() == rank,
+          "{} dimensions take {} strides and a box of {}, not {} and {}", rank, rank - 1, rank, strides_bytes.size(),
+          box.size());
+  require(reinterpret_cast<uintptr_t>(base) % 16 == 0, "the base address is not a multiple of 16");
+  for (const uint64_t dim : dims) {
+    require(dim >= 1 && dim <= uint64_t{1} << 32, "dimension {} is not allowed; 1 to 2^32", dim);
+  }
+  std::array<cuuint64_t, most> global_dims{}, strides{};
+  for (size_t i = 0; i + 1 < rank; ++i) {
+    strides[i] = dims[i + 1] == 1 ? 16 : strides_bytes[i];
+    require(strides[i] % 16 == 0 && strides[i] < uint64_t{1} << 40,
+            "a stride of {} bytes is not allowed; multiples of 16 below 2^40", strides[i]);
+  }
+  for (const uint32_t edge : box) require(edge >= 1 && edge <= 256, "a box edge of {} is not allowed; 1 to 256", edge);
+  const uint64_t inner_bytes = uint64_t{box[0]} * (element == F32 ? 4 : 2);
+  require(inner_bytes % 16 == 0 && inner_bytes <= max_inner_bytes(swizzle),
+          "an inner box of {} bytes is not allowed; a multiple of 16, at most what is swizzled", inner_bytes);
+
+  std::array<cuuint32_t, most> box_dims{}, element_strides{};
+  std::ranges::copy(dims, global_dims.begin());
+  std::ranges::copy(box, box_dims.begin());
+  element_strides.fill(1);
+  CUtensorMap encoded;
+  const CUresult result = cuda_driver().cuTensorMapEncodeTiled(
+      &encoded, data_type(element), static_cast<cuuint32_t>(rank), const_cast<void*>(base), global_dims.data(),
+      strides.data(), box_dims.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw BadInput(fmt::format("tensor map: the driver takes no dims {}, strides {} and box {}: {}",
+                               fmt::join(dims, "x"), fmt::join(strides_bytes, ","), fmt::join(box, "x"),
+                               describe(result)));
+  }
+  TensorMap map;
+  static_assert(sizeof map == sizeof encoded);
+  std::memcpy(&map, &encoded, sizeof map);
+  return map;
+}
+
+#else
+
+TensorMap make_tensor_map(const TensorMapLayout&) { throw DeviceMissing("tensor maps: this build has no CUDA device"); }
+
+#endif
+
+}  // namespace attn

@@ -1,0 +1,108 @@
+// What a host thread reaches at most: a copy, a read, and multiply-adds that touch nothing but registers.
+//
+// Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains; more than latency times pipes),
+// NON_TEMPORAL (copy past the caches). Launch: one threadgroup per part of the work, no threadgroup memory.
+#include "common/device/kernels/ceiling.h"
+
+#include "common/kernel/amx.h"
+#include "common/kernel/cpu.h"
+
+namespace {
+
+using Lanes = Vector<float, VECTOR_WIDTH>;
+
+INLINE void store_copied(float* to, Lanes value) {
+#ifdef __clang__
+  if constexpr (NON_TEMPORAL != 0) {
+    __builtin_nontemporal_store(value, reinterpret_cast<Lanes*>(to));
+    return;
+  }
+#endif
+  store(to, value);
+}
+
+}  // namespace
+
+extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group) {
+  constexpr int unroll = 4;
+  const unsigned long long count = params->part_bytes / sizeof(float);
+  const float* source = static_cast<const float*>(params->source) + group->index[0] * count;
+  float* target = static_cast<float*>(params->target) + group->index[0] * count;
+  for (unsigned long long i = 0; i < count; i += unroll * VECTOR_WIDTH) {
+    Lanes values[unroll];
+    UNROLL for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
+    UNROLL for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
+  }
+  // Non-temporal stores are in memory only after a fence.
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group) {
+  constexpr int unroll = 8;  // sums, so that no load waits for an addition
+  constexpr unsigned long long step = unroll * VECTOR_WIDTH;
+  const unsigned long long count = params->part_bytes / sizeof(float);
+  const float* source = static_cast<const float*>(params->source) + group->index[0] * count;
+  Lanes sums[unroll] = {};
+  unsigned long long i = 0;
+  for (; i + step <= count; i += step) {
+    UNROLL for (int j = 0; j < unroll; ++j) sums[j] += load<Lanes>(source + i + j * VECTOR_WIDTH);
+  }
+  for (; i < count; i += VECTOR_WIDTH) sums[0] += load<Lanes>(source + i);
+  Lanes total = {};
+  UNROLL for (int j = 0; j < unroll; ++j) total += sums[j];
+  store(params->result + group->index[0] * VECTOR_WIDTH, total);
+}
+
+// 2 * VECTOR_WIDTH * ACCUMULATORS flops an iteration.
+extern "C" void ceiling_fma(const ArithmeticParams* params, const Threadgroup* group) {
+  const Lanes factor = Lanes{} + params->factor, addend = Lanes{} + params->addend;
+  Lanes sums[ACCUMULATORS];
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = Lanes{} + static_cast<float>(i);
+  for (long long n = 0; n < params->iterations; ++n) {
+    UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = sums[i] * factor + addend;
+  }
+  Lanes total = {};
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
+  store(params->result + group->index[0] * VECTOR_WIDTH, total);
+}
+
+#if defined(__AVX512BF16__) && defined(__clang__)
+// 4 * VECTOR_WIDTH * ACCUMULATORS flops an iteration: each f32 lane takes a dot product of two bf16 pairs. The products
+// of a pair cancel, so that the sums stay as they are.
+extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* group) {
+  static_assert(VECTOR_WIDTH == 16);
+  typedef __bf16 Pairs __attribute__((vector_size(64)));
+  Pairs left, right;
+  UNROLL for (int i = 0; i < 32; ++i) {
+    left[i] = static_cast<__bf16>(1.0f);
+    right[i] = static_cast<__bf16>(i % 2 == 0 ? 1.0f : -1.0f);
+  }
+  Lanes sums[ACCUMULATORS];
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = Lanes{} + static_cast<float>(i + 1);
+  for (long long n = 0; n < params->iterations; ++n) {
+    UNROLL for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = __builtin_ia32_dpbf16ps_512(sums[i], left, right);
+  }
+  Lanes total = {};
+  UNROLL for (int i = 0; i < ACCUMULATORS; ++i) total += sums[i];
+  store(params->result + group->index[0] * VECTOR_WIDTH, total);
+}
+#endif
+
+#ifdef __AMX_BF16__
+// ceiling_amx_flops an iteration, in four tiles of sums. The operands are zeros: from registers alone, others take as
+// long.
+extern "C" void ceiling_amx(const ArithmeticParams* params, const Threadgroup* group) {
+  static const TileShapes shapes;
+  __builtin_ia32_tile_loadconfig(&shapes);
+  for (long long n = 0; n < params->iterations; ++n) {
+    __builtin_ia32_tdpbf16ps(0, 4, 6);
+    __builtin_ia32_tdpbf16ps(1, 4, 7);
+    __builtin_ia32_tdpbf16ps(2, 5, 6);
+    __builtin_ia32_tdpbf16ps(3, 5, 7);
+  }
+  alignas(64) float sums[16 * 16];
+  __builtin_ia32_tilestored64(0, sums, 64);
+  __builtin_ia32_tilerelease();
+  store(params->result + group->index[0] * VECTOR_WIDTH, load<Lanes>(sums));
+}
+#endif
