@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
 
 namespace attn {
 

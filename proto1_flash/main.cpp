@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "common/attention/axes.h"
-#include "common/attention/problem.h"
+#include "common/cases/axes.h"
+#include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
 #include "proto1_flash/findings.h"
 #include "proto1_flash/sweep.h"

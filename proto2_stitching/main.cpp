@@ -4,7 +4,8 @@
 // the call. Each form is checked, timed, and compared in turn with the function's text in place.
 #include <memory>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
+#include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
 #include "proto2_stitching/findings.h"
 #include "proto2_stitching/problem.h"

@@ -14,6 +14,8 @@
 #include "common/attention/wgmma_schedule.h"
 #include "common/base/error.h"
 #include "common/base/sha256.h"
+#include "common/cases/configurations.h"
+#include "common/cases/user_functions.h"
 #include "proto2_stitching/kernels/forms.h"
 
 namespace attn {
@@ -216,7 +218,7 @@ StitchConfig StitchConfig::from(const Case& config, const DeviceInfo& device) {
   Case flash = config;
   if (!flash.has("variant")) flash.set("variant", stitch_variants(device).front());
   return {config.text("form"), config.text("grain"), config.text("function"), config.integer("work"),
-          FlashConfig::from(flash)};
+          flash_config_of(flash)};
 }
 
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {

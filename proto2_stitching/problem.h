@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/problem.h"
 #include "common/attention/user_function.h"
+#include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {
@@ -48,7 +48,7 @@ struct CallCount {
 /// Of `monolithic`: the places where a call would be.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
-/// The option that brings a file of the user's; in a case UserFunction::axis_value() stands for it.
+/// The option that brings a file of the user's; in a case UserFunction::text_name() stands for it.
 inline constexpr const char* function_option = "--score-function";
 
 /// The functions of proto2_stitching/functions, by name.

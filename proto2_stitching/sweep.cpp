@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
+#include "common/cases/user_functions.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
@@ -100,7 +101,7 @@ void complete_stitch(Case& config, const DeviceInfo& device) {
 }
 
 std::vector<Axis> score_function_axes(const std::string& path) {
-  return {texts("function", {read_function(FunctionKind::score, path).axis_value()}), integers("work", {0})};
+  return {texts("function", {read_function(FunctionKind::score, path).text_name()}), integers("work", {0})};
 }
 
 }  // namespace attn

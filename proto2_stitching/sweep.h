@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cases/user_functions.h"
 #include "common/device/device.h"
 #include "common/records/case.h"
 

@@ -9,8 +9,11 @@
 #include <random>
 #include <utility>
 
-#include "common/attention/tolerance.h"
 #include "common/base/parallel.h"
+#include "common/cases/configurations.h"
+#include "common/cases/modified_attention.h"
+#include "common/cases/reference.h"
+#include "common/cases/tolerance.h"
 #include "common/paged/quantise.h"
 
 namespace attn {
@@ -139,7 +142,7 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
 }  // namespace
 
 PagedConfig PagedConfig::from(const Case& config) {
-  PagedConfig paged = {.decode = DecodeConfig::from(config),
+  PagedConfig paged = {.decode = decode_config_of(config),
                        .cache_layout = config.text("cache_layout"),
                        .page_order = config.text("page_order"),
                        .lengths = config.text("lengths"),
@@ -256,7 +259,7 @@ double repeated_bytes(const PagedConfig& config) {
 
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config) {
   if (!config.modifiers.change_kernel()) return {};
-  return without_mask(modified(config, config.decode.shape.kv_len).texts());
+  return without_mask(modifier_hooks(config.modifiers, config.decode.dtype));
 }
 
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/attention/modifiers.h"
+#include "common/cases/reference.h"
 #include "common/experiment/experiment.h"
 #include "common/paged/cascade.h"
 #include "common/paged/decode.h"

@@ -5,8 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/axes.h"
 #include "common/attention/modifiers.h"
+#include "common/cases/axes.h"
+#include "common/cases/modifier_axes.h"
 #include "proto3_paged/problem.h"
 
 namespace attn {

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "common/attention/problem.h"
+#include "common/cases/problem.h"
 #include "proto4_constants/sweep.h"
 
 namespace attn {

@@ -15,9 +15,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/attention/problem.h"
 #include "common/base/error.h"
 #include "common/base/stopwatch.h"
+#include "common/cases/problem.h"
 #include "proto4_constants/problem.h"
 #include "proto4_constants/variants.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
 #include "common/data/tensor.h"
 
 namespace attn {

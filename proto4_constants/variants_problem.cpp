@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/attention/problem.h"
 #include "common/base/stopwatch.h"
+#include "common/cases/problem.h"
 #include "proto4_constants/problem.h"
 #include "proto4_constants/variants.h"
 

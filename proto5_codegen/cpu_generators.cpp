@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/launch.h"
+#include "common/cases/modified_attention.h"
 #include "common/source/python.h"
 #include "proto5_codegen/generators.h"
 
@@ -124,8 +125,7 @@ Launch plain_launch(const CodegenCase& config) {
 Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (config.dtype != DType::f32) return {.unable = "dtype bf16: the generators of this device are asked for f32"};
   if (is_flash(config)) {
-    const ModifiedAttention attention(config.modifiers(), config.flash(device));
-    const AttentionHooks texts = attention.texts();
+    const AttentionHooks texts = modifier_hooks(config.modifiers(), config.dtype);
     return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
   }
   if (config.generator == "hand" || config.generator == "search") return {.launches = {hand_launch(config, device)}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/launch.h"
+#include "common/cases/modified_attention.h"
 #include "common/kernel/types.h"
 #include "proto5_codegen/compiled_ahead.h"
 #include "proto5_codegen/generators.h"
@@ -176,8 +177,7 @@ int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const D
 
 Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (is_flash(config)) {
-    const ModifiedAttention attention(config.modifiers(), config.flash(device));
-    const AttentionHooks texts = attention.texts();
+    const AttentionHooks texts = modifier_hooks(config.modifiers(), config.dtype);
     return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
   }
   if (is_ahead(config.generator)) return ahead_plan(config, device);

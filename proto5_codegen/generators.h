@@ -11,7 +11,7 @@
 
 #include "common/attention/backend.h"
 #include "common/attention/modifiers.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 #include "common/records/case.h"
 #include "proto5_codegen/kernels/generated.h"
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/cases/modified_attention.h"
 #include "proto5_codegen/tuning.h"
 
 namespace attn {

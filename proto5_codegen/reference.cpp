@@ -4,8 +4,9 @@
 #include <cmath>
 
 #include "common/attention/modifiers.h"
-#include "common/attention/tolerance.h"
 #include "common/base/parallel.h"
+#include "common/cases/modified_attention.h"
+#include "common/cases/tolerance.h"
 
 namespace attn {
 namespace {

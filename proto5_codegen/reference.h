@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/attention/reference.h"
+#include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "proto5_codegen/generators.h"
 

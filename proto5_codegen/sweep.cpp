@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
 #include "proto5_codegen/generators.h"
 
 namespace attn {

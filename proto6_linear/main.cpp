@@ -2,6 +2,7 @@
 // attention?
 //
 // Each case is checked against the recurrence in double. Hypotheses: findings.cpp.
+#include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
 #include "proto6_linear/crossover.h"
 #include "proto6_linear/findings.h"

@@ -8,11 +8,13 @@
 #include <random>
 #include <utility>
 
-#include "common/attention/inputs.h"
 #include "common/attention/launch.h"
-#include "common/attention/problem.h"
 #include "common/base/error.h"
 #include "common/base/stopwatch.h"
+#include "common/cases/feature_oracle.h"
+#include "common/cases/inputs.h"
+#include "common/cases/problem.h"
+#include "common/cases/user_functions.h"
 
 namespace attn {
 namespace {

@@ -11,11 +11,15 @@
 #include <vector>
 
 #include "common/attention/backend.h"
+#include "common/cases/feature_oracle.h"
 #include "common/experiment/experiment.h"
 #include "common/linear/launch.h"
 #include "proto6_linear/reference.h"
 
 namespace attn {
+
+/// Of the command line: a file of the user's.
+inline constexpr const char* feature_option = "--feature-function";
 
 /// Everything a case of proto6_linear says, typed.
 struct LinearCase {

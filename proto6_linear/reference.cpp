@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/base/parallel.h"
+#include "common/cases/feature_oracle.h"
 
 namespace attn {
 namespace {

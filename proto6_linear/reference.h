@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cases/feature_oracle.h"
 #include "common/data/tensor.h"
 #include "common/linear/launch.h"
 

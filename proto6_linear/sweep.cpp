@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
+#include "common/cases/user_functions.h"
 #include "common/linear/feature.h"
 
 namespace attn {
@@ -140,7 +141,7 @@ FileOption feature_file() {
   return {.name = feature_option,
           .help = "a feature map of your own, of each element of Q and K: float feature(float x)",
           .axes = [](const std::string& path) -> std::vector<Axis> {
-            return {texts("feature", {read_function(FunctionKind::feature, path).axis_value()})};
+            return {texts("feature", {read_function(FunctionKind::feature, path).text_name()})};
           }};
 }
 

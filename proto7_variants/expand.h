@@ -6,7 +6,7 @@
 #include "common/data/compare.h"
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 
 namespace attn {
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/attention/modifiers.h"
+#include "common/cases/modifier_axes.h"
 
 namespace attn {
 namespace {

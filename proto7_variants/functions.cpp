@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "common/base/sha256.h"
+#include "common/cases/modified_attention.h"
+#include "common/cases/user_functions.h"
 
 namespace attn {
 namespace {
@@ -95,7 +97,7 @@ std::vector<FileOption> function_options() {
   std::vector<FileOption> all;
   for (const Option& option : options) {
     all.push_back({option.name, option.help, [option](const std::string& path) {
-                     return std::vector{texts(option.axis, {"none", read_function(option.kind, path).axis_value()})};
+                     return std::vector{texts(option.axis, {"none", read_function(option.kind, path).text_name()})};
                    }});
   }
   return all;

@@ -8,6 +8,8 @@
 #include "common/attention/hook.h"
 #include "common/attention/modifiers.h"
 #include "common/attention/user_function.h"
+#include "common/cases/modified_attention.h"
+#include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {

@@ -3,7 +3,7 @@
 // ALiBi, soft cap, additive tensors, sinks, windows, prefixes, documents, lengths and shared heads, by themselves and
 // together, on the tuned kernels of common/attention, and functions of the user's beside them. Each case is checked
 // against the oracle with the same functions in double. Hypotheses: findings.cpp.
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/findings.h"
 #include "proto7_variants/functions.h"

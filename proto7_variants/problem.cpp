@@ -4,6 +4,10 @@
 
 #include <utility>
 
+#include "common/cases/modified_attention.h"
+#include "common/cases/modifier_axes.h"
+#include "common/cases/user_functions.h"
+
 namespace attn {
 
 namespace {
@@ -62,7 +66,7 @@ VariantsConfig VariantsConfig::from(const Case& config, const Files& files) {
   return {.task = config.text("task"),
           .flash = modified_config(config),
           .copies_heads = config.text("kv_heads_by") == "copy",
-          .modifiers = Modifiers::from(config),
+          .modifiers = modifiers_of(config),
           .functions = UserFunctions::from(config, files)};
 }
 
@@ -83,10 +87,10 @@ Plan variants_plan(const Case& config, const Setting& setting) {
     before.launches.push_back(std::move(copies.launches.front()));
     before.work.bytes += copies.work.bytes;
   }
-  if (const std::string reason = variants.modifiers.pointless(config); !reason.empty()) return {.unable = reason};
+  if (const std::string reason = pointless(variants.modifiers, config); !reason.empty()) return {.unable = reason};
   const FlashConfig flash = variants.attention();
   const ModifiedAttention attention(variants.modifiers, flash);
-  AttentionHooks hooks = attention.texts();
+  AttentionHooks hooks = modifier_hooks(variants.modifiers, flash.dtype);
   variants.functions.add_texts(hooks);
   Plan plan = attention_plan(flash, device, variants.has_hooks() ? &hooks : nullptr);
   plan.work.flops = 4 * static_cast<double>(flash.shape.head_dim) * attention.visible_pairs();

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "common/attention/modifiers.h"
-#include "common/attention/problem.h"
+#include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/expand.h"
 #include "proto7_variants/functions.h"

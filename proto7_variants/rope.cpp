@@ -7,6 +7,7 @@
 #include <span>
 
 #include "common/base/parallel.h"
+#include "common/cases/reference.h"
 
 namespace attn {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/inputs.h"
 #include "common/attention/rope.h"
 #include "common/attention/rotary.h"
+#include "common/cases/inputs.h"
 #include "common/data/compare.h"
 #include "common/experiment/experiment.h"
 

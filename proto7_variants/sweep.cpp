@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/attention/axes.h"
 #include "common/attention/modifiers.h"
+#include "common/cases/axes.h"
+#include "common/cases/modifier_axes.h"
 
 namespace attn {
 

@@ -9,9 +9,9 @@
 #include <optional>
 #include <utility>
 
-#include "common/attention/reference.h"
 #include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
+#include "common/cases/reference.h"
 #include "proto8_extension/allocations.h"
 #include "proto8_extension/paths.h"
 #include "proto8_extension/sweep.h"

@@ -493,7 +493,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
         FlashConfig config{.variant = "tuned", .shape = shape, .dtype = call.q.dtype, .out_dtype = call.o.dtype};
         std::optional<AttentionHooks> hooks;
         if (changed) {
-          hooks = ModifiedAttention(modifiers_of(call), config).texts();
+          hooks = modifier_hooks(modifiers_of(call), config.dtype);
           ready.modifiers.emplace(*own.device, call);
         }
         const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)

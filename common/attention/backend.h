@@ -10,15 +10,14 @@
 #include "common/attention/hook.h"
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/mask_lists.h"
-#include "common/attention/reference.h"
+#include "common/attention/shape.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
-#include "common/experiment/plan.h"
-#include "common/records/case.h"
+#include "common/launch/plan.h"
 
 namespace attn {
 
-/// Everything a case of attention says, typed.
+/// What one launch of attention does.
 struct FlashConfig {
   std::string variant;
   AttentionShape shape;
@@ -32,8 +31,6 @@ struct FlashConfig {
   /// they are as `shape` says.
   int64_t page_size = 0, pool_pages = 0;
 
-  /// Throws BadInput for a case that makes no sense on any device.
-  static FlashConfig from(const Case& config);
   /// Tiles of a head.
   int64_t row_tiles() const { return (shape.q_len + block_r - 1) / block_r; }
   /// Whether both read and write tensors of the same shapes, types and layout.

@@ -3,15 +3,35 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "common/attention/reference.h"
 #include "common/source/kernel_source.h"
 
 namespace attn {
+
+/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity hides a
+/// pair. Called from several threads at once.
+using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
+
+/// A logit for each query head that takes part in the softmax of its rows as a key without a value would; -infinity:
+/// none.
+using SinkFunction = std::function<double(int64_t batch, int64_t head)>;
+
+/// The same as a ScoreFunction from a function of one pair: double(score, batch, head, q, k).
+template <typename Function>
+ScoreFunction each_score(Function function) {
+  return [function = std::move(function)](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    for (size_t k = 0; k < scores.size(); ++k) {
+      scores[k] = function(scores[k], batch, head, q, static_cast<int64_t>(k));
+    }
+  };
+}
 
 /// What a score hook does to scores with the constants that it has.
 ///   none    leaves them as they are

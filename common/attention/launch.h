@@ -8,7 +8,7 @@
 #include "common/attention/backend.h"
 #include "common/attention/hook.h"
 #include "common/device/pipeline_cache.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 
 namespace attn {
 

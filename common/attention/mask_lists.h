@@ -4,7 +4,7 @@
 #include "common/attention/backend.h"
 #include "common/attention/hook.h"
 #include "common/device/device.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 
 namespace attn {
 

@@ -238,36 +238,6 @@ RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first)
   return table;
 }
 
-std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets) {
-  const std::vector<double> frequencies = rope_frequencies(config);
-  const double factor = rope_attention_factor(config);
-  if (tensor.dim != config.head_dim || (!offsets.empty() && std::ssize(offsets) != tensor.batch)) {
-    throw std::invalid_argument("reference_rope: the tensor or the offsets do not fit");
-  }
-  const auto dim = static_cast<size_t>(tensor.dim), pairs = frequencies.size();
-  const bool interleaved = config.pairing == RopePairing::interleaved;
-  std::vector<double> turned(static_cast<size_t>(tensor.count()));
-  parallel_for(tensor.batch * tensor.heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t head = begin; head < end; ++head) {
-      const int64_t batch = head / tensor.heads;
-      const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(batch)];
-      for (int64_t s = 0; s < tensor.seq; ++s) {
-        const std::span row(turned.data() + static_cast<size_t>(head * tensor.seq + s) * dim, dim);
-        tensor.load(tensor.offset(batch, head % tensor.heads, s, 0), row);
-        for (size_t i = 0; i < pairs; ++i) {
-          double& x = row[interleaved ? 2 * i : i];
-          double& y = row[interleaved ? 2 * i + 1 : i + pairs];
-          const double angle = static_cast<double>(offset + s) * frequencies[i];
-          const double c = factor * std::cos(angle), sine = factor * std::sin(angle), old_x = x;
-          x = old_x * c - y * sine;
-          y = y * c + old_x * sine;
-        }
-      }
-    }
-  });
-  return turned;
-}
-
 Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
   rope_check_config(config);
   rope_check_shape(shape);

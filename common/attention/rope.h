@@ -10,7 +10,7 @@
 
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 
 namespace attn {
 
@@ -67,10 +67,6 @@ struct RopeTable {
   std::vector<float> cosines, sines;
 };
 RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first = 0);
-
-/// The oracle: the rows of `tensor`, turned in double, as [batch, heads, seq, head_dim]. Row s of batch entry b stands
-/// at position offsets[b] + s, or at s without offsets. Throws std::invalid_argument where these do not fit.
-std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets = {});
 
 /// What a launch turns: as many rows of Q as of K.
 struct RopeShape {

@@ -3,11 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "common/attention/rope.h"
-#include "common/records/case.h"
 
 namespace attn {
 
@@ -21,16 +18,10 @@ struct Rotary {
   bool in_place = false;  // launches write where they read
   int64_t position = 0;
 
-  /// Throws BadInput for what makes no sense on any device.
-  static Rotary from(const Case& config);
-
   bool launches() const { return by == "before" || by == "query"; }
   bool in_kernel() const { return by == "query" || by == "kernel"; }
   /// Whether both turn tensors in the same way, whoever does it.
   bool turns_like(const Rotary& other) const { return config == other.config && position == other.position; }
 };
-
-/// The axes that say more about `rope`, each with its value where nothing turns.
-const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
 }  // namespace attn

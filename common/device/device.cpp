@@ -34,6 +34,14 @@ std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) c
   return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, spec, threadgroup_memory_bytes);
 }
 
+std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device) {
+  if (!plan.unable.empty()) return plan.unable;
+  for (const Launch& launch : plan.launches) {
+    if (auto reason = device.lacks_threadgroup_memory(launch.threadgroup_bytes)) return reason;
+  }
+  return std::nullopt;
+}
+
 nlohmann::ordered_json DeviceInfo::json() const {
   return {{"spec", spec},
           {"backend", backend},

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/device/encoder.h"
+#include "common/launch/plan.h"
 #include "common/source/binary.h"
 
 namespace attn {
@@ -43,6 +44,9 @@ struct DeviceInfo {
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
 };
+
+/// Why a plan does not run on the device; threadgroup memory that does not fit is a reason for all plans.
+std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
 /// What the device tells of its state; negative or empty where it does not tell.
 struct Clocks {

@@ -11,17 +11,11 @@
 #include <variant>
 #include <vector>
 
+#include "common/launch/plan.h"
+
 namespace attn {
 
 class Kernel;
-
-/// Threadgroups along each dimension.
-struct Grid {
-  uint32_t x = 1, y = 1, z = 1;
-  uint64_t count() const { return uint64_t{x} * y * z; }
-
-  bool operator==(const Grid&) const = default;
-};
 
 /// Copies of the values for a kernel that takes several parameters, one for each, in their order: of a kernel that was
 /// not written for this program. A cuda kernel has them as its parameters; a cpu kernel is extern "C" void

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/device/device.h"
-#include "common/experiment/plan.h"
+#include "common/experiment/setting.h"
 #include "common/records/case.h"
 
 namespace attn {

@@ -10,7 +10,7 @@
 
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 #include "common/linear/feature.h"
 #include "common/linear/fused_hopper.h"
 #include "common/linear/kernels/linear.h"

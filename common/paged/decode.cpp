@@ -141,27 +141,6 @@ NewTokens new_tokens(const DecodeTensors& tensors) {
           .sines = tensors.sines};
 }
 
-DecodeConfig DecodeConfig::from(const Case& config) {
-  DecodeConfig decode{.shape = {.batch = config.integer("batch"),
-                                .q_heads = config.integer("q_heads"),
-                                .kv_heads = config.integer("kv_heads"),
-                                .q_len = config.integer("q_len"),
-                                .kv_len = config.integer("kv_len"),
-                                .head_dim = config.integer("head_dim"),
-                                .causal = config.integer("causal") != 0},
-                      .dtype = parse_dtype(config.text("dtype")),
-                      .cache_dtype = parse_dtype(config.text("cache_dtype")),
-                      .out_dtype = parse_dtype(config.text("out_dtype")),
-                      .page_size = config.integer("page_size"),
-                      .block_c = config.integer("block_c"),
-                      .workers = config.integer("workers"),
-                      .join_last = config.text("reduce") == "last"};
-  if (decode.shape.q_heads % decode.shape.kv_heads != 0) {
-    throw BadInput(fmt::format("kv_heads={}: a divisor of q_heads={}", decode.shape.kv_heads, decode.shape.q_heads));
-  }
-  return decode;
-}
-
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
   const int64_t at_once = device.units * (device.is_cuda() ? cuda_share(config, device).threadgroups : 1);
   const int64_t tiles = tiles_of(config, device);

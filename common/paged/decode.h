@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "common/attention/hook.h"
-#include "common/attention/reference.h"
 #include "common/attention/rope.h"
+#include "common/attention/shape.h"
 #include "common/device/pipeline_cache.h"
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 #include "common/paged/kernels/decode.h"
 
 namespace attn {
@@ -32,8 +32,6 @@ struct DecodeConfig {
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
 
-  /// Throws BadInput for a case that makes no sense on any device.
-  static DecodeConfig from(const Case& config);
   /// Query rows that share a key/value head: each key is read once for as many of them as a tile has.
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
 };

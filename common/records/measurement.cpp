@@ -98,16 +98,6 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
 
 }  // namespace
 
-std::string_view name(Bound bound) {
-  switch (bound) {
-    case Bound::matrix:
-      return "matrix";
-    case Bound::memory:
-      return "memory";
-  }
-  throw std::logic_error("name(Bound): no such bound");
-}
-
 double Ceilings::matrix_tflops(DType dtype) const {
   switch (dtype) {
     case DType::f32:

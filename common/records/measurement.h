@@ -10,24 +10,12 @@
 
 #include "common/data/compare.h"
 #include "common/data/tensor.h"
+#include "common/launch/work.h"
 #include "common/records/case.h"
 #include "common/records/record_file.h"
 #include "common/records/timing.h"
 
 namespace attn {
-
-/// The resource that limits work at best: the rate of products, or that of memory. Work that memory limits is judged by
-/// its time with cold caches, and by the bytes a second that it moves.
-enum class Bound { matrix, memory };
-std::string_view name(Bound bound);
-
-/// What one launch does: causal counts only unmasked pairs (about half).
-struct Work {
-  double flops = 0;
-  double bytes = 0;  // each input read once, each output written once
-  Bound bound = Bound::matrix;
-  DType dtype = DType::f32;  // of the products: whose ceiling the rate is held against
-};
 
 /// One launch of several that make a case.
 struct Phase {

@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "common/attention/reference.h"
+#include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/testing/program.h"
 

@@ -8,8 +8,9 @@
 #include <set>
 #include <string>
 
-#include "common/attention/axes.h"
 #include "common/attention/backend.h"
+#include "common/cases/axes.h"
+#include "common/cases/configurations.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "proto1_flash/sweep.h"
@@ -31,7 +32,7 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   for (const Case& config :
        expand(flash_sweep("quick", hopper()), flash_axes(), [](Case& c) { complete_flash(c, hopper()); })) {
     if (flash_skip_reason(config, hopper())) continue;
-    const FlashConfig flash = FlashConfig::from(config);
+    const FlashConfig flash = flash_config_of(config);
     const KernelSource source = FlashBackend::of(hopper()).kernel(flash, hopper()).source;
     if (!seen.insert(source.path + source.key()).second) continue;
     const test::CapturedLog log;

@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"

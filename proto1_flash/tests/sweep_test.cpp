@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/axes.h"
-#include "common/attention/problem.h"
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
+#include "common/cases/axes.h"
+#include "common/cases/configurations.h"
+#include "common/cases/problem.h"
 #include "common/data/tensor.h"
 #include "common/testing/devices.h"
 
@@ -68,7 +69,7 @@ TEST(FlashSweepTest, FullReaches16384AndHoldsQuick) {
 TEST(FlashSweepTest, EveryCaseIsValidOrSkippedWithBytes) {
   for (const Case& config : cases("full", avx2())) {
     const auto reason = flash_skip_reason(config, avx2());
-    const size_t needed = FlashBackend::of(avx2()).kernel(FlashConfig::from(config), avx2()).threadgroup_bytes;
+    const size_t needed = FlashBackend::of(avx2()).kernel(flash_config_of(config), avx2()).threadgroup_bytes;
     EXPECT_EQ(reason.has_value(), needed > avx2().threadgroup_memory_bytes) << config.key();
     if (reason) {
       EXPECT_NE(reason->find(std::to_string(needed)), std::string::npos) << *reason;

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "common/base/error.h"
+#include "common/cases/user_functions.h"
 #include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"

@@ -11,6 +11,7 @@
 
 #include "common/attention/kernels/score_oracle.h"
 #include "common/base/error.h"
+#include "common/cases/user_functions.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 

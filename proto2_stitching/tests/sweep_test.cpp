@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/cases/user_functions.h"
 #include "common/testing/devices.h"
 #include "proto2_stitching/problem.h"
 
@@ -147,7 +148,7 @@ TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {
   const auto all = expand(sweep, stitch_axes(), [&](Case& config) { complete_stitch(config, avx2()); });
   EXPECT_GT(all.size(), 10u);
   for (const Case& config : all) {
-    EXPECT_EQ(config.text("function"), read_function(FunctionKind::score, path).axis_value());
+    EXPECT_EQ(config.text("function"), read_function(FunctionKind::score, path).text_name());
     EXPECT_EQ(config.integer("work"), 0);
   }
 }

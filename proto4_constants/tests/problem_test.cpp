@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "common/attention/problem.h"
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
+#include "common/cases/problem.h"
 #include "common/experiment/options.h"
 #include "common/testing/tested_device.h"
 #include "proto4_constants/sweep.h"

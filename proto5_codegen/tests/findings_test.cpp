@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/experiment/plan.h"
+#include "common/launch/plan.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
 #include "proto5_codegen/generators.h"

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/cases/feature_oracle.h"
 #include "common/linear/tests/linear_mutations.h"
 #include "common/testing/mutated_sources.h"
 #include "proto6_linear/tests/linear_run.h"

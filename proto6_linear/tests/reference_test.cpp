@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cases/feature_oracle.h"
 #include "proto6_linear/problem.h"
 #include "proto6_linear/tests/linear_run.h"
 

@@ -9,8 +9,8 @@
 #include <sstream>
 #include <string>
 
-#include "common/attention/axes.h"
 #include "common/base/error.h"
+#include "common/cases/axes.h"
 #include "common/experiment/ceilings.h"
 #include "proto7_variants/problem.h"
 #include "proto7_variants/sweep.h"

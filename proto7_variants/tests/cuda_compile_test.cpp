@@ -7,6 +7,8 @@
 
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
+#include "common/cases/modified_attention.h"
+#include "common/cases/user_functions.h"
 #include "common/device/cuda/cubin.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
@@ -65,7 +67,7 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
       for (const Modifiers& modifiers :
            {Modifiers{.score_by = "run_time"}, Modifiers{.alibi = true, .score_by = "noinline"},
             Modifiers{.alibi = true, .soft_cap = 30, .bias = "hqk", .score_by = "noinline"}}) {
-        const AttentionHooks hooks = ModifiedAttention(modifiers, config).texts();
+        const AttentionHooks hooks = modifier_hooks(modifiers, config.dtype);
         const test::CapturedLog log;
         compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
         EXPECT_EQ(log.text(), "") << variant << " " << modifiers.score_by << " at head_dim " << head_dim;

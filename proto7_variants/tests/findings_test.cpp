@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/attention/modifiers.h"
+#include "common/cases/modifier_axes.h"
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/cases/modified_attention.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"
 #include "proto7_variants/functions.h"
@@ -179,7 +180,7 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
                                        .scaling = RopeYarn{.factor = 4, .original_length = 64}},
                             .in_place = by == std::string("before"),
                             .position = 1000};
-        const AttentionHooks hooks = ModifiedAttention(modifiers, config_).texts();
+        const AttentionHooks hooks = modifier_hooks(modifiers, config_.dtype);
         const DeviceInfo& info = device().info();
         if (FlashBackend::of(info).skip_reason(config_, info, &hooks)) continue;
         expect_right(modifiers, fmt::format("rope={} pairing {}", by, static_cast<int>(pairing)));
@@ -220,7 +221,7 @@ TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   const DeviceInfo& info = device().info();
   const auto source = [&](Modifiers modifiers, const char* form) {
     modifiers.score_by = form;
-    const AttentionHooks hooks = ModifiedAttention(modifiers, config_).texts();
+    const AttentionHooks hooks = modifier_hooks(modifiers, config_.dtype);
     return attention_launch(config_, info, &hooks).source;
   };
   const std::vector<Modifiers> all = of_the_score();

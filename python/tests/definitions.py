@@ -56,7 +56,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     plain = v.masked_fill(~finite, 0)
     o = (weight @ plain).masked_fill(seen.double() @ (~finite).double() > 0, NAN).masked_fill(~(top < INF), NAN)
 
-    # common/attention/tolerance.cpp gives the reasons for these terms, and closer ones.
+    # common/cases/tolerance.cpp gives the reasons for these terms, and closer ones.
     off = error.masked_fill(hidden, 0).amax(-1, keepdim=True) if keys else torch.zeros_like(top)
     relative = torch.expm1(2 * off.clamp(max=1)) + (2e-4 if dtype == torch.bfloat16 else 2e-6) + U * (64 + 4 * keys)
     rounded = 0 if dtype == torch.float32 else 3 * UNIT[dtype]  # weights

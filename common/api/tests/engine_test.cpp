@@ -14,8 +14,8 @@
 #include <tuple>
 #include <vector>
 
-#include "common/attention/reference.h"
 #include "common/base/error.h"
+#include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
 #include "common/testing/tested_device.h"

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "common/attention/mask_lists.h"
-#include "common/attention/problem.h"
 #include "common/attention/rope.h"
 #include "common/attention/user_function.h"
 #include "common/base/error.h"
+#include "common/cases/problem.h"
+#include "common/cases/user_functions.h"
 #include "common/device/cpu/compiler.h"
 #include "common/testing/tested_device.h"
 

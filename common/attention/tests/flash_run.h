@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "common/attention/problem.h"
+#include "common/cases/problem.h"
 #include "common/testing/tested_device.h"
 
 namespace attn::test {

@@ -17,8 +17,8 @@
 
 #include "common/attention/backend.h"
 #include "common/attention/kernels/tuned.h"
-#include "common/attention/reference.h"
 #include "common/attention/tests/emulated.h"
+#include "common/cases/reference.h"
 #include "common/testing/tested_device.h"
 
 namespace attn::test {

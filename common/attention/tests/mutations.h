@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/attention/inputs.h"
+#include "common/cases/inputs.h"
 #include "common/data/tensor.h"
 
 namespace attn::test {

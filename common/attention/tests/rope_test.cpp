@@ -16,6 +16,7 @@
 #include "common/attention/rope.h"
 #include "common/attention/tests/rope_mutations.h"
 #include "common/base/error.h"
+#include "common/cases/reference.h"
 #include "common/testing/devices.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/tested_device.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/tolerance.h"
+#include "common/cases/tolerance.h"
 #include "common/data/compare.h"
 #include "common/paged/cache.h"
 #include "common/paged/decode.h"

@@ -1,4 +1,4 @@
-#include "common/attention/reference.h"
+#include "common/cases/reference.h"
 
 #include <fmt/format.h>
 
@@ -112,23 +112,6 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
 
 }  // namespace
 
-double AttentionShape::effective_scale() const {
-  return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
-}
-
-int64_t AttentionShape::keys_seen(int64_t q) const {
-  return causal ? std::clamp<int64_t>(q + 1 + kv_len - q_len, 0, kv_len) : kv_len;
-}
-
-double AttentionShape::unmasked_pairs() const {
-  const double heads = static_cast<double>(batch) * static_cast<double>(q_heads);
-  const double keys = static_cast<double>(kv_len);
-  if (!causal) return heads * static_cast<double>(q_len) * keys;
-  // From the last query backwards: kv_len keys, kv_len - 1, ..., until queries or keys run out.
-  const double rows = static_cast<double>(std::min(q_len, kv_len));
-  return heads * (rows * keys - rows * (rows - 1) / 2);
-}
-
 std::vector<RowIndex> all_rows(const AttentionShape& shape) {
   std::vector<RowIndex> rows(static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len));
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = row_at(shape, static_cast<int64_t>(i));
@@ -199,6 +182,36 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
     first = last;
   }
   return result;
+}
+
+std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets) {
+  const std::vector<double> frequencies = rope_frequencies(config);
+  const double factor = rope_attention_factor(config);
+  if (tensor.dim != config.head_dim || (!offsets.empty() && std::ssize(offsets) != tensor.batch)) {
+    throw std::invalid_argument("reference_rope: the tensor or the offsets do not fit");
+  }
+  const auto dim = static_cast<size_t>(tensor.dim), pairs = frequencies.size();
+  const bool interleaved = config.pairing == RopePairing::interleaved;
+  std::vector<double> turned(static_cast<size_t>(tensor.count()));
+  parallel_for(tensor.batch * tensor.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      const int64_t batch = head / tensor.heads;
+      const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(batch)];
+      for (int64_t s = 0; s < tensor.seq; ++s) {
+        const std::span row(turned.data() + static_cast<size_t>(head * tensor.seq + s) * dim, dim);
+        tensor.load(tensor.offset(batch, head % tensor.heads, s, 0), row);
+        for (size_t i = 0; i < pairs; ++i) {
+          double& x = row[interleaved ? 2 * i : i];
+          double& y = row[interleaved ? 2 * i + 1 : i + pairs];
+          const double angle = static_cast<double>(offset + s) * frequencies[i];
+          const double c = factor * std::cos(angle), sine = factor * std::sin(angle), old_x = x;
+          x = old_x * c - y * sine;
+          y = y * c + old_x * sine;
+        }
+      }
+    }
+  });
+  return turned;
 }
 
 }  // namespace attn

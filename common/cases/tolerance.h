@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/attention/reference.h"
+#include "common/cases/reference.h"
 #include "common/data/tensor.h"
 
 namespace attn {

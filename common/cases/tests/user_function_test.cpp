@@ -15,6 +15,7 @@
 
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
+#include "common/cases/user_functions.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/tested_device.h"
 
@@ -104,7 +105,7 @@ TEST_F(FunctionFileTest, WhatIsNoTextIsToldInOneLine) {
 
 TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
   std::ofstream(path("a.cpp")) << "// a";
-  const std::string a = read_function(FunctionKind::mask, path("a.cpp")).axis_value();
+  const std::string a = read_function(FunctionKind::mask, path("a.cpp")).text_name();
   EXPECT_EQ(a, "file-dcd9ce46be08") << "of printf '// a' | sha256sum";
   const auto of_case = [&](const std::string& value, const std::string& file) {
     return function_refusal(

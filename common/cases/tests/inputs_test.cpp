@@ -1,4 +1,4 @@
-#include "common/attention/inputs.h"
+#include "common/cases/inputs.h"
 
 #include <gtest/gtest.h>
 

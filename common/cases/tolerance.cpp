@@ -1,4 +1,4 @@
-#include "common/attention/tolerance.h"
+#include "common/cases/tolerance.h"
 
 #include <cmath>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The kernels against the oracle: every axis value, random shapes, hooks and edges. On the device under test.
-#include "common/attention/problem.h"
+#include "common/cases/problem.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

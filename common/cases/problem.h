@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/inputs.h"
 #include "common/attention/launch.h"
-#include "common/attention/reference.h"
+#include "common/cases/inputs.h"
+#include "common/cases/reference.h"
 #include "common/data/compare.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"

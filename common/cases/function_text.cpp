@@ -1,4 +1,4 @@
-#include "common/attention/function_text.h"
+#include "common/cases/function_text.h"
 
 #include <fmt/format.h>
 

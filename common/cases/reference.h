@@ -2,47 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "common/attention/hook.h"
+#include "common/attention/rope.h"
+#include "common/attention/shape.h"
 #include "common/data/tensor.h"
 
 namespace attn {
-
-/// Sizes of one attention problem. q_heads is a multiple of kv_heads: query head h reads key/value head
-/// h / (q_heads / kv_heads). Causal is aligned to the bottom right: query q sees keys k <= q + kv_len - q_len.
-struct AttentionShape {
-  int64_t batch = 1, q_heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 64;
-  bool causal = false;
-  double scale = 0;  // factor on q.k; 0 stands for 1/sqrt(head_dim)
-
-  double effective_scale() const;
-  /// Keys that a query sees.
-  int64_t keys_seen(int64_t q) const;
-  /// Query-key pairs that are not masked, over the whole batch.
-  double unmasked_pairs() const;
-  bool operator==(const AttentionShape&) const = default;
-};
-
-/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity hides a
-/// pair. Called from several threads at once.
-using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
-
-/// A logit for each query head that takes part in the softmax of its rows as a key without a value would; -infinity:
-/// none.
-using SinkFunction = std::function<double(int64_t batch, int64_t head)>;
-
-/// The same as a ScoreFunction from a function of one pair: double(score, batch, head, q, k).
-template <typename Function>
-ScoreFunction each_score(Function function) {
-  return [function = std::move(function)](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
-    for (size_t k = 0; k < scores.size(); ++k) {
-      scores[k] = function(scores[k], batch, head, q, static_cast<int64_t>(k));
-    }
-  };
-}
 
 struct RowIndex {
   int64_t batch, head, q;
@@ -78,5 +46,9 @@ struct ReferenceRows {
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});
+
+/// RoPE: the rows of `tensor`, turned in double, as [batch, heads, seq, head_dim]. Row s of batch entry b stands
+/// at position offsets[b] + s, or at s without offsets. Throws std::invalid_argument where these do not fit.
+std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets = {});
 
 }  // namespace attn

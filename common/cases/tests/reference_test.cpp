@@ -1,4 +1,4 @@
-#include "common/attention/reference.h"
+#include "common/cases/reference.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "common/attention/backend.h"
-#include "common/experiment/plan.h"
+#include "common/experiment/setting.h"
+#include "common/launch/plan.h"
 #include "common/records/case.h"
 
 namespace attn {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/attention/backend.h"
-#include "common/attention/reference.h"
+#include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
 

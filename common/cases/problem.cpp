@@ -1,12 +1,13 @@
-#include "common/attention/problem.h"
+#include "common/cases/problem.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "common/attention/tolerance.h"
 #include "common/base/error.h"
+#include "common/cases/configurations.h"
+#include "common/cases/tolerance.h"
 
 namespace attn {
 
@@ -101,7 +102,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const Plan&)> f
     std::shared_ptr<FlashInputs> random, needles;
   };
   return [last = std::weak_ptr<Shared>()](Experiment& lab, const Case& config, const Plan&) mutable {
-    const FlashConfig flash = FlashConfig::from(config);
+    const FlashConfig flash = flash_config_of(config);
     std::shared_ptr<Shared> shared = last.lock();
     if (!shared || !flash.same_tensors(shared->random->config())) {
       shared = std::make_shared<Shared>();

@@ -1,4 +1,4 @@
-#include "common/attention/axes.h"
+#include "common/cases/axes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,7 @@
 
 #include "common/attention/launch.h"
 #include "common/base/error.h"
+#include "common/cases/configurations.h"
 #include "common/data/tensor.h"
 
 namespace attn {
@@ -46,14 +47,14 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
   for (const char* axis : {"block_r", "block_c"}) {
     if (!config.has(axis)) config.set(axis, int64_t{0});
   }
-  FlashConfig flash = FlashConfig::from(config);
+  FlashConfig flash = flash_config_of(config);
   FlashBackend::of(device).choose_tile(flash, device, hints);
   config.set("block_r", flash.block_r);
   config.set("block_c", flash.block_c);
 }
 
 Plan flash_plan(const Case& config, const Setting& setting) {
-  return attention_plan(FlashConfig::from(config), setting.device);
+  return attention_plan(flash_config_of(config), setting.device);
 }
 
 std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device) {

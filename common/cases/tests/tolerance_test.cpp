@@ -1,5 +1,5 @@
 // Tolerances: correct kernels use about half of them, and a wrong block of keys exceeds them wherever it is.
-#include "common/attention/tolerance.h"
+#include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,14 @@
+// What a case asks of a kernel, typed.
+#pragma once
+
+#include "common/attention/backend.h"
+#include "common/paged/decode.h"
+#include "common/records/case.h"
+
+namespace attn {
+
+// Both throw BadInput for a case that makes no sense on any device.
+FlashConfig flash_config_of(const Case& config);
+DecodeConfig decode_config_of(const Case& config);
+
+}  // namespace attn

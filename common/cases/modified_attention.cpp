@@ -1,0 +1,222 @@
+#include "common/cases/modified_attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+
+#include "common/attention/kernels/modifiers/run_time.h"
+
+namespace attn {
+namespace {
+
+constexpr uint64_t table_seed = 7;  // tables are part of what a case says, not of a run's inputs
+
+/// Appends a table to a hook's data, where a kernel may read it 16 bytes at a time; the offset from its beginning.
+template <typename T>
+int append(std::vector<std::byte>& data, const std::vector<T>& table) {
+  data.resize((data.size() + 15) / 16 * 16);
+  const size_t offset = data.size();
+  const auto bytes = std::as_bytes(std::span(table));
+  data.insert(data.end(), bytes.begin(), bytes.end());
+  return static_cast<int>(offset);
+}
+
+}  // namespace
+
+ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& config)
+    : modifiers_(std::move(modifiers)), shape_(config.shape), dtype_(config.dtype) {
+  if (modifiers_.prefix > 0 && shape_.causal) throw std::invalid_argument("a prefix is for kernels without CAUSAL");
+  const AttentionShape& s = shape_;
+  std::mt19937_64 random(table_seed);
+  std::normal_distribution<float> normal;
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
+  if (modifiers_.alibi) {
+    for (const double slope : alibi_slopes(s.q_heads)) slopes_.push_back(static_cast<float>(slope));
+  }
+  if (modifiers_.sinks) {
+    for (int64_t head = 0; head < s.q_heads; ++head) sinks_.push_back(normal(random));
+  }
+  if (modifiers_.lengths) {  // the first sequence is whole, the others are half of it to all of it
+    for (int64_t batch = 0; batch < s.batch; ++batch) {
+      lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
+    }
+  }
+  if (modifiers_.documents > 0) {
+    for (int64_t begin = 0, end = 0; begin < s.kv_len; begin = end) {
+      end = std::min(s.kv_len, begin + 1 + up_to(2 * modifiers_.documents - 2));
+      for (int64_t key = begin; key < end; ++key) {
+        documents_.insert(documents_.end(), {static_cast<int>(begin), static_cast<int>(end)});
+      }
+    }
+  }
+  if (modifiers_.rotary.in_kernel()) {
+    angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
+                         modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
+  }
+  if (modifiers_.block_sparse > 0) {  // of a table of its own, so that it is the same with other modifiers
+    std::mt19937_64 of_blocks(table_seed);
+    const int64_t count = (s.kv_len + sparse_block - 1) / sparse_block,
+                  words = sparse_words(static_cast<int>(s.kv_len));
+    blocks_.resize(static_cast<size_t>(count * words));
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t column = 0; column < count; ++column) {
+        const bool drawn = static_cast<int64_t>(of_blocks() % 100) < modifiers_.block_sparse;
+        if (drawn || row == column) blocks_[static_cast<size_t>(row * words + column / 32)] |= 1u << column % 32;
+      }
+    }
+  }
+  if (modifiers_.bias != "none") {
+    bias_elements_ = modifiers_.bias_has('k') ? (s.kv_len + 3) / 4 * 4 : 1;
+    const std::pair<char, int64_t> axes[] = {{'b', s.batch}, {'h', s.q_heads}, {'q', s.q_len}};
+    for (int axis = 2; axis >= 0; --axis) {
+      if (!modifiers_.bias_has(axes[axis].first)) continue;
+      bias_strides_[axis] = bias_elements_;
+      bias_elements_ *= axes[axis].second;
+    }
+  }
+}
+
+// Between -2 and 2, from the element's number alone, since the tensor may have as many elements as there are scores.
+float ModifiedAttention::bias_at(int64_t element) const {
+  uint64_t bits = static_cast<uint64_t>(element) * 0x9E3779B97F4A7C15u;
+  bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93u;
+  return static_cast<float>(static_cast<double>(bits >> 40) * 0x1p-22 - 2);
+}
+
+AttentionHooks ModifiedAttention::hooks() const {
+  const Modifiers& m = modifiers_;
+  AttentionHooks hooks = modifier_hooks(m, dtype_);
+  std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
+  for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
+  RunTimeModifiers all{
+      .tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias_kind()};
+  hooks.data = bytes_of(all);
+  ModifierData& head = all.tables;
+  head.slopes = append(hooks.data, slopes_);
+  head.sinks = append(hooks.data, sinks_);
+  head.lengths = append(hooks.data, lengths_);
+  head.documents = append(hooks.data, documents_);
+  head.bias = append(hooks.data, bias);
+  const int64_t half = m.rotary.config.rotary_dim / 2;
+  const auto before_keys = static_cast<int>(std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * half * 4);
+  head.cosines = append(hooks.data, angles_.cosines) + before_keys;
+  head.sines = append(hooks.data, angles_.sines) + before_keys;
+  head.blocks = append(hooks.data, blocks_);
+  std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
+  std::ranges::copy(bytes_of(all), hooks.data.begin());
+
+  hooks.name = fmt::format(
+      "alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={} "
+      "global_tokens={} block_sparse={}",
+      m.alibi, m.soft_cap, m.bias, m.sinks, m.window_left, m.window_right, m.prefix, m.documents, m.lengths,
+      m.global_tokens, m.block_sparse);
+  const auto self = std::make_shared<ModifiedAttention>(*this);
+  hooks.reference = [self](std::span<double> scores, int64_t batch, int64_t head_index, int64_t q) {
+    const auto [begin, end] = self->range(batch, q);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const auto k = static_cast<int64_t>(i);
+      scores[i] = begin <= k && k < end && self->unmasked(q, k) ? self->changed(scores[i], batch, head_index, q, k)
+                                                                : -std::numeric_limits<double>::infinity();
+    }
+  };
+  if (m.sinks) {
+    hooks.sink = [self](int64_t, int64_t head_index) {
+      return static_cast<double>(self->sinks_[static_cast<size_t>(head_index)]);
+    };
+  }
+  return hooks;
+}
+
+std::pair<int64_t, int64_t> ModifiedAttention::range(int64_t batch, int64_t q) const {
+  const Modifiers& m = modifiers_;
+  const int64_t own = own_key(q);
+  int64_t begin = 0, end = shape_.causal ? own + 1 : shape_.kv_len;
+  if (m.prefix > 0) end = std::max(own + 1, m.prefix);
+  const auto [first, last] = window(own);
+  if (m.global_tokens == 0) {
+    begin = std::max(begin, first);
+    end = std::min(end, last);
+  }
+  if (m.lengths) end = std::min<int64_t>(end, lengths_[static_cast<size_t>(batch)]);
+  if (m.documents > 0) {
+    const auto key = static_cast<size_t>(std::max<int64_t>(own, 0));
+    begin = std::max<int64_t>(begin, documents_[2 * key]);
+    end = std::min<int64_t>(end, documents_[2 * key + 1]);
+  }
+  return {begin, std::clamp<int64_t>(end, 0, shape_.kv_len)};
+}
+
+std::pair<int64_t, int64_t> ModifiedAttention::window(int64_t own) const {
+  const Modifiers& m = modifiers_;
+  return {m.window_left >= 0 ? own - m.window_left : 0, m.window_right >= 0 ? own + m.window_right + 1 : shape_.kv_len};
+}
+
+bool ModifiedAttention::block_seen(int64_t own, int64_t block) const {
+  if (modifiers_.block_sparse == 0) return true;
+  const int64_t row = std::max<int64_t>(own, 0) / sparse_block, words = sparse_words(static_cast<int>(shape_.kv_len));
+  return (blocks_[static_cast<size_t>(row * words + block / 32)] >> block % 32 & 1) != 0;
+}
+
+bool ModifiedAttention::unmasked(int64_t q, int64_t k) const {
+  const Modifiers& m = modifiers_;
+  const int64_t own = own_key(q);
+  const auto [first, last] = window(own);
+  const bool in_window = m.global_tokens == 0 || std::min(own, k) < m.global_tokens || (first <= k && k < last);
+  return in_window && block_seen(own, k / sparse_block);
+}
+
+int64_t ModifiedAttention::keys_between(int64_t own, int64_t begin, int64_t end) const {
+  int64_t keys = 0;
+  for (int64_t key = begin; key < end;) {
+    const int64_t next = std::min(end, (key / sparse_block + 1) * sparse_block);
+    if (block_seen(own, key / sparse_block)) keys += next - key;
+    key = next;
+  }
+  return keys;
+}
+
+int64_t ModifiedAttention::keys_seen(int64_t batch, int64_t q) const {
+  const Modifiers& m = modifiers_;
+  const int64_t own = own_key(q);
+  const auto [begin, end] = range(batch, q);
+  if (m.global_tokens == 0 || own < m.global_tokens) return keys_between(own, begin, end);
+  // The window, and what of the global keys is before it or behind it.
+  const auto [first, last] = window(own);
+  const int64_t global = std::min(end, m.global_tokens);
+  return keys_between(own, std::max(begin, first), std::min(end, last)) +
+         keys_between(own, begin, std::min(global, first)) + keys_between(own, std::max(begin, last), global);
+}
+
+double ModifiedAttention::visible_pairs() const {
+  double pairs = 0;
+  for (int64_t batch = 0; batch < shape_.batch; ++batch) {
+    for (int64_t q = 0; q < shape_.q_len; ++q) pairs += static_cast<double>(keys_seen(batch, q));
+  }
+  return pairs * static_cast<double>(shape_.q_heads);
+}
+
+double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const {
+  const Modifiers& m = modifiers_;
+  if (m.soft_cap != 0) {
+    const auto cap = static_cast<double>(m.soft_cap);
+    s = cap * std::tanh(s / cap);
+  }
+  if (m.alibi) {
+    const int64_t distance = q + shape_.kv_len - shape_.q_len - k;
+    s -= static_cast<double>(slopes_[static_cast<size_t>(head)]) * static_cast<double>(distance);
+  }
+  if (m.bias != "none") {
+    const int64_t index[] = {batch, head, q};
+    int64_t at = m.bias_has('k') ? k : 0;
+    for (int axis = 0; axis < 3; ++axis) at += index[axis] * bias_strides_[axis];
+    s += static_cast<double>(bias_at(at));
+  }
+  return s;
+}
+
+}  // namespace attn

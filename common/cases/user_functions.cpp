@@ -1,0 +1,292 @@
+#include "common/cases/user_functions.h"
+
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "common/attention/kernels/feature_oracle.h"
+#include "common/attention/kernels/mask_oracle.h"
+#include "common/attention/kernels/score_oracle.h"
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/cases/function_text.h"
+
+namespace attn {
+namespace {
+
+constexpr uint32_t oracle_threads = 128;
+constexpr size_t most_bytes = size_t{1} << 20;  // of a file
+constexpr size_t most_message_bytes = 400;      // of what a compiler says, in a message of ours
+constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;  // of MaskOracle::visible_pairs
+
+std::string kind_name(FunctionKind kind) {
+  return kind == FunctionKind::mask      ? "mask function"
+         : kind == FunctionKind::feature ? "feature map"
+                                         : "score function";
+}
+
+std::string wanted(FunctionKind kind) {
+  return kind == FunctionKind::mask      ? "bool visible(int q, int k, const MaskContext& context)"
+         : kind == FunctionKind::feature ? "float feature(float x)"
+                                         : "float score(float s, int q, int k, const ScoreContext& context)";
+}
+
+std::string shortened(std::string line) {
+  if (line.size() > most_message_bytes) line = line.substr(0, most_message_bytes) + " ...";
+  return line;
+}
+
+/// The first error of a compiler's message: one in the function's own text if there is one.
+std::string first_error(const CompileError& error, const std::string& file) {
+  std::istringstream lines{std::string(error.log())};
+  std::string first, own;
+  int errors = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("error") == std::string::npos) continue;
+    if (line.find(": error") == std::string::npos && line.find("fatal") == std::string::npos) continue;
+    ++errors;
+    if (first.empty()) first = line;
+    if (own.empty() && line.starts_with(file)) own = line;
+  }
+  if (first.empty()) first = std::string(error.log().substr(0, error.log().find('\n')));
+  return shortened(own.empty() ? first : own) + (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
+}
+
+/// What stands between two marks in a text; empty where they are not there.
+std::string between(std::string_view text, std::string_view open, std::string_view close) {
+  const size_t begin = text.find(open);
+  const size_t end = begin == text.npos ? begin : text.find(close, begin + open.size());
+  return end == text.npos ? std::string() : std::string(text.substr(begin + open.size(), end - begin - open.size()));
+}
+
+/// The first function that clang's linker (by its symbol) or NVRTC misses, as C++ writes it; empty where the message is
+/// about something else.
+std::string undefined_function(std::string_view message) {
+  std::string name = between(message, "Symbols not found: [ ", " ]");
+  if (name.empty()) name = between(message, "error: function \"", "\" was referenced but not defined");
+  name.resize(std::min(name.find(','), name.size()));
+  int status = 0;
+  if (char* const readable = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status)) {
+    name = readable;
+    std::free(readable);
+  }
+  for (const std::string_view scope : {"(anonymous namespace)::", "<unnamed>::"}) {
+    for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+  }
+  return name;
+}
+
+ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head) {
+  return {static_cast<int>(batch),       static_cast<int>(head),         static_cast<int>(shape.q_heads),
+          static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
+}
+
+// What it takes to apply a score function to one row after another on the device.
+struct OracleRows {
+  OracleRows(Device& device, const Pipeline& loaded, int64_t keys)
+      : on(device), pipeline(loaded), scores(device, static_cast<size_t>(keys) * sizeof(double)) {}
+
+  Device& on;
+  const Pipeline& pipeline;
+  Buffer scores;
+  std::mutex mutex;  // rows come from several threads
+};
+
+}  // namespace
+
+KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double) {
+  const std::string dialect = device.is_cuda() ? "cuda.cu" : "cpu.cpp";
+  const std::string kind = function.kind == FunctionKind::mask      ? "mask"
+                           : function.kind == FunctionKind::feature ? "feature"
+                                                                    : "score";
+  KernelSource source{.path = fmt::format("common/attention/kernels/{}_oracle.{}", kind, dialect),
+                      .entry = kind + "_oracle"};
+  source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
+  source.guarded = function.guarded;
+  return source;
+}
+
+UserFunction read_function(FunctionKind kind, const std::string& path) {
+  const auto refuse = [&](const std::string& what) -> UserFunction {
+    throw BadInput(fmt::format("{} {} {}", kind_name(kind), path, what));
+  };
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (exists(status) && !is_regular_file(status)) return refuse("is no regular file");
+  if (is_regular_file(status) && std::filesystem::file_size(path, error) > most_bytes) {
+    return refuse(fmt::format("has more than {} bytes", most_bytes));
+  }
+  const std::optional<std::string> text = read_file(path);
+  if (!text) return refuse("cannot be read");
+  if (text->find_first_not_of(" \t\r\n") == text->npos) return refuse("is empty; wanted is " + wanted(kind));
+  if (const auto why = refused_text(*text)) return refuse(*why);
+  return {.name = path, .text = *text, .kind = kind, .guarded = true};
+}
+
+UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
+                              const std::string& option, const std::string& path) {
+  if (path.empty()) {
+    throw BadInput(fmt::format("{}={}: is a file's; give the file with {} FILE", axis, value, option));
+  }
+  UserFunction function = read_function(kind, path);
+  if (const std::string has = function.text_name(); has != value) {
+    throw BadInput(
+        fmt::format("{}={}: {} {} has another text now, which is {}={}", axis, value, option, path, axis, has));
+  }
+  return function;
+}
+
+void require_compiles(Device& device, const UserFunction& function) {
+  const std::string what = fmt::format("{} {}", kind_name(function.kind), function.name);
+  for (const bool in_double : {false, true}) {
+    if (in_double && function.kind == FunctionKind::mask) break;
+    try {
+      const KernelSource source = function_oracle(device.info(), function, in_double);
+      const Binary binary = device.compile(source);
+      device.load(binary, source.entry);
+    } catch (const CompileError& error) {
+      if (const std::string missing = undefined_function(error.what()); !missing.empty()) {
+        throw BadInput(fmt::format("{} calls {}, which it does not define", what, shortened(missing)));
+      }
+      throw BadInput(fmt::format("{} does not compile{}; wanted is {}\n{}", what,
+                                 in_double ? " with double for float, as the oracle has it" : "", wanted(function.kind),
+                                 first_error(error, function.name)));
+    }
+  }
+}
+
+ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
+                               const AttentionShape& shape) {
+  const Pipeline& pipeline = pipelines.get(function_oracle(device.info(), function, true));
+  const auto rows = std::make_shared<OracleRows>(device, pipeline, shape.kv_len);
+  return [rows, shape](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    const std::lock_guard lock(rows->mutex);
+    ScoreOracleParams params{};
+    params.scores = static_cast<double*>(rows->scores.data());
+    params.keys = static_cast<int>(scores.size());
+    params.q = static_cast<int>(q);
+    params.context = context_of(shape, batch, head);
+    rows->scores.upload(scores.data(), scores.size_bytes());
+    CommandEncoder encoder;
+    const uint32_t groups =
+        rows->on.info().is_cuda() ? (static_cast<uint32_t>(scores.size()) + oracle_threads - 1) / oracle_threads : 1;
+    encoder.dispatch(*rows->pipeline.kernel, {groups}, oracle_threads, 0, params);
+    rows->on.submit(encoder);
+    rows->scores.download(scores.data(), scores.size_bytes());
+  };
+}
+
+std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
+                                                        const UserFunction& function) {
+  const Pipeline& pipeline = pipelines.get(function_oracle(device.info(), function, true));
+  return [&device, &pipeline](std::span<double> values) {
+    if (values.empty()) return;
+    Buffer buffer(device, values.size_bytes());
+    buffer.upload(values.data(), values.size_bytes());
+    const FeatureOracleParams params{static_cast<double*>(buffer.data()), static_cast<int>(values.size())};
+    CommandEncoder encoder;
+    const auto groups = static_cast<uint32_t>((values.size() + oracle_threads - 1) / oracle_threads);
+    encoder.dispatch(*pipeline.kernel, {device.info().is_cuda() ? groups : 1}, oracle_threads, 0, params);
+    device.submit(encoder);
+    buffer.download(values.data(), values.size_bytes());
+  };
+}
+
+// What it takes to evaluate a mask function on some rows of a head at once.
+struct MaskOracle::Rows {
+  Rows(Device& device, const Pipeline& loaded, const AttentionShape& of, int64_t rows)
+      : on(device),
+        pipeline(loaded),
+        shape(of),
+        most(rows),
+        visible(device, static_cast<size_t>(rows * of.kv_len)),
+        bounds(device, static_cast<size_t>(rows) * sizeof(KeyRange)) {}
+
+  /// Of the queries first, first + step, ...: what is seen, [count][kv_len], and the bounds.
+  void evaluate(int64_t batch, int64_t head, int64_t first, int64_t step, int64_t count) {
+    MaskOracleParams params{};
+    params.visible = static_cast<unsigned char*>(visible.data());
+    params.bounds = static_cast<KeyRange*>(bounds.data());
+    params.rows = static_cast<int>(count);
+    params.first = static_cast<int>(first);
+    params.step = static_cast<int>(step);
+    params.context = context_of(shape, batch, head);
+    CommandEncoder encoder;
+    encoder.dispatch(*pipeline.kernel, {static_cast<uint32_t>(count)}, oracle_threads, 0, params);
+    on.submit(encoder);
+    seen.resize(static_cast<size_t>(count * shape.kv_len));
+    ranges.resize(static_cast<size_t>(count));
+    visible.download(seen.data(), seen.size());
+    bounds.download(ranges.data(), ranges.size() * sizeof(KeyRange));
+  }
+
+  Device& on;
+  const Pipeline& pipeline;
+  const AttentionShape shape;
+  const int64_t most;  // rows
+  Buffer visible, bounds;
+  std::vector<unsigned char> seen;
+  std::vector<KeyRange> ranges;
+  std::mutex mutex;  // rows come from several threads
+};
+
+MaskOracle::MaskOracle(Device& device, PipelineCache& pipelines, const UserFunction& function,
+                       const AttentionShape& shape)
+    : rows_(std::make_shared<Rows>(device, pipelines.get(function_oracle(device.info(), function, false)), shape,
+                                   std::clamp<int64_t>(most_chunk_bytes / shape.kv_len, 1, shape.q_len))) {}
+
+ScoreFunction MaskOracle::reference() const {
+  return [rows = rows_](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
+    const std::lock_guard lock(rows->mutex);
+    rows->evaluate(batch, head, q, 1, 1);
+    for (size_t k = 0; k < scores.size(); ++k) {
+      if (!rows->seen[k]) scores[k] = -std::numeric_limits<double>::infinity();
+    }
+  };
+}
+
+double MaskOracle::visible_pairs(const Range& range, const Seen& seen) const {
+  const std::lock_guard lock(rows_->mutex);
+  const AttentionShape& shape = rows_->shape;
+  const int64_t pairs = shape.batch * shape.q_heads * shape.q_len * shape.kv_len;
+  const int64_t step = std::min(shape.q_len, (pairs + most_pairs - 1) / most_pairs);
+  const int64_t sampled = (shape.q_len + step - 1) / step;
+  double count = 0;
+  for (int64_t batch = 0; batch < shape.batch; ++batch) {
+    for (int64_t head = 0; head < shape.q_heads; ++head) {
+      KeyRange before{std::numeric_limits<int>::min(), std::numeric_limits<int>::min()};
+      for (int64_t first = 0; first < sampled; first += rows_->most) {
+        const int64_t rows = std::min(rows_->most, sampled - first);
+        rows_->evaluate(batch, head, first * step, step, rows);
+        for (int64_t row = 0; row < rows; ++row) {
+          const int64_t q = (first + row) * step;
+          const KeyRange bound = rows_->ranges[static_cast<size_t>(row)];
+          if (bound.begin < before.begin || bound.end < before.end) {
+            throw std::runtime_error(
+                fmt::format("keys() of query {} is [{}, {}), and [{}, {}) before: no end may decrease", q, bound.begin,
+                            bound.end, before.begin, before.end));
+          }
+          before = bound;
+          const auto [begin, end] = range(batch, q);
+          const auto row_begin = rows_->seen.begin() + row * shape.kv_len;
+          if (!seen && begin < end) count += static_cast<double>(std::count(row_begin + begin, row_begin + end, 1));
+          for (int64_t k = begin; seen && k < end; ++k) count += row_begin[k] == 1 && seen(q, k) ? 1 : 0;
+        }
+      }
+    }
+  }
+  return count * static_cast<double>(shape.q_len) / static_cast<double>(sampled);
+}
+
+}  // namespace attn

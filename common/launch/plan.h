@@ -1,0 +1,40 @@
+// A plan: what is launched on a device, worked out without touching one. Dry runs, skips, --resume, records and the
+// launches themselves all read it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/launch/work.h"
+#include "common/source/kernel_source.h"
+
+namespace attn {
+
+/// Threadgroups along each dimension.
+struct Grid {
+  uint32_t x = 1, y = 1, z = 1;
+  uint64_t count() const { return uint64_t{x} * y * z; }
+
+  bool operator==(const Grid&) const = default;
+};
+
+/// One launch of a kernel.
+struct Launch {
+  KernelSource source;
+  Grid grid = {};
+  uint32_t threads = 1;          // of a threadgroup
+  size_t threadgroup_bytes = 0;  // of a threadgroup, beside what the kernel declares itself
+  std::string phase = {};        // names the launch among those of its plan
+};
+
+struct Plan {
+  /// In the order in which they run. Of a case about the host: the kernels that it is about; none of them is launched.
+  std::vector<Launch> launches = {};
+  Work work = {};           // of all launches together
+  bool host = false;        // the case is about the host (HostProblem)
+  std::string unable = {};  // why the device cannot run it, in words with the figures; empty where it can
+};
+
+}  // namespace attn
