@@ -27,7 +27,7 @@ set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <mem
                       <vector> <fmt/format.h> <nlohmann/json.hpp>)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
 foreach(headers attn_slow_headers attn_slow_headers_cold)
-  add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/empty.cpp)
+  add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/empty.cpp)
   target_link_libraries(${headers} PRIVATE attn_flags)
   target_precompile_headers(${headers} PRIVATE ${ATTN_SLOW_HEADERS})
 endforeach()
@@ -115,7 +115,8 @@ function(attn_find_torch)
   target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
   set_target_properties(attn_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
-                                              BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
+                                              BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN"
+                                              INSTALL_RPATH_USE_LINK_PATH ON)
 endfunction()
 
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): the sources of a folder as a library,

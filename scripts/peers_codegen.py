@@ -153,13 +153,6 @@ def peers_of(name, q, k, v, threads):
     return found
 
 
-def interval(values):
-    """Median, and the order statistics between which the true one lies in 95 % of the cases."""
-    ordered, n = sorted(values), len(values)
-    reach = math.ceil(0.98 * math.sqrt(n))
-    return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]
-
-
 def measure(ours, name, dim, options, folder):
     q, k, v = np.random.default_rng(LENGTH + dim).standard_normal((3, 1, HEADS, LENGTH, dim), np.float32)
     path = folder / "qkv.safetensors"
@@ -172,7 +165,7 @@ def measure(ours, name, dim, options, folder):
     turns = peers.take_turns(sides, options.seconds)
     return {"work": name, "head_dim": dim, "turns": len(turns), "agree": bool(agree),
             **{f"{side}_ms": 1e3 * statistics.median(turn[side] for turn in turns) for side in sides},
-            **{f"{side}_ratio": interval([turn[side] / turn["ours"] for turn in turns]) for side in others}}
+            **{f"{side}_ratio": peers.interval([turn[side] / turn["ours"] for turn in turns]) for side in others}}
 
 
 def cell(row, peer):

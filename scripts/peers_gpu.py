@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Forward attention on a GPU, 16-bit inputs: proto1_flash against cuDNN and FlashAttention-3, in one process.
 
-    scripts/peers_gpu.py [--device cuda:0] [--seconds 0.2] [--out peers_gpu.json] [--page]
+    scripts/peers gpu [--device cuda:0] [--seconds 0.2] [--out peers_gpu.json] [--page]
+    scripts/peers gpu --old LIBRARY    an old libattn.so against today's, on the same rows (peers_old.py)
 
 All sides take turns on the same values; ratios are taken turn by turn. Every side is timed in the same way: a launch is
 one CUDA graph that holds a fill of twice the last-level cache, an event, all kernels of the launch, and another event.
@@ -18,6 +19,7 @@ import ctypes
 import importlib
 import importlib.metadata
 import json
+import math
 import pathlib
 import statistics
 import sys
@@ -34,6 +36,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/peers.md"
 BEGIN, END = "<!-- peers-gpu:begin -->\n", "<!-- peers-gpu:end -->\n"
 TOKENS, WIDTH = 16384, 2048
+# head_dim, heads of queries and of keys, batch, length, causal
+SHAPES = [*((dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, causal)
+            for dim in (64, 128, 256) for causal in (False, True) for length in (512, 1024, 2048, 4096, 8192, 16384)),
+          *((128, 64, 8, 1, length, causal) for causal in (False, True) for length in (2048, 4096, 8192, 16384, 32768))]
 # Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth, as every check of this project allows.
 ATOL, RTOL = 1e-2, 2e-2
 WARM_UP = 3
@@ -191,6 +197,13 @@ def take_turns(sides, seconds):
     return turns
 
 
+def interval(values):
+    """Median, and the order statistics between which the true one lies in 95 % of the cases."""
+    ordered, n = sorted(values), len(values)
+    reach = math.ceil(0.98 * math.sqrt(n))
+    return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]
+
+
 def rates(turns, flops):
     """TFLOPS of each side, and the time of each peer over ours."""
     found = {}
@@ -247,7 +260,7 @@ def table(rows, about):
     return "".join(lines)
 
 
-def arguments(description, seconds, device="cuda:0", library=ROOT / "build/gpu/libattention_c.so",
+def parser_of(description, seconds, device="cuda:0", library=ROOT / "build/gpu/libattention_c.so",
               option="--library"):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default=device)
@@ -257,7 +270,11 @@ def arguments(description, seconds, device="cuda:0", library=ROOT / "build/gpu/l
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="rows measured before, for --page")
     parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
                         help="write the table into FILE, docs/peers.md where none is named")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(*of_parser, **more):
+    return parser_of(*of_parser, **more).parse_args()
 
 
 def finish(options, result, text, begin, end):
@@ -270,15 +287,36 @@ def finish(options, result, text, begin, end):
     return 0 if all(row["agree"] for row in result["rows"]) else 1
 
 
+def flush_buffer():
+    """Where a fill of it has evicted what the caches held. Exits where there is no GPU to measure on."""
+    if torch is None:
+        sys.exit("peers_gpu: PyTorch is not installed")
+    if not torch.cuda.is_available():
+        sys.exit("peers_gpu: PyTorch finds no GPU")
+    timed_event()  # ends here where there is none
+    return torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
+
+
 def main():
-    options = arguments(__doc__.split("\n")[0], 0.2)
+    parser = parser_of(__doc__.split("\n")[0], 0.2)
+    parser.add_argument("--old", type=pathlib.Path, metavar="LIBRARY",
+                        help="measures an old libattn.so against today's, and nothing else; status 1 where a row moves")
+    parser.add_argument("--old-source", type=pathlib.Path, metavar="FOLDER",
+                        help="what the old one reads kernels from; the tree that it was built from where not named")
+    parser.add_argument("--new", type=pathlib.Path, metavar="LIBRARY",
+                        help="in the place of today's, which is what the Python package finds")
+    options = parser.parse_args()
+    if options.old:
+        if options.source or options.page:
+            parser.error("--old takes neither --from nor --page: what it measures is not recorded")
+        from peers_old import compare
+        return compare(options, SHAPES)
+    if options.new or options.old_source:
+        parser.error("--new and --old-source go with --old")
     if options.source:
         result = json.loads(options.source.read_text())
-    elif torch is None:
-        sys.exit("peers_gpu: PyTorch is not installed")
-    elif not torch.cuda.is_available():
-        sys.exit("peers_gpu: PyTorch finds no GPU")
     else:
+        flush = flush_buffer()
         version = torch.backends.cudnn.version()
         fa3, fa3_name = flash_attention_3()
         result = {"about": {"device": torch.cuda.get_device_name(0), "torch": torch.__version__.split("+")[0],
@@ -286,15 +324,8 @@ def main():
                             "window": WINDOW},
                   "rows": []}
         ours = Ours(options.library, options.device)
-        timed_event()  # ends here where there is none
-        flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
-        shapes = [(dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, causal)
-                  for dim in (64, 128, 256) for causal in (False, True)
-                  for length in (512, 1024, 2048, 4096, 8192, 16384)]
-        shapes += [(128, 64, 8, 1, length, causal) for causal in (False, True)
-                   for length in (2048, 4096, 8192, 16384, 32768)]
         with tempfile.TemporaryDirectory() as folder:
-            for shape in shapes:
+            for shape in SHAPES:
                 row = measure(ours, fa3, flush, *shape, options.seconds, pathlib.Path(folder))
                 result["rows"].append(row)
                 ratios = ", ".join(f"{peer} {row[peer + '_tflops']:.1f} ({row[peer + '_ratio']:.3f})"

@@ -95,7 +95,8 @@ ATTN_API const char* attn_message(void);
 /* 1 where the library has the backend, "cpu" or "cuda", else 0. The machine may lack it all the same. */
 ATTN_API int attn_has_backend(const char* backend);
 /* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. Kernels are read from the folder that
- * $ATTENTION_PROTO_SOURCE names, else from where the library was built. */
+ * $ATTENTION_PROTO_SOURCE names, else from share/attn of where the library is installed, else from the tree that it was
+ * built from. */
 ATTN_API attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine);
 /* No call of the engine may be under way; on a GPU, no kernel. NULL is allowed. */
 ATTN_API void attn_close(attn_engine* engine);

@@ -1,5 +1,6 @@
 #include "common/source/kernel_source.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -169,9 +170,26 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
   return hash ^ hash >> 32;
 }
 
+namespace {
+
+/// What an installed libattn reads, where this code is in one; empty in the libattn of a build, and in other programs.
+std::string installed_sources() {
+  Dl_info here{};
+  if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};
+  std::error_code error;
+  const fs::path library = fs::canonical(here.dli_fname, error);
+  if (!library.filename().string().starts_with("libattn.so")) return {};
+  const fs::path sources = fs::canonical(library.parent_path() / ATTN_INSTALLED_SOURCES, error);
+  return error ? std::string() : sources.string();
+}
+
+}  // namespace
+
 std::string source_root() {
   const char* named = std::getenv("ATTENTION_PROTO_SOURCE");
-  return named && *named ? fs::absolute(named).lexically_normal().string() : ATTN_SOURCE_ROOT;
+  if (named && *named) return fs::absolute(named).lexically_normal().string();
+  static const std::string installed = installed_sources();
+  return installed.empty() ? ATTN_SOURCE_ROOT : installed;
 }
 
 bool is_program(std::string_view path) { return path.ends_with(".py"); }

@@ -94,7 +94,8 @@ struct KernelSourceHash {
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
-/// The folder kernels are read from, as an absolute path: $ATTENTION_PROTO_SOURCE, else the tree this was built from.
+/// The folder kernels are read from, as an absolute path: $ATTENTION_PROTO_SOURCE, else what was installed with libattn,
+/// else the tree this was built from.
 std::string source_root();
 
 /// Whether the file is a program that writes machine code, *.py, and no C++.

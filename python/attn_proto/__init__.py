@@ -14,8 +14,6 @@ from attn_proto import _files
 
 __version__ = "0.1.0"
 
-_files.find_sources()
-
 if importlib.util.find_spec("torch"):
     import torch
 

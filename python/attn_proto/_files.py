@@ -22,12 +22,6 @@ def library(name):
     raise ImportError(f"{name} is in none of {', '.join(map(str, folders))}: pip install ./python builds it")
 
 
-def find_sources():
-    """Kernels are compiled from these where no cache has them. setenv, since the library asks the C library for it."""
-    if (HERE / "source").is_dir():
-        os.environ.setdefault("ATTENTION_PROTO_SOURCE", str(HERE / "source"))
-
-
 def find_compiler():
     """Loads the NVRTC that came with PyTorch, which the library then finds by name."""
     for folder in sys.path:

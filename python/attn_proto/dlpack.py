@@ -15,7 +15,6 @@ import threading
 
 from attn_proto import _files
 
-_files.find_sources()
 _files.find_compiler()
 
 

@@ -24,4 +24,10 @@ with tempfile.TemporaryDirectory() as folder:
                     "--target", f"{folder}/site", HERE], check=True)
     environment = {**os.environ, "PYTHONPATH": f"{folder}/site", "ATTENTION_PROTO_CACHE": f"{folder}/cache"}
     del environment["ATTENTION_PROTO_LIBRARIES"]
-    subprocess.run([sys.executable, "-c", PROGRAM, folder], check=True, cwd=folder, env=environment)
+    program = [sys.executable, "-c", PROGRAM, folder]
+    subprocess.run(program, check=True, cwd=folder, env=environment)
+    # The kernels are the package's own, and not those of the tree that the library was built from.
+    (kernel,) = pathlib.Path(folder).glob("site/attn_proto/share/**/tuned.cpu.cpp")
+    kernel.write_text("#error of the package\n" + kernel.read_text())
+    done = subprocess.run(program, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "of the package" in done.stderr, done.stderr
