@@ -1,0 +1,184 @@
+// Engine::flash.
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/engine_state.h"
+
+namespace attn {
+namespace {
+
+Modifiers modifiers_of(const FlashCall& call) {
+  Modifiers m;
+  m.alibi = call.alibi;
+  m.sinks = call.sinks != nullptr;
+  m.lengths = call.lengths != nullptr;
+  m.soft_cap = call.soft_cap;
+  m.window_left = call.window_left;
+  m.window_right = call.window_right;
+  m.prefix = call.prefix;
+  m.documents = call.documents != nullptr;
+  m.global_tokens = call.global_tokens;
+  m.block_sparse = call.blocks != nullptr;
+  m.lists = false;  // they would be made on the host's time
+  if (call.bias) {
+    std::string axes;
+    for (int axis = 0; axis < 4; ++axis) {
+      if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
+    }
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // of one element: any axis but k
+  }
+  return m;
+}
+
+bool modified(const FlashCall& call) {
+  return call.alibi || call.sinks || call.lengths || call.soft_cap != 0 || call.window_left >= 0 ||
+         call.window_right >= 0 || call.prefix > 0 || call.documents || call.blocks || call.bias;
+}
+
+int64_t kind_of_bias(const FlashCall& call) {
+  return !call.bias ? 0 : call.bias_sizes[3] == 1 ? BIAS_OF_ROWS : BIAS_OF_KEYS;
+}
+
+AttentionShape shape_of(const FlashCall& call) {
+  return {.batch = call.q.batch,
+          .q_heads = call.q.heads,
+          .kv_heads = call.k.heads,
+          .q_len = call.q.tokens,
+          .kv_len = call.k.tokens,
+          .head_dim = call.q.width,
+          .causal = call.causal && call.prefix == 0,  // the keys hook has both
+          .scale = call.scale};
+}
+
+AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
+  return {.q = call.q.data,
+          .k = call.k.data,
+          .v = call.v.data,
+          .o = call.o.data,
+          .lse = call.lse,
+          .q_strides = call.q.strides,
+          .k_strides = call.k.strides,
+          .v_strides = call.v.strides,
+          .o_strides = call.o.strides,
+          .hook_data = hook_data};
+}
+
+/// Whether the launch of decoding serves it, which shares the keys of few rows out among all units, and whatever their
+/// number with the same launch.
+bool few_rows(const FlashCall& call) {
+  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
+                    most_lengths = int64_t{1} << 24;
+  return !modified(call) && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
+         call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
+         call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
+}
+
+int64_t room_for(int64_t keys) {
+  constexpr uint64_t least = 512;
+  return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
+}
+
+/// For no keys, one that no query sees: outputs are 0, and lse has the sinks alone. `zeros` are as many as a key's
+/// width and the batch.
+void hide_all_keys(FlashCall& call, void* zeros) {
+  call.k.data = call.v.data = zeros;
+  call.k.tokens = call.v.tokens = 1;
+  call.k.strides = call.v.strides = {};
+  call.lengths = static_cast<const int*>(zeros);
+  call.causal = call.alibi = false;
+  call.soft_cap = call.prefix = call.global_tokens = 0;
+  call.window_left = call.window_right = -1;
+  call.documents = nullptr;
+  call.blocks = nullptr;
+  call.bias = call.alibi_slopes = nullptr;
+}
+
+}  // namespace
+
+void Engine::flash(const FlashCall& given, void* stream) {
+  State& own = state();
+  const DeviceInfo& info = own.device->info();
+  if (!check(given, info.is_cuda())) return;
+  FlashCall call = given;
+  if (call.k.tokens > 0) {
+    simplify(call);
+  } else {
+    hide_all_keys(call, own.zeros());
+  }
+  const uint64_t capture = own.capture_of(stream);
+  const AttentionShape shape = shape_of(call);
+  if (few_rows(call)) {
+    AttentionShape room = shape;
+    room.kv_len = room_for(shape.kv_len);
+    Key key(Key::few, stream, capture);
+    key.all(types_of(call.q, call.k, call.o), room.batch, room.q_heads, room.kv_heads, room.q_len, room.kv_len,
+            room.head_dim, int64_t{room.causal}, room.scale);
+    own.run(
+        key, stream,
+        [&](Prepared& ready) {
+          ready.decode.emplace(
+              *own.device, own.pipelines,
+              DecodeConfig{
+                  .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype});
+          std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
+          for (size_t i = 0; i < lengths.size(); ++i)
+            lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));
+          ready.memory = Buffer(*own.device, lengths.size() * sizeof(int));
+          ready.memory.upload(lengths.data(), ready.memory.bytes());
+        },
+        [&](const Prepared& ready, CommandEncoder& encoder) {
+          ready.decode->encode(encoder,
+                               {.q = call.q.data,
+                                .o = call.o.data,
+                                .lse = call.lse,
+                                .q_strides = call.q.strides,
+                                .o_strides = call.o.strides,
+                                .k = call.k.data,
+                                .v = call.v.data,
+                                .k_strides = call.k.strides,
+                                .v_strides = call.v.strides,
+                                .lengths = static_cast<const int*>(ready.memory.data()) + shape.kv_len * shape.batch});
+        });
+    return;
+  }
+  const bool changed = modified(call);
+  Key key(Key::flash, stream, capture);
+  key.all(types_of(call.q, call.k, call.o), shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len,
+          shape.head_dim, int64_t{shape.causal}, shape.scale);
+  if (changed) {
+    key.all(call.soft_cap, call.window_left, call.window_right, call.prefix, call.global_tokens, kind_of_bias(call),
+            call.bias_sizes[0], call.bias_sizes[1], call.bias_sizes[2],
+            int64_t{call.alibi} | int64_t{call.alibi_slopes != nullptr} << 1 | int64_t{call.sinks != nullptr} << 2 |
+                int64_t{call.lengths != nullptr} << 3 | int64_t{call.documents != nullptr} << 4 |
+                int64_t{call.blocks != nullptr} << 5);
+  }
+  own.run(
+      key, stream,
+      [&](Prepared& ready) {
+        FlashConfig config{.variant = "tuned", .shape = shape, .dtype = call.q.dtype, .out_dtype = call.o.dtype};
+        std::optional<AttentionHooks> hooks;
+        if (changed) {
+          hooks = ModifiedAttention(modifiers_of(call), config).texts();
+          ready.modifiers.emplace(*own.device, call);
+        }
+        const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
+                                   ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
+                                   : 0;
+        FlashBackend::of(info).choose_tile(
+            config, info,
+            {.change = hooks ? hooks->change : ScoreChange::none, .reads = call.bias != nullptr, .window = window});
+        ready.attention.emplace(*own.device, own.pipelines, config, hooks ? &*hooks : nullptr);
+      },
+      [&](const Prepared& ready, CommandEncoder& encoder) {
+        if (changed) {
+          if (const StageParams params = ready.modifiers->staged(call); params.tables > 0) own.stage(encoder, params);
+        }
+        ready.attention->encode(encoder, tensors_of(call, changed ? ready.modifiers->data() : nullptr));
+      });
+}
+
+}  // namespace attn
