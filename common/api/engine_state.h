@@ -52,6 +52,7 @@ class Key {
   }
   void add(int64_t word) { words_.at(count_++) = word; }
   void add(double value) { add(std::bit_cast<int64_t>(value)); }
+  void add(bool on) { add(int64_t{on}); }
   template <typename... Words>
   void all(Words... words) {
     (add(words), ...);
@@ -105,10 +106,11 @@ class ModifierBlock {
     };
     bytes_ = sizeof head;
     if (call.alibi) place(head.slopes, s.q_heads);
-    if (call.sinks) place(head.sinks, s.q_heads);
-    if (call.lengths) place(head.lengths, s.batch);
-    if (call.documents) place(head.documents, 2 * s.kv_len);
-    if (call.blocks) place(head.blocks, block_words(s.kv_len));
+    const int64_t batch = s.batch, q_heads = s.q_heads, kv_len = s.kv_len;
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  if (call.name) place(head.name, elements({__VA_ARGS__}));
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
     if (call.bias) {
       int64_t stride = call.bias_sizes[3];
       for (int axis = 2; axis >= 0; --axis) {
@@ -138,16 +140,22 @@ class ModifierBlock {
   void* data() const { return memory_.data(); }
   /// The tables of a call.
   StageParams staged(const FlashCall& call) const {
+    constexpr int most = 0
+#define ATTN_TABLE(element, name, ...) +1
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+        ;
+    static_assert(most <= most_staged_tables);
     StageParams params{};
     params.block = static_cast<unsigned char*>(memory_.data());
     const auto add = [&](const void* from, int64_t words, int at) {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     add(call.alibi_slopes, call.q.heads, head_.slopes);
-    add(call.sinks, call.q.heads, head_.sinks);
-    add(call.lengths, call.q.batch, head_.lengths);
-    add(call.documents, 2 * call.k.tokens, head_.documents);
-    add(call.blocks, block_words(call.k.tokens), head_.blocks);
+    const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
+#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head_.name);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
     add(call.bias, bias_words_, head_.bias);
     return params;
   }

@@ -13,15 +13,12 @@ namespace {
 
 Modifiers modifiers_of(const FlashCall& call) {
   Modifiers m;
-  m.alibi = call.alibi;
-  m.sinks = call.sinks != nullptr;
-  m.lengths = call.lengths != nullptr;
-  m.soft_cap = call.soft_cap;
-  m.window_left = call.window_left;
-  m.window_right = call.window_right;
-  m.prefix = call.prefix;
+#define ATTN_MODIFIER(type, name, ...) m.name = call.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) m.name = call.name != nullptr;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
   m.documents = call.documents != nullptr;
-  m.global_tokens = call.global_tokens;
   m.block_sparse = call.blocks != nullptr;
   m.lists = false;  // they would be made on the host's time
   if (call.bias) {
@@ -34,13 +31,28 @@ Modifiers modifiers_of(const FlashCall& call) {
   return m;
 }
 
+/// Whether an option changes the kernel.
 bool modified(const FlashCall& call) {
-  return call.alibi || call.sinks || call.lengths || call.soft_cap != 0 || call.window_left >= 0 ||
-         call.window_right >= 0 || call.prefix > 0 || call.documents || call.blocks || call.bias;
+  bool found = false;
+#define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
+#define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return found;
 }
 
 int64_t kind_of_bias(const FlashCall& call) {
   return !call.bias ? 0 : call.bias_sizes[3] == 1 ? BIAS_OF_ROWS : BIAS_OF_KEYS;
+}
+
+/// The options, of tables whether they are there.
+void add_options(Key& key, const FlashCall& call) {
+  int64_t tables = 0;
+#define ATTN_MODIFIER(type, name, ...) key.add(call.name);
+#define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  key.all(tables, kind_of_bias(call), call.bias_sizes[0], call.bias_sizes[1], call.bias_sizes[2]);
 }
 
 AttentionShape shape_of(const FlashCall& call) {
@@ -84,17 +96,20 @@ int64_t room_for(int64_t keys) {
 
 /// For no keys, one that no query sees: outputs are 0, and lse has the sinks alone. `zeros` are as many as a key's
 /// width and the batch.
-void hide_all_keys(FlashCall& call, void* zeros) {
-  call.k.data = call.v.data = zeros;
-  call.k.tokens = call.v.tokens = 1;
-  call.k.strides = call.v.strides = {};
+FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
+  FlashCall call;
+  call.q = given.q;
+  call.k = given.k;
+  call.k.data = zeros;
+  call.k.tokens = 1;
+  call.k.strides = {};
+  call.v = call.k;
+  call.o = given.o;
+  call.lse = given.lse;
+  call.scale = given.scale;
+  call.sinks = given.sinks;
   call.lengths = static_cast<const int*>(zeros);
-  call.causal = call.alibi = false;
-  call.soft_cap = call.prefix = call.global_tokens = 0;
-  call.window_left = call.window_right = -1;
-  call.documents = nullptr;
-  call.blocks = nullptr;
-  call.bias = call.alibi_slopes = nullptr;
+  return call;
 }
 
 }  // namespace
@@ -103,12 +118,8 @@ void Engine::flash(const FlashCall& given, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   if (!check(given, info.is_cuda())) return;
-  FlashCall call = given;
-  if (call.k.tokens > 0) {
-    simplify(call);
-  } else {
-    hide_all_keys(call, own.zeros());
-  }
+  FlashCall call = given.k.tokens > 0 ? given : with_a_hidden_key(given, own.zeros());
+  simplify(call);
   const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);
   if (few_rows(call)) {
@@ -149,13 +160,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
   Key key(Key::flash, stream, capture);
   key.all(types_of(call.q, call.k, call.o), shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len,
           shape.head_dim, int64_t{shape.causal}, shape.scale);
-  if (changed) {
-    key.all(call.soft_cap, call.window_left, call.window_right, call.prefix, call.global_tokens, kind_of_bias(call),
-            call.bias_sizes[0], call.bias_sizes[1], call.bias_sizes[2],
-            int64_t{call.alibi} | int64_t{call.alibi_slopes != nullptr} << 1 | int64_t{call.sinks != nullptr} << 2 |
-                int64_t{call.lengths != nullptr} << 3 | int64_t{call.documents != nullptr} << 4 |
-                int64_t{call.blocks != nullptr} << 5);
-  }
+  if (changed) add_options(key, call);
   own.run(
       key, stream,
       [&](Prepared& ready) {

@@ -298,24 +298,16 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.k = view(own, "k", &there("k", k), options.layout);
     call.v = view(own, "v", &there("v", v), options.layout);
     call.o = view(own, "o", &there("o", o), options.layout);
-    call.causal = options.causal != 0;
-    call.scale = options.scale;
-    call.soft_cap = options.soft_cap;
-    call.window_left = options.window_left;
-    call.window_right = options.window_right;
-    call.prefix = options.prefix;
-    call.global_tokens = options.global_tokens;
-    call.alibi = options.alibi != 0;
-    const int64_t heads = call.q.heads, keys = call.k.tokens;
-    call.alibi_slopes = table<const float>(own, "alibi_slopes", options.alibi_slopes, {heads}, false);
-    call.sinks = table<const float>(own, "sinks", options.sinks, {heads}, false);
-    call.lengths = table<const int>(own, "lengths", options.lengths, {call.q.batch}, true);
-    call.documents = table<const int>(own, "documents", options.documents, {keys, 2}, true);
-    call.blocks =
-        table<const unsigned>(own, "blocks", options.blocks, {(keys + 127) / 128, (keys + 4095) / 4096}, true);
-    call.bias = table<const float>(own, "bias", options.bias, {-1, -1, -1, -1}, false);
+    const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1};  // any
+#define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
+#define ATTN_SCALE(name) call.name = options.name;
+#define ATTN_TABLE(element, name, ...) \
+  call.name = table<const element>(own, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
+#define ATTN_OUTPUT(name, ...) call.name = table<float>(own, #name, options.name, {__VA_ARGS__}, false);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
     if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
-    call.lse = table<float>(own, "lse", options.lse, {call.q.batch, heads, call.q.tokens}, false);
     own.engine.flash(call, stream);
   });
 }
