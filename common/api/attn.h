@@ -121,8 +121,9 @@ typedef struct {
   int causal;
   /* 0: 1 / sqrt(width) */
   double scale;
-  /* cap tanh(score / cap), a whole number up to 1000; 0: none */
-  int64_t soft_cap;
+  /* cap tanh(score / cap), a cap from 0.001 to 1000; 0: none. It was a whole number of 64 bits: programs that were
+   * compiled so go on working, since its bits are those of a double below 2^-1022 */
+  double soft_cap;
   /* keys before its own that a query sees; -1: all */
   int64_t window_left;
   /* keys after its own; -1: all */

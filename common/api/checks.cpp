@@ -32,6 +32,7 @@ void require(bool holds, fmt::format_string<Values...> text, Values&&... values)
 
 constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
 constexpr int64_t most_count = 65535;  // a GPU's grid along two of its dimensions
+constexpr double most_scale = 0x1p127;
 constexpr int64_t most_int = std::numeric_limits<int>::max();
 
 // ---- what lies where
@@ -201,10 +202,10 @@ void check_float(const char* name, DType dtype) {
 
 /// Kernels have it in f32, some times log2(e), and take denormals as 0.
 void check_scale(double scale) {
-  constexpr double least = 0x1p-126, most = 0x1p127;
+  constexpr double least = 0x1p-126;
   const double size = std::abs(scale);
-  require(scale == 0 || (size >= least && size <= most), "scale {}: 2^-126 to 2^127 are allowed, and their negatives",
-          scale);
+  require(scale == 0 || (size >= least && size <= most_scale),
+          "scale {}: 2^-126 to 2^127 are allowed, and their negatives", scale);
 }
 
 /// Numbers that each lie between two.
@@ -266,6 +267,8 @@ void check_modifiers(const FlashCall& call) {
 #define ATTN_MODIFIER(type, name, off, least, most) check_number<type>(#name, call.name, off, least, most);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
+  require(call.soft_cap == 0 || std::abs(call.scale) <= most_scale * call.soft_cap,
+          "scale {}: with a soft_cap of {} up to {} is allowed", call.scale, call.soft_cap, most_scale * call.soft_cap);
   require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without, every query sees all keys",
           call.prefix);
   require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");

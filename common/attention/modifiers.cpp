@@ -43,7 +43,7 @@ int kind_of_bias(const std::string& bias) {
 Modifiers Modifiers::from(const Case& config) {
   Modifiers m;
   m.alibi = config.integer("alibi") != 0;
-  m.soft_cap = config.integer("soft_cap");
+  m.soft_cap = static_cast<double>(config.integer("soft_cap"));
   m.bias = config.text("bias");
   m.score_by = config.text("score_by");
   m.sinks = config.integer("sinks") != 0;
@@ -224,13 +224,12 @@ float ModifiedAttention::bias_at(int64_t element) const {
 AttentionHooks ModifiedAttention::texts() const {
   const Modifiers& m = modifiers_;
   AttentionHooks hooks;
-  const bool at_run_time = m.score_by == "run_time";
+  const bool at_run_time = m.score_by == "run_time", whole_cap = at_run_time || m.soft_cap == std::trunc(m.soft_cap);
   hooks.text = instead(m.score_by == "constant" ? "score" : "score_" + m.score_by);
   for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
   hooks.constants = {{"ALIBI", m.alibi || at_run_time},
-                     {"SOFT_CAP", at_run_time ? 1 : m.soft_cap},
                      {"BIAS", at_run_time ? BIAS_OF_KEYS : kind_of_bias(m.bias)},
                      {"SINKS", m.sinks},
                      {"WINDOW_LEFT", m.window_left},
@@ -241,6 +240,13 @@ AttentionHooks ModifiedAttention::texts() const {
                      {"GLOBAL_TOKENS", m.global_tokens},
                      {"BLOCK_SPARSE", m.block_sparse > 0},
                      {"WINDOW_BY_MASK", m.window_by_mask}};
+  if (whole_cap) {
+    hooks.constants.merge({{"SOFT_CAP", at_run_time ? 1 : static_cast<int64_t>(m.soft_cap)}});
+  } else {  // function constants are whole numbers
+    const std::string header = "common/attention/kernels/modifiers/score.h";
+    hooks.includes[header] = fmt::format("constexpr float SOFT_CAP = {:a}f;\n#define SOFT_CAP_VALUE 1\n", m.soft_cap) +
+                             read_source({}, header);
+  }
   if (m.mask() && m.lists) hooks.lists = m.lengths ? ListScope::sequence : ListScope::all;
   if (m.rotary.in_kernel()) {
     const bool keys = m.rotary.by == "kernel";
@@ -373,8 +379,7 @@ double ModifiedAttention::visible_pairs() const {
 double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const {
   const Modifiers& m = modifiers_;
   if (m.soft_cap != 0) {
-    const auto cap = static_cast<double>(m.soft_cap);
-    s = cap * std::tanh(s / cap);
+    s = m.soft_cap * std::tanh(s / m.soft_cap);
   }
   if (m.alibi) {
     const int64_t distance = q + shape_.kv_len - shape_.q_len - k;

@@ -6,7 +6,7 @@ FLASH = (
     ("layout", "attn_layout", 0),
     ("causal", "bool", 0),
     ("scale", "scale", 0),
-    ("soft_cap", "int64_t", 0),
+    ("soft_cap", "double", 0),
     ("window_left", "int64_t", -1),
     ("window_right", "int64_t", -1),
     ("prefix", "int64_t", 0),

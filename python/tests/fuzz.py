@@ -317,10 +317,10 @@ def flash(case):
     names = case.sample(("causal", "window_left", "window_right", "global_tokens", "prefix", "soft_cap", "alibi", "sinks",
                          "lengths", "documents", "blocks", "bias"), case.choice((0, 0, 1, 1, 2, 3, 5)))
     options, hidden = windows(case, names, rows, keys)
-    cap = case.choice((1, 5, 30, 1000)) if "soft_cap" in names else 0
+    cap = case.choice((1, 5, 30, 1000, 0.5, 30.5)) if "soft_cap" in names else 0
     if cap:
         spoilt = case.spoilt(15, "a soft cap out of range")
-        options["soft_cap"] = case.choice((-1, 1001, 2 ** 31, 2 ** 63 - 1)) if spoilt else cap
+        options["soft_cap"] = case.choice((-1, 1001, 0.0005, math.inf)) if spoilt else cap
     with_lse, bshd = case.one_in(2), case.one_in(3)
     by_dlpack = case.device == "cpu" and dtype != torch.bfloat16 and not with_lse and case.way == "plain" and case.one_in(4)
     case.say(**options, lse=with_lse, bshd=bshd, by_dlpack=by_dlpack)

@@ -111,7 +111,8 @@ class Arrays(Case):
         self.refuses(ValueError, "lengths", q, k, v, lengths=np.array([30], np.int32))
         self.refuses(ValueError, "scale of 0", q, k, v, scale=0)
         self.refuses(ValueError, "window_left 18446744073709551619", q, k, v, window_left=2 ** 64 + 3)
-        self.refuses(TypeError, "integer", q, k, v, soft_cap=30.0)
+        self.refuses(TypeError, "integer", q, k, v, window_left=30.0)
+        self.refuses(ValueError, "soft_cap 1000.5: 0.001 to 1000 are allowed, and 0 for none", q, k, v, soft_cap=1000.5)
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
 
     @unittest.skipUnless(torch, "PyTorch")
@@ -180,6 +181,7 @@ class Attention(Case):
         for options, seen, change in (
                 ({"causal": True}, key <= own, lambda s: s), ({"scale": 0.3}, always, lambda s: s * 0.3 * 8),
                 ({"soft_cap": 5}, always, lambda s: 5 * np.tanh(s / 5)),
+                ({"soft_cap": 2.5}, always, lambda s: 2.5 * np.tanh(s / 2.5)),
                 ({"causal": True, "window_left": 5}, (key <= own) & (key >= own - 5), lambda s: s),
                 ({"window_right": 3}, key <= own + 3, lambda s: s),
                 ({"causal": True, "prefix": 9}, (key <= own) | (key < 9), lambda s: s),

@@ -205,11 +205,12 @@ class Arguments(Case):
 
     def test_soft_caps_and_sinks(self):
         sinks = torch.arange(4.0)
-        got, q, k, v = self.forward(*((2, 4, 20, 32),) * 3, softcap=2.0, s_aux=sinks)
-        scores = 2 * torch.tanh(q @ k.mT / 2 / 32**0.5)
-        want = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, 20, 1)], -1).softmax(-1)[..., :-1] @ v
-        self.near(got, want)
-        for given, text in (({"softcap": 2.5}, "no whole number"), ({"s_aux": sinks, "dropout": 0.1}, "dropout"),
+        for cap in (2.0, 2.5, 0.75):
+            got, q, k, v = self.forward(*((2, 4, 20, 32),) * 3, softcap=cap, s_aux=sinks)
+            scores = cap * torch.tanh(q @ k.mT / cap / 32**0.5)
+            want = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, 20, 1)], -1).softmax(-1)[..., :-1] @ v
+            self.near(got, want)
+        for given, text in (({"s_aux": sinks, "dropout": 0.1}, "dropout"),
                             ({"softcap": 2.0, "mask": torch.ones(3, 3)}, "the shape of the mask")):
             with self.assertRaisesRegex(ValueError, text):
                 self.forward(*((2, 4, 20, 32),) * 3, **given)

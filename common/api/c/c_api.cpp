@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -186,6 +187,12 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
+/// attn_flash_options::soft_cap, which was an int64_t: the bits of a whole number are those of a double below 2^-1022.
+double cap_of(double given) {
+  const auto bits = std::bit_cast<int64_t>(given);
+  return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
+}
+
 /// What `options` says of the cache k, for so many sequences.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
@@ -292,13 +299,14 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
                        const DLTensor* o, const attn_flash_options* given) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    const attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
+    attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
     FlashCall call;
     call.q = view(own, "q", &there("q", q), options.layout);
     call.k = view(own, "k", &there("k", k), options.layout);
     call.v = view(own, "v", &there("v", v), options.layout);
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
+    options.soft_cap = cap_of(options.soft_cap);
     constexpr int64_t bias_sizes[] = {-1, -1, -1, -1};  // any
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
