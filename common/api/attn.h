@@ -261,8 +261,23 @@ typedef struct {
   double original_length;
   /* int32 [batch]: positions of first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros */
   const DLTensor* offsets;
+  /* of YaRN: what the turned elements are multiplied with; 0: 0.1 ln(factor) + 1, or with mscale and mscale_all_dim,
+   * where neither is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
+  double attention_factor;
+  double mscale;
+  double mscale_all_dim;
+  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency, those that turn less
+   * than beta_slow times have it over factor; between them is a ramp over pairs */
+  double beta_fast;
+  double beta_slow;
+  /* of YaRN, 1: the ramp begins and ends at whole pairs */
+  int truncate;
+  /* of Llama 3: as beta_slow and beta_fast; the ramp is over turns */
+  double low_freq_factor;
+  double high_freq_factor;
 } attn_rope_options;
-#define ATTN_ROPE_OPTIONS {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL}
+#define ATTN_ROPE_OPTIONS \
+  {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL, 0, 0, 0, 32, 1, 1, 1, 4}
 
 /* Turns q into q_out and k into k_out, which may be q and k, with the same strides. k and k_out may both be NULL.
  * options may be NULL. */

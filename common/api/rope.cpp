@@ -22,7 +22,8 @@ void Engine::rope(const RopeCall& call, void* stream) {
         if constexpr (std::is_same_v<Scaling, RopeLinear> || std::is_same_v<Scaling, RopeNtk>) {
           key.add(scaling.factor);
         } else if constexpr (std::is_same_v<Scaling, RopeYarn>) {
-          key.all(scaling.factor, scaling.original_length, scaling.beta_fast, scaling.beta_slow);
+          key.all(scaling.factor, scaling.original_length, scaling.beta_fast, scaling.beta_slow,
+                  scaling.attention_factor, scaling.mscale, scaling.mscale_all_dim, scaling.truncate);
         } else if constexpr (std::is_same_v<Scaling, RopeLlama3>) {
           key.all(scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_length);
         }

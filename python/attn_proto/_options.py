@@ -54,4 +54,12 @@ ROPE = (
     ("factor", "double", 1),
     ("original_length", "double", 8192),
     ("offsets", "const DLTensor*", None),
+    ("attention_factor", "double", 0),
+    ("mscale", "double", 0),
+    ("mscale_all_dim", "double", 0),
+    ("beta_fast", "double", 32),
+    ("beta_slow", "double", 1),
+    ("truncate", "bool", 1),
+    ("low_freq_factor", "double", 1),
+    ("high_freq_factor", "double", 4),
 )

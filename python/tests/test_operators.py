@@ -267,7 +267,9 @@ class Flash(Case):
             for width in (4, 12):
                 self.refuses("width", lambda: attn_proto.flash(*(x[..., :width].contiguous() for x in (q, k, v))))
             for options in ({"theta": math.nan}, {"theta": 0.0}, {"scaling": "linear", "factor": 0.0},
-                            {"scaling": "yarn", "factor": math.inf}, {"rotary_dim": 7}, {"rotary_dim": 66}):
+                            {"scaling": "yarn", "factor": math.inf}, {"scaling": "yarn", "beta_fast": 0.5},
+                            {"scaling": "yarn", "attention_factor": -1.0}, {"scaling": "llama3", "low_freq_factor": 5.0},
+                            {"rotary_dim": 7}, {"rotary_dim": 66}):
                 self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
             self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
             self.refuses("with normalised there is none", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))

@@ -56,6 +56,38 @@ class Case(unittest.TestCase):
         self.assertLess((got - want).abs().max().item(), bound)
 
 
+class Rotations(Case):
+    def test_scalings_are_those_of_transformers(self):
+        """Of many parameters, with one engine, which keeps what it has prepared for each."""
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        yarn = [{"factor": 4.0}, {"factor": 1.0}, {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+                {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0}, {"factor": 40.0, "mscale": 2.0},
+                {"factor": 40.0, "mscale_all_dim": 2.0}, {"factor": 1.0, "mscale": 2.0, "mscale_all_dim": 0.5},
+                {"factor": 8.0, "attention_factor": 0.7}, {"factor": 8.0, "attention_factor": 1.3, "mscale": 2.0, "mscale_all_dim": 1.0},
+                {"factor": 8.0, "beta_fast": 16.0}, {"factor": 8.0, "beta_slow": 0.3}, {"factor": 8.0, "beta_fast": 3.0, "beta_slow": 3.0},
+                {"factor": 8.0, "beta_fast": 1000.0, "beta_slow": 0.001}]
+        yarn = [{**each, "truncate": truncate} for each in yarn for truncate in (True, False)]
+        llama3 = [{"factor": 8.0, "low_freq_factor": low, "high_freq_factor": high} for low, high in ((1.0, 4.0), (0.5, 4.0), (1.0, 1.5))]
+        x = torch.randn(1, 1, 64, 64, dtype=torch.float64)
+        at = torch.arange(64, dtype=torch.float64)[:, None]
+        for theta, length, part in ((10000.0, 2048, 1.0), (500000.0, 8192, 1.0), (10000.0, 300, 0.5)):
+            for scaling, options in (*(("yarn", each) for each in yarn), *(("llama3", each) for each in llama3), ("linear", {"factor": 3.0})):
+                with self.subTest(scaling=scaling, theta=theta, length=length, **options):
+                    of_scaling = {} if scaling == "linear" else {"original_max_position_embeddings": length}
+                    config = transformers.LlamaConfig(
+                        hidden_size=64, num_attention_heads=1, head_dim=64,
+                        max_position_embeddings=int(length * options["factor"]) + 1,
+                        rope_parameters={"rope_type": scaling, "rope_theta": theta, "partial_rotary_factor": part, **of_scaling, **options})
+                    frequencies, grown = ROPE_INIT_FUNCTIONS[scaling](config, "cpu")
+                    pairs, angles = len(frequencies), at * frequencies.double()
+                    a, b, rest = x.split((pairs, pairs, 64 - 2 * pairs), -1)
+                    want = torch.cat([grown * (a * angles.cos() - b * angles.sin()), grown * (b * angles.cos() + a * angles.sin()), rest], -1)
+                    of_scaling = {} if scaling == "linear" else {"original_length": length}
+                    got = torch.ops.attn.rope(x.float(), x.float(), theta=theta, rotary_dim=2 * pairs, scaling=scaling, **of_scaling, **options)
+                    self.near(got[0], want, 5e-5)
+
+
 class Masks(Case):
     def test_a_causal_mask_says_what_the_kernel_computes(self):
         """The last query stands at the last key: that, or a mask that says another thing."""

@@ -240,9 +240,19 @@ RopeScaling scaling_of(const attn_rope_options& options) {
     case ATTN_ROPE_NTK:
       return RopeNtk{options.factor};
     case ATTN_ROPE_YARN:
-      return RopeYarn{options.factor, options.original_length};
+      return RopeYarn{.factor = options.factor,
+                      .original_length = options.original_length,
+                      .beta_fast = options.beta_fast,
+                      .beta_slow = options.beta_slow,
+                      .attention_factor = options.attention_factor,
+                      .mscale = options.mscale,
+                      .mscale_all_dim = options.mscale_all_dim,
+                      .truncate = options.truncate != 0};
     case ATTN_ROPE_LLAMA3:
-      return RopeLlama3{.factor = options.factor, .original_length = options.original_length};
+      return RopeLlama3{.factor = options.factor,
+                        .low_freq_factor = options.low_freq_factor,
+                        .high_freq_factor = options.high_freq_factor,
+                        .original_length = options.original_length};
   }
   refuse(fmt::format("scaling {} is none", static_cast<int>(options.scaling)));
 }
