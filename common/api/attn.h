@@ -58,7 +58,8 @@ extern "C" {
 #endif
 
 /* Rises where a program that was compiled with an older header would not work any more. Structs of options begin with
- * their size, so that they may grow without that. */
+ * their size, so that they may grow at their end without that: what an older program does not have is off. What a newer
+ * program has and the library does not know is ATTN_BAD_INPUT. */
 #define ATTN_ABI_VERSION 1
 #if defined(__GNUC__)
 #define ATTN_API __attribute__((visibility("default")))
@@ -106,6 +107,8 @@ ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 ATTN_API size_t attn_prepared(attn_engine* engine);
 /* A kernel that does nothing: what a call costs. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
+
+/* The fields of the structs of options below are written by the project's scripts/options, from its list of options. */
 
 /* softmax(scale Q K^T) V, with modifiers. Numbers as ATTN_FLASH_OPTIONS has them are off. A query's own key is that of
  * its position: the last query stands at the last key, whatever `lengths` says. A query sees the keys that all options
