@@ -151,7 +151,7 @@ PagedConfig PagedConfig::from(const Case& config) {
                        .cascade = config.integer("cascade") != 0,
                        .prefill = config.text("task") == "prefill"};
   paged.modifiers.alibi = config.integer("alibi") != 0;
-  paged.modifiers.soft_cap = config.integer("soft_cap");
+  paged.modifiers.soft_cap = static_cast<double>(config.integer("soft_cap"));
   paged.modifiers.sinks = config.integer("sinks") != 0;
   paged.modifiers.window_left = config.integer("window_left");
   if (paged.append == "none") return paged;

@@ -58,7 +58,8 @@ extern "C" {
 #endif
 
 /* Rises where a program that was compiled with an older header would not work any more. Structs of options begin with
- * their size, so that they may grow without that. */
+ * their size, so that they may grow at their end without that: what an older program does not have is off. What a newer
+ * program has and the library does not know is ATTN_BAD_INPUT. */
 #define ATTN_ABI_VERSION 1
 #if defined(__GNUC__)
 #define ATTN_API __attribute__((visibility("default")))
@@ -108,6 +109,8 @@ ATTN_API size_t attn_prepared(attn_engine* engine);
 /* A kernel that does nothing: what a call costs. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
+/* The fields of the structs of options below are written by the project's scripts/options, from its list of options. */
+
 /* softmax(scale Q K^T) V, with modifiers. Numbers as ATTN_FLASH_OPTIONS has them are off. A query's own key is that of
  * its position: the last query stands at the last key, whatever `lengths` says. A query sees the keys that all options
  * let it see; one that sees none has zeros, and -infinity as lse, or its sink. Limits that reach beyond the sequence,
@@ -118,28 +121,41 @@ ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;
-  int causal;            /* 1: a query sees the keys up to its own */
-  double scale;          /* 0: 1 / sqrt(width) */
-  int64_t soft_cap;      /* cap tanh(score / cap), a whole number up to 1000; 0: none */
-  int64_t window_left;   /* keys before its own that a query sees; -1: all */
-  int64_t window_right;  /* keys after its own; -1: all */
-  int64_t prefix;        /* with causal: first keys that every query sees too */
-  int64_t global_tokens; /* with a window: first tokens that see all and that all see */
-  int alibi;             /* 1: minus slope times (own key's number - key's number) is added to a score */
+  /* 1: a query sees the keys up to its own */
+  int causal;
+  /* 0: 1 / sqrt(width) */
+  double scale;
+  /* cap tanh(score / cap), a cap from 0.001 to 1000; 0: none. It was a whole number of 64 bits: programs that were
+   * compiled so go on working, since its bits are those of a double below 2^-1022 */
+  double soft_cap;
+  /* keys before its own that a query sees; -1: all */
+  int64_t window_left;
+  /* keys after its own; -1: all */
+  int64_t window_right;
+  /* with causal: first keys that every query sees too */
+  int64_t prefix;
+  /* with a window: first tokens that see all and that all see */
+  int64_t global_tokens;
+  /* 1: minus slope times (own key's number - key's number) is added to a score */
+  int alibi;
   /* float32 [q_heads]; NULL: for head i from 1 on 2^(-8 i / q_heads) where q_heads is a power of two, else the slopes
    * of the next smaller power, then every second of the next larger one (Press et al. 2022) */
   const DLTensor* alibi_slopes;
-  const DLTensor* sinks;     /* float32 [q_heads]: a logit for each head in the denominator */
-  const DLTensor* lengths;   /* int32 [batch], from 0 to kv_len: keys of each sequence; those after them are padding */
-  const DLTensor* documents; /* int32 [kv_len, 2]: first and last key, plus one, of each key's document. A query sees
-                              * that of its own key. Both numbers never decrease from a key to the next */
+  /* float32 [q_heads]: a logit for each head in the denominator */
+  const DLTensor* sinks;
+  /* int32 [batch], from 0 to kv_len: keys of each sequence; those after them are padding */
+  const DLTensor* lengths;
+  /* int32 [kv_len, 2]: first and last key, plus one, of each key's document. A query sees that of its own key. Both
+   * numbers never decrease from a key to the next */
+  const DLTensor* documents;
   /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries, which
    * are those of their own keys, a bit for each block of 128 keys, the lowest of a word first */
   const DLTensor* blocks;
   /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], each of them or 1, added to the scores;
    * -infinity hides a key, whatever that holds. What stands after kv_len is not used */
   const DLTensor* bias;
-  const DLTensor* lse; /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
+  /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
+  const DLTensor* lse;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \
   {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
@@ -152,17 +168,22 @@ ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTenso
  * and sees the keys up to its own; where that is negative it sees none. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_cache_options) */
-  attn_layout layout;  /* of q, o, new_k and new_v */
+  /* of q, o, new_k and new_v */
+  attn_layout layout;
   attn_layout cache_layout;
-  double scale;            /* 0: 1 / sqrt(width) */
-  const DLTensor* lengths; /* int32 [batch]: tokens of each sequence, its queries' own among them, from 0 to capacity */
-  const DLTensor* table;   /* int32 [batch, max_pages]: pages of each sequence; those after its last token may be
-                            * anything. NULL: the cache is contiguous */
-  const DLTensor* k_scales; /* float32 [pages or batch, kv_heads], of a cache of 8 bits; else NULL */
+  /* 0: 1 / sqrt(width) */
+  double scale;
+  /* int32 [batch]: tokens of each sequence, its queries' own among them, from 0 to capacity */
+  const DLTensor* lengths;
+  /* int32 [batch, max_pages]: pages of each sequence; those after its last token may be anything. NULL: the cache is
+   * contiguous */
+  const DLTensor* table;
+  /* float32 [pages or batch, kv_heads], of a cache of 8 bits; else NULL */
+  const DLTensor* k_scales;
   const DLTensor* v_scales;
   /* Tokens that the call appends, of q_len, of the cache's type, which is q's; NULL: they are in the cache. Token i
-   * becomes key length - q_len + i; where that is negative it is left out. No page takes tokens
-   * of two entries of the table; the cpu looks. */
+   * becomes key length - q_len + i; where that is negative it is left out. No page takes tokens of two entries of the
+   * table; the cpu looks. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys turn by their positions (RoPE): float32 [positions, half of the elements that turn], with as
@@ -170,8 +191,10 @@ typedef struct {
    * nothing turns. */
   const DLTensor* cosines;
   const DLTensor* sines;
-  int interleaved;     /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
-  const DLTensor* lse; /* as attn_flash_options has it */
+  /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
+  int interleaved;
+  /* as attn_flash_options has it */
+  const DLTensor* lse;
 } attn_cache_options;
 #define ATTN_CACHE_OPTIONS \
   {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
@@ -196,15 +219,21 @@ ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const D
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_linear_options) */
   attn_layout layout;
-  int causal;          /* 0: every query reads the last state */
-  int normalised;      /* 1: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), where z_t = decay_t z_{t-1} + f(k_t) */
-  const char* feature; /* f, of each element: NULL or "identity", "elu1", "relu" */
-  double scale;        /* 0: 1 / sqrt(width); with normalised there is none */
+  /* 0: every query reads the last state */
+  int causal;
+  /* 1: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), where z_t = decay_t z_{t-1} + f(k_t) */
+  int normalised;
+  /* f, of each element: NULL or "identity", "elu1", "relu" */
+  const char* feature;
+  /* 0: 1 / sqrt(width); with normalised there is none */
+  double scale;
   /* With causal, float32, logarithms of decays: [heads], [batch, heads, tokens], or for each row of S [batch, heads,
    * tokens, width]; NULL: nothing decays */
   const DLTensor* gate;
-  const DLTensor* initial_state; /* float32 [batch, heads, width, value width]; NULL: zeros, as normalised wants */
-  const DLTensor* final_state;   /* the same, written, and may be initial_state; NULL: unwanted */
+  /* float32 [batch, heads, width, value width]; NULL: zeros, as normalised wants */
+  const DLTensor* initial_state;
+  /* the same, written, and may be initial_state; NULL: unwanted */
+  const DLTensor* final_state;
 } attn_linear_options;
 #define ATTN_LINEAR_OPTIONS {sizeof(attn_linear_options), ATTN_BHSD, 1, 0, NULL, 0, NULL, NULL, NULL}
 
@@ -223,16 +252,36 @@ typedef enum {
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_rope_options) */
   attn_layout layout;
-  int64_t rotary_dim; /* elements of a row that turn, an even number; 0: all */
-  int interleaved;    /* as attn_cache_options has it */
-  double theta;       /* above 1 */
+  /* elements of a row that turn, an even number; 0: all */
+  int64_t rotary_dim;
+  /* as attn_cache_options has it */
+  int interleaved;
+  /* above 1 */
+  double theta;
   attn_rope_scaling scaling;
-  double factor;           /* of a scaling, from 1 */
-  double original_length;  /* of YaRN and Llama 3: tokens of the training's sequences */
-  const DLTensor* offsets; /* int32 [batch]: positions of first tokens, which may be negative; no token stands beyond
-                            * 2^31 - 1. NULL: zeros */
+  /* of a scaling, from 1 */
+  double factor;
+  /* of YaRN and Llama 3: tokens of the training's sequences */
+  double original_length;
+  /* int32 [batch]: positions of first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros */
+  const DLTensor* offsets;
+  /* of YaRN: what the turned elements are multiplied with; 0: 0.1 ln(factor) + 1, or with mscale and mscale_all_dim,
+   * where neither is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
+  double attention_factor;
+  double mscale;
+  double mscale_all_dim;
+  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency, those that turn less
+   * than beta_slow times have it over factor; between them is a ramp over pairs */
+  double beta_fast;
+  double beta_slow;
+  /* of YaRN, 1: the ramp begins and ends at whole pairs */
+  int truncate;
+  /* of Llama 3: as beta_slow and beta_fast; the ramp is over turns */
+  double low_freq_factor;
+  double high_freq_factor;
 } attn_rope_options;
-#define ATTN_ROPE_OPTIONS {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL}
+#define ATTN_ROPE_OPTIONS \
+  {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL, 0, 0, 0, 32, 1, 1, 1, 4}
 
 /* Turns q into q_out and k into k_out, which may be q and k, with the same strides. k and k_out may both be NULL.
  * options may be NULL. */

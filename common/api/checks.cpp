@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ void require(bool holds, fmt::format_string<Values...> text, Values&&... values)
 
 constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
 constexpr int64_t most_count = 65535;  // a GPU's grid along two of its dimensions
+constexpr double most_scale = 0x1p127;
 constexpr int64_t most_int = std::numeric_limits<int>::max();
 
 // ---- what lies where
@@ -70,12 +72,12 @@ Place place_of(const char* name, const TensorView& t) {
 /// What a call reads or writes.
 class Places {
  public:
-  void add(const Place& place) { places_[count_++] = place; }
+  void add(const Place& place) { places_.at(count_++) = place; }
   const Place* begin() const { return places_.data(); }
   const Place* end() const { return places_.data() + count_; }
 
  private:
-  std::array<Place, 10> places_;  // only the first count_ are set
+  std::array<Place, 16> places_;  // only the first count_ are set
   size_t count_ = 0;
 };
 
@@ -200,10 +202,10 @@ void check_float(const char* name, DType dtype) {
 
 /// Kernels have it in f32, some times log2(e), and take denormals as 0.
 void check_scale(double scale) {
-  constexpr double least = 0x1p-126, most = 0x1p127;
+  constexpr double least = 0x1p-126;
   const double size = std::abs(scale);
-  require(scale == 0 || (size >= least && size <= most), "scale {}: 2^-126 to 2^127 are allowed, and their negatives",
-          scale);
+  require(scale == 0 || (size >= least && size <= most_scale),
+          "scale {}: 2^-126 to 2^127 are allowed, and their negatives", scale);
 }
 
 /// Numbers that each lie between two.
@@ -251,13 +253,22 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
 
 // ---- attention
 
+/// A number from `least` to `most`, or the one that is off. The largest of a type is no limit.
+template <typename T>
+void check_number(const char* name, T value, T off, T least, T most) {
+  if (value == off || (value >= least && value <= most)) return;
+  const bool open = most == std::numeric_limits<T>::max();
+  refuse("{} {}: {}{}", name, value,
+         open ? fmt::format("numbers from {} are allowed", least) : fmt::format("{} to {} are allowed", least, most),
+         off < least ? fmt::format(", and {} for none", off) : "");
+}
+
 void check_modifiers(const FlashCall& call) {
-  require(call.soft_cap >= 0 && call.soft_cap <= 1000, "soft_cap {}: 0 to 1000 are allowed", call.soft_cap);
-  require(call.window_left >= -1 && call.window_right >= -1,
-          "window_left {}, window_right {}: numbers from 0 are allowed, and -1 for no limit", call.window_left,
-          call.window_right);
-  require(call.prefix >= 0 && call.global_tokens >= 0, "prefix {}, global_tokens {}: numbers from 0 are allowed",
-          call.prefix, call.global_tokens);
+#define ATTN_MODIFIER(type, name, off, least, most) check_number<type>(#name, call.name, off, least, most);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  require(call.soft_cap == 0 || std::abs(call.scale) <= most_scale * call.soft_cap,
+          "scale {}: with a soft_cap of {} up to {} is allowed", call.scale, call.soft_cap, most_scale * call.soft_cap);
   require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without, every query sees all keys",
           call.prefix);
   require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
@@ -289,26 +300,22 @@ bool check(const FlashCall& call, bool cuda) {
   if (call.k.dtype != call.q.dtype)
     refuse("k: {} is not allowed; {} is, as q has it", attn::name(call.k.dtype), attn::name(call.q.dtype));
   check_modifiers(call);
-  const int64_t keys = call.k.tokens;
   Places written, read;
   written.add(place_of("o", call.o));
   if (call.lse) written.add(place_of("lse", call.lse, 4 * count_rows(call.q)));
   read.add(place_of("q", call.q));
   read.add(place_of("k", call.k));
   read.add(place_of("v", call.v));
-  if (call.alibi_slopes) read.add(place_of("alibi_slopes", call.alibi_slopes, 4 * call.q.heads));
-  if (call.sinks) read.add(place_of("sinks", call.sinks, 4 * call.q.heads));
-  if (call.lengths) read.add(place_of("lengths", call.lengths, 4 * call.q.batch));
-  if (call.documents) read.add(place_of("documents", call.documents, 8 * keys));
-  if (call.blocks) read.add(place_of("blocks", call.blocks, 4 * block_words(keys)));
-  if (call.bias) {
-    const int64_t* const sizes = call.bias_sizes;
-    read.add(place_of("bias", call.bias, 4 * sizes[0] * sizes[1] * sizes[2] * sizes[3]));
-  }
+  const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
+  const int64_t(&bias_sizes)[4] = call.bias_sizes;
+#define ATTN_TABLE(element, name, ...) \
+  if (call.name) read.add(place_of(#name, call.name, 4 * elements({__VA_ARGS__})));
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
   check_written(written, read);
   if (cuda) return rows;
-  if (call.lengths) check_values("lengths", call.lengths, call.q.batch, 0, keys);
-  if (call.documents) check_documents(call.documents, call.q.tokens, keys);
+  if (call.lengths) check_values("lengths", call.lengths, batch, 0, kv_len);
+  if (call.documents) check_documents(call.documents, call.q.tokens, kv_len);
   return rows;
 }
 

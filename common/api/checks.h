@@ -4,8 +4,9 @@
 // Every function throws BadInput with one line, which says what is wrong and what is allowed.
 #pragma once
 
+#include <initializer_list>
+
 #include "common/api/engine.h"
-#include "common/attention/kernels/modifiers/modifiers.h"
 
 namespace attn {
 
@@ -24,11 +25,15 @@ void check_cache(const CacheCall& call, bool cuda);
 /// The same, and what lengths and table say, which are on the host.
 void check_cache_values(const CacheCall& call);
 
-/// Keys of a row of FlashCall::bias, and words of FlashCall::blocks.
-constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
-constexpr int64_t block_words(int64_t keys) {
-  return (keys + sparse_block - 1) / sparse_block * ((keys + 32 * sparse_block - 1) / (32 * sparse_block));
+/// Elements of a dense tensor.
+constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) product *= size;
+  return product;
 }
+
+/// Keys of a row of FlashCall::bias.
+constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
 /// Turns off what changes nothing: a window that reaches all keys, whatever its size, a prefix that all queries see
 /// anyway, a window to the right of causal attention. So they need no kernel of their own, and no number in a kernel is

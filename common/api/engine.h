@@ -34,31 +34,25 @@ struct TensorView {
 ///
 /// The tables that the pointers name are read when the kernel runs, on the device, through a copy that the call puts
 /// before it. They are dense.
+///
+/// Options have the names, the values and the meanings of attn_flash_options (attn.h): common/attention/options.def is
+/// the list of both. A table is a pointer, null where there is none.
 struct FlashCall {
   TensorView q = {}, k = {}, v = {}, o = {};
-  float* lse = nullptr;                         // dense [batch, q_heads, q_len], natural log; null: unwanted
-  bool causal = false;                          // a query sees the keys up to its own
-  double scale = 0;                             // 0: 1 / sqrt(head_dim)
-  int64_t soft_cap = 0;                         // cap tanh(score / cap); 0: none
-  int64_t window_left = -1, window_right = -1;  // keys beside its own that a query sees; -1: all
-  int64_t prefix = 0;                           // first keys that every query sees beside the causal ones
-  int64_t global_tokens = 0;                    // with a window: first tokens that see all and that all see
-  bool alibi = false;                           // a penalty by distance
-  const float* alibi_slopes = nullptr;          // [q_heads]; null: those of alibi_slopes()
-  const float* sinks = nullptr;                 // [q_heads]: logits that take part in a row's softmax without a value
-  const int* lengths = nullptr;                 // [batch]: keys of a sequence
-  const int* documents = nullptr;               // [kv_len, 2]: first and last key, plus one, of each key's document
-  const unsigned* blocks =
-      nullptr;                  // [kv_len / 128, kv_len / 4096], both up: a bit for each block of 128 x 128 positions
-  const float* bias = nullptr;  // added to the scores: [batch, q_heads, q_len, kv_len up to a multiple of 4],
-  int64_t bias_sizes[4] = {};   // each of them or 1; what is behind kv_len counts for nothing
+#define ATTN_OPTION(type, name, off) type name = off;
+#define ATTN_SCALE(name) double name = 0;
+#define ATTN_TABLE(element, name, ...) const element* name = nullptr;
+#define ATTN_OUTPUT(name, ...) float* name = nullptr;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  int64_t bias_sizes[4] = {};
 };
 
 /// Attention of new queries over a cache: contiguous, k, v: [batch, kv_heads, capacity, head_dim], or with a table on
 /// pages, [pages, kv_heads, page_size, head_dim]. Query i of q_len stands at key length - q_len + i.
 struct CacheCall {
   TensorView q, k, v, o;
-  float* lse = nullptr;          // as FlashCall has it
+  float* lse = nullptr;          // dense [batch, q_heads, q_len], natural log; null: unwanted
   const int* lengths = nullptr;  // [batch]: tokens of a sequence, its queries' own among them
   const int* table = nullptr;    // [batch, max_pages]
   int64_t max_pages = 0;

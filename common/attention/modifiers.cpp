@@ -37,13 +37,12 @@ std::vector<double> alibi_slopes(int64_t heads) {
 
 AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   AttentionHooks hooks;
-  const bool at_run_time = m.score_by == "run_time";
+  const bool at_run_time = m.score_by == "run_time", whole_cap = at_run_time || m.soft_cap == std::trunc(m.soft_cap);
   hooks.text = instead(m.score_by == "constant" ? "score" : "score_" + m.score_by);
   for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
   hooks.constants = {{"ALIBI", m.alibi || at_run_time},
-                     {"SOFT_CAP", at_run_time ? 1 : m.soft_cap},
                      {"BIAS", at_run_time ? BIAS_OF_KEYS : m.bias_kind()},
                      {"SINKS", m.sinks},
                      {"WINDOW_LEFT", m.window_left},
@@ -54,6 +53,13 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
                      {"GLOBAL_TOKENS", m.global_tokens},
                      {"BLOCK_SPARSE", m.block_sparse > 0},
                      {"WINDOW_BY_MASK", m.window_by_mask}};
+  if (whole_cap) {
+    hooks.constants.merge({{"SOFT_CAP", at_run_time ? 1 : static_cast<int64_t>(m.soft_cap)}});
+  } else {  // function constants are whole numbers
+    const std::string header = "common/attention/kernels/modifiers/score.h";
+    hooks.includes[header] = fmt::format("constexpr float SOFT_CAP = {:a}f;\n#define SOFT_CAP_VALUE 1\n", m.soft_cap) +
+                             read_source({}, header);
+  }
   if (m.mask() && m.lists) hooks.lists = m.lengths ? ListScope::sequence : ListScope::all;
   if (m.rotary.in_kernel()) {
     const bool keys = m.rotary.by == "kernel";

@@ -14,18 +14,19 @@ namespace attn {
 /// All of them compose with each other, and with causal attention; score.h, keys.h, mask.h and sink.h of
 /// kernels/modifiers say what each does. Every default is off.
 struct Modifiers {
-  bool alibi = false, sinks = false, lengths = false;
-  int64_t soft_cap = 0;                         // the cap
-  int64_t window_left = -1, window_right = -1;  // keys beside the query's own
-  int64_t prefix = 0;                           // keys that every query sees, beside the causal ones
-  int64_t documents = 0;                        // keys of a document, on average
-  std::string bias = "none";                    // the axes that the tensor has; along the others it is shared
+  // The options that change the kernel; of a table, whether it is there.
+#define ATTN_MODIFIER(type, name, off, least, most) type name = off;
+#define ATTN_MODIFIER_TABLE(element, name, ...) bool name = false;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  int64_t documents = 0;      // keys of a document, on average
+  std::string bias = "none";  // the axes that the tensor has; along the others it is shared
   /// How alibi, soft_cap and bias come into the kernel: "constant": what is off is not compiled; "run_time": one kernel
   /// has all of them, and branches on values in its data; "noinline": constants, in a function that is called for each
   /// score.
   std::string score_by = "constant";
   Rotary rotary = {};
-  int64_t global_tokens = 0;    // beside a window: first keys and queries that see and are seen by all
   int64_t block_sparse = 0;     // per cent of the blocks of positions that are seen; 0: all
   bool window_by_mask = false;  // the window is asked for pair by pair, and no range
   bool lists = true;            // what is asked for pair by pair has lists of key blocks

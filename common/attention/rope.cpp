@@ -39,7 +39,14 @@ void rope_check_scaling(const RopeYarn& yarn, const RopeConfig&) {
   rope_check_factor(yarn.factor);
   rope_check_length(yarn.original_length);
   rope_require(yarn.beta_slow > 0, "beta_slow", yarn.beta_slow, "it is more than 0");
-  rope_require(yarn.beta_fast > yarn.beta_slow, "beta_fast", yarn.beta_fast, "it is more than beta_slow");
+  rope_require(yarn.beta_fast >= yarn.beta_slow && std::isfinite(yarn.beta_fast), "beta_fast", yarn.beta_fast,
+               "it is a number from beta_slow");
+  const auto require_size = [](const char* what, double value, const char* allowed) {
+    rope_require(value == 0 || (value >= 1e-6 && value <= 1e6), what, value, allowed);
+  };
+  require_size("attention_factor", yarn.attention_factor, "it is from 10^-6 to 10^6, or 0 for the usual one");
+  require_size("mscale", yarn.mscale, "it is from 10^-6 to 10^6, or 0 for none");
+  require_size("mscale_all_dim", yarn.mscale_all_dim, "it is from 10^-6 to 10^6, or 0 for none");
 }
 void rope_check_scaling(const RopeLlama3& llama, const RopeConfig&) {
   rope_check_factor(llama.factor);
@@ -71,8 +78,13 @@ void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<doub
   const auto pair_of = [&](double turns) {
     return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
   };
-  const double first = std::max(std::floor(pair_of(yarn.beta_fast)), 0.0);
-  double last = std::min(std::ceil(pair_of(yarn.beta_slow)), d - 1);
+  double first = pair_of(yarn.beta_fast), last = pair_of(yarn.beta_slow);
+  if (yarn.truncate) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, d - 1);
   if (last == first) last += 0.001;
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const double slow = std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
@@ -200,7 +212,10 @@ std::vector<double> rope_frequencies(const RopeConfig& config) {
 double rope_attention_factor(const RopeConfig& config) {
   rope_check_config(config);
   const auto* yarn = std::get_if<RopeYarn>(&config.scaling);
-  return yarn ? 0.1 * std::log(yarn->factor) + 1 : 1;
+  if (!yarn) return 1;
+  if (yarn->attention_factor != 0) return yarn->attention_factor;
+  const auto with = [&](double mscale) { return 0.1 * mscale * std::log(yarn->factor) + 1; };
+  return yarn->mscale != 0 && yarn->mscale_all_dim != 0 ? with(yarn->mscale) / with(yarn->mscale_all_dim) : with(1);
 }
 
 RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first) {

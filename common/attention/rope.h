@@ -31,9 +31,12 @@ struct RopeNtk {
   bool operator==(const RopeNtk&) const = default;
 };
 /// Frequencies that turn fewer than beta_slow times in original_length over `factor`, those that turn more than
-/// beta_fast times as they are, a ramp between; and an attention factor (Peng et al. 2023).
+/// beta_fast times as they are, a ramp between, which begins and ends at whole pairs unless `truncate` is off; and an
+/// attention factor (Peng et al. 2023). Where that is 0, it is 0.1 ln(factor) + 1, or with mscale and mscale_all_dim,
+/// if neither is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
 struct RopeYarn {
-  double factor, original_length, beta_fast = 32, beta_slow = 1;
+  double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
+  bool truncate = true;
   bool operator==(const RopeYarn&) const = default;
 };
 /// Like YaRN, with a ramp over turns and no attention factor (Llama 3.1).
@@ -59,7 +62,7 @@ void rope_check_config(const RopeConfig& config);
 /// The angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.
 std::vector<double> rope_frequencies(const RopeConfig& config);
 
-/// What cosines and sines are multiplied with: 0.1 ln(factor) + 1 for YaRN, else 1.
+/// What cosines and sines are multiplied with: YaRN's attention factor, else 1.
 double rope_attention_factor(const RopeConfig& config);
 
 /// Cosines and sines of `positions` positions from `first` on, times the attention factor, each [positions, rotary_dim

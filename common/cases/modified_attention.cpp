@@ -203,8 +203,7 @@ double ModifiedAttention::visible_pairs() const {
 double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const {
   const Modifiers& m = modifiers_;
   if (m.soft_cap != 0) {
-    const auto cap = static_cast<double>(m.soft_cap);
-    s = cap * std::tanh(s / cap);
+    s = m.soft_cap * std::tanh(s / m.soft_cap);
   }
   if (m.alibi) {
     const int64_t distance = q + shape_.kv_len - shape_.q_len - k;

@@ -65,7 +65,7 @@ Rotary rotary_of(const Case& config) {
 Modifiers modifiers_of(const Case& config) {
   Modifiers m;
   m.alibi = config.integer("alibi") != 0;
-  m.soft_cap = config.integer("soft_cap");
+  m.soft_cap = static_cast<double>(config.integer("soft_cap"));
   m.bias = config.text("bias");
   m.score_by = config.text("score_by");
   m.sinks = config.integer("sinks") != 0;

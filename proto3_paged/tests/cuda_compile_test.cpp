@@ -32,7 +32,7 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
 
 TEST_F(PagedCudaCompileTest, Modifiers) {
   using enum DType;
-  const Modifiers all{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100};
+  const Modifiers all{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true};
   struct Combination {
     Modifiers modifiers;
     std::vector<std::pair<DType, DType>> dtypes;  // of Q and of the cache

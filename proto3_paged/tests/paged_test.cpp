@@ -639,7 +639,7 @@ std::vector<NamedModifiers> tested_modifiers() {
           {"sinks", {.sinks = true}},
           {"window", {.window_left = 37}},
           {"window of one key", {.window_left = 0}},
-          {"all", {.alibi = true, .sinks = true, .soft_cap = 2, .window_left = 37}}};
+          {"all", {.soft_cap = 2, .window_left = 37, .alibi = true, .sinks = true}}};
 }
 Check check_modified(const PagedConfig& config, PipelineCache& cache = pipelines()) {
   return run_paged(config, device(), cache, paged_hooks(config)).check;

@@ -130,7 +130,7 @@ TEST_F(PrefillTest, PagesInAnyOrderAreExactlyAContiguousCache) {
 }
 
 TEST_F(PrefillTest, ModifiersAgreeWithTheOracle) {
-  const Modifiers all{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 50};
+  const Modifiers all{.soft_cap = 30, .window_left = 50, .alibi = true, .sinks = true};
   for (const Modifiers& modifiers : {Modifiers{.alibi = true}, Modifiers{.soft_cap = 5}, Modifiers{.sinks = true},
                                      Modifiers{.window_left = 7}, all}) {
     for (const int64_t page_size : {0, 16, 24}) {
@@ -349,7 +349,7 @@ TEST_F(PrefillCudaCompileTest, EveryPage) {
 TEST_F(PrefillCudaCompileTest, Modifiers) {
   for (const int64_t head_dim : {64, 128}) {
     for (const Modifiers& modifiers :
-         {Modifiers{.alibi = true}, Modifiers{.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100}}) {
+         {Modifiers{.alibi = true}, Modifiers{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true}}) {
       const PagedConfig config{.decode = compiled_prefill(DType::bf16, head_dim, 16), .modifiers = modifiers};
       const AttentionHooks hooks = paged_hooks(config).value();
       const Plan plan = prefill_plan(config.decode, test::hopper(), 1, 1, &hooks);

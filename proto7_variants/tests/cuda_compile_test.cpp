@@ -21,16 +21,17 @@ using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
 // Registers are enough, and products overlap (the compiler warns where they do not).
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
-  std::vector<Modifiers> all(10);
+  std::vector<Modifiers> all(11);
   all[0].alibi = true;
   all[1].soft_cap = 30;
   all[2].window_left = 1024;
   all[3].sinks = true;
-  all[4] = {.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100};
+  all[4] = {.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true};
   all[5] = {.window_left = 1024, .global_tokens = 64};
-  all[6] = {.alibi = true, .sinks = true, .soft_cap = 30, .window_left = 100, .global_tokens = 64, .block_sparse = 25};
+  all[6] = {.soft_cap = 30, .window_left = 100, .global_tokens = 64, .alibi = true, .sinks = true, .block_sparse = 25};
   all[7] = {.window_left = 1024, .window_by_mask = true, .lists = false};
   all[8].bias = "k";
+  all[10].soft_cap = 30.5;
   for (const int64_t head_dim : {64, 128, 256}) {
     all[9].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
     for (const bool causal : {false, true}) {
@@ -66,7 +67,8 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
       choose_tile(config, test::hopper(), {.change = ScoreChange::any});
       for (const Modifiers& modifiers :
            {Modifiers{.score_by = "run_time"}, Modifiers{.alibi = true, .score_by = "noinline"},
-            Modifiers{.alibi = true, .soft_cap = 30, .bias = "hqk", .score_by = "noinline"}}) {
+            Modifiers{.soft_cap = 30, .alibi = true, .bias = "hqk", .score_by = "noinline"},
+            Modifiers{.soft_cap = 30.5, .alibi = true, .score_by = "noinline"}}) {
         const AttentionHooks hooks = modifier_hooks(modifiers, config.dtype);
         const test::CapturedLog log;
         compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
@@ -94,8 +96,8 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileBesideModifiers) {
   }
   std::vector<Modifiers> all(4);
   all[1].soft_cap = 30;
-  all[2] = {.alibi = true, .soft_cap = 30, .window_left = 100};
-  all[3] = {.alibi = true, .soft_cap = 30, .bias = "k"};
+  all[2] = {.soft_cap = 30, .window_left = 100, .alibi = true};
+  all[3] = {.soft_cap = 30, .alibi = true, .bias = "k"};
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     FlashConfig config;
     config.variant = variant;

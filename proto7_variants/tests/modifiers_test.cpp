@@ -36,6 +36,7 @@ struct Switch {
 
 std::vector<Switch> switches() {
   return {{"alibi", [](Modifiers& m) { m.alibi = true; }},
+          {"soft_cap_of_halves", [](Modifiers& m) { m.soft_cap = 2.5; }},
           {"soft_cap", [](Modifiers& m) { m.soft_cap = 2; }},
           {"bias", [](Modifiers& m) { m.bias = "bhqk"; }},
           {"sinks", [](Modifiers& m) { m.sinks = true; }},
@@ -196,8 +197,8 @@ std::vector<Modifiers> of_the_score() {
   all[0].alibi = true;
   all[1].soft_cap = 2;
   all[2].bias = "bhqk";
-  all[3] = {.alibi = true, .soft_cap = 2, .bias = "hqk"};
-  all[4] = {.alibi = true, .sinks = true, .soft_cap = 2, .window_left = 9, .bias = "hq", .block_sparse = 40};
+  all[3] = {.soft_cap = 2, .alibi = true, .bias = "hqk"};
+  all[4] = {.soft_cap = 2, .window_left = 9, .alibi = true, .sinks = true, .bias = "hq", .block_sparse = 40};
   return all;
 }
 
@@ -293,6 +294,20 @@ TEST_F(ModifiersTest, BiasIsSharedAlongTheAxesItDoesNotName) {
   }
 }
 
+// What was recorded ran these kernels.
+TEST(SoftCaps, OfWholeNumbersAreAFunctionConstant) {
+  const FlashConfig config = small_config("tuned");
+  const AttentionHooks whole = modifier_hooks({.soft_cap = 30}, config.dtype);
+  EXPECT_EQ(whole.constants.at("SOFT_CAP"), 30);
+  EXPECT_EQ(whole.text, "#include \"common/attention/kernels/modifiers/score.h\"\n");
+  const AttentionHooks halves = modifier_hooks({.soft_cap = 30.5}, config.dtype);
+  EXPECT_FALSE(halves.constants.contains("SOFT_CAP"));
+  EXPECT_NE(halves.includes, modifier_hooks({.soft_cap = 30.25}, config.dtype).includes);
+  const AttentionHooks off = modifier_hooks({}, config.dtype);
+  EXPECT_EQ(off.constants.at("SOFT_CAP"), 0);
+  EXPECT_EQ(off.includes, whole.includes);
+}
+
 TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(1), (std::vector{std::exp2(-8)}));
   EXPECT_EQ(alibi_slopes(4), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256.}));
@@ -330,7 +345,7 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
     for (const int64_t global : {0, 3, 150, 500}) {
       for (const int64_t sparse : {0, 30}) {
         for (const auto& [left, right] : {std::pair{9, 4}, {-1, 0}, {200, -1}, {0, 130}}) {
-          Modifiers modifiers{.lengths = true, .window_left = left, .window_right = right};
+          Modifiers modifiers{.window_left = left, .window_right = right, .lengths = true};
           modifiers.documents = causal ? 70 : 0;
           modifiers.global_tokens = global;
           modifiers.block_sparse = sparse;
@@ -454,7 +469,7 @@ INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedForms, testing::ValuesIn(form_mutatio
 
 TEST_P(MutatedForms, AreCaught) {
   const FormMutation& mutation = GetParam();
-  const Modifiers modifiers{.alibi = true, .soft_cap = 2, .bias = "hqk", .score_by = mutation.form};
+  const Modifiers modifiers{.soft_cap = 2, .alibi = true, .bias = "hqk", .score_by = mutation.form};
   const test::MutatedSources mutated(fmt::format("common/attention/kernels/modifiers/score_{}.h", mutation.form),
                                      mutation.from, mutation.to);
   PipelineCache cache(device(), "");

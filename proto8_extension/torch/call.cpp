@@ -27,14 +27,23 @@ std::function<void()> torch_call(const std::string& op, const DeviceInfo& device
     const auto handle = dispatcher.findSchemaOrThrow("attn::empty", "").typed<void(const at::Tensor&)>();
     return [=] { handle.call(q); };
   }
-  using Optional = const c10::optional<at::Tensor>&;
   const auto handle = dispatcher.findSchemaOrThrow("attn::flash", "")
-                          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool,
-                                            c10::optional<double>, int64_t, int64_t, int64_t, int64_t, int64_t, bool,
-                                            Optional, Optional, Optional, Optional, Optional, Optional, bool)>();
+                          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+#define ATTN_OPTION(type, name, off) type,
+#define ATTN_SCALE(name) c10::optional<double>,
+#define ATTN_TABLE(element, name, ...) const c10::optional<at::Tensor>&,
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+                                            bool)>();
   at::Tensor kept;
   return [=]() mutable {
-    kept = handle.call(q, k, v, false, {}, 0, -1, -1, 0, 0, false, {}, {}, {}, {}, {}, {}, false);
+    kept = handle.call(q, k, v,
+#define ATTN_OPTION(type, name, off) off,
+#define ATTN_SCALE(name) {},
+#define ATTN_TABLE(element, name, ...) {},
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+                       false);
     *output = kept.data_ptr();
   };
 }

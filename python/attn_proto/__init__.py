@@ -5,7 +5,7 @@
     o = attn_proto.flash(q, k, v, causal=True, window_left=1023)
 
 With PyTorch the operators are torch.ops.attn.*, of the same names and arguments as here; their docstrings are in
-docs/extension.md. Without it, attn_proto.dlpack serves NumPy, JAX and CuPy.
+docs/extension.md. Without it, attn_proto.dlpack has all of them for NumPy, JAX and CuPy.
 """
 
 import importlib.util

@@ -4,16 +4,18 @@
     o = dlpack.flash(q, k, v, causal=True)
 
 Arrays are [batch, heads, tokens, width], or [batch, tokens, heads, width] with bshd=True; outputs are new arrays of q's
-library. Inputs are not written, and may be read-only. JAX's arrays are on the cpu. Errors raise TypeError or ValueError, or
-RuntimeError where it is not the arguments' fault.
+library. Inputs are not written, and may be read-only, but for a cache that a call appends to. JAX's arrays are on the cpu.
+Options have the names and meanings of attn.h, whose structs of options they become; layouts are bshd and cache_bshd, and a
+scale of None is the usual one. Errors raise TypeError or ValueError, or RuntimeError where it is not the arguments' fault.
 """
 
 import ctypes
+import inspect
 import operator
 import sys
 import threading
 
-from attn_proto import _files
+from attn_proto import _files, _options
 
 _files.find_compiler()
 
@@ -41,19 +43,24 @@ class Versioned(ctypes.Structure):
                 ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", Tensor)]
 
 
-_tables = ("alibi_slopes", "sinks", "lengths", "documents", "blocks", "bias")
+_types = {"attn_layout": ctypes.c_int, "attn_rope_scaling": ctypes.c_int, "bool": ctypes.c_int, "int64_t": ctypes.c_int64,
+          "double": ctypes.c_double, "scale": ctypes.c_double, "const char*": ctypes.c_char_p,
+          "const DLTensor*": _TensorPointer, "output": _TensorPointer}
 
 
-class FlashOptions(ctypes.Structure):
-    """attn_flash_options of attn.h."""
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("layout", ctypes.c_int), ("causal", ctypes.c_int),
-                ("scale", ctypes.c_double), ("soft_cap", ctypes.c_int64), ("window_left", ctypes.c_int64),
-                ("window_right", ctypes.c_int64), ("prefix", ctypes.c_int64), ("global_tokens", ctypes.c_int64),
-                ("alibi", ctypes.c_int)] + [(name, _TensorPointer) for name in (*_tables, "lse")]
+def _struct(name, fields):
+    """A struct of options of attn.h."""
+    return type(name, (ctypes.Structure,), {"_fields_": [("struct_bytes", ctypes.c_size_t),
+                                                         *((field, _types[kind]) for field, kind, _ in fields)]})
 
+
+FlashOptions = _struct("attn_flash_options", _options.FLASH)
+CacheOptions = _struct("attn_cache_options", _options.CACHE)
+LinearOptions = _struct("attn_linear_options", _options.LINEAR)
+RopeOptions = _struct("attn_rope_options", _options.ROPE)
 
 _lib = ctypes.CDLL(str(_files.library("libattn.so")))
-_lib.attn_message.restype = ctypes.c_char_p
+_lib.attn_message.restype, _lib.attn_prepared.restype = ctypes.c_char_p, ctypes.c_size_t
 if _lib.attn_abi_version() != 1:
     raise ImportError("attn_proto: libattn.so is of another version")
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -81,7 +88,7 @@ def _engine(kind, index):
 class _Borrowed:
     """An array as a DLTensor, as long as this lives."""
 
-    def __init__(self, name, array):
+    def __init__(self, name, array, written=False):
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"attn_proto: {name} is a {type(array).__name__}; arrays that speak DLPack are allowed")
         if not _is_plain(array):
@@ -89,7 +96,7 @@ class _Borrowed:
                             "into an array")
         if _is_followed(array):
             raise TypeError(f"attn_proto: {name} is traced, or has a forward derivative, and PyTorch does not see this call; "
-                            "torch.ops.attn.flash can be traced")
+                            "torch.ops.attn can be traced")
         try:
             self.capsule = array.__dlpack__(max_version=(1, 0))  # without, NumPy hands no read-only array over
         except TypeError:  # a library of before DLPack 1
@@ -97,8 +104,17 @@ class _Borrowed:
         if _is_valid(self.capsule, b"dltensor_versioned"):
             managed = ctypes.cast(_pointer_of(self.capsule, b"dltensor_versioned"), ctypes.POINTER(Versioned))
             self.tensor = ctypes.pointer(managed.contents.tensor)
+            read_only = managed.contents.flags & 1
         else:
+            read_only = False
             self.tensor = ctypes.cast(_pointer_of(self.capsule, b"dltensor"), _TensorPointer)  # a DLManagedTensor begins so
+        if written and (read_only or _library(array) == "jax"):
+            raise ValueError(f"attn_proto: {name} is written, and is read-only")
+
+
+def _library(array):
+    name = type(array).__module__.split(".")[0]
+    return "jax" if name == "jaxlib" else name
 
 
 def _is_plain(array):
@@ -121,28 +137,30 @@ def _is_followed(array):
             or derivatives._current_level >= 0 and derivatives.unpack_dual(array).tangent is not None)
 
 
-def _empty_like(array):
-    library = type(array).__module__.split(".")[0]
+def _empty(like, shape, single=False):
+    """A new dense array of the library, type and device of another, or of float32; and what makes of it, once it is written,
+    what the caller gets."""
+    library = _library(like)
     if library == "numpy":
-        return sys.modules[library].empty_like(array, order="C"), lambda o: o
+        return sys.modules[library].empty(shape, "float32" if single else like.dtype), lambda o: o
     if library == "cupy":
-        with array.device:
-            return sys.modules[library].empty_like(array, order="C"), lambda o: o
-    if library in ("jax", "jaxlib"):
+        with like.device:
+            return sys.modules[library].empty(shape, "float32" if single else like.dtype), lambda o: o
+    if library == "jax":
         import jax
         import numpy
 
-        if array.device.platform != "cpu":
+        if like.device.platform != "cpu":
             raise ValueError("attn_proto: arrays of JAX are taken on the cpu; on a GPU CuPy shares their memory")
-        return numpy.empty_like(numpy.from_dlpack(array), order="C"), jax.dlpack.from_dlpack
-    if hasattr(array, "new_empty"):  # PyTorch's
-        return array.new_empty(array.shape), lambda o: o
+        return numpy.empty(shape, "float32" if single else numpy.from_dlpack(like).dtype), jax.dlpack.from_dlpack
+    if hasattr(like, "new_empty"):  # PyTorch's
+        return like.new_empty(shape, dtype=sys.modules["torch"].float32 if single else like.dtype), lambda o: o
     raise ValueError(f"attn_proto: no way to make an array of {library}")
 
 
 def _stream(array, device):
     """That on which the array's library works now; None is the default one."""
-    library = type(array).__module__.split(".")[0]
+    library = _library(array)
     if device.device_type == 1 or library not in ("cupy", "torch"):
         return None
     if library == "cupy":
@@ -151,26 +169,180 @@ def _stream(array, device):
     return ctypes.c_void_p(sys.modules[library].cuda.current_stream(device.device_id).cuda_stream)
 
 
-def flash(q, k, v, *, causal=False, scale=None, soft_cap=0, window_left=-1, window_right=-1, prefix=0, global_tokens=0,
-          alibi=False, bshd=False, **tables):
-    """softmax(scale Q K^T) V. `tables`: alibi_slopes, sinks, lengths, documents, blocks, bias, as attn.h has them."""
-    if unknown := ", ".join(tables.keys() - set(_tables)):
-        raise TypeError(f"attn_proto: flash() takes no {unknown}; beside its numbers {', '.join(_tables)} are allowed")
+# ---- options
+
+
+def _whole(name, number):
+    if not -2 ** 63 <= operator.index(number) < 2 ** 63:  # which ctypes would cut
+        raise ValueError(f"attn_proto: {name} {number} has more than 64 bits")
+    return operator.index(number)
+
+
+def _scale(name, scale):
     if scale == 0:
         raise ValueError("attn_proto: a scale of 0 is not allowed; None is the usual one")
-    numbers = {"soft_cap": soft_cap, "window_left": window_left, "window_right": window_right, "prefix": prefix,
-               "global_tokens": global_tokens}
-    for name, number in numbers.items():
-        if not -2 ** 63 <= operator.index(number) < 2 ** 63:  # which ctypes would cut
-            raise ValueError(f"attn_proto: {name} {number} has more than 64 bits")
-    arrays = {"q": _Borrowed("q", q), "k": _Borrowed("k", k), "v": _Borrowed("v", v)}
-    extra = {name: _Borrowed(name, array) for name, array in tables.items() if array is not None}
-    out, finish = _empty_like(q)
-    arrays["out"] = _Borrowed("out", out)
-    device = arrays["q"].tensor.contents.device
-    options = FlashOptions(ctypes.sizeof(FlashOptions), bool(bshd), bool(causal), scale or 0.0,
-                           alibi=bool(alibi) or "alibi_slopes" in extra, **numbers,
-                           **{name: each.tensor for name, each in extra.items()})
-    _check(_lib.attn_flash(_engine(device.device_type, device.device_id), _stream(q, device),
-                           *(each.tensor for each in arrays.values()), ctypes.byref(options)))
-    return finish(out)
+    return 0.0 if scale is None else float(scale)
+
+
+def _scaling(name, scaling):
+    names = ("none", "linear", "ntk", "yarn", "llama3")
+    if scaling not in names:
+        raise ValueError(f"attn_proto: {name} {scaling!r} is none of {', '.join(names)}")
+    return names.index(scaling)
+
+
+_read = {"attn_layout": lambda name, value: bool(value), "bool": lambda name, value: bool(value), "int64_t": _whole,
+         "double": lambda name, value: float(value), "scale": _scale, "attn_rope_scaling": _scaling,
+         "const char*": lambda name, value: value if value is None else str(value).encode()}
+_python_names = {"layout": "bshd", "cache_layout": "cache_bshd"}
+_python_values = {"attn_layout": lambda off: bool(off), "bool": lambda off: bool(off), "scale": lambda off: None,
+                  "attn_rope_scaling": lambda off: "none"}
+
+
+class _Options:
+    """The options of a call, as the struct of attn.h: `struct`, which borrows `arrays`."""
+
+    def __init__(self, function, struct, fields, given):
+        known = {_python_names.get(name, name): (name, kind) for name, kind, _ in fields if kind != "output"}
+        if unknown := ", ".join(given.keys() - known.keys()):
+            raise TypeError(f"attn_proto: {function}() takes no {unknown}; {', '.join(known)} are allowed")
+        self.struct = struct(ctypes.sizeof(struct), **{name: off for name, _, off in fields if off is not None})
+        self.arrays = {}
+        for python_name, value in given.items():
+            name, kind = known[python_name]
+            if kind != "const DLTensor*":
+                setattr(self.struct, name, _read[kind](python_name, value))
+            elif value is not None:
+                self.borrow(name, value)
+
+    def borrow(self, name, array):
+        self.arrays[name] = _Borrowed(name, array)
+        setattr(self.struct, name, self.arrays[name].tensor)
+
+
+def _takes(fields, *without):
+    """Lets help() say which options a function takes."""
+
+    def described(function):
+        own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        names = {each.name for each in own} | set(without)
+        options = [inspect.Parameter(_python_names.get(name, name), inspect.Parameter.KEYWORD_ONLY,
+                                     default=_python_values.get(kind, lambda off: off)(off))
+                   for name, kind, off in fields if kind != "output" and _python_names.get(name, name) not in names]
+        function.__signature__ = inspect.Signature(sorted(own + options, key=lambda each: each.kind))
+        return function
+
+    return described
+
+
+def _call(function, like, tensors, options):
+    """Of arrays, and of tensors that are None."""
+    device = next(each for each in tensors if each is not None).tensor.contents.device
+    _check(function(_engine(device.device_type, device.device_id), _stream(like, device),
+                    *(None if each is None else each.tensor for each in tensors), ctypes.byref(options.struct)))
+
+
+# ---- operators
+
+
+def _attend(function, q, k, v, options, written, with_lse, bshd):
+    tensors = [_Borrowed("q", q), _Borrowed("k", k, written), _Borrowed("v", v, written)]
+    out, finish = _empty(q, q.shape)
+    tensors.append(_Borrowed("out", out))
+    if with_lse:
+        if len(q.shape) != 4:
+            raise ValueError(f"attn_proto: q has {len(q.shape)} dimensions; 4 are wanted")
+        lse, _ = _empty(q, (q.shape[0], q.shape[2 if bshd else 1], q.shape[1 if bshd else 2]), single=True)
+        options.borrow("lse", lse)
+    _call(function, q, tensors, options)
+    return (finish(out), finish(lse)) if with_lse else finish(out)
+
+
+@_takes(_options.FLASH)
+def flash(q, k, v, *, with_lse=False, **options):
+    """softmax(scale Q K^T) V, with the modifiers of attn_flash_options; with_lse: also the natural log of the softmax's
+    denominator, float32 [batch, q_heads, q_len]. alibi_slopes turn alibi on."""
+    if options.get("alibi_slopes") is not None:
+        options["alibi"] = True
+    read = _Options("flash", FlashOptions, _options.FLASH, options)
+    return _attend(_lib.attn_flash, q, k, v, read, False, with_lse, read.struct.layout)
+
+
+def _over_cache(name, function, q, k_cache, v_cache, with_lse, options):
+    read = _Options(name, CacheOptions, _options.CACHE, options)
+    return _attend(function, q, k_cache, v_cache, read, "new_k" in read.arrays, with_lse, read.struct.layout)
+
+
+@_takes(_options.CACHE)
+def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
+    """Attention of up to 16 new queries a sequence over a cache, contiguous or, with a table, on pages. new_k and new_v are
+    written into the cache first; with cosines and sines they and the queries turn. with_lse as flash() has it."""
+    return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
+
+
+@_takes(_options.CACHE)
+def prefill(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
+    """decode() for prompts."""
+    return _over_cache("prefill", _lib.attn_prefill, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
+
+
+def check_cache(k_cache, lengths, table=None, *, cache_bshd=False):
+    """ValueError where a length or a page number leads outside the cache. On a cpu decode() and prefill() look themselves;
+    on a GPU they do not, and this waits for the stream."""
+    options = _Options("check_cache", CacheOptions, _options.CACHE, {"lengths": lengths, "table": table, "cache_bshd": cache_bshd})
+    _call(_lib.attn_check_cache, k_cache, [_Borrowed("k", k_cache)], options)
+
+
+@_takes(_options.LINEAR)
+def linear(q, k, v, gate=None, initial_state=None, **options):
+    """Linear attention: the outputs, and the final state, float32 [batch, heads, width, value width]."""
+    read = _Options("linear", LinearOptions, _options.LINEAR, {**options, "gate": gate, "initial_state": initial_state})
+    tensors = [_Borrowed("q", q), _Borrowed("k", k), _Borrowed("v", v)]
+    for name, array in (("q", q), ("v", v)):
+        if len(array.shape) != 4:
+            raise ValueError(f"attn_proto: {name} has {len(array.shape)} dimensions; 4 are wanted")
+    out, finish = _empty(q, v.shape)
+    state, _ = _empty(q, (q.shape[0], q.shape[2 if read.struct.layout else 1], q.shape[3], v.shape[3]), single=True)
+    tensors.append(_Borrowed("out", out))
+    read.borrow("final_state", state)
+    _call(_lib.attn_linear, q, tensors, read)
+    return finish(out), finish(state)
+
+
+@_takes(_options.ROPE)
+def rope(q, k=None, offsets=None, **options):
+    """Rotary position embedding: q and k turned; q alone where there is no k."""
+    read = _Options("rope", RopeOptions, _options.ROPE, {**options, "offsets": offsets})
+    arrays = {"q": q, "k": k} if k is not None else {"q": q}
+    tensors = {name: _Borrowed(name, array) for name, array in arrays.items()}
+    turned = {name: _empty(array, array.shape) for name, array in arrays.items()}
+    tensors.update({f"{name}_out": _Borrowed(f"{name}_out", out) for name, (out, _) in turned.items()})
+    _call(_lib.attn_rope, q, [tensors.get(name) for name in ("q", "k", "q_out", "k_out")], read)
+    results = tuple(finish(out) for out, finish in turned.values())
+    return results if k is not None else results[0]
+
+
+def _engine_and_stream(like):
+    borrowed = _Borrowed("like", like)
+    device = borrowed.tensor.contents.device
+    return _engine(device.device_type, device.device_id), _stream(like, device)
+
+
+def empty(like):
+    """A kernel that does nothing, on the device of an array: what a call costs."""
+    _check(_lib.attn_empty(*_engine_and_stream(like)))
+
+
+def prepared(like):
+    """Launches that are ready on the device of an array, as a number of configurations."""
+    return _lib.attn_prepared(_engine_and_stream(like)[0])
+
+
+def save_archive(like, path):
+    """Writes all kernels that this process has loaded for the device of an array into one file (attn_save_archive)."""
+    _check(_lib.attn_save_archive(_engine_and_stream(like)[0], str(path).encode()))
+
+
+def has_backend(name):
+    """Whether the library has the backend "cpu" or "cuda"; the machine may lack it all the same."""
+    return bool(_lib.attn_has_backend(str(name).encode()))

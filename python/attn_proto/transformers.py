@@ -118,12 +118,9 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     causal = isinstance(attention_mask, _Causal) and attention_mask.shape[2:] == (queries, keys)
     mask = None if causal else attention_mask
     only_ours = bool(softcap) or s_aux is not None  # what PyTorch would leave out
-    if softcap and softcap != int(softcap):
-        why = "a soft cap that is no whole number"
-    else:
-        why = _why_not_now(query, key, value) or (
-            _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
-            _decide(query, key, value, mask, dropout, causal, scaling, True))
+    why = _why_not_now(query, key, value) or (
+        _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
+        _decide(query, key, value, mask, dropout, causal, scaling, True))
     if paged is not None:
         if only_ours or mask is not None or not causal and queries > 1:
             why = "masks, soft caps, sinks, or all keys to see"
@@ -131,7 +128,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
             raise ValueError(f"attn_proto: a PagedCache does not serve this call: {why}")
         o = paged.attend(query, key, value, scaling)
     elif why is None:
-        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=int(softcap or 0),
+        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=softcap or 0,
                                  sinks=None if s_aux is None else s_aux.float(), bias=None if mask is None else _bias_of(mask))
     elif only_ours:
         raise ValueError(f"attn_proto: soft caps and sinks are not served in this call: {why}")

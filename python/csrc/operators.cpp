@@ -124,6 +124,14 @@ double scale_of(const c10::optional<double>& scale) {
   return scale.value_or(0);
 }
 
+/// An option with the value that is off, in an operator's schema.
+template <typename T>
+std::string in_schema(const char* name, T off) {
+  const char* const type = std::is_same_v<T, bool> ? "bool " : std::is_same_v<T, double> ? "float " : "int ";
+  const std::string value = !std::is_same_v<T, bool> ? std::to_string(off) : off ? "True" : "False";
+  return std::string(type) + name + "=" + value;
+}
+
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
 /// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text:
@@ -183,32 +191,29 @@ Tensor empty_lse(const Tensor& query, bool bshd) {
 
 // ---- operators
 
-#define FLASH_ARGUMENTS                                                                                               \
-  const Tensor &query, const Tensor &key, const Tensor &value, bool causal, c10::optional<double> scale,              \
-      int64_t soft_cap, int64_t window_left, int64_t window_right, int64_t prefix, int64_t global_tokens, bool alibi, \
-      const OptionalTensor &alibi_slopes, const OptionalTensor &sinks, const OptionalTensor &lengths,                 \
-      const OptionalTensor &documents, const OptionalTensor &blocks, const OptionalTensor &bias, bool bshd
+/// attn.h's options of attention, as PyTorch hands them over; common/attention/options.def is the list.
+struct FlashOptions {
+#define ATTN_OPTION(type, name, off) type name;
+#define ATTN_SCALE(name) c10::optional<double> name;
+#define ATTN_TABLE(element, name, ...) const OptionalTensor& name;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  bool bshd;
+};
 
-void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
+void run_flash(const Tensor& query, const Tensor& key, const Tensor& value, const FlashOptions& given, const Tensor& o,
+               const Tensor* lse) {
   const Described q("query", query), k("key", key), v("value", value), out("output", o);
-  const Optional slopes("alibi_slopes", alibi_slopes), sink("sinks", sinks), length("lengths", lengths),
-      document("documents", documents), block("blocks", blocks), added("bias", bias);
   attn_flash_options options = ATTN_FLASH_OPTIONS;
-  options.layout = layout_of(bshd);
-  options.causal = causal;
-  options.scale = scale_of(scale);
-  options.soft_cap = soft_cap;
-  options.window_left = window_left;
-  options.window_right = window_right;
-  options.prefix = prefix;
-  options.global_tokens = global_tokens;
-  options.alibi = alibi || slopes != nullptr;
-  options.alibi_slopes = slopes;
-  options.sinks = sink;
-  options.lengths = length;
-  options.documents = document;
-  options.blocks = block;
-  options.bias = added;
+  options.layout = layout_of(given.bshd);
+#define ATTN_OPTION(type, name, off) options.name = given.name;
+#define ATTN_SCALE(name) options.name = scale_of(given.name);
+#define ATTN_TABLE(element, name, ...)    \
+  const Optional name(#name, given.name); \
+  options.name = name;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  options.alibi |= options.alibi_slopes != nullptr;
   c10::optional<Described> written;
   if (lse) {
     written.emplace("lse", *lse);
@@ -219,27 +224,39 @@ void run_flash(FLASH_ARGUMENTS, const Tensor& o, const Tensor* lse) {
   if (status != ATTN_OK) fail(status, "attn::flash");
 }
 
-#define FLASH_VALUES                                                                                                 \
-  query, key, value, causal, scale, soft_cap, window_left, window_right, prefix, global_tokens, alibi, alibi_slopes, \
-      sinks, lengths, documents, blocks, bias, bshd
-
-Tensor flash(FLASH_ARGUMENTS) {
-  Tensor o = output_like("attn::flash", "query", query);
-  run_flash(FLASH_VALUES, o, nullptr);
-  return o;
-}
-
-std::tuple<Tensor, Tensor> flash_with_lse(FLASH_ARGUMENTS) {
-  Tensor o = output_like("attn::flash_with_lse", "query", query), lse = empty_lse(query, bshd);
-  run_flash(FLASH_VALUES, o, &lse);
-  return {o, lse};
-}
-
-Tensor flash_meta(FLASH_ARGUMENTS) { return output_like("attn::flash", "query", query); }
-
-std::tuple<Tensor, Tensor> flash_with_lse_meta(FLASH_ARGUMENTS) {
-  return {flash_meta(FLASH_VALUES), empty_lse(query, bshd)};
-}
+/// The operators, whose signatures have the types of FlashOptions.
+template <typename... Options>
+struct Flash {
+  static Tensor flash(const Tensor& query, const Tensor& key, const Tensor& value, Options... options) {
+    Tensor o = output_like("attn::flash", "query", query);
+    run_flash(query, key, value, {options...}, o, nullptr);
+    return o;
+  }
+  static std::tuple<Tensor, Tensor> flash_with_lse(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                   Options... options) {
+    const FlashOptions given{options...};
+    Tensor o = output_like("attn::flash_with_lse", "query", query), lse = empty_lse(query, given.bshd);
+    run_flash(query, key, value, given, o, &lse);
+    return {o, lse};
+  }
+  static Tensor flash_meta(const Tensor& query, const Tensor&, const Tensor&, Options...) {
+    return output_like("attn::flash", "query", query);
+  }
+  static std::tuple<Tensor, Tensor> flash_with_lse_meta(const Tensor& query, const Tensor&, const Tensor&,
+                                                        Options... options) {
+    return {output_like("attn::flash_with_lse", "query", query), empty_lse(query, FlashOptions{options...}.bshd)};
+  }
+};
+using FlashOperators = Flash<
+#define ATTN_OPTION(type, name, off) type,
+#define ATTN_SCALE(name) c10::optional<double>,
+#define ATTN_TABLE(element, name, ...) const OptionalTensor&,
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+    bool>;
+constexpr auto flash = FlashOperators::flash, flash_meta = FlashOperators::flash_meta;
+constexpr auto flash_with_lse = FlashOperators::flash_with_lse,
+               flash_with_lse_meta = FlashOperators::flash_with_lse_meta;
 
 using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*,
                                   const DLTensor*, const attn_cache_options*);
@@ -371,37 +388,55 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   return result;
 }
 
-#define ROPE_ARGUMENTS                                                                                     \
-  const Tensor &query, const Tensor &key, const OptionalTensor &offsets, double theta, int64_t rotary_dim, \
-      bool interleaved, c10::string_view scaling, double factor, double original_length, bool bshd
+/// attn.h's options of RoPE, but for offsets.
+struct RopeOptions {
+#define ATTN_OPTION(type, name, off) type name;
+#define ATTN_CHOICE(type, name, off) c10::string_view name;
+#define ATTN_OPTIONS_OF_ROPE
+#include "common/attention/options.def"
+  bool bshd;
+};
 
-std::tuple<Tensor, Tensor> rope_meta(ROPE_ARGUMENTS) {
-  return {output_like("attn::rope", "query", query), output_like("attn::rope", "key", key)};
-}
-
-std::tuple<Tensor, Tensor> rope(ROPE_ARGUMENTS) {
-  auto [turned_query, turned_key] =
-      rope_meta(query, key, offsets, theta, rotary_dim, interleaved, scaling, factor, original_length, bshd);
-  const Described q("query", query), k("key", key), q_out("query", turned_query), k_out("key", turned_key);
-  const Optional offset("offsets", offsets);
-  attn_rope_options options = ATTN_ROPE_OPTIONS;
-  options.layout = layout_of(bshd);
-  options.rotary_dim = rotary_dim;
-  options.interleaved = interleaved;
-  options.theta = theta;
+attn_rope_scaling scaling_of(c10::string_view name) {
   constexpr const char* names[] = {"none", "linear", "ntk", "yarn", "llama3"};
   int found = 0;
-  while (found < 5 && scaling != names[found]) ++found;
-  TORCH_CHECK(found < 5, "attn::rope: scaling '", std::string(scaling), "' is none of none, linear, ntk, yarn, llama3");
-  options.scaling = static_cast<attn_rope_scaling>(found);
-  options.factor = factor;
-  options.original_length = original_length;
-  options.offsets = offset;
-  const attn_status status =
-      attn_rope(engine_of(query.device()), stream_of(query.device()), &q, &k, &q_out, &k_out, &options);
-  if (status != ATTN_OK) fail(status, "attn::rope");
-  return {turned_query, turned_key};
+  while (found < 5 && name != names[found]) ++found;
+  TORCH_CHECK(found < 5, "attn::rope: scaling '", std::string(name), "' is none of none, linear, ntk, yarn, llama3");
+  return static_cast<attn_rope_scaling>(found);
 }
+
+template <typename... Options>
+struct Rope {
+  static std::tuple<Tensor, Tensor> rope_meta(const Tensor& query, const Tensor& key, const OptionalTensor&,
+                                              Options...) {
+    return {output_like("attn::rope", "query", query), output_like("attn::rope", "key", key)};
+  }
+  static std::tuple<Tensor, Tensor> rope(const Tensor& query, const Tensor& key, const OptionalTensor& offsets,
+                                         Options... given_options) {
+    const RopeOptions given{given_options...};
+    auto [turned_query, turned_key] = rope_meta(query, key, offsets, given_options...);
+    const Described q("query", query), k("key", key), q_out("query", turned_query), k_out("key", turned_key);
+    const Optional offset("offsets", offsets);
+    attn_rope_options options = ATTN_ROPE_OPTIONS;
+    options.layout = layout_of(given.bshd);
+    options.offsets = offset;
+#define ATTN_OPTION(type, name, off) options.name = given.name;
+#define ATTN_CHOICE(type, name, off) options.name = name##_of(given.name);
+#define ATTN_OPTIONS_OF_ROPE
+#include "common/attention/options.def"
+    const attn_status status =
+        attn_rope(engine_of(query.device()), stream_of(query.device()), &q, &k, &q_out, &k_out, &options);
+    if (status != ATTN_OK) fail(status, "attn::rope");
+    return {turned_query, turned_key};
+  }
+};
+using RopeOperators = Rope<
+#define ATTN_OPTION(type, name, off) type,
+#define ATTN_CHOICE(type, name, off) c10::string_view,
+#define ATTN_OPTIONS_OF_ROPE
+#include "common/attention/options.def"
+    bool>;
+constexpr auto rope = RopeOperators::rope, rope_meta = RopeOperators::rope_meta;
 
 void empty(const Tensor& like) {
   const attn_status status = attn_empty(engine_of(like.device()), stream_of(like.device()));
@@ -585,10 +620,13 @@ TORCH_LIBRARY(attn, m) {
 #endif
   };
   const std::string modified =
-      "(Tensor query, Tensor key, Tensor value, *, bool causal=False, float? scale=None, int soft_cap=0, "
-      "int window_left=-1, int window_right=-1, int prefix=0, int global_tokens=0, bool alibi=False, "
-      "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? lengths=None, Tensor? documents=None, "
-      "Tensor? blocks=None, Tensor? bias=None, bool bshd=False)";
+      "(Tensor query, Tensor key, Tensor value, *, "
+#define ATTN_OPTION(type, name, off) +in_schema<type>(#name, off) + ", "
+#define ATTN_SCALE(name) "float? " #name "=None, "
+#define ATTN_TABLE(element, name, ...) "Tensor? " #name "=None, "
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+      "bool bshd=False)";
   define("flash" + modified + " -> Tensor");
   define("flash_with_lse" + modified + " -> (Tensor, Tensor)");
   define(
@@ -610,9 +648,12 @@ TORCH_LIBRARY(attn, m) {
       "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
       "(Tensor, Tensor)");
   define(
-      "rope(Tensor query, Tensor key, Tensor? offsets=None, *, float theta=10000., int rotary_dim=0, "
-      "bool interleaved=False, str scaling=\"none\", float factor=1., float original_length=8192., bool bshd=False) -> "
-      "(Tensor, Tensor)");
+      "rope(Tensor query, Tensor key, Tensor? offsets=None, *, "
+#define ATTN_OPTION(type, name, off) +in_schema<type>(#name, off) + ", "
+#define ATTN_CHOICE(type, name, off) "str " #name "=\"none\", "
+#define ATTN_OPTIONS_OF_ROPE
+#include "common/attention/options.def"
+      "bool bshd=False) -> (Tensor, Tensor)");
   define("empty(Tensor like) -> ()");
   define("save_archive(Tensor like, str path) -> ()");
   define("prepared(Tensor like) -> int");

@@ -83,8 +83,9 @@ def rotated(x, cosines, sines, interleaved):
     return out
 
 
-def frequencies(theta, rotary_dim, scaling, factor, original_length):
-    """Radians a position of each pair, and what the results are multiplied with; attn.h's scalings, with their usual constants."""
+def frequencies(theta, rotary_dim, scaling, factor, original_length, attention_factor=0, mscale=0, mscale_all_dim=0, beta_fast=32,
+                beta_slow=1, truncate=True, low_freq_factor=1, high_freq_factor=4):
+    """Radians a position of each pair, and what the results are multiplied with; attn.h's scalings."""
     pair = torch.arange(rotary_dim // 2, dtype=torch.float64)
     if scaling == "ntk":
         theta = theta * factor ** (rotary_dim / (rotary_dim - 2))
@@ -92,19 +93,25 @@ def frequencies(theta, rotary_dim, scaling, factor, original_length):
     if scaling == "linear":
         return plain / factor, 1
     if scaling == "llama3":
-        fast = ((original_length * plain / (2 * math.pi) - 1) / 3).clamp(0, 1)
+        turns = original_length * plain / (2 * math.pi)
+        fast = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
         return plain * (fast + (1 - fast) / factor), 1
     if scaling == "yarn":
-        first, last = (rotary_dim * math.log(original_length / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (32, 1))
-        first, last = max(math.floor(first), 0), min(math.ceil(last), rotary_dim - 1)
+        first, last = (rotary_dim * math.log(original_length / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (beta_fast, beta_slow))
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, rotary_dim - 1)
         slow = ((pair - first) / (last - first or 0.001)).clamp(0, 1)
-        return plain * (1 - slow + slow / factor), 0.1 * math.log(factor) + 1
+        if not attention_factor:
+            above, below = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (1, 0)
+            attention_factor = (0.1 * above * math.log(factor) + 1) / (0.1 * below * math.log(factor) + 1)
+        return plain * (1 - slow + slow / factor), attention_factor
     return plain, 1
 
 
-def rope(tensors, offsets, theta, rotary_dim, interleaved, scaling, factor, original_length=8192):
+def rope(tensors, offsets, theta, rotary_dim, interleaved, scaling, factor, original_length=8192, **more):
     """Each of `tensors`, [batch, heads, tokens, width], turned. offsets: [batch], positions of the first tokens."""
-    frequency, grown = frequencies(theta, rotary_dim, scaling, factor, original_length)
+    frequency, grown = frequencies(theta, rotary_dim, scaling, factor, original_length, **more)
     results = []
     for x in tensors:
         dtype, (x,) = x.dtype, on_host(x)

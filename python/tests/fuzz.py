@@ -317,10 +317,10 @@ def flash(case):
     names = case.sample(("causal", "window_left", "window_right", "global_tokens", "prefix", "soft_cap", "alibi", "sinks",
                          "lengths", "documents", "blocks", "bias"), case.choice((0, 0, 1, 1, 2, 3, 5)))
     options, hidden = windows(case, names, rows, keys)
-    cap = case.choice((1, 5, 30, 1000)) if "soft_cap" in names else 0
+    cap = case.choice((1, 5, 30, 1000, 0.5, 30.5)) if "soft_cap" in names else 0
     if cap:
         spoilt = case.spoilt(15, "a soft cap out of range")
-        options["soft_cap"] = case.choice((-1, 1001, 2 ** 31, 2 ** 63 - 1)) if spoilt else cap
+        options["soft_cap"] = case.choice((-1, 1001, 0.0005, math.inf)) if spoilt else cap
     with_lse, bshd = case.one_in(2), case.one_in(3)
     by_dlpack = case.device == "cpu" and dtype != torch.bfloat16 and not with_lse and case.way == "plain" and case.one_in(4)
     case.say(**options, lse=with_lse, bshd=bshd, by_dlpack=by_dlpack)
@@ -481,12 +481,21 @@ def rope(case):
     options = {"theta": case.choice((10000.0, 500000.0, 1.5)), "rotary_dim": case.choice((0, 0, 2, 8, width)),
                "interleaved": case.one_in(2), "scaling": case.choice(("none", "none", "linear", "ntk", "yarn", "llama3")),
                "factor": case.choice((1.0, 2.0, 8.0))}
+    if options["scaling"] == "yarn":
+        options |= {"attention_factor": case.choice((0.0, 0.0, 0.5, 1.5)), "mscale": case.choice((0.0, 1.0, 0.707)),
+                    "mscale_all_dim": case.choice((0.0, 1.0, 0.5)), "beta_fast": case.choice((32.0, 16.0, 1.0)),
+                    "beta_slow": case.choice((1.0, 0.5)), "truncate": case.one_in(2)}
+    if options["scaling"] == "llama3":
+        options |= {"low_freq_factor": case.choice((1.0, 0.5)), "high_freq_factor": case.choice((4.0, 2.0))}
     meant = {**options, "rotary_dim": options["rotary_dim"] or width}
     if meant["scaling"] == "ntk" and meant["rotary_dim"] == 2:
         case.wrong.append("ntk of one pair")
     for name, bad in (("theta", (1.0, 0.0, -3.0, NAN, INF)), ("rotary_dim", (-2, 3, width + 2, 2 ** 31, 2 ** 32 + 2)),
-                      ("scaling", ("dynamic", "")), ("factor", (0.5, 0.0, NAN, INF)), ("original_length", (0.0, -1.0, NAN, INF))):
-        if name == "factor" and options["scaling"] == "none" or name == "original_length" and options["scaling"] not in ("yarn", "llama3"):
+                      ("scaling", ("dynamic", "")), ("factor", (0.5, 0.0, NAN, INF)), ("original_length", (0.0, -1.0, NAN, INF)), ("attention_factor", (-1.0, 1e7, NAN)), ("mscale", (-1.0, INF)),
+                      ("mscale_all_dim", (-1.0, INF)), ("beta_fast", (0.1, NAN, INF)), ("beta_slow", (0.0, 100.0, NAN)),
+                      ("low_freq_factor", (0.0, 5.0, NAN)), ("high_freq_factor", (0.1, NAN))):
+        if (name == "factor" and options["scaling"] == "none" or name == "original_length" and options["scaling"] not in ("yarn", "llama3")
+                or name not in ("theta", "rotary_dim", "scaling", "factor", "original_length") and name not in options):
             continue
         if case.spoilt(40, f"{name} out of range"):
             options[name] = case.choice(bad)

@@ -1,10 +1,17 @@
-"""attn_proto.dlpack on NumPy's arrays, and on PyTorch's where it is there."""
+"""attn_proto.dlpack on NumPy's arrays, against definitions in float64, and on PyTorch's where it is there."""
 
+import ctypes
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
 import unittest
 
 import numpy as np
 
-from attn_proto import dlpack
+from attn_proto import _options, dlpack
 
 try:
     import torch.nn.attention.bias
@@ -17,20 +24,38 @@ def drawn(*shape, dtype=np.float32):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
-def attention(q, k, v):
-    """The definition, in float64."""
+def attention(q, k, v, scale=None, seen=True, change=lambda s: s, sinks=None):
+    """The definition, in float64: o, and the log of the denominator. A row that sees nothing is 0."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    weights = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat(group, 1), v.repeat(group, 1)
+    scores = change(q @ k.swapaxes(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])))
+    weights = np.where(seen, np.exp(scores), 0)
+    total = weights.sum(-1, keepdims=True) + (0 if sinks is None else np.exp(sinks.astype(np.float64))[:, None, None])
+    with np.errstate(divide="ignore"):
+        return weights / np.maximum(total, 1e-300) @ v, np.log(total[..., 0])
 
 
-class Arrays(unittest.TestCase):
-    def setUp(self):
-        self.q, self.k, self.v = (drawn(2, 4, n, 64) for n in (21, 30, 30))
+def turned(x, first, frequencies, grown=1, interleaved=False):
+    """RoPE of rows that stand from position `first` on; the first 2 len(frequencies) elements turn."""
+    x, pairs = x.astype(np.float64), len(frequencies)
+    angles = (first + np.arange(x.shape[2]))[:, None] * frequencies
+    a, b = (np.s_[0:2 * pairs:2], np.s_[1:2 * pairs:2]) if interleaved else (np.s_[:pairs], np.s_[pairs:2 * pairs])
+    out = x.copy()
+    out[..., a] = grown * (x[..., a] * np.cos(angles) - x[..., b] * np.sin(angles))
+    out[..., b] = grown * (x[..., b] * np.cos(angles) + x[..., a] * np.sin(angles))
+    return out
 
+
+class Case(unittest.TestCase):
     def near(self, got, want, tolerance=2e-5):
         self.assertEqual(got.shape, want.shape)
         self.assertLess(np.abs(np.asarray(got, np.float64) - want).max(), tolerance)
+
+
+class Arrays(Case):
+    def setUp(self):
+        self.q, self.k, self.v = (drawn(2, 4, n, 64) for n in (21, 30, 30))
 
     def refuses(self, error, text, *arguments, **options):
         with self.assertRaisesRegex(error, text):
@@ -40,19 +65,19 @@ class Arrays(unittest.TestCase):
         bias = drawn(1, 1, 1, 32)
         for array in (self.q, self.k, self.v, bias):
             array.flags.writeable = False
-        self.near(dlpack.flash(self.q, self.k, self.v), attention(self.q, self.k, self.v))
+        self.near(dlpack.flash(self.q, self.k, self.v), attention(self.q, self.k, self.v)[0])
         dlpack.flash(self.q, self.k, self.v, bias=bias)
         self.assertTrue(dlpack.flash(self.q, self.k, self.v).flags.writeable)
 
     def test_orders_in_memory(self):
-        want = attention(self.q, self.k, self.v)
-        turned = [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (self.q, self.k, self.v)]
-        self.near(dlpack.flash(*turned), want)
+        want = attention(self.q, self.k, self.v)[0]
+        strided = [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (self.q, self.k, self.v)]
+        self.near(dlpack.flash(*strided), want)
         self.near(dlpack.flash(*(x.swapaxes(1, 2).copy() for x in (self.q, self.k, self.v)), bshd=True).swapaxes(1, 2), want)
         repeated = np.broadcast_to(self.q[:, :1], self.q.shape)
-        self.near(dlpack.flash(repeated, self.k, self.v), attention(repeated, self.k, self.v))
+        self.near(dlpack.flash(repeated, self.k, self.v), attention(repeated, self.k, self.v)[0])
         backwards = self.q[:, :, ::-1]
-        self.near(dlpack.flash(backwards, self.k, self.v), attention(backwards, self.k, self.v))
+        self.near(dlpack.flash(backwards, self.k, self.v), attention(backwards, self.k, self.v)[0])
         self.near(dlpack.flash(*(x.astype(np.float16) for x in (self.q, self.k, self.v))), want, 4e-3)
 
     def test_empty_arrays(self):
@@ -65,6 +90,7 @@ class Arrays(unittest.TestCase):
     def test_unknown_names(self):
         self.refuses(TypeError, "takes no attn_mask.*bias are allowed", self.q, self.k, self.v, attn_mask=self.q)
         self.refuses(TypeError, "takes no lse", self.q, self.k, self.v, lse=drawn(2, 4, 21))
+        self.refuses(TypeError, "takes no layout", self.q, self.k, self.v, layout=1)
 
     def test_wrong_arguments(self):
         q, k, v = self.q, self.k, self.v
@@ -85,7 +111,8 @@ class Arrays(unittest.TestCase):
         self.refuses(ValueError, "lengths", q, k, v, lengths=np.array([30], np.int32))
         self.refuses(ValueError, "scale of 0", q, k, v, scale=0)
         self.refuses(ValueError, "window_left 18446744073709551619", q, k, v, window_left=2 ** 64 + 3)
-        self.refuses(TypeError, "integer", q, k, v, soft_cap=30.0)
+        self.refuses(TypeError, "integer", q, k, v, window_left=30.0)
+        self.refuses(ValueError, "soft_cap 1000.5: 0.001 to 1000 are allowed, and 0 for none", q, k, v, soft_cap=1000.5)
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
 
     @unittest.skipUnless(torch, "PyTorch")
@@ -105,13 +132,237 @@ class Arrays(unittest.TestCase):
     @unittest.skipUnless(torch, "PyTorch")
     def test_tensors_whose_memory_is_not_their_elements(self):
         q, k, v = (torch.from_numpy(x) for x in (self.q, self.k, self.v))
-        self.near(dlpack.flash(torch.nn.Parameter(q, requires_grad=False), k, v), attention(self.q, self.k, self.v))
+        self.near(dlpack.flash(torch.nn.Parameter(q, requires_grad=False), k, v), attention(self.q, self.k, self.v)[0])
         self.refuses(TypeError, "q is a Tensor", torch._neg_view(q), k, v)
         self.refuses(TypeError, "k is a Tensor", q, torch._efficientzerotensor(k.shape), v)
         self.refuses(TypeError, "bias is a CausalBias", q, k, v, bias=torch.nn.attention.bias.causal_lower_right(21, 30))
         self.refuses(BufferError, "gradient", q.clone().requires_grad_(), k, v)
         if torch.cuda.is_available() and torch.ops.attn.has_backend("cuda"):
             self.refuses(ValueError, "k is on device", q, k.cuda(), v.cuda())
+
+
+class Structs(unittest.TestCase):
+    def test_fields_stand_where_the_c_compiler_puts_them(self):
+        compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang-19")
+        if not compiler:
+            self.skipTest("no C compiler")
+        structs = [dlpack.FlashOptions, dlpack.CacheOptions, dlpack.LinearOptions, dlpack.RopeOptions]
+        lines = [f'printf("{each.__name__} {name} %zu %zu\\n", offsetof({each.__name__}, {name}), sizeof (({each.__name__}*)0)->{name});'
+                 for each in structs for name, _ in each._fields_]
+        lines += [f'printf("{each.__name__} %zu\\n", sizeof({each.__name__}));' for each in structs]
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = pathlib.Path(folder) / "a.c", pathlib.Path(folder) / "a"
+            source.write_text('#include <stdio.h>\n#include "common/api/attn.h"\nint main(void) {' + "\n".join(lines) + "}")
+            subprocess.run([*compiler.split(), "-I", pathlib.Path(__file__).resolve().parents[2], source, "-o", program], check=True)
+            said = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+        want = [f"{each.__name__} {name} {getattr(each, name).offset} {getattr(each, name).size}" for each in structs for name, _ in each._fields_]
+        self.assertEqual(said, want + [f"{each.__name__} {ctypes.sizeof(each)}" for each in structs])
+
+    def test_what_is_off_is_what_the_header_says(self):
+        header = (pathlib.Path(__file__).resolve().parents[2] / "common/api/attn.h").read_text()
+        for name, fields in (("FLASH", _options.FLASH), ("CACHE", _options.CACHE), ("LINEAR", _options.LINEAR), ("ROPE", _options.ROPE)):
+            text = header.split(f"#define ATTN_{name}_OPTIONS")[1].split("}")[0]
+            values = [value.strip(" \\\n") for value in text.split("{")[1].split(",")][1:]
+            meant = {"NULL": None, "ATTN_BHSD": 0, "ATTN_ROPE_PLAIN": 0}
+            self.assertEqual([meant[value] if value in meant else float(value) for value in values], [off for *_, off in fields])
+
+
+class Attention(Case):
+    def setUp(self):
+        self.q, self.k, self.v = drawn(2, 4, 37, 64), drawn(2, 2, 40, 64), drawn(2, 2, 40, 64)[:, :, ::-1].copy()
+
+    def test_every_option(self):
+        q, k, v = self.q, self.k, self.v
+        own, key = np.arange(3, 40)[:, None], np.arange(40)
+        slopes, bias = 2.0 ** (-2 * np.arange(1, 5)), drawn(2, 1, 37, 40)
+        lengths, sinks = np.array([40, 13], np.int32), drawn(4)
+        documents = np.array([[0, 13]] * 13 + [[13, 40]] * 27, np.int32)
+        always = np.ones((37, 40), bool)
+        for options, seen, change in (
+                ({"causal": True}, key <= own, lambda s: s), ({"scale": 0.3}, always, lambda s: s * 0.3 * 8),
+                ({"soft_cap": 5}, always, lambda s: 5 * np.tanh(s / 5)),
+                ({"soft_cap": 2.5}, always, lambda s: 2.5 * np.tanh(s / 2.5)),
+                ({"causal": True, "window_left": 5}, (key <= own) & (key >= own - 5), lambda s: s),
+                ({"window_right": 3}, key <= own + 3, lambda s: s),
+                ({"causal": True, "prefix": 9}, (key <= own) | (key < 9), lambda s: s),
+                ({"window_left": 2, "window_right": 2, "global_tokens": 3}, (abs(key - own) <= 2) | (key < 3) | (own < 3), lambda s: s),
+                ({"alibi": True}, always, lambda s: s + slopes[:, None, None] * (key - own)),
+                ({"alibi_slopes": 3 * slopes.astype(np.float32)}, always, lambda s: s + 3 * slopes[:, None, None] * (key - own)),
+                ({"lengths": lengths}, key < lengths[:, None, None, None], lambda s: s),
+                ({"documents": documents}, documents[key][:, 0] == documents[own[:, 0]][:, :1], lambda s: s),
+                ({"blocks": np.array([[1]], np.uint32)}, always, lambda s: s),
+                ({"bias": bias}, always, lambda s: s + bias), ({"sinks": sinks}, always, lambda s: s)):
+            with self.subTest(options=list(options)):
+                want, want_lse = attention(q, k, v, seen=seen, change=change, sinks=options.get("sinks"))
+                o, lse = dlpack.flash(q, k, v, with_lse=True, **options)
+                self.near(o, want, 5e-5)
+                self.near(lse, want_lse, 5e-5)
+                bshd = [x.swapaxes(1, 2).copy() for x in (q, k, v)]
+                o, lse = dlpack.flash(*bshd, bshd=True, with_lse=True, **options)
+                self.near(o.swapaxes(1, 2), want, 5e-5)
+                self.near(lse, want_lse, 5e-5)
+        self.assertEqual({name for name, kind, _ in _options.FLASH if kind not in ("attn_layout", "output")},
+                         {"causal", "scale", "soft_cap", "window_left", "window_right", "prefix", "global_tokens", "alibi",
+                          "alibi_slopes", "sinks", "lengths", "documents", "blocks", "bias"}, "an option without a test here")
+
+    def test_blocks(self):
+        q, k, v = (drawn(1, 2, 300, 32) + x for x in (0, 0, 1))
+        seen = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], bool).repeat(128, 0).repeat(128, 1)[:300, :300]
+        self.near(dlpack.flash(q, k, v, blocks=np.array([[0b001], [0b011], [0b110]], np.uint32)), attention(q, k, v, seen=seen)[0])
+
+
+class Caches(Case):
+    PAGE = 16
+
+    def setUp(self):
+        self.lengths, self.table = np.array([100, 37], np.int32), np.random.default_rng(0).permutation(20)[:16].reshape(2, 8).astype(np.int32)
+        self.k, self.v = drawn(20, 2, self.PAGE, 64), drawn(20, 2, self.PAGE, 64)[::-1].copy()
+
+    def rows(self, cache, i):
+        return np.concatenate([cache[page] for page in self.table[i]], 1)[None, :, :self.lengths[i]]
+
+    def over_rows(self, q, k, v):
+        """The definition over a cache on pages: o, and lse."""
+        results = []
+        for i, length in enumerate(self.lengths):
+            seen = np.arange(length) <= np.arange(length - q.shape[2], length)[:, None]
+            results.append(attention(q[i:i + 1], self.rows(k, i), self.rows(v, i), seen=seen))
+        return [np.concatenate(each) for each in zip(*results)]
+
+    def test_pages(self):
+        for rows, attend in ((1, dlpack.decode), (3, dlpack.decode), (30, dlpack.prefill)):
+            q = drawn(2, 4, rows, 64)
+            want, want_lse = self.over_rows(q, self.k, self.v)
+            o, lse = attend(q, self.k, self.v, self.lengths, self.table, with_lse=True)
+            self.near(o, want)
+            self.near(lse, want_lse)
+            self.near(attend(q, self.k, self.v, self.lengths, self.table), want)
+            bshd = [x.swapaxes(1, 2).copy() for x in (q, self.k, self.v)]
+            self.near(attend(*bshd, self.lengths, self.table, bshd=True, cache_bshd=True).swapaxes(1, 2), want)
+
+    def test_contiguous_caches(self):
+        for rows, attend in ((2, dlpack.decode), (30, dlpack.prefill)):
+            q, k, v = drawn(2, 4, rows, 64), drawn(2, 2, 120, 64), drawn(2, 2, 120, 64)[::-1].copy()
+            o = attend(q, k, v, self.lengths, scale=0.2)
+            for i, n in enumerate(self.lengths):
+                seen = np.arange(n) <= np.arange(n - rows, n)[:, None]
+                self.near(o[i:i + 1], attention(q[i:i + 1], k[i:i + 1, :, :n], v[i:i + 1, :, :n], 0.2, seen)[0])
+
+    def test_new_tokens_turn_and_are_written(self):
+        frequencies = 10000.0 ** (-np.arange(32) / 32)
+        angles = np.arange(128)[:, None] * frequencies
+        angles = {"cosines": np.cos(angles).astype(np.float32), "sines": np.sin(angles).astype(np.float32)}
+        for rows, attend in ((1, dlpack.decode), (30, dlpack.prefill)):
+            for interleaved in (False, True):
+                q, new_k, new_v = (drawn(2, heads, rows, 64) + heads for heads in (4, 2, 2))
+                k, v, want_k, want_v = (x.astype(t) for t in (np.float32, np.float64) for x in (self.k, self.v))
+                o = attend(q, k, v, self.lengths, self.table, new_k=new_k, new_v=new_v, interleaved=interleaved, **angles)
+                turn = [[turned(x[i:i + 1], n - rows, frequencies, 1, interleaved) for i, n in enumerate(self.lengths)] for x in (q, new_k)]
+                for i, n in enumerate(self.lengths):
+                    for token in range(rows):
+                        page, at = self.table[i, (n - rows + token) // self.PAGE], (n - rows + token) % self.PAGE
+                        want_k[page, :, at], want_v[page, :, at] = turn[1][i][0, :, token], new_v[i, :, token]
+                self.near(k, want_k)
+                self.near(v, want_v)
+                self.near(o, self.over_rows(np.concatenate(turn[0]), want_k, want_v)[0], 5e-5)
+
+    def test_caches_of_8_bits(self):
+        rng = np.random.default_rng(1)
+        k, v = (rng.integers(-127, 128, self.k.shape, np.int8) for _ in "kv")
+        scales = [rng.uniform(0.005, 0.02, (20, 2)).astype(np.float32) for _ in "kv"]
+        q = drawn(2, 4, 1, 64)
+        o = dlpack.decode(q, k, v, self.lengths, self.table, k_scales=scales[0], v_scales=scales[1])
+        self.near(o, self.over_rows(q, *(x * s.astype(np.float64)[..., None, None] for x, s in zip((k, v), scales)))[0], 5e-5)
+
+    def test_checks(self):
+        dlpack.check_cache(self.k, self.lengths, self.table)
+        dlpack.check_cache(self.k.swapaxes(1, 2).copy(), self.lengths, self.table, cache_bshd=True)
+        q, new = drawn(2, 4, 1, 64), drawn(2, 2, 1, 64)
+        for length, text in ((129, "length 129"), (-1, "length -1")):
+            with self.assertRaisesRegex(ValueError, text):
+                dlpack.check_cache(self.k, np.array([100, length], np.int32), self.table)
+        for cache in (self.k, self.v):
+            cache.flags.writeable = False
+            with self.assertRaisesRegex(ValueError, "is written, and is read-only"):
+                dlpack.decode(q, self.k, self.v, self.lengths, self.table, new_k=new, new_v=new)
+            dlpack.decode(q, self.k, self.v, self.lengths, self.table)
+            cache.flags.writeable = True
+        with self.assertRaisesRegex(TypeError, "decode.. takes no causal"):
+            dlpack.decode(q, self.k, self.v, self.lengths, self.table, causal=True)
+
+
+class OtherOperators(Case):
+    def linear(self, q, k, v, gate=None, state=None, causal=True, normalised=False, function=lambda x: x, scale=0.125):
+        q, k, v = function(q.astype(np.float64)), function(k.astype(np.float64)), v.astype(np.float64)
+        s, z, o = np.zeros((*q.shape[:2], q.shape[3], v.shape[3])), np.zeros((*q.shape[:2], q.shape[3])), np.zeros(v.shape)
+        s = s if state is None else state.astype(np.float64)
+        for t in range(q.shape[2]):
+            if gate is not None:
+                decay = np.exp(gate.astype(np.float64))
+                decay = decay[None, :, None] if gate.ndim == 1 else decay[:, :, t] if gate.ndim == 4 else decay[:, :, t, None]
+                s, z = s * decay[..., None], z * decay
+            s, z = s + k[:, :, t, :, None] * v[:, :, t, None], z + k[:, :, t]
+            o[:, :, t] = (q[:, :, t, None] @ s)[:, :, 0] * (1 if normalised else scale)
+            if normalised:
+                o[:, :, t] /= (q[:, :, t] * z).sum(-1)[..., None]
+        if not causal:
+            o = (q @ s) * scale
+        return o, s
+
+    def test_linear(self):
+        q, k, v = drawn(2, 3, 50, 64), drawn(2, 3, 50, 64)[:, :, ::-1].copy(), drawn(2, 3, 50, 32)
+        gates = [-np.abs(drawn(*shape)) / 4 for shape in ((3,), (2, 3, 50), (2, 3, 50, 64))]
+        state = drawn(2, 3, 64, 32)
+        elu1 = {"feature": "elu1", "normalised": True}
+        for options, meant in (({}, {}), ({"initial_state": state}, {"state": state}), ({"causal": False}, {"causal": False}),
+                               ({"scale": 0.5}, {"scale": 0.5}), ({"feature": "relu"}, {"function": lambda x: np.maximum(x, 0)}),
+                               (elu1, {"normalised": True, "function": lambda x: np.where(x > 0, x + 1, np.exp(x))}),
+                               *(({"gate": gate}, {"gate": gate}) for gate in gates)):
+            with self.subTest(options=list(options)):
+                want, want_state = self.linear(q, k, v, **meant)
+                o, last = dlpack.linear(q, k, v, **options)
+                self.near(o, want, 2e-5 * max(1, np.abs(want).max()))
+                self.near(last, want_state, 2e-5 * max(1, np.abs(want_state).max()))
+        o, last = dlpack.linear(*(x.swapaxes(1, 2).copy() for x in (q, k, v)), bshd=True)
+        want, want_state = self.linear(q, k, v)
+        self.near(o.swapaxes(1, 2), want, 2e-5 * np.abs(want).max())
+        self.near(last, want_state, 2e-5 * np.abs(want_state).max())
+        for error, text, options in ((ValueError, "feature", {"feature": "cosine"}), (TypeError, "takes no final_state", {"final_state": state})):
+            with self.assertRaisesRegex(error, text):
+                dlpack.linear(q, k, v, **options)
+
+    def test_rope(self):
+        q, k = drawn(2, 4, 20, 64), drawn(2, 2, 20, 64)
+        offsets = np.array([0, 1000], np.int32)
+        plain = 10000.0 ** (-np.arange(32) / 32)
+        for options, frequencies in (({}, plain), ({"interleaved": True}, plain), ({"theta": 500.0}, 500.0 ** (-np.arange(32) / 32)),
+                                     ({"rotary_dim": 32}, 10000.0 ** (-np.arange(16) / 16)),
+                                     ({"scaling": "linear", "factor": 4}, plain / 4)):
+            with self.subTest(options=options):
+                results = dlpack.rope(q, k, offsets, **options)
+                alone = dlpack.rope(q, offsets=offsets, **options)
+                for got, x in zip((*results, alone), (q, k, q)):
+                    want = np.concatenate([turned(x[i:i + 1], n, frequencies, 1, options.get("interleaved", False)) for i, n in enumerate(offsets)])
+                    self.near(got, want, 5e-5)
+        for text, options in (("none of none, linear", {"scaling": "cubic"}), ("theta", {"theta": 0.5}), ("more than 64 bits", {"rotary_dim": 2 ** 70})):
+            with self.assertRaisesRegex(ValueError, text):
+                dlpack.rope(q, k, **options)
+
+    def test_engines(self):
+        x = drawn(1, 1, 8, 8)
+        self.assertTrue(dlpack.has_backend("cpu"))
+        self.assertFalse(dlpack.has_backend("vulkan"))
+        dlpack.empty(x)
+        dlpack.flash(x, x, x)
+        before = dlpack.prepared(x)
+        self.assertGreater(before, 0)
+        dlpack.flash(x, x, x)
+        self.assertEqual(dlpack.prepared(x), before)
+        with tempfile.TemporaryDirectory() as folder:
+            dlpack.save_archive(x, pathlib.Path(folder) / "a.archive")
+            self.assertGreater((pathlib.Path(folder) / "a.archive").stat().st_size, 0)
+            with self.assertRaises(ValueError):
+                dlpack.save_archive(x, pathlib.Path(folder) / "no/such/folder")
 
 
 if __name__ == "__main__":

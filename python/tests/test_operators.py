@@ -124,6 +124,7 @@ class Flash(Case):
                     ({"window_left": 2, "window_right": 2, "global_tokens": 3},
                      (before.abs() <= 2) | (place[None] < 3) | (place[:, None] < 3), lambda s: s),
                     ({"soft_cap": 5}, None, lambda s: 5 * torch.tanh(s / 5)),
+                    ({"soft_cap": 2.5}, None, lambda s: 2.5 * torch.tanh(s / 2.5)),
                     ({"alibi": True}, None, lambda s: s + slopes[:, None, None] * before),
                     ({"alibi_slopes": 2 * slopes}, None, lambda s: s + 2 * slopes[:, None, None] * before),
                     ({"bias": bias}, None, lambda s: s + bias),
@@ -260,13 +261,15 @@ class Flash(Case):
         for device in self.on_each():
             q, k, v = qkv(device)
             for options in ({"window_left": -2}, {"window_right": -sys.maxsize}, {"prefix": -1, "causal": True},
-                            {"prefix": 3}, {"global_tokens": -1}, {"soft_cap": 1001}, {"soft_cap": -1},
+                            {"prefix": 3}, {"global_tokens": -1}, {"soft_cap": 1001}, {"soft_cap": -1}, {"soft_cap": math.nan},
                             {"scale": math.nan}, {"scale": math.inf}, {"scale": 1e39}, {"scale": 1e-46}):
                 self.refuses(next(iter(options)), lambda: attn_proto.flash(q, k, v, **options))
             for width in (4, 12):
                 self.refuses("width", lambda: attn_proto.flash(*(x[..., :width].contiguous() for x in (q, k, v))))
             for options in ({"theta": math.nan}, {"theta": 0.0}, {"scaling": "linear", "factor": 0.0},
-                            {"scaling": "yarn", "factor": math.inf}, {"rotary_dim": 7}, {"rotary_dim": 66}):
+                            {"scaling": "yarn", "factor": math.inf}, {"scaling": "yarn", "beta_fast": 0.5},
+                            {"scaling": "yarn", "attention_factor": -1.0}, {"scaling": "llama3", "low_freq_factor": 5.0},
+                            {"rotary_dim": 7}, {"rotary_dim": 66}):
                 self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
             self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
             self.refuses("with normalised there is none", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))

@@ -56,6 +56,38 @@ class Case(unittest.TestCase):
         self.assertLess((got - want).abs().max().item(), bound)
 
 
+class Rotations(Case):
+    def test_scalings_are_those_of_transformers(self):
+        """Of many parameters, with one engine, which keeps what it has prepared for each."""
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        yarn = [{"factor": 4.0}, {"factor": 1.0}, {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+                {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0}, {"factor": 40.0, "mscale": 2.0},
+                {"factor": 40.0, "mscale_all_dim": 2.0}, {"factor": 1.0, "mscale": 2.0, "mscale_all_dim": 0.5},
+                {"factor": 8.0, "attention_factor": 0.7}, {"factor": 8.0, "attention_factor": 1.3, "mscale": 2.0, "mscale_all_dim": 1.0},
+                {"factor": 8.0, "beta_fast": 16.0}, {"factor": 8.0, "beta_slow": 0.3}, {"factor": 8.0, "beta_fast": 3.0, "beta_slow": 3.0},
+                {"factor": 8.0, "beta_fast": 1000.0, "beta_slow": 0.001}]
+        yarn = [{**each, "truncate": truncate} for each in yarn for truncate in (True, False)]
+        llama3 = [{"factor": 8.0, "low_freq_factor": low, "high_freq_factor": high} for low, high in ((1.0, 4.0), (0.5, 4.0), (1.0, 1.5))]
+        x = torch.randn(1, 1, 64, 64, dtype=torch.float64)
+        at = torch.arange(64, dtype=torch.float64)[:, None]
+        for theta, length, part in ((10000.0, 2048, 1.0), (500000.0, 8192, 1.0), (10000.0, 300, 0.5)):
+            for scaling, options in (*(("yarn", each) for each in yarn), *(("llama3", each) for each in llama3), ("linear", {"factor": 3.0})):
+                with self.subTest(scaling=scaling, theta=theta, length=length, **options):
+                    of_scaling = {} if scaling == "linear" else {"original_max_position_embeddings": length}
+                    config = transformers.LlamaConfig(
+                        hidden_size=64, num_attention_heads=1, head_dim=64,
+                        max_position_embeddings=int(length * options["factor"]) + 1,
+                        rope_parameters={"rope_type": scaling, "rope_theta": theta, "partial_rotary_factor": part, **of_scaling, **options})
+                    frequencies, grown = ROPE_INIT_FUNCTIONS[scaling](config, "cpu")
+                    pairs, angles = len(frequencies), at * frequencies.double()
+                    a, b, rest = x.split((pairs, pairs, 64 - 2 * pairs), -1)
+                    want = torch.cat([grown * (a * angles.cos() - b * angles.sin()), grown * (b * angles.cos() + a * angles.sin()), rest], -1)
+                    of_scaling = {} if scaling == "linear" else {"original_length": length}
+                    got = torch.ops.attn.rope(x.float(), x.float(), theta=theta, rotary_dim=2 * pairs, scaling=scaling, **of_scaling, **options)
+                    self.near(got[0], want, 5e-5)
+
+
 class Masks(Case):
     def test_a_causal_mask_says_what_the_kernel_computes(self):
         """The last query stands at the last key: that, or a mask that says another thing."""
@@ -205,11 +237,12 @@ class Arguments(Case):
 
     def test_soft_caps_and_sinks(self):
         sinks = torch.arange(4.0)
-        got, q, k, v = self.forward(*((2, 4, 20, 32),) * 3, softcap=2.0, s_aux=sinks)
-        scores = 2 * torch.tanh(q @ k.mT / 2 / 32**0.5)
-        want = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, 20, 1)], -1).softmax(-1)[..., :-1] @ v
-        self.near(got, want)
-        for given, text in (({"softcap": 2.5}, "no whole number"), ({"s_aux": sinks, "dropout": 0.1}, "dropout"),
+        for cap in (2.0, 2.5, 0.75):
+            got, q, k, v = self.forward(*((2, 4, 20, 32),) * 3, softcap=cap, s_aux=sinks)
+            scores = cap * torch.tanh(q @ k.mT / cap / 32**0.5)
+            want = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, 20, 1)], -1).softmax(-1)[..., :-1] @ v
+            self.near(got, want)
+        for given, text in (({"s_aux": sinks, "dropout": 0.1}, "dropout"),
                             ({"softcap": 2.0, "mask": torch.ones(3, 3)}, "the shape of the mask")):
             with self.assertRaisesRegex(ValueError, text):
                 self.forward(*((2, 4, 20, 32),) * 3, **given)

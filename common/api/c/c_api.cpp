@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -186,6 +187,12 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
+/// attn_flash_options::soft_cap, which was an int64_t: the bits of a whole number are those of a double below 2^-1022.
+double cap_of(double given) {
+  const auto bits = std::bit_cast<int64_t>(given);
+  return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
+}
+
 /// What `options` says of the cache k, for so many sequences.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
@@ -233,9 +240,19 @@ RopeScaling scaling_of(const attn_rope_options& options) {
     case ATTN_ROPE_NTK:
       return RopeNtk{options.factor};
     case ATTN_ROPE_YARN:
-      return RopeYarn{options.factor, options.original_length};
+      return RopeYarn{.factor = options.factor,
+                      .original_length = options.original_length,
+                      .beta_fast = options.beta_fast,
+                      .beta_slow = options.beta_slow,
+                      .attention_factor = options.attention_factor,
+                      .mscale = options.mscale,
+                      .mscale_all_dim = options.mscale_all_dim,
+                      .truncate = options.truncate != 0};
     case ATTN_ROPE_LLAMA3:
-      return RopeLlama3{.factor = options.factor, .original_length = options.original_length};
+      return RopeLlama3{.factor = options.factor,
+                        .low_freq_factor = options.low_freq_factor,
+                        .high_freq_factor = options.high_freq_factor,
+                        .original_length = options.original_length};
   }
   refuse(fmt::format("scaling {} is none", static_cast<int>(options.scaling)));
 }
@@ -292,30 +309,23 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
                        const DLTensor* o, const attn_flash_options* given) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    const attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
+    attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
     FlashCall call;
     call.q = view(own, "q", &there("q", q), options.layout);
     call.k = view(own, "k", &there("k", k), options.layout);
     call.v = view(own, "v", &there("v", v), options.layout);
     call.o = view(own, "o", &there("o", o), options.layout);
-    call.causal = options.causal != 0;
-    call.scale = options.scale;
-    call.soft_cap = options.soft_cap;
-    call.window_left = options.window_left;
-    call.window_right = options.window_right;
-    call.prefix = options.prefix;
-    call.global_tokens = options.global_tokens;
-    call.alibi = options.alibi != 0;
-    const int64_t heads = call.q.heads, keys = call.k.tokens;
-    call.alibi_slopes = table<const float>(own, "alibi_slopes", options.alibi_slopes, {heads}, false);
-    call.sinks = table<const float>(own, "sinks", options.sinks, {heads}, false);
-    call.lengths = table<const int>(own, "lengths", options.lengths, {call.q.batch}, true);
-    call.documents = table<const int>(own, "documents", options.documents, {keys, 2}, true);
-    call.blocks =
-        table<const unsigned>(own, "blocks", options.blocks, {(keys + 127) / 128, (keys + 4095) / 4096}, true);
-    call.bias = table<const float>(own, "bias", options.bias, {-1, -1, -1, -1}, false);
+    const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
+    options.soft_cap = cap_of(options.soft_cap);
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1};  // any
+#define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
+#define ATTN_SCALE(name) call.name = options.name;
+#define ATTN_TABLE(element, name, ...) \
+  call.name = table<const element>(own, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
+#define ATTN_OUTPUT(name, ...) call.name = table<float>(own, #name, options.name, {__VA_ARGS__}, false);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
     if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
-    call.lse = table<float>(own, "lse", options.lse, {call.q.batch, heads, call.q.tokens}, false);
     own.engine.flash(call, stream);
   });
 }

@@ -124,9 +124,14 @@ TEST(ChecksTest, NumbersOfFlashAtTheirEnds) {
   REFUSED("prefix 3: it goes with causal", call, c.prefix = 3);
   REFUSED("global_tokens -1", call, c.window_left = 1, c.global_tokens = -1);
   REFUSED("global_tokens -1", call, c.global_tokens = -1);
-  PASSES(call, c.soft_cap = 1000);
-  REFUSED("soft_cap 1001", call, c.soft_cap = 1001);
-  REFUSED("soft_cap -1", call, c.soft_cap = -1);
+  for (const double cap : {0.001, 0.5, 30.5, 1000.0}) PASSES(call, c.soft_cap = cap);
+  REFUSED("soft_cap 1001: 0.001 to 1000 are allowed", call, c.soft_cap = 1001);
+  for (const double cap : {-1.0, 0.0009, 1000.5, 0x1p-1050, double{NAN}, double{INFINITY}}) {
+    REFUSED("soft_cap", call, c.soft_cap = cap);
+  }
+  PASSES(call, c.soft_cap = 0.5, c.scale = 0x1p126);  // scores are multiplied by one over the other
+  REFUSED("scale", call, c.soft_cap = 0.5, c.scale = -0x1.8p126);
+  PASSES(call, c.soft_cap = 30, c.scale = -0x1p127);
   REFUSED("alibi_slopes go with alibi", call, c.alibi_slopes = memory + 9000);
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -201,6 +202,26 @@ TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
   EXPECT_LT(tensors_.error(true), 1e-5);
   ASSERT_EQ(attn_empty(engine_, nullptr), ATTN_OK) << attn_message();
   EXPECT_EQ(attn_prepared(engine_), 2u);
+}
+
+TEST_F(AttnTest, CapsAreNumbersAndWholeOnesOfOlderHeadersToo) {
+  attn_flash_options options = ATTN_FLASH_OPTIONS;
+  options.scale = 1;  // large scores, on which the cap shows
+  const auto result = [&](double cap) {
+    options.soft_cap = cap;
+    EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
+    return tensors_.o.data;
+  };
+  const auto three = result(3), more = result(3.5), four = result(4);
+  EXPECT_NE(three, more);
+  EXPECT_NE(more, four);
+  EXPECT_NE(result(1000), three);
+  EXPECT_EQ(result(std::bit_cast<double>(int64_t{3})), three);
+  for (const int64_t whole : {1001, -1}) {
+    options.soft_cap = std::bit_cast<double>(whole);
+    EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_BAD_INPUT);
+    EXPECT_NE(std::string(attn_message()).find("soft_cap"), std::string::npos) << attn_message();
+  }
 }
 
 TEST_F(AttnTest, StridesOfNothingSayNothing) {

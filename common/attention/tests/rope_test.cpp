@@ -53,6 +53,17 @@ TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
   // 8 ln(2048 / (2 pi 32)) / (2 ln 10000) is 1.008, 8 ln(2048 / (2 pi)) / (2 ln 10000) is 2.513: a ramp from 1 to 3.
   expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048}),
                      {1, 0.1, 0.01 * (0.5 + 0.5 / 4), 0.001 / 4});
+  const double first = 8 * std::log(2048 / (2 * std::numbers::pi * 32)) / (2 * std::log(10000)),
+               last = 8 * std::log(2048 / (2 * std::numbers::pi)) / (2 * std::log(10000)),
+               slow = (2 - first) / (last - first);
+  EXPECT_NEAR(slow, 0.659, 1e-3);
+  expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .truncate = false}),
+                     {1, 0.1, 0.01 * (1 - slow + slow / 4), 0.001 / 4});
+  // 8 ln(2048 / (2 pi 0.1)) / (2 ln 10000) is 3.513, 8 ln(2048 / (2 pi 500)) / (2 ln 10000) is -0.19: a ramp from 0
+  // to 4.
+  expect_frequencies(
+      rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .beta_fast = 500, .beta_slow = 0.1}),
+      {1, 0.1 * (0.75 + 0.25 / 4), 0.01 * (0.5 + 0.5 / 4), 0.001 * (0.25 + 0.75 / 4)});
   // Wavelengths of 2 pi, of 4096, where turns are 2 and the ramp (2 - 1) / (4 - 1), and of much more.
   RopeConfig llama = rope_of(8, 6, {}, RopeLlama3{});
   const double middle = 2 * std::numbers::pi / 4096;
@@ -64,6 +75,21 @@ TEST(RopeFormulas, OnlyYarnHasAnAttentionFactor) {
   EXPECT_NEAR(rope_attention_factor(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048})), 1.1386294361,
               1e-9);
   EXPECT_EQ(rope_attention_factor(rope_of(8, 8, {}, RopeYarn{.factor = 1, .original_length = 2048})), 1);
+  const auto factor = [](double given, double mscale, double mscale_all_dim) {
+    return rope_attention_factor(rope_of(8, 8, {},
+                                         RopeYarn{.factor = 40,
+                                                  .original_length = 4096,
+                                                  .attention_factor = given,
+                                                  .mscale = mscale,
+                                                  .mscale_all_dim = mscale_all_dim}));
+  };
+  const double usual = 0.1 * std::log(40) + 1;
+  EXPECT_EQ(factor(0.7, 0, 0), 0.7);
+  EXPECT_EQ(factor(0.7, 2, 0.5), 0.7);
+  EXPECT_NEAR(factor(0, 2, 0.5), (0.2 * std::log(40) + 1) / (0.05 * std::log(40) + 1), 1e-12);
+  EXPECT_EQ(factor(0, 0.707, 0.707), 1);  // as DeepSeek-V2 has it
+  EXPECT_NEAR(factor(0, 2, 0), usual, 1e-12);
+  EXPECT_NEAR(factor(0, 0, 2), usual, 1e-12);
   for (const RopeScaling& scaling : {RopeScaling{}, RopeScaling{RopeLinear{4}}, RopeScaling{RopeLlama3{}}}) {
     EXPECT_EQ(rope_attention_factor(rope_of(8, 8, {}, scaling)), 1);
   }
@@ -359,6 +385,22 @@ TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
   EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{NAN, 4096}; }), "rope: factor=nan: it is a number from 1");
   EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{2, 0}; }),
             "rope: original_length=0: it is more than 0 tokens");
+  const auto yarn = [&](auto change) {
+    return refused([&](RopeConfig& c) {
+      RopeYarn scaling{.factor = 2, .original_length = 4096};
+      change(scaling);
+      c.scaling = scaling;
+    });
+  };
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = y.beta_slow = 4; }), "it is taken");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = 0.5; }), "rope: beta_fast=0.5: it is a number from beta_slow");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = INFINITY; }), "rope: beta_fast=inf: it is a number from beta_slow");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_slow = 0; }), "rope: beta_slow=0: it is more than 0");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.attention_factor = -1; }),
+            "rope: attention_factor=-1: it is from 10^-6 to 10^6, or 0 for the usual one");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.mscale = NAN; }), "rope: mscale=nan: it is from 10^-6 to 10^6, or 0 for none");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.mscale_all_dim = 1e7; }),
+            "rope: mscale_all_dim=10000000: it is from 10^-6 to 10^6, or 0 for none");
   EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeLlama3{.high_freq_factor = 1}; }),
             "rope: high_freq_factor=1: it is more than low_freq_factor");
   EXPECT_EQ(refused([](RopeConfig& c) {

@@ -1,0 +1,124 @@
+// Engine::decode, prefill and check_cache.
+#include <cstring>
+#include <vector>
+
+#include "common/api/engine_state.h"
+
+namespace attn {
+namespace {
+
+DecodeConfig config_of(const CacheCall& call) {
+  return {.shape = {.batch = call.q.batch,
+                    .q_heads = call.q.heads,
+                    .kv_heads = call.k.heads,
+                    .q_len = call.q.tokens,
+                    .kv_len = capacity_of(call),
+                    .head_dim = call.q.width,
+                    .causal = true,
+                    .scale = call.scale},
+          .dtype = call.q.dtype,
+          .cache_dtype = call.k.dtype,
+          .out_dtype = call.o.dtype,
+          .page_size = call.table ? call.k.tokens : 0,
+          .appends = call.new_k.there(),
+          .rotary_dim = call.rotary_dim,
+          .pairing = call.pairing};
+}
+
+DecodeTensors tensors_of(const CacheCall& call) {
+  return {.q = call.q.data,
+          .o = call.o.data,
+          .lse = call.lse,
+          .q_strides = call.q.strides,
+          .o_strides = call.o.strides,
+          .k = call.k.data,
+          .v = call.v.data,
+          .k_strides = call.k.strides,
+          .v_strides = call.v.strides,
+          .table = call.table,
+          .max_pages = call.max_pages,
+          .pages = call.k.batch,
+          .k_scales = call.k_scales,
+          .v_scales = call.v_scales,
+          .lengths = call.lengths,
+          .new_k = call.new_k.data,
+          .new_v = call.new_v.data,
+          .new_k_strides = call.new_k.strides,
+          .new_v_strides = call.new_v.strides,
+          .cosines = call.cosines,
+          .sines = call.sines};
+}
+
+Key key_of(Key::Op op, const CacheCall& call, void* stream, uint64_t capture) {
+  Key key(op, stream, capture);
+  key.all(types_of(call.q, call.k, call.o), call.q.batch, call.q.heads, call.k.heads, call.q.tokens, call.q.width,
+          call.k.tokens, call.k.batch, call.table ? call.max_pages : int64_t{-1}, int64_t{call.new_k.there()},
+          call.rotary_dim, static_cast<int64_t>(call.pairing), call.scale);
+  return key;
+}
+
+}  // namespace
+
+void Engine::decode(const CacheCall& call, void* stream) {
+  State& own = state();
+  const DeviceInfo& info = own.device->info();
+  if (!check(call, !info.on_host)) return refuse_where(decode_unable(config_of(call), info));
+  own.run(
+      key_of(Key::decode, call, stream, own.capture_of(stream)), stream,
+      [&](Prepared& ready) {
+        const DecodeConfig config = config_of(call);
+        ready.decode.emplace(*own.device, own.pipelines, config,
+                             decode_plan(config, info, config.shape.batch * config.shape.kv_len));
+      },
+      [&](const Prepared& ready, CommandEncoder& encoder) { ready.decode->encode(encoder, tensors_of(call)); });
+}
+
+void Engine::check_cache(const CacheCall& call, void* stream) {
+  State& own = state();
+  attn::check_cache(call, !own.device->info().on_host);
+  if (own.device->info().on_host) return check_cache_values(call);
+  if (own.capture_of(stream) != 0) throw BadInput("a cache cannot be checked while the stream is captured");
+  const auto on_host = [&](const int* table, int64_t count) {
+    std::vector<int> copy(static_cast<size_t>(table ? count : 0));
+    own.device->download_after(stream, copy.data(), table, copy.size() * sizeof(int));
+    return copy;
+  };
+  const std::vector<int> lengths = on_host(call.lengths, call.q.batch);
+  const std::vector<int> table = on_host(call.table, call.q.batch * call.max_pages);
+  CacheCall copy = call;
+  copy.lengths = lengths.data();
+  if (call.table) copy.table = table.data();
+  check_cache_values(copy);
+}
+
+void Engine::prefill(const CacheCall& call, void* stream) {
+  State& own = state();
+  if (!check(call, !own.device->info().on_host)) return refuse_where(prefill_unable(config_of(call)));
+  own.run(
+      key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
+      [&](Prepared& ready) {
+        DecodeConfig config = config_of(call);
+        config.block_c = 0;  // as prefill chooses
+        ready.prefill.emplace(*own.device, own.pipelines, config, prefill_plan(config, own.device->info(), 0, 0),
+                              call.k.batch);
+        ready.memory = Buffer(*own.device, sizeof(PrefillData));
+      },
+      [&](Prepared& ready, CommandEncoder& encoder) {
+        const DecodeTensors tensors = tensors_of(call);
+        const PrefillData data = ready.prefill->data(tensors);
+        if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
+          StageParams params{};
+          params.block = static_cast<unsigned char*>(ready.memory.data());
+          params.bytes = sizeof data;
+          static_assert(sizeof data <= most_staged_bytes);
+          std::memcpy(params.head, &data, sizeof data);
+          own.stage(encoder, params);
+          ready.has_known = false;  // until all is encoded
+        }
+        ready.prefill->encode(encoder, tensors, ready.memory.data());
+        ready.known = data;
+        ready.has_known = true;
+      });
+}
+
+}  // namespace attn

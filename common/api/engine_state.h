@@ -1,0 +1,307 @@
+// What the files of the engine share, one for each operation: how a call finds the launch that serves it, and what is
+// kept ready.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/api/checks.h"
+#include "common/api/engine.h"
+#include "common/api/kernels/stage.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
+#include "common/attention/launch.h"
+#include "common/attention/modifiers.h"
+#include "common/base/error.h"
+#include "common/device/pipeline_cache.h"
+#include "common/linear/launch.h"
+#include "common/paged/decode.h"
+#include "common/paged/prefill.h"
+
+namespace attn {
+namespace engine {  // with a name, since Engine::State, which a header knows, has parts of these types
+
+// Launches that are kept, captured ones apart: more shapes than a program has at a time. As a rule one has some KiB on
+// the cpu and some MiB on a GPU; with a mask as many bytes as that has.
+constexpr size_t most_prepared = 1024;
+constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
+constexpr size_t zero_bytes = 65536 * sizeof(int);  // of any batch, and of any row (checks.h)
+
+// ---- keys
+
+/// All that decides which launch serves a call, as words.
+class Key {
+ public:
+  enum Op : int64_t { flash, few, decode, prefill, linear, rope, empty };
+
+  Key(Op op, void* stream, uint64_t capture) {
+    add(op);
+    add(std::bit_cast<int64_t>(reinterpret_cast<uintptr_t>(stream)));
+    add(static_cast<int64_t>(capture));
+  }
+  void add(int64_t word) { words_.at(count_++) = word; }
+  void add(double value) { add(std::bit_cast<int64_t>(value)); }
+  void add(bool on) { add(int64_t{on}); }
+  template <typename... Words>
+  void all(Words... words) {
+    (add(words), ...);
+  }
+  bool captured() const { return words_[2] != 0; }
+
+  bool operator==(const Key& other) const {
+    return count_ == other.count_ && std::equal(words_.begin(), words_.begin() + count_, other.words_.begin());
+  }
+  size_t hash() const {
+    uint64_t hash = count_;
+    for (size_t i = 0; i < count_; ++i) {
+      hash = (hash ^ static_cast<uint64_t>(words_[i])) * 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+
+ private:
+  std::array<int64_t, 32> words_;  // only the first count_ are set
+  size_t count_ = 0;
+};
+struct KeyHash {
+  size_t operator()(const Key& key) const { return key.hash(); }
+};
+
+inline int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o) {
+  return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
+}
+/// Of a call without rows, which makes no launch to refuse it.
+inline void refuse_where(const std::string& unable) {
+  if (!unable.empty()) throw BadInput(unable);
+}
+
+// ---- modifiers
+
+inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+/// The block of memory that modifiers read: the head, then tables that a call may fill anew.
+class ModifierBlock {
+ public:
+  ModifierBlock(Device& device, const FlashCall& call) {
+    ModifierData head{};
+    const AttentionShape s{
+        .batch = call.q.batch, .q_heads = call.q.heads, .q_len = call.q.tokens, .kv_len = call.k.tokens};
+    const auto place = [&](int& offset, int64_t words) {
+      bytes_ = up(bytes_, 256);
+      offset = static_cast<int>(bytes_);
+      bytes_ += words * 4;
+      if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes: 2 GiB are allowed", bytes_));
+    };
+    bytes_ = sizeof head;
+    if (call.alibi) place(head.slopes, s.q_heads);
+    const int64_t batch = s.batch, q_heads = s.q_heads, kv_len = s.kv_len;
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  if (call.name) place(head.name, elements({__VA_ARGS__}));
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+    if (call.bias) {
+      int64_t stride = call.bias_sizes[3];
+      for (int axis = 2; axis >= 0; --axis) {
+        if (call.bias_sizes[axis] == 1) continue;
+        head.bias_strides[axis] = stride;
+        stride *= call.bias_sizes[axis];
+      }
+      bias_words_ = stride;
+      place(head.bias, stride + bias_slack);
+    }
+    head_ = head;
+    memory_ = Buffer(device, static_cast<size_t>(bytes_));
+    memory_.upload(&head, sizeof head);
+    if (call.alibi && !call.alibi_slopes) {
+      std::vector<std::byte> bytes(static_cast<size_t>(head.slopes) + static_cast<size_t>(s.q_heads) * 4);
+      std::memcpy(bytes.data(), &head, sizeof head);
+      size_t at = static_cast<size_t>(head.slopes);
+      for (const double slope : attn::alibi_slopes(s.q_heads)) {
+        const auto value = static_cast<float>(slope);
+        std::memcpy(bytes.data() + at, &value, sizeof value);
+        at += sizeof value;
+      }
+      memory_.upload(bytes.data(), bytes.size());
+    }
+  }
+
+  void* data() const { return memory_.data(); }
+  /// The tables of a call.
+  StageParams staged(const FlashCall& call) const {
+    constexpr int most = 0
+#define ATTN_TABLE(element, name, ...) +1
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+        ;
+    static_assert(most <= most_staged_tables);
+    StageParams params{};
+    params.block = static_cast<unsigned char*>(memory_.data());
+    const auto add = [&](const void* from, int64_t words, int at) {
+      if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
+    };
+    add(call.alibi_slopes, call.q.heads, head_.slopes);
+    const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
+#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head_.name);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+    add(call.bias, bias_words_, head_.bias);
+    return params;
+  }
+
+ private:
+  int64_t bytes_ = 0, bias_words_ = 0;
+  ModifierData head_{};
+  Buffer memory_;
+};
+/// What is ready for the calls of one key: a launch, and the memory that it reads beside the caller's.
+struct Prepared {
+  std::optional<AttentionLaunch> attention;
+  std::optional<ModifierBlock> modifiers;
+  std::optional<DecodeLaunch> decode;
+  std::optional<PrefillLaunch> prefill;
+  std::optional<LinearLaunch> linear;
+  std::optional<RopeLaunch> rope;
+  Buffer memory;           // of few: lengths of equal sequences; of prefill: a PrefillData
+  PrefillData known = {};  // what it holds
+  bool has_known = false;
+  size_t bytes = 0;        // on the device, of all of them
+  uint64_t last_call = 0;  // that used it
+};
+
+inline std::atomic<unsigned> forks = 0;  // that this process came from, behind the first engine
+}  // namespace engine
+using namespace engine;
+
+class Engine::State {
+ public:
+  State(const std::string& spec, const EngineOptions& options)
+      : born(forks),
+        device(Device::open_for_caller(spec)),
+        pipelines(*device, options.cache_folder.empty() ? PipelineCache::default_folder() : options.cache_folder) {
+    if (!options.archive.empty()) pipelines.attach(PipelineArchive::load(options.archive));
+  }
+
+  uint64_t capture_of(void* stream) const { return device->capture_of(stream); }
+
+  /// Runs `encode` on what is ready for the key, made by `prepare` where it is not, and hands the commands over.
+  template <typename Prepare, typename Encode>
+  void run(const Key& key, void* stream, const Prepare& prepare, const Encode& encode) {
+    const Device::Scope scope(*device);
+    std::unique_lock lock(mutex);
+    auto found = ready.find(key);
+    if (found == ready.end()) {
+      lock.unlock();
+      const std::lock_guard one_at_a_time(preparing);  // others that are ready go on meanwhile
+      lock.lock();
+      found = ready.find(key);
+      if (found == ready.end()) {
+        lock.unlock();
+        auto made = std::make_unique<Prepared>();
+        const size_t before = device->buffer_bytes();
+        prepare(*made);
+        made->bytes = device->buffer_bytes() - before;
+        lock.lock();
+        if (!key.captured()) make_room(made->bytes);
+        found = ready.emplace(key, std::move(made)).first;
+      }
+    }
+    found->second->last_call = ++calls;
+    encoder.clear();
+    encode(*found->second, encoder);
+    device->enqueue(encoder, stream);
+  }
+
+  void stage(CommandEncoder& to, const StageParams& params) {
+    int64_t words = params.bytes / 4;
+    for (int i = 0; i < params.tables; ++i) words = std::max<int64_t>(words, params.table[i].words);
+    const ElementKernel shape = device->info().operations->stage.value();
+    const auto groups = static_cast<uint32_t>(std::clamp<int64_t>(words / shape.elements, 1, 4 * device->info().units));
+    if (!stage_) {
+      stage_ =
+          &kernel("stage", shape.threads > 1 ? FunctionConstants{{"THREADS", shape.threads}} : FunctionConstants{});
+    }
+    to.dispatch(*stage_, {groups}, shape.threads, 0, params);
+  }
+  /// Of a call without tokens: the state stays what it was.
+  void copy_state(const LinearCall& call, void* stream) {
+    const int64_t words = call.q.batch * call.q.heads * call.q.width * call.v.width;
+    if (!call.final_state || call.final_state == call.initial_state || words == 0) return;
+    run(
+        Key(Key::empty, stream, 0), stream, [](Prepared&) {},
+        [&](const Prepared&, CommandEncoder& to) {
+          if (!call.initial_state) return to.fill(call.final_state, 0, static_cast<size_t>(words) * sizeof(float));
+          StageParams params{};
+          params.block = reinterpret_cast<unsigned char*>(call.final_state);
+          params.tables = 1;
+          params.table[0] = {reinterpret_cast<const unsigned*>(call.initial_state), words, 0};
+          stage(to, params);
+        });
+  }
+  void* zeros() {
+    const std::lock_guard lock(mutex);
+    if (!zeros_) {
+      zeros_.emplace(*device, zero_bytes);
+      zeros_->upload(std::vector<std::byte>(zero_bytes).data(), zero_bytes);
+    }
+    return zeros_->data();
+  }
+  void do_nothing(CommandEncoder& to) {
+    if (!empty_) empty_ = &kernel("empty", {});
+    to.dispatch(*empty_, {1}, 32, 0, 0);
+  }
+
+  const unsigned born;
+  std::unique_ptr<Device> device;
+  PipelineCache pipelines;
+  std::mutex preparing, mutex;  // mutex: of all below, and of what a launch keeps between its own launches
+  CommandEncoder encoder;
+  std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
+  uint64_t calls = 0;
+
+ private:
+  const Kernel& kernel(const std::string& entry, FunctionConstants constants) {
+    return *pipelines
+                .get({.path = device->info().operations->kernel_file("common/api/kernels/" + entry),
+                      .entry = entry,
+                      .constants = std::move(constants)})
+                .kernel;
+  }
+
+  // For one launch more, of so many bytes. What is released may still be under way on some stream: releasing waits for
+  // that, which a capture forbids. So much goes at once, the longest unused first.
+  void make_room(size_t bytes) {
+    const size_t most_bytes = device->info().on_host ? most_bytes_of_cpu : most_bytes_of_gpu;
+    using Entry = decltype(ready)::iterator;
+    std::vector<Entry> kept;
+    for (Entry entry = ready.begin(); entry != ready.end(); ++entry) {
+      if (entry->first.captured()) continue;
+      kept.push_back(entry);
+      bytes += entry->second->bytes;
+    }
+    if (kept.size() < most_prepared && bytes <= most_bytes) return;
+    std::sort(kept.begin(), kept.end(), [](Entry a, Entry b) { return a->second->last_call < b->second->last_call; });
+    size_t count = kept.size();
+    for (const Entry entry : kept) {
+      if (count <= most_prepared / 2 && bytes <= most_bytes / 2) return;
+      --count;
+      bytes -= entry->second->bytes;
+      ready.erase(entry);
+    }
+  }
+
+  const Kernel *stage_ = nullptr, *empty_ = nullptr;  // found with their first use
+  std::optional<Buffer> zeros_;
+};
+
+}  // namespace attn

@@ -1,0 +1,189 @@
+// Engine::flash.
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/engine_state.h"
+
+namespace attn {
+namespace {
+
+Modifiers modifiers_of(const FlashCall& call) {
+  Modifiers m;
+#define ATTN_MODIFIER(type, name, ...) m.name = call.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) m.name = call.name != nullptr;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  m.documents = call.documents != nullptr;
+  m.block_sparse = call.blocks != nullptr;
+  m.lists = false;  // they would be made on the host's time
+  if (call.bias) {
+    std::string axes;
+    for (int axis = 0; axis < 4; ++axis) {
+      if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
+    }
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // of one element: any axis but k
+  }
+  return m;
+}
+
+/// Whether an option changes the kernel.
+bool modified(const FlashCall& call) {
+  bool found = false;
+#define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
+#define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return found;
+}
+
+int64_t kind_of_bias(const FlashCall& call) {
+  return !call.bias ? 0 : call.bias_sizes[3] == 1 ? BIAS_OF_ROWS : BIAS_OF_KEYS;
+}
+
+/// The options, of tables whether they are there.
+void add_options(Key& key, const FlashCall& call) {
+  int64_t tables = 0;
+#define ATTN_MODIFIER(type, name, ...) key.add(call.name);
+#define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  key.all(tables, kind_of_bias(call), call.bias_sizes[0], call.bias_sizes[1], call.bias_sizes[2]);
+}
+
+AttentionShape shape_of(const FlashCall& call) {
+  return {.batch = call.q.batch,
+          .q_heads = call.q.heads,
+          .kv_heads = call.k.heads,
+          .q_len = call.q.tokens,
+          .kv_len = call.k.tokens,
+          .head_dim = call.q.width,
+          .causal = call.causal && call.prefix == 0,  // the keys hook has both
+          .scale = call.scale};
+}
+
+AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
+  return {.q = call.q.data,
+          .k = call.k.data,
+          .v = call.v.data,
+          .o = call.o.data,
+          .lse = call.lse,
+          .q_strides = call.q.strides,
+          .k_strides = call.k.strides,
+          .v_strides = call.v.strides,
+          .o_strides = call.o.strides,
+          .hook_data = hook_data};
+}
+
+/// Whether the launch of decoding serves it, which shares the keys of few rows out among all units, and whatever their
+/// number with the same launch.
+bool few_rows(const FlashCall& call) {
+  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
+                    most_lengths = int64_t{1} << 24;
+  return !modified(call) && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
+         call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
+         call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
+}
+
+int64_t room_for(int64_t keys) {
+  constexpr uint64_t least = 512;
+  return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
+}
+
+/// For no keys, one that no query sees: outputs are 0, and lse has the sinks alone. `zeros` are as many as a key's
+/// width and the batch.
+FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
+  FlashCall call;
+  call.q = given.q;
+  call.k = given.k;
+  call.k.data = zeros;
+  call.k.tokens = 1;
+  call.k.strides = {};
+  call.v = call.k;
+  call.o = given.o;
+  call.lse = given.lse;
+  call.scale = given.scale;
+  call.sinks = given.sinks;
+  call.lengths = static_cast<const int*>(zeros);
+  return call;
+}
+
+}  // namespace
+
+void Engine::flash(const FlashCall& given, void* stream) {
+  State& own = state();
+  const DeviceInfo& info = own.device->info();
+  if (!check(given, !info.on_host)) return;
+  FlashCall call = given.k.tokens > 0 ? given : with_a_hidden_key(given, own.zeros());
+  simplify(call);
+  const uint64_t capture = own.capture_of(stream);
+  const AttentionShape shape = shape_of(call);
+  if (few_rows(call)) {
+    AttentionShape room = shape;
+    room.kv_len = room_for(shape.kv_len);
+    Key key(Key::few, stream, capture);
+    key.all(types_of(call.q, call.k, call.o), room.batch, room.q_heads, room.kv_heads, room.q_len, room.kv_len,
+            room.head_dim, int64_t{room.causal}, room.scale);
+    own.run(
+        key, stream,
+        [&](Prepared& ready) {
+          const DecodeConfig config{
+              .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
+          ready.decode.emplace(*own.device, own.pipelines, config, decode_plan(config, info, room.batch * room.kv_len));
+          std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
+          for (size_t i = 0; i < lengths.size(); ++i)
+            lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));
+          ready.memory = Buffer(*own.device, lengths.size() * sizeof(int));
+          ready.memory.upload(lengths.data(), ready.memory.bytes());
+        },
+        [&](const Prepared& ready, CommandEncoder& encoder) {
+          ready.decode->encode(encoder,
+                               {.q = call.q.data,
+                                .o = call.o.data,
+                                .lse = call.lse,
+                                .q_strides = call.q.strides,
+                                .o_strides = call.o.strides,
+                                .k = call.k.data,
+                                .v = call.v.data,
+                                .k_strides = call.k.strides,
+                                .v_strides = call.v.strides,
+                                .lengths = static_cast<const int*>(ready.memory.data()) + shape.kv_len * shape.batch});
+        });
+    return;
+  }
+  const bool changed = modified(call);
+  Key key(Key::flash, stream, capture);
+  key.all(types_of(call.q, call.k, call.o), shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len,
+          shape.head_dim, int64_t{shape.causal}, shape.scale);
+  if (changed) add_options(key, call);
+  own.run(
+      key, stream,
+      [&](Prepared& ready) {
+        FlashConfig config{.variant = "tuned", .shape = shape, .dtype = call.q.dtype, .out_dtype = call.o.dtype};
+        std::optional<AttentionHooks> hooks;
+        if (changed) {
+          hooks = modifier_hooks(modifiers_of(call), config.dtype);
+          ready.modifiers.emplace(*own.device, call);
+        }
+        const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
+                                   ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
+                                   : 0;
+        choose_tile(
+            config, info,
+            {.change = hooks ? hooks->change : ScoreChange::none, .reads = call.bias != nullptr, .window = window});
+        ready.attention.emplace(*own.device, own.pipelines, config,
+                                attention_plan(config, info, hooks ? &*hooks : nullptr));
+      },
+      [&](const Prepared& ready, CommandEncoder& encoder) {
+        if (changed) {
+          if (const StageParams params = ready.modifiers->staged(call); params.tables > 0) own.stage(encoder, params);
+        }
+        ready.attention->encode(encoder, tensors_of(call, changed ? ready.modifiers->data() : nullptr));
+      });
+}
+
+}  // namespace attn
