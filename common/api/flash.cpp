@@ -41,10 +41,6 @@ bool modified(const FlashCall& call) {
   return found;
 }
 
-int64_t kind_of_bias(const FlashCall& call) {
-  return !call.bias ? 0 : call.bias_sizes[3] == 1 ? BIAS_OF_ROWS : BIAS_OF_KEYS;
-}
-
 /// The options, of tables whether they are there.
 void add_options(Key& key, const FlashCall& call) {
   int64_t tables = 0;
@@ -52,7 +48,8 @@ void add_options(Key& key, const FlashCall& call) {
 #define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-  key.all(tables, kind_of_bias(call), call.bias_sizes[0], call.bias_sizes[1], call.bias_sizes[2]);
+  key.add(tables);
+  for (int axis = 0; call.bias && axis < 4; ++axis) key.add(call.bias_sizes[axis]);
 }
 
 AttentionShape shape_of(const FlashCall& call) {
@@ -81,10 +78,10 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
 
 /// Whether the launch of decoding serves it, which shares the keys of few rows out among all units, and whatever their
 /// number with the same launch.
-bool few_rows(const FlashCall& call) {
+bool few_rows(const FlashCall& call, bool changed) {
   constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
                     most_lengths = int64_t{1} << 24;
-  return !modified(call) && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
+  return !changed && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
          call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
 }
@@ -122,7 +119,8 @@ void Engine::flash(const FlashCall& given, void* stream) {
   simplify(call);
   const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);
-  if (few_rows(call)) {
+  const bool changed = modified(call);
+  if (few_rows(call, changed)) {
     AttentionShape room = shape;
     room.kv_len = room_for(shape.kv_len);
     Key key(Key::few, stream, capture);
@@ -155,7 +153,6 @@ void Engine::flash(const FlashCall& given, void* stream) {
         });
     return;
   }
-  const bool changed = modified(call);
   Key key(Key::flash, stream, capture);
   key.all(types_of(call.q, call.k, call.o), shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len,
           shape.head_dim, int64_t{shape.causal}, shape.scale);

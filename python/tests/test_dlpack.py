@@ -88,7 +88,7 @@ class Arrays(Case):
         self.near(dlpack.flash(self.q, k, v), np.zeros_like(self.q))
 
     def test_unknown_names(self):
-        self.refuses(TypeError, "takes no attn_mask.*bias are allowed", self.q, self.k, self.v, attn_mask=self.q)
+        self.refuses(TypeError, "takes no attn_mask; bshd, causal, .*bias.* are allowed", self.q, self.k, self.v, attn_mask=self.q)
         self.refuses(TypeError, "takes no lse", self.q, self.k, self.v, lse=drawn(2, 4, 21))
         self.refuses(TypeError, "takes no layout", self.q, self.k, self.v, layout=1)
 
@@ -178,20 +178,21 @@ class Attention(Case):
         lengths, sinks = np.array([40, 13], np.int32), drawn(4)
         documents = np.array([[0, 13]] * 13 + [[13, 40]] * 27, np.int32)
         always = np.ones((37, 40), bool)
-        for options, seen, change in (
-                ({"causal": True}, key <= own, lambda s: s), ({"scale": 0.3}, always, lambda s: s * 0.3 * 8),
-                ({"soft_cap": 5}, always, lambda s: 5 * np.tanh(s / 5)),
-                ({"soft_cap": 2.5}, always, lambda s: 2.5 * np.tanh(s / 2.5)),
-                ({"causal": True, "window_left": 5}, (key <= own) & (key >= own - 5), lambda s: s),
-                ({"window_right": 3}, key <= own + 3, lambda s: s),
-                ({"causal": True, "prefix": 9}, (key <= own) | (key < 9), lambda s: s),
-                ({"window_left": 2, "window_right": 2, "global_tokens": 3}, (abs(key - own) <= 2) | (key < 3) | (own < 3), lambda s: s),
-                ({"alibi": True}, always, lambda s: s + slopes[:, None, None] * (key - own)),
-                ({"alibi_slopes": 3 * slopes.astype(np.float32)}, always, lambda s: s + 3 * slopes[:, None, None] * (key - own)),
-                ({"lengths": lengths}, key < lengths[:, None, None, None], lambda s: s),
-                ({"documents": documents}, documents[key][:, 0] == documents[own[:, 0]][:, :1], lambda s: s),
-                ({"blocks": np.array([[1]], np.uint32)}, always, lambda s: s),
-                ({"bias": bias}, always, lambda s: s + bias), ({"sinks": sinks}, always, lambda s: s)):
+        cases = (
+            ({"causal": True}, key <= own, lambda s: s), ({"scale": 0.3}, always, lambda s: s * 0.3 * 8),
+            ({"soft_cap": 5}, always, lambda s: 5 * np.tanh(s / 5)),
+            ({"soft_cap": 2.5}, always, lambda s: 2.5 * np.tanh(s / 2.5)),
+            ({"causal": True, "window_left": 5}, (key <= own) & (key >= own - 5), lambda s: s),
+            ({"window_right": 3}, key <= own + 3, lambda s: s),
+            ({"causal": True, "prefix": 9}, (key <= own) | (key < 9), lambda s: s),
+            ({"window_left": 2, "window_right": 2, "global_tokens": 3}, (abs(key - own) <= 2) | (key < 3) | (own < 3), lambda s: s),
+            ({"alibi": True}, always, lambda s: s + slopes[:, None, None] * (key - own)),
+            ({"alibi_slopes": 3 * slopes.astype(np.float32)}, always, lambda s: s + 3 * slopes[:, None, None] * (key - own)),
+            ({"lengths": lengths}, key < lengths[:, None, None, None], lambda s: s),
+            ({"documents": documents}, documents[key][:, 0] == documents[own[:, 0]][:, :1], lambda s: s),
+            ({"blocks": np.array([[1]], np.uint32)}, always, lambda s: s),
+            ({"bias": bias}, always, lambda s: s + bias), ({"sinks": sinks}, always, lambda s: s))
+        for options, seen, change in cases:
             with self.subTest(options=list(options)):
                 want, want_lse = attention(q, k, v, seen=seen, change=change, sinks=options.get("sinks"))
                 o, lse = dlpack.flash(q, k, v, with_lse=True, **options)
@@ -202,8 +203,7 @@ class Attention(Case):
                 self.near(o.swapaxes(1, 2), want, 5e-5)
                 self.near(lse, want_lse, 5e-5)
         self.assertEqual({name for name, kind, _ in _options.FLASH if kind not in ("attn_layout", "output")},
-                         {"causal", "scale", "soft_cap", "window_left", "window_right", "prefix", "global_tokens", "alibi",
-                          "alibi_slopes", "sinks", "lengths", "documents", "blocks", "bias"}, "an option without a test here")
+                         {name for options, *_ in cases for name in options}, "an option without a test here")
 
     def test_blocks(self):
         q, k, v = (drawn(1, 2, 300, 32) + x for x in (0, 0, 1))
@@ -334,15 +334,26 @@ class OtherOperators(Case):
     def test_rope(self):
         q, k = drawn(2, 4, 20, 64), drawn(2, 2, 20, 64)
         offsets = np.array([0, 1000], np.int32)
-        plain = 10000.0 ** (-np.arange(32) / 32)
-        for options, frequencies in (({}, plain), ({"interleaved": True}, plain), ({"theta": 500.0}, 500.0 ** (-np.arange(32) / 32)),
-                                     ({"rotary_dim": 32}, 10000.0 ** (-np.arange(16) / 16)),
-                                     ({"scaling": "linear", "factor": 4}, plain / 4)):
+        pair, plain = np.arange(32), 10000.0 ** (-np.arange(32) / 32)
+        first, last = (64 * math.log(300 / (turns * 2 * math.pi)) / (2 * math.log(10000)) for turns in (16, 2))
+        slow = np.clip((pair - first) / (last - first), 0, 1)
+        fast = np.clip((300 * plain / (2 * math.pi) - 0.5) / (3 - 0.5), 0, 1)
+        yarn = {"scaling": "yarn", "factor": 4, "original_length": 300, "beta_fast": 16, "beta_slow": 2, "truncate": False}
+        llama3 = {"scaling": "llama3", "factor": 4, "original_length": 300, "low_freq_factor": 0.5, "high_freq_factor": 3}
+        cases = (({}, plain, 1), ({"interleaved": True}, plain, 1), ({"theta": 500.0}, 500.0 ** (-pair / 32), 1),
+                 ({"rotary_dim": 32}, 10000.0 ** (-np.arange(16) / 16), 1), ({"scaling": "linear", "factor": 4}, plain / 4, 1),
+                 ({**yarn, "attention_factor": 0.7}, plain * (1 - slow + slow / 4), 0.7), (llama3, plain * (fast + (1 - fast) / 4), 1),
+                 ({**yarn, "mscale": 2, "mscale_all_dim": 0.5}, plain * (1 - slow + slow / 4),
+                  (0.2 * math.log(4) + 1) / (0.05 * math.log(4) + 1)))
+        self.assertEqual({name for name, kind, _ in _options.ROPE if kind != "attn_layout"},
+                         {"offsets", *(name for options, *_ in cases for name in options)}, "an option without a test here")
+        for options, frequencies, grown in cases:
             with self.subTest(options=options):
                 results = dlpack.rope(q, k, offsets, **options)
                 alone = dlpack.rope(q, offsets=offsets, **options)
                 for got, x in zip((*results, alone), (q, k, q)):
-                    want = np.concatenate([turned(x[i:i + 1], n, frequencies, 1, options.get("interleaved", False)) for i, n in enumerate(offsets)])
+                    want = np.concatenate([turned(x[i:i + 1], n, frequencies, grown, options.get("interleaved", False))
+                                           for i, n in enumerate(offsets)])
                     self.near(got, want, 5e-5)
         for text, options in (("none of none, linear", {"scaling": "cubic"}), ("theta", {"theta": 0.5}), ("more than 64 bits", {"rotary_dim": 2 ** 70})):
             with self.assertRaisesRegex(ValueError, text):
