@@ -32,14 +32,13 @@ const Axis masks = integers("causal", {0, 1});
 const Axis dtypes = texts("dtype", {"f32", "f16", "bf16"});
 const Axis layouts = texts("layout", {"bhsd", "bshd"});
 
-Sweep cpu_sweep(bool full) {
-  const Axis tiles_r = integers("block_r", {16, 32, 64, 128});
-  const Axis tiles_c = integers("block_c", {64, 80, 128, 256});
-  const Axis ladder = texts("variant", {"naive", "tiled_scalar", "tiled_vector", "tuned"});
+Sweep small_sweep(const SweepSpan& span, bool full) {
+  const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);
+  const Axis ladder = texts("variant", span.ladder);
   const Axis small_r = integers("block_r", {64}), small_c = integers("block_c", {64});
   Blocks blocks({texts("variant", {"tuned"}), integers("batch", {1}), integers("q_heads", {8}),
                  integers("q_len", {1024}), integers("head_dim", {128}), integers("causal", {0}),
-                 texts("dtype", {"f32"}), texts("out_dtype", {"f32"}), texts("layout", {"bhsd"})});
+                 texts("dtype", {span.dtype}), texts("out_dtype", {span.dtype}), texts("layout", {"bhsd"})});
   blocks.add({dims, tiles_r, tiles_c});
   blocks.add({ladder, integers("q_len", {512}), integers("head_dim", {64}), small_r, small_c});
   // Rate against length, with the default tile.
@@ -64,13 +63,12 @@ Sweep cpu_sweep(bool full) {
 }
 
 // As the published tables have it: 16384 tokens in all, 2048 / head_dim heads, 16-bit elements.
-Sweep cuda_sweep(bool full) {
+Sweep large_sweep(const SweepSpan& span, bool full) {
   constexpr int64_t tokens = 16384, width = 2048;
-  const Axis tiles_r = integers("block_r", {64, 128, 192});
-  const Axis tiles_c = integers("block_c", {64, 80, 96, 112, 128, 176, 192});
+  const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);
   Blocks blocks({texts("variant", {"tuned"}), integers("batch", {4}), integers("q_heads", {16}),
                  integers("q_len", {4096}), integers("head_dim", {128}), integers("causal", {0}),
-                 texts("dtype", {"bf16"}), texts("out_dtype", {"bf16"}), texts("layout", {"bhsd"})});
+                 texts("dtype", {span.dtype}), texts("out_dtype", {span.dtype}), texts("layout", {"bhsd"})});
   const auto of_length = [](int64_t length) {
     return std::pair(integers("batch", {std::max<int64_t>(1, tokens / length)}), integers("q_len", {length}));
   };
@@ -84,7 +82,7 @@ Sweep cuda_sweep(bool full) {
       blocks.add({head_dim, heads, batch, q_len, masks});
     }
   }
-  blocks.add({texts("variant", {"naive", "mma_sync", "tuned"}), integers("batch", {1}), integers("q_len", {1024}),
+  blocks.add({texts("variant", span.ladder), integers("batch", {1}), integers("q_len", {1024}),
               integers("head_dim", {64, 128})});
   blocks.add({dtypes, integers("head_dim", {64, 128}), integers("batch", {1})});
   blocks.add({layouts, integers("head_dim", {64, 128})});
@@ -110,7 +108,8 @@ Sweep cuda_sweep(bool full) {
 std::vector<std::string> flash_compared_axes() { return {"variant", "block_r", "block_c"}; }
 
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
-  return (!device.on_host ? cuda_sweep : cpu_sweep)(profile == "full");
+  const SweepSpan& span = device.operations->span;
+  return (span.large() ? large_sweep : small_sweep)(span, profile == "full");
 }
 
 }  // namespace attn

@@ -47,7 +47,7 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
 // SCORE_LANES of kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
-  if (!device.on_host) return config.flash.block_c / (row ? 4 : 2);
+  if (config.flash.variant != "tuned") return config.flash.block_c / (row ? 4 : 2);
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
@@ -180,16 +180,19 @@ bool form_runs_on(const std::string& form, const DeviceInfo& device) {
 }
 
 std::vector<std::string> stitch_variants(const DeviceInfo& device) {
-  if (!device.on_host) return {"mma_sync", "wgmma"};
-  return {"tuned"};
+  if (!device.operations->flash) return {};
+  const std::vector<std::string> all = device.operations->flash->variants();
+  const auto has = [&](const char* variant) { return std::ranges::find(all, variant) != all.end(); };
+  if (has("mma_sync")) return {"mma_sync", "wgmma"};
+  return has("tuned") ? std::vector<std::string>{"tuned"} : std::vector<std::string>{};
 }
 
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device) {
   const std::string &form = config.form, &variant = config.flash.variant;
   const std::vector<std::string> variants = stitch_variants(device);
   if (std::find(variants.begin(), variants.end(), variant) == variants.end()) {
-    return fmt::format("variant {} is not one of those for score functions on {}: {}", variant, device.backend,
-                       fmt::join(variants, ", "));
+    return fmt::format("{} that calls a score function{}", no_kernel_for("variant " + variant),
+                       variants.empty() ? "" : fmt::format("; it has {}", fmt::join(variants, ", ")));
   }
   if (!form_runs_on(form, device)) {
     return fmt::format("form {} is a call of the host's; on {} there is none", form, device.backend);
@@ -214,9 +217,14 @@ bool form_is_inlined(const std::string& form) {
   return form == "monolithic" || form == "inline" || form == "switch" || form == "stitched";
 }
 
+std::string default_variant(const DeviceInfo& device) {
+  const std::vector<std::string> variants = stitch_variants(device);
+  return variants.empty() ? "tuned" : variants.front();
+}
+
 StitchConfig StitchConfig::from(const Case& config, const DeviceInfo& device) {
   Case flash = config;
-  if (!flash.has("variant")) flash.set("variant", stitch_variants(device).front());
+  if (!flash.has("variant")) flash.set("variant", default_variant(device));
   return {config.text("form"), config.text("grain"), config.text("function"), config.integer("work"),
           flash_config_of(flash)};
 }
@@ -229,7 +237,7 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   one_tile.causal = false;
   const auto of_head = [&](const AttentionShape& of) {
     if (config.flash.variant == "wgmma") return wgmma_calls(config, of, device);
-    if (!device.on_host) return mma_sync_calls(config, of);
+    if (config.flash.variant == "mma_sync") return mma_sync_calls(config, of);
     const AttentionHooks any;
     const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &any).source;
     return cpu_calls(config, of, tuned_layout(config.flash, kernel));

@@ -34,6 +34,8 @@ std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
 /// The kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU; the first where none is named.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
+/// The first of them; "tuned" where there is none.
+std::string default_variant(const DeviceInfo& device);
 /// Whether the optimiser sees the function and the kernel at once, so that no call need be left.
 bool form_is_inlined(const std::string& form);
 

@@ -43,18 +43,19 @@ std::vector<AxisInfo> stitch_axes() {
 std::vector<std::string> stitch_compared_axes() { return {"form", "grain"}; }
 
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = !device.on_host;
+  const bool full = profile == "full", large = device.operations->span.large();
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
   // One head on the cpu, so that a launch takes some ten milliseconds.
-  const Block common = {texts("variant", stitch_variants(device)),
-                        integers("batch", {cuda ? 4 : 1}),
-                        integers("q_heads", {cuda ? 16 : 1}),
+  const std::vector<std::string> variants = stitch_variants(device);
+  const Block common = {texts("variant", variants.empty() ? std::vector{default_variant(device)} : variants),
+                        integers("batch", {large ? 4 : 1}),
+                        integers("q_heads", {large ? 16 : 1}),
                         integers("q_len", {2048}),
                         integers("head_dim", {64}),
                         integers("causal", {0}),
-                        texts("dtype", {cuda ? "bf16" : "f32"}),
-                        texts("out_dtype", {cuda ? "bf16" : "f32"}),
+                        texts("dtype", {device.operations->span.dtype}),
+                        texts("out_dtype", {device.operations->span.dtype}),
                         texts("layout", {"bhsd"})};
   Sweep sweep;
   const auto add = [&](const Block& own) {
@@ -69,11 +70,11 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
   // A call costs less of a function that costs more: of one at every grain that the kernel takes.
-  const Axis by_row = texts("variant", {stitch_variants(device).front()}), by_element = texts("variant", {"wgmma"});
+  const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& of, const Axis& at) {
     const Axis chain = texts("function", {"chain"}), works = integers("work", work), chosen = texts("form", of);
     add({chain, works, chosen, at, by_row});
-    if (cuda) add({chain, works, chosen, elements, by_element});
+    if (std::ranges::find(variants, "wgmma") != variants.end()) add({chain, works, chosen, elements, by_element});
   };
   add_chain({1, 4, 16, 64}, {"monolithic", "noinline"}, texts("grain", {"row", "tile"}));
   add({texts("function", {"scale", "soft_cap"}), texts("form", {"monolithic", "noinline", "stitched"}), elements});
@@ -96,7 +97,7 @@ void complete_stitch(Case& config, const DeviceInfo& device) {
   } else if (!config.has("work")) {
     config.set("work", int64_t{16});
   }
-  if (!config.has("variant")) config.set("variant", stitch_variants(device).front());
+  if (!config.has("variant")) config.set("variant", default_variant(device));
   complete_flash(config, device);
 }
 

@@ -79,22 +79,22 @@ std::vector<std::string> paged_compared_axes() {
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = !device.on_host;
+  const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {
-    for (Axis& axis : Block{integers("batch", {cuda ? 8 : 1}), integers("q_heads", {cuda ? 32 : 8}),
-                            integers("kv_heads", {cuda ? 8 : 2}), integers("kv_len", {8192}),
-                            integers("head_dim", {128}), texts("dtype", {cuda ? "bf16" : "f32"})}) {
+    for (Axis& axis : Block{integers("batch", {large ? 8 : 1}), integers("q_heads", {large ? 32 : 8}),
+                            integers("kv_heads", {large ? 8 : 2}), integers("kv_len", {8192}),
+                            integers("head_dim", {128}), texts("dtype", {device.operations->span.dtype})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
   };
   const std::vector<int64_t> all_sizes = {0, 1, 8, 16, 24, 32, 64, 128, 256};
   const Axis pages = integers("page_size", {16}), either = integers("page_size", {0, 16});
-  const Axis batch = integers("batch", {cuda ? 64 : 8}), short_ones = integers("kv_len", {2048});
+  const Axis batch = integers("batch", {large ? 64 : 8}), short_ones = integers("kv_len", {2048});
   const Axis workers = integers(
-      "workers", cuda ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
+      "workers", large ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
   const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
   const Axis unlike = texts("lengths", {"ragged", "chat"});
   add({integers("page_size", all_sizes)});
@@ -105,8 +105,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({pages, workers});
   add({integers("kv_len", {1024, 8192}), pages, reduce});
   add({either, texts("cache_layout", {"nhd", "hnd"})});
-  add({integers("q_heads", cuda ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
-  add({pages, integers("block_c", cuda ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
+  add({integers("q_heads", large ? std::vector<int64_t>{8, 32, 64} : std::vector<int64_t>{2, 8, 16}), pages});
+  add({pages, integers("block_c", large ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
   add({integers("page_size", {64}), integers("head_dim", {64})});
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
@@ -127,7 +127,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
     }
   };
   add_models(1, 1024);
-  add_models(1, cuda ? 1024 : 256, true);
+  add_models(1, large ? 1024 : 256, true);
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
@@ -136,15 +136,15 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
     add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
          prefill});
   };
-  if (cuda) {
+  if (large) {
     add_prefill(8, 512, 32768, integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 8, 16, 64, 128}));
   } else {
     add_prefill(1, 512, 2048, integers("page_size", full ? all_sizes : std::vector<int64_t>{0, 1, 16, 64}));
   }
   if (!full) return sweep;
-  if (cuda) add_prefill(1, 8192, 8192, either);
+  if (large) add_prefill(1, 8192, 8192, either);
   add_prefill(1, 1024, 1024, either);
-  add({integers("batch", {2, 8, cuda ? 128 : 16}), short_ones, pages, shared, integers("shared_pct", {25, 75, 95}),
+  add({integers("batch", {2, 8, large ? 128 : 16}), short_ones, pages, shared, integers("shared_pct", {25, 75, 95}),
        cascade});
   add({long_one, pages, sinks});
   add({long_one, pages, alibi, soft_cap, sinks, window});
@@ -153,17 +153,17 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
     add({batch, short_ones, ragged, pages, modifier});
   }
   add_models(1, 4096);
-  add_models(1, cuda ? 8192 : 1024, true);
+  add_models(1, large ? 8192 : 1024, true);
   add_models(16, 4096);
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,
-       texts("cache_dtype", cuda ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
+       texts("cache_dtype", large ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
   // Sequences and tokens of each; on the cpu no more than 65536 in all, which take 134 MB.
   const std::vector<std::pair<int64_t, int64_t>> loads =
-      cuda ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
+      large ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
            : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
   for (const auto& [sequences, tokens] : loads) {
     for (const Axis& shared_out : {workers, reduce}) {

@@ -78,8 +78,8 @@ std::vector<AxisInfo> constants_axes() {
 std::vector<std::string> constants_compared_axes() { return {"run_time"}; }
 
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = !device.on_host;
-  const Axis tuned = texts("kernel", {"tuned"}), dtype = texts("dtype", {cuda ? "bf16" : "f32"});
+  const bool full = profile == "full", large = device.operations->span.large();
+  const Axis tuned = texts("kernel", {"tuned"}), dtype = texts("dtype", {device.operations->span.dtype});
   const Axis off = integers("pch", {0}), one = integers("workers", {1});
   const std::vector<int64_t> workers = worker_counts();
   const auto task = [](const std::vector<std::string>& names) { return texts("task", names); };
@@ -106,7 +106,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add({task({"run"}), texts("kernel", {kernel}), dtype, integers("q_heads", {heads}), integers("q_len", {length}),
          dims, integers("block_r", {rows}), integers("block_c", {keys}), masks, no_hook, read(kernel)});
   };
-  if (cuda) {
+  if (large) {
     add_run("naive", 16, 1024, 0, 0, some_masks);
     add_run("mma_sync", 32, 4096, 128, 64, causal);
   } else {
@@ -117,7 +117,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
 
   // What takes longest comes last. A variant takes a GPU's compiler several times as long as the CPU's.
   const std::vector<int64_t> counts =
-      full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, cuda ? 10 : 20};
+      full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, large ? 10 : 20};
   const Axis few = integers("variants", {counts[1]}),
              base = integers("variants", {static_cast<int64_t>(base_variants)});
   add_host({task({"memory", "disk", "archive", "archive_create", "archive_load", "start_compile", "start_disk",
@@ -128,15 +128,15 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add_host({task({"memory", "disk", "archive", "archive_create", "archive_load"}), tuned, dtype,
               integers("variants", {500}), one, off});
   }
-  for (const char* kernel : {"naive", cuda ? "mma_sync" : "tiled_vector"}) {
+  for (const char* kernel : {"naive", large ? "mma_sync" : "tiled_vector"}) {
     add_host({task({"compile"}), texts("kernel", {kernel}), dtype, few, one, off});
   }
-  if (cuda) add_host({task({"compile"}), tuned, dtype, few, one, integers("pch", {0, 1})});
+  if (large) add_host({task({"compile"}), tuned, dtype, few, one, integers("pch", {0, 1})});
   add_host({task({"compile_one"}), tuned, dtype, integers("head_dim", {64, 128, 256}), integers("causal", {1})});
   add_host({task({"compile"}), tuned, dtype, integers("variants", counts), integers("workers", workers), off});
   if (full) {
     add_host({task({"compile"}), tuned, dtype, integers("variants", {100, 500}),
-              integers("workers", cuda ? std::vector<int64_t>{workers.back()} : workers), off});
+              integers("workers", large ? std::vector<int64_t>{workers.back()} : workers), off});
   }
   return sweep;
 }
@@ -150,18 +150,18 @@ void complete_constants(Case& config, const DeviceInfo& device) {
     if (!config.has(axis)) config.set(axis, value);
   };
   if (task == "run" || task == "compile_one") {
-    const bool cuda = !device.on_host, tuned = kernel == "tuned", run = task == "run";
+    const bool large = device.operations->span.large(), tuned = kernel == "tuned", run = task == "run";
     set({"variants", "workers"}, run ? 0 : 1);
     set({"pch"}, 0);
     if (kernel == "naive") set({"block_r", "block_c"}, 0);
-    otherwise("q_heads", cuda ? 32 : 8);
-    otherwise("q_len", cuda ? 4096 : tuned ? 1024 : 256);
+    otherwise("q_heads", large ? 32 : 8);
+    otherwise("q_len", large ? 4096 : tuned ? 1024 : 256);
     otherwise("head_dim", 64);
     otherwise("causal", 0);
     otherwise("alibi", 0);
     if (run) {
-      otherwise("block_r", cuda ? 128 : 64);
-      otherwise("block_c", tuned && !cuda ? 128 : 64);
+      otherwise("block_r", large ? 128 : 64);
+      otherwise("block_c", tuned && !large ? 128 : 64);
       return;
     }
     config.set("run_time", std::string("none"));
@@ -204,9 +204,10 @@ Variant compiled_variant(const Case& config) {
 
 std::string constants_unable(const Case& config, const DeviceInfo& device) {
   const std::string& kernel = config.text("kernel");
-  const std::vector<std::string> kernels = FlashOperation::of(device).variants();
+  const std::vector<std::string> kernels =
+      device.operations->flash ? device.operations->flash->variants() : std::vector<std::string>{};
   if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
-    return fmt::format("kernel {} is not one of {}'s: {}", kernel, device.backend, fmt::join(kernels, ", "));
+    return fmt::format("{}; it has {}", no_kernel_for("variant " + kernel), fmt::join(kernels, ", "));
   }
   const std::string& task = config.text("task");
   if (task != "run" && task != "compile_one") {

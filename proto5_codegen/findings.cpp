@@ -258,7 +258,7 @@ Claim generation() {
 std::vector<Claim> codegen_claims(const DeviceInfo& device) {
   std::vector<Claim> claims = {slower(), published(), viable(), search(), inner_loop(), generation()};
   claims.push_back(source("compiler", "The compiler with plain loops"));
-  if (!device.on_host) {
+  if (device.operations->ahead_of_time == "cubin") {
     claims.push_back(source("triton", "Triton"));
     claims.push_back(source("tilelang", "TileLang"));
     claims.push_back(source("halide_gpu", "Halide"));

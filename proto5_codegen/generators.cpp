@@ -18,8 +18,11 @@ std::vector<std::string> generator_names() {
 }
 
 std::vector<std::string> generators_of(const DeviceInfo& device) {
-  if (!device.on_host) return {"hand", "search", "compiler", "halide_gpu", "triton", "tilelang"};
-  return {"hand", "search", "compiler", "halide_plain", "halide_auto", "halide_tuned"};
+  std::vector<std::string> all = {"hand", "search", "compiler"};
+  const auto add = [&](std::initializer_list<const char*> more) { all.insert(all.end(), more.begin(), more.end()); };
+  if (device.operations->ahead_of_time == "object") add({"halide_plain", "halide_auto", "halide_tuned"});
+  if (device.operations->ahead_of_time == "cubin") add({"halide_gpu", "triton", "tilelang"});
+  return all;
 }
 
 CodegenCase CodegenCase::from(const Case& config) {
@@ -126,7 +129,9 @@ Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (std::ranges::find(known, config.generator) == known.end()) {
     return {.unable = fmt::format("generator {}: it makes no kernels for {}", config.generator, device.backend)};
   }
-  Plan plan = !device.on_host ? cuda_codegen_plan(config, device) : cpu_codegen_plan(config, device);
+  Plan plan{.unable = no_kernel_for("proto5_codegen")};
+  if (device.operations->ahead_of_time == "object") plan = cpu_codegen_plan(config, device);
+  if (device.operations->ahead_of_time == "cubin") plan = cuda_codegen_plan(config, device);
   plan.work = config.amount();
   return plan;
 }

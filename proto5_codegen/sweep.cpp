@@ -25,14 +25,14 @@ std::vector<AxisInfo> codegen_axes() {
 }
 
 Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = !device.on_host;
+  const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   const std::vector<std::string> generators = generators_of(device);
   // `own` axes stand in the place of the usual ones.
   const auto add = [&](Block own) {
     for (Axis& axis :
-         Block{texts("generator", generators), texts("dtype", {cuda ? "bf16" : "f32"}), integers("head_dim", {64}),
-               integers("batch", {1}), integers("heads", {cuda ? 32 : 8}), integers("q_len", {cuda ? 2048 : 1024})}) {
+         Block{texts("generator", generators), texts("dtype", {device.operations->span.dtype}), integers("head_dim", {64}),
+               integers("batch", {1}), integers("heads", {device.operations->span.heads}), integers("q_len", {large ? 2048 : 1024})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -44,13 +44,13 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
   add({whole, integers("head_dim", {128}), integers("causal", {1})});
   add({parts});
   add({modified, integers("causal", {1})});
-  if (cuda) add({whole, texts("dtype", {"f32"})});
+  if (large) add({whole, texts("dtype", {"f32"})});
   if (!full) return sweep;
   const Axis lengths = integers("q_len", {256, 512, 1024, 2048, 4096, 8192});
-  add({parts, both, lengths, integers("heads", {cuda ? 8 : 1})});
+  add({parts, both, lengths, integers("heads", {large ? 8 : 1})});
   add({whole, both, masks, lengths});
   add({modified, both, masks, lengths});
-  if (cuda) add({texts("work", work_names()), both, masks, texts("dtype", {"f32"})});
+  if (large) add({texts("work", work_names()), both, masks, texts("dtype", {"f32"})});
   return sweep;
 }
 
@@ -60,7 +60,7 @@ void complete_codegen(Case& config, const DeviceInfo& device) {
   };
   otherwise("work", std::string("attention"));
   otherwise("generator", std::string("hand"));
-  otherwise("dtype", std::string(!device.on_host ? "bf16" : "f32"));
+  otherwise("dtype", device.operations->span.dtype);
   otherwise("head_dim", int64_t{64});
   otherwise("batch", int64_t{1});
   otherwise("heads", int64_t{8});

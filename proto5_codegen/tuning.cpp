@@ -61,7 +61,7 @@ SearchSpace cuda_search_space(const CodegenCase& config) {
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device) {
   const std::vector<int64_t> rows = range(16, 256, 16), keys = range(16, 512, 16), vectors = {1, 2, 3, 4, 6, 8};
   if (config.generator == "search") {
-    if (!device.on_host) return cuda_search_space(config);
+    if (device.operations->ahead_of_time == "cubin") return cuda_search_space(config);
     if (config.work == WORK_SOFTMAX) return {{"BLOCK_R", range(1, 64, 1)}, {"AT_ONCE", range(1, 16, 1)}};
     SearchSpace space = {{"BLOCK_R", rows}, {"TILE_VECTORS", vectors}, {"TILE_ROWS", range(1, 14, 1)}};
     if (config.work != WORK_SCORES) space.emplace_back("BLOCK_C", keys);
@@ -76,7 +76,7 @@ SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device) {
 }
 
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants) {
-  if (!device.on_host || config.work == WORK_SOFTMAX) return {};
+  if (device.operations->ahead_of_time != "object" || config.work == WORK_SOFTMAX) return {};
   const int64_t lanes = constants.at("TILE_VECTORS") * device.simd_width, rows = constants.at("BLOCK_R");
   for (const char* rows_of_tile : {"TILE_ROWS", "TILE_COLUMNS"}) {
     if (!constants.contains(rows_of_tile)) continue;

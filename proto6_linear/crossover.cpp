@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-constexpr int64_t last_on_cpu = 8192, last_on_cuda = 65536;
+constexpr int64_t last_of_small = 8192, last_of_large = 65536;
 // Of what is left of the budget, for the two cases of a probe, and for their comparison.
 constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
@@ -148,7 +148,7 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
 
 int run_with_crossovers(Experiment& lab) {
   if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
-    const int64_t last = !lab.device().info().on_host ? last_on_cuda : last_on_cpu;
+    const int64_t last = lab.device().info().operations->span.large() ? last_of_large : last_of_small;
     for (const Pair& pair : pairs_of(lab.groups(), {lab.device().info(), lab.files()})) {
       Bracket bracket(last);
       while (const std::optional<int64_t> tokens = bracket.next()) {

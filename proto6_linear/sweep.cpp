@@ -60,13 +60,13 @@ std::vector<std::string> linear_compared_axes() {
 }
 
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = !device.on_host;
+  const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {
     for (Axis& axis :
-         Block{integers("batch", {cuda ? 4 : 1}), integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}),
-               integers("head_dim", {64}), texts("dtype", {cuda ? "bf16" : "f32"})}) {
+         Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}), integers("q_len", {4096}),
+               integers("head_dim", {64}), texts("dtype", {device.operations->span.dtype})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -80,11 +80,11 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({beside, lookback, one_batch, start, integers("causal", {1, 0})});
   add({beside, lookback, one_batch, start, wide});
   add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
-  add({beside, lookback, one_batch, start, texts("dtype", {cuda ? "f16" : "bf16"})});
+  add({beside, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
   // The host's scan, of one head as in the published study; decode; lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
-  add({decode, token, integers("batch", {1, cuda ? 256 : 64}), integers("head_dim", {64, 128})});
+  add({decode, token, integers("batch", {1, large ? 256 : 64}), integers("head_dim", {64, 128})});
   add({fused, one_batch, integers("q_len", {1024, 4096, 16384})});
   add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
   // Forms and scans, gates, maps, chunks.
@@ -96,10 +96,10 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis chunks = integers("chunk", {16, 32, 64, 128, 256});
   for (const int64_t head_dim : {64, 128}) {
     const Axis dims = integers("head_dim", {head_dim});
-    add({phases, lookback, dims, head_dim == 64 || cuda ? chunks : integers("chunk", {16, 64, 128})});
-    if (!cuda) add({fused, dims, integers("chunk", {16, 32, 64})});
+    add({phases, lookback, dims, head_dim == 64 || large ? chunks : integers("chunk", {16, 64, 128})});
+    if (!large) add({fused, dims, integers("chunk", {16, 32, 64})});
   }
-  if (cuda) {
+  if (large) {
     // The rows of fla's records, without a gate and with one by head.
     const Axis gates = texts("gate", {"none", "head"});
     const auto row = [&](int64_t head_dim, int64_t heads, int64_t batch, int64_t tokens) {
@@ -118,7 +118,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   if (!full) return sweep;
   for (const int64_t head_dim : {64, 128, 256}) {
     const Axis dims = integers("head_dim", {head_dim});
-    add({beside, lookback, one_batch, start, dims, integers("causal", {1, 0}), integers("heads", {1, cuda ? 16 : 4})});
+    add({beside, lookback, one_batch, start, dims, integers("causal", {1, 0}), integers("heads", {1, large ? 16 : 4})});
     add({beside, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
     add({beside, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
     add({both, lookback, dims, texts("dtype", {"f32", "f16", "bf16"})});
@@ -146,9 +146,9 @@ FileOption feature_file() {
 }
 
 Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
-  const bool cuda = !device.on_host;
-  return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {cuda ? 4 : 1}),
-            integers("heads", {cuda ? 32 : 8}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
+  const bool large = device.operations->span.large();
+  return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {large ? 4 : 1}),
+            integers("heads", {device.operations->span.heads}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
             integers("normalised", {0, 1})}}};
 }
 
@@ -161,7 +161,7 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   otherwise("scan", std::string("lookback"));
   if (variant == "phases" && config.text("scan") == "none") config.set("scan", std::string("lookback"));
   if (variant != "phases") config.set("scan", std::string("none"));
-  otherwise("dtype", std::string(!device.on_host ? "bf16" : "f32"));
+  otherwise("dtype", device.operations->span.dtype);
   otherwise("out_dtype", config.text("dtype"));
   otherwise("head_dim", int64_t{64});
   otherwise("value_dim", config.integer("head_dim"));
@@ -179,7 +179,7 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   const bool chunked = variant == "phases" || variant == "fused";
   // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has
   // a state to write and read for each chunk.
-  const int64_t chunk = !device.on_host ? 64 : variant == "fused" ? 16 : 128;
+  const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});
   if (variant != "fused") config.set("segments", int64_t{0});

@@ -47,7 +47,7 @@ Launch expand_launch(const ExpandShape& shape, const DeviceInfo& device) {
   const int64_t row_bytes = expand_row_bytes(shape), tile_rows = expand_tile_rows(shape, device);
   Launch launch;
   launch.phase = "expand";
-  launch.source.path = fmt::format("proto7_variants/kernels/expand.{}", !device.on_host ? "cuda.cu" : "cpu.cpp");
+  launch.source.path = device.operations->kernel_file("proto7_variants/kernels/expand");
   launch.source.entry = "expand_heads";
   launch.source.constants = {{"ROW_BYTES", row_bytes}};
   launch.grid = {static_cast<uint32_t>((shape.rows + tile_rows - 1) / tile_rows),
@@ -79,6 +79,7 @@ Tensor expanded(const Tensor& tensor, int64_t group) {
 }
 
 Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device) {
+  if (!has_kernel(device, "proto7_variants/kernels/expand")) return {.unable = no_kernel_for("copies of heads")};
   Plan plan{.launches = {expand_launch(shape, device)}};
   const auto in_bytes = static_cast<double>(2 * shape.batch * shape.kv_heads * shape.rows * expand_row_bytes(shape));
   plan.work = {.bytes = in_bytes * static_cast<double>(1 + shape.group), .bound = Bound::memory, .dtype = shape.dtype};

@@ -13,9 +13,9 @@ namespace {
 
 // A launch of some milliseconds on either device; 32 heads as in the published study.
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
-  const bool cuda = !device.on_host;
-  const std::string dtype = cuda ? "bf16" : "f32";
-  return {texts("variant", {"tuned"}), integers("batch", {1}),      integers("q_heads", {cuda ? 32 : 2}),
+  const bool large = device.operations->span.large();
+  const std::string& dtype = device.operations->span.dtype;
+  return {texts("variant", {"tuned"}), integers("batch", {1}),      integers("q_heads", {large ? 32 : 2}),
           integers("q_len", {length}), integers("head_dim", dims),  integers("causal", {causal}),
           texts("dtype", {dtype}),     texts("out_dtype", {dtype}), texts("layout", {"bhsd"})};
 }
@@ -78,7 +78,7 @@ std::set<std::string> variants_narrowing_axes() {
 }
 
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", cuda = !device.on_host;
+  const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
@@ -109,7 +109,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
     // Lengths differ between sequences only.
-    add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {cuda ? 8 : 1})});
+    add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {large ? 8 : 1})});
   };
   modifiers(2048);
   // Tiles with a modifier and without. Every modifier has its value here, so that who names some gets no tiles.
@@ -124,8 +124,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       add(2048, own_dims, causal, std::move(block));
     }
   };
-  tiles({128}, 1, cuda ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
-        cuda ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
+        large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
   // Forms of the score modifiers; all off too, in the kernel that has them all.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<Axis>& of) {
     add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
@@ -136,11 +136,11 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30});
   forms({128}, 0, {alibi, soft_cap});
   // Key/value heads that share a head by index: groups of 1, 2, 4, 8.
-  if (cuda) {
+  if (large) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
   const Axis in_kernel =
-      texts("rope", cuda ? std::vector<std::string>{"before", "query"} : std::vector<std::string>{"before", "kernel"});
+      texts("rope", large ? std::vector<std::string>{"before", "query"} : std::vector<std::string>{"before", "kernel"});
   const auto rope = [&](int64_t length) {
     add(length, dims, 0, {in_kernel});
     add(length, dims, 0, {texts("task", {"rope"})});
@@ -154,7 +154,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
            integers("kv_heads", kv_heads)});
     }
   };
-  if (cuda) {
+  if (large) {
     copies(24, {24, 12, 8, 6, 3, 1});
     copies(32, {8});
     copies(56, {8});
@@ -164,18 +164,18 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     copies(7, {1});
   }
   if (!full) return sweep;
-  modifiers(cuda ? 8192 : 512);
-  tiles(dims, 1, cuda ? std::vector<int64_t>{128, 192, 256} : std::vector<int64_t>{64, 128, 256},
-        cuda ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  modifiers(large ? 8192 : 512);
+  tiles(dims, 1, large ? std::vector<int64_t>{128, 192, 256} : std::vector<int64_t>{64, 128, 256},
+        large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
   forms(dims, 0, {alibi, soft_cap, texts("bias", {"hqk"})});
   forms(dims, 1, {alibi, soft_cap});
-  for (const int64_t length : cuda ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {
+  for (const int64_t length : large ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {
     add(length, dims, 0, {});
     rope(length);
   }
   add(2048, dims, 0, {texts("task", {"rope"}), texts("rope_angles", {"table"})});
   for (const int64_t window : {64, 256, 512, 1024, 2048, 4096}) {
-    add(cuda ? 8192 : 2048, dims, 1, {integers("window_left", {window})});
+    add(large ? 8192 : 2048, dims, 1, {integers("window_left", {window})});
   }
   add(2048, dims, 0, {integers("soft_cap", {20, 50})});
   add(2048, {128}, 0, {texts("bias", {"k", "qk"})});
@@ -185,7 +185,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   std::vector<int64_t> lengths = {2048};
-  if (profile == "full") lengths.push_back(!device.on_host ? 8192 : 512);
+  if (profile == "full") lengths.push_back(device.operations->span.large() ? 8192 : 512);
   for (const int64_t length : lengths) {
     for (const int64_t causal : {0, 1}) sweep.blocks.push_back(shapes_of(device, length, {64, 128}, causal));
   }

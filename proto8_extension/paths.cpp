@@ -133,9 +133,7 @@ std::string path_missing(const std::string& path) {
 }
 
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors) {
-  const bool cuda = !host.device->info().on_host;
-  const size_t colon = host.spec.find(':');
-  const DLDevice place{cuda ? 2 : 1, cuda && colon != host.spec.npos ? std::stoi(host.spec.substr(colon + 1)) : 0};
+  const DLDevice place{host.device->info().dlpack_type, host.device->info().dlpack_id};
   const auto on_device = [place](DLTensor tensor) {
     tensor.device = place;
     return tensor;

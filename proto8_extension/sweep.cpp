@@ -53,7 +53,7 @@ void complete_extension(Case& config, const DeviceInfo& device) {
   otherwise("op", std::string("flash"));
   if (config.text("task") == "call") config.set("from", std::string("none"));
   otherwise("from", std::string("archive"));
-  otherwise("dtype", std::string(!device.on_host ? "bf16" : "f32"));
+  otherwise("dtype", device.operations->span.dtype);
   otherwise("q_heads", int64_t{8});
   otherwise("q_len", int64_t{1024});
   otherwise("head_dim", int64_t{64});

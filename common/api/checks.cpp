@@ -179,7 +179,7 @@ void check_written(const Places& written, const Places& read) {
 
 // ---- tensors and numbers
 
-void check_tensor(const char* name, const TensorView& t, bool cuda, int64_t most_batch = most_count) {
+void check_tensor(const char* name, const TensorView& t, bool gpu, int64_t most_batch = most_count) {
   require(t.batch >= 0 && t.heads >= 0 && t.tokens >= 0 && t.width > 0 && t.batch <= most_batch &&
               t.heads <= most_count && t.tokens <= most_tokens && t.width <= most_width,
           "{}: sizes [{}, {}, {}, {}] are not allowed; at most [{}, {}, {}, {}] (batch, heads, tokens, width), and a "
@@ -187,7 +187,7 @@ void check_tensor(const char* name, const TensorView& t, bool cuda, int64_t most
           name, t.batch, t.heads, t.tokens, t.width, most_batch, most_count, most_tokens, most_width);
   if (t.empty()) return;
   require(t.data != nullptr, "{} has no data", name);
-  if (!cuda) return;
+  if (!gpu) return;
   constexpr int64_t alignment = 16;  // of tensor copies and 16-byte loads
   const auto size = static_cast<int64_t>(size_bytes(t.dtype));
   const auto fits = [&](int64_t stride, int64_t count) { return count == 1 || stride % (alignment / size) == 0; };
@@ -224,11 +224,11 @@ int64_t count_rows(const TensorView& t) {
 
 /// What attention has in common. Whether there is anything to do.
 bool check_attention(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o, double scale,
-                     bool cuda, int64_t most_batch = most_count) {
-  check_tensor("q", q, cuda);
-  check_tensor("k", k, cuda, most_batch);
-  check_tensor("v", v, cuda, most_batch);
-  check_tensor("o", o, cuda);
+                     bool gpu, int64_t most_batch = most_count) {
+  check_tensor("q", q, gpu);
+  check_tensor("k", k, gpu, most_batch);
+  check_tensor("v", v, gpu, most_batch);
+  check_tensor("o", o, gpu);
   check_float("q", q.dtype);
   check_float("o", o.dtype);
   if (v.dtype != k.dtype) refuse("v: {} is not allowed; {} is, as k has it", attn::name(v.dtype), attn::name(k.dtype));
@@ -239,7 +239,7 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
   require(k.width == q.width && v.width == q.width && o.width == q.width,
           "widths {} of q, {} of k, {} of v, {} of o are not allowed; they are equal", q.width, k.width, v.width,
           o.width);
-  const int64_t widest = cuda ? 256 : most_width;
+  const int64_t widest = gpu ? 256 : most_width;
   require(q.width % 8 == 0 && q.width <= widest, "width {}: a multiple of 8, at most {}", q.width, widest);
   require(v.heads == k.heads && v.tokens == k.tokens && v.batch == k.batch,
           "v is [{}, {}, {}], k [{}, {}, {}] (batch, heads, tokens); they are equal", v.batch, v.heads, v.tokens,
@@ -294,8 +294,8 @@ void check_documents(const int* documents, int64_t queries, int64_t keys) {
 
 }  // namespace
 
-bool check(const FlashCall& call, bool cuda) {
-  const bool rows = check_attention(call.q, call.k, call.v, call.o, call.scale, cuda);
+bool check(const FlashCall& call, bool gpu) {
+  const bool rows = check_attention(call.q, call.k, call.v, call.o, call.scale, gpu);
   require(call.k.batch == call.q.batch, "k has a batch of {}, q of {}; they are equal", call.k.batch, call.q.batch);
   if (call.k.dtype != call.q.dtype)
     refuse("k: {} is not allowed; {} is, as q has it", attn::name(call.k.dtype), attn::name(call.q.dtype));
@@ -313,7 +313,7 @@ bool check(const FlashCall& call, bool cuda) {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   check_written(written, read);
-  if (cuda) return rows;
+  if (gpu) return rows;
   if (call.lengths) check_values("lengths", call.lengths, batch, 0, kv_len);
   if (call.documents) check_documents(call.documents, call.q.tokens, kv_len);
   return rows;
@@ -334,8 +334,8 @@ void simplify(FlashCall& call) {
 
 int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages * call.k.tokens : call.k.tokens; }
 
-void check_cache(const CacheCall& call, bool cuda) {
-  check_tensor("k", call.k, cuda, call.table ? most_int : most_count);
+void check_cache(const CacheCall& call, bool gpu) {
+  check_tensor("k", call.k, gpu, call.table ? most_int : most_count);
   require(call.lengths || call.q.batch == 0, "lengths are missing: [batch], int32");
   require(call.table || call.k.batch == call.q.batch, "k has a batch of {}, q of {}; without a table they are equal",
           call.k.batch, call.q.batch);
@@ -365,10 +365,10 @@ void check_appended_pages(const CacheCall& call) {
           twice == pages.end() ? 0 : *twice);
 }
 
-bool check(const CacheCall& call, bool cuda) {
+bool check(const CacheCall& call, bool gpu) {
   const bool rows =
-      check_attention(call.q, call.k, call.v, call.o, call.scale, cuda, call.table ? most_int : most_count);
-  check_cache(call, cuda);
+      check_attention(call.q, call.k, call.v, call.o, call.scale, gpu, call.table ? most_int : most_count);
+  check_cache(call, gpu);
   require(capacity_of(call) > 0 || !rows, "the cache has no room for a token");
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
@@ -384,7 +384,7 @@ bool check(const CacheCall& call, bool cuda) {
           call.positions, capacity_of(call));
   for (const auto& [name, tensor] : {std::pair{"new_k", &call.new_k}, {"new_v", &call.new_v}}) {
     if (!appends) break;
-    check_tensor(name, *tensor, cuda);
+    check_tensor(name, *tensor, gpu);
     if (tensor->dtype != call.k.dtype)
       refuse("{}: {} is not allowed; {} is, as the cache has it", name, attn::name(tensor->dtype),
              attn::name(call.k.dtype));
@@ -413,7 +413,7 @@ bool check(const CacheCall& call, bool cuda) {
     read.add(place_of("sines", call.sines, 2 * call.positions * call.rotary_dim));
   }
   check_written(written, read);
-  if (cuda) return rows;
+  if (gpu) return rows;
   check_cache_values(call);
   if (appends && rows) check_appended_pages(call);
   return rows;
@@ -421,10 +421,10 @@ bool check(const CacheCall& call, bool cuda) {
 
 // ---- linear attention, RoPE
 
-bool check(const LinearCall& call, bool cuda) {
+bool check(const LinearCall& call, bool gpu) {
   const TensorView &q = call.q, &v = call.v;
   for (const auto& [name, tensor] : {std::pair{"q", &call.q}, {"k", &call.k}, {"v", &call.v}, {"o", &call.o}}) {
-    check_tensor(name, *tensor, cuda);
+    check_tensor(name, *tensor, gpu);
     check_float(name, tensor->dtype);
     require(tensor->batch == q.batch && tensor->heads == q.heads && tensor->tokens == q.tokens,
             "{} is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", name, tensor->batch,
@@ -464,7 +464,7 @@ bool check(const LinearCall& call, bool cuda) {
   return rows > 0;
 }
 
-bool check(const RopeCall& call, bool cuda) {
+bool check(const RopeCall& call, bool gpu) {
   const TensorView& some = call.q.there() ? call.q : call.k;
   for (const auto& [name, in, out] : {std::tuple{"q", &call.q, &call.q_out}, {"k", &call.k, &call.k_out}}) {
     require(out->batch == in->batch && out->heads == in->heads && out->tokens == in->tokens &&
@@ -473,8 +473,8 @@ bool check(const RopeCall& call, bool cuda) {
     if (!in->there()) continue;
     require(in->batch == some.batch && in->tokens == some.tokens && in->width == some.width && in->dtype == some.dtype,
             "q and k have the same batch, tokens, width and type");
-    check_tensor(name, *in, cuda);
-    check_tensor(name, *out, cuda);
+    check_tensor(name, *in, gpu);
+    check_tensor(name, *out, gpu);
     check_float(name, in->dtype);
   }
   rope_check_config(call.config);
@@ -492,7 +492,7 @@ bool check(const RopeCall& call, bool cuda) {
   // Rows may turn where they are.
   if (!same(call.q, call.q_out)) check_apart(q_out, q);
   if (!same(call.k, call.k_out)) check_apart(k_out, k);
-  if (call.offsets && !cuda) {
+  if (call.offsets && !gpu) {
     check_values("offsets", call.offsets, some.batch, std::numeric_limits<int>::min(), most_int - (some.tokens - 1));
   }
   return count_rows(call.q) + count_rows(call.k) > 0;

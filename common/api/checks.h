@@ -11,17 +11,17 @@
 namespace attn {
 
 // Whether the call has any rows to compute. On the cpu, tables are read: lengths, page numbers, documents and offsets
-// with which a kernel would leave a tensor are refused. With `cuda` they stand where the host cannot look.
-bool check(const FlashCall& call, bool cuda);
-bool check(const CacheCall& call, bool cuda);
-bool check(const LinearCall& call, bool cuda);
-bool check(const RopeCall& call, bool cuda);
+// with which a kernel would leave a tensor are refused. With `gpu` they stand where the host cannot look.
+bool check(const FlashCall& call, bool gpu);
+bool check(const CacheCall& call, bool gpu);
+bool check(const LinearCall& call, bool gpu);
+bool check(const RopeCall& call, bool gpu);
 
 /// Keys that a sequence of the cache may have.
 int64_t capacity_of(const CacheCall& call);
 
 /// Of a cache alone: k's sizes, max_pages, and q.batch, the number of sequences.
-void check_cache(const CacheCall& call, bool cuda);
+void check_cache(const CacheCall& call, bool gpu);
 /// The same, and what lengths and table say, which are on the host.
 void check_cache_values(const CacheCall& call);
 

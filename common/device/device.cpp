@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
@@ -21,6 +22,10 @@ bool DeviceInfo::has(std::string_view feature) const {
 std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) const {
   if (needed <= threadgroup_memory_bytes) return std::nullopt;
   return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, spec, threadgroup_memory_bytes);
+}
+
+bool has_kernel(const DeviceInfo& device, std::string_view path) {
+  return std::filesystem::exists(std::filesystem::path(source_root()) / device.operations->kernel_file(path));
 }
 
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device) {

@@ -37,6 +37,7 @@ struct DeviceInfo {
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
   bool on_host = false;  // its kernels run on the host's threads, in the host's memory
+  int dlpack_type = 1, dlpack_id = 0;  // as tensors of it are described (https://dmlc.github.io/dlpack); 1: cpu
   const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
@@ -44,6 +45,10 @@ struct DeviceInfo {
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
 };
+
+/// Whether the source tree has the kernel of that path, without ending, for the device: of kernels that only one
+/// experiment has.
+bool has_kernel(const DeviceInfo& device, std::string_view path);
 
 /// Why a plan does not run on the device; threadgroup memory that does not fit is a reason for all plans.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/data/tensor.h"
 #include "common/source/kernel_source.h"
@@ -54,6 +55,19 @@ struct ElementKernel {
   int64_t elements = 0;  // of a threadgroup; 0: one threadgroup does all
 };
 
+/// What sweeps span on the device.
+struct SweepSpan {
+  /// Which of an experiment's two loads takes the device some milliseconds: that of a few cores, or that of a GPU.
+  enum class Load { small, large } load = Load::small;
+  std::string dtype = "f32";             // of elements, where nothing else is said
+  std::string other_dtype = "bf16";      // that is compared with it
+  int64_t heads = 8;                     // of queries, where a launch has all of a layer's
+  std::vector<std::string> ladder = {};  // variants of attention, from textbook to tuned
+  std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
+
+  bool large() const { return load == Load::large; }
+};
+
 /// Null and nothing: the device has no kernel for it.
 struct Operations {
   std::string_view kernel_ending = {};              // of the files of its kernels: "cpu.cpp"
@@ -66,6 +80,9 @@ struct Operations {
   std::optional<uint32_t> append_threads = {};      // new keys and values into a cache
   std::optional<ElementKernel> stage = {};          // tables of a caller, copied in the order of its stream
   std::optional<ElementKernel> user_function = {};  // a user's function on its own, for the oracle
+  /// What was compiled ahead of time and the device loads: "object" or "cubin"; empty: nothing.
+  std::string_view ahead_of_time = {};
+  SweepSpan span = {};
 
   /// The file of a kernel, by its path without ending.
   std::string kernel_file(std::string_view path) const;

@@ -162,7 +162,8 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       return 0;
     }
     if (options->dry_run) {
-      fmt::print("{}", dry_run(spec, *options, state.groups, lab.device().info()));
+      fmt::print("{}", dry_run(*options, state.groups, lab.device().info(),
+                               [&](const Case& config) -> const Plan& { return state.plan(config); }));
       return 0;
     }
     state.open_records();

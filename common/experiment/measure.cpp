@@ -88,7 +88,7 @@ Sampler sampler_of(const Ceiling& ceiling) {
 }  // namespace
 
 double Experiment::State::sweep_budget() const {
-  return budget_left() - (claims.empty() ? 0 : compare_share * options.budget());
+  return budget_left() - (claims.empty() ? 0 : compare_share * options.budget(device->info()));
 }
 
 TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) const {

@@ -150,13 +150,13 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
   return text;
 }
 
-std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
-                    const DeviceInfo& info) {
+std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
+                    const std::function<const Plan&(const Case&)>& plan) {
   std::string text;
   size_t cases = 0, runnable = 0;
   for (const auto& group : groups) {
     for (const Case& config : group) {
-      const auto reason = skip_reason(spec.plan(config, {info, options.files}), info);
+      const auto reason = skip_reason(plan(config), info);
       ++cases;
       runnable += !reason;
       if (options.json) {
@@ -169,7 +169,7 @@ std::string dry_run(const ExperimentSpec& spec, const Options& options, const st
   }
   if (options.json) return text;
   return text + fmt::format("{} of {} cases in {} groups would run, in at most about {} of measuring\n", runnable,
-                            cases, groups.size(), format_duration(options.budget()));
+                            cases, groups.size(), format_duration(options.budget(info)));
 }
 
 std::string verdict_text(const Json& finding) {

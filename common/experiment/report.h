@@ -1,6 +1,7 @@
 // What a run shows when it has measured: the table and the verdicts.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
                  const std::vector<Hypothesis>& hypotheses);
 
 /// One line per case: whether it would run (--dry-run), as JSON with --json.
-std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
-                    const DeviceInfo& info);
+std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
+                    const std::function<const Plan&(const Case&)>& plan);
 
 /// A finding in two lines: verdict and title; metric, reason and confidence.
 std::string verdict_text(const Json& finding);

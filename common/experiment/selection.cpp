@@ -178,7 +178,7 @@ void Experiment::State::open_records() {
   progress.add(cases_left);
   if (options.quiet || options.only_verify) return;
   progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left, device_name(device->info()),
-                            format_duration(options.budget())));
+                            format_duration(options.budget(device->info()))));
 }
 
 /// Takes over what an earlier run of this code under these conditions recorded, and its run id.

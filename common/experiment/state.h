@@ -100,7 +100,7 @@ struct Experiment::State {
   // measure.cpp
   /// With at most so many seconds.
   void measure(std::vector<Trial> trials, double most_s);
-  double budget_left() const { return options.budget() - measured_s; }
+  double budget_left() const { return options.budget(device->info()) - measured_s; }
   /// What the sweep may still take; the rest is for comparisons.
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;

@@ -164,7 +164,7 @@ TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
   };
   EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}), "tuned has 540 variants with f32 here");
   EXPECT_EQ(reason({"task=compile", "kernel=wgmma"}),
-            "kernel wgmma is not one of cpu's: naive, tiled_scalar, tiled_vector, tuned");
+            "this device has no kernel for variant wgmma; it has naive, tiled_scalar, tiled_vector, tuned");
   EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=1", "pch=1"}, hopper()),
             "NVRTC 12.0 does not precompile headers");
   EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=head_dim"}),

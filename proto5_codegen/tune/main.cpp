@@ -169,7 +169,7 @@ std::vector<CodegenCase> all_cases(DType dtype, int64_t heads, int64_t tokens) {
 int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, const std::string& only,
         const std::string& type) {
   const std::unique_ptr<Device> device = Device::open(spec);
-  const DType dtype = !type.empty() ? parse_dtype(type) : !device->info().on_host ? DType::bf16 : DType::f32;
+  const DType dtype = parse_dtype(type.empty() ? device->info().operations->span.dtype : type);
   if (dtype == DType::bf16 && device->info().on_host) throw BadInput("dtype bf16: the CPU's kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
   Json found = Json::object();

@@ -13,10 +13,8 @@ std::function<void()> torch_call(const std::string& op, const DeviceInfo& device
   const auto type = tensors.config.dtype == DType::f32   ? at::kFloat
                     : tensors.config.dtype == DType::f16 ? at::kHalf
                                                          : at::kBFloat16;
-  const size_t colon = device.spec.find(':');
   const at::Device place =
-      !device.on_host ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(device.spec.substr(colon + 1))))
-                      : at::Device(at::kCPU);
+      device.on_host ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.dlpack_id));
   const auto of = [&](Buffer& buffer) {
     return at::from_blob(buffer.data(), {tensors.shape[0], tensors.shape[1], tensors.shape[2], tensors.shape[3]},
                          at::TensorOptions().dtype(type).device(place));

@@ -19,14 +19,19 @@
 
 struct attn_engine {
   attn::Engine engine;
-  const bool cuda;
-  const int ordinal;
+  const bool on_host;
+  const int device_type, device_id;  // DLPack's numbers
+
+  explicit attn_engine(const std::string& spec, attn::EngineOptions options)
+      : engine(spec, std::move(options)),
+        on_host(engine.info().on_host),
+        device_type(engine.info().dlpack_type),
+        device_id(engine.info().dlpack_id) {}
 };
 
 namespace attn {
 namespace {
 
-constexpr int cpu_device = 1, cuda_device = 2;  // DLPack's numbers
 enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bfloat = 4, code_e4m3 = 10 };
 
 thread_local std::string last_message;
@@ -98,11 +103,10 @@ void* address(const DLTensor& tensor) {
 }
 
 void check_place(const attn_engine& engine, const char* name, const DLTensor& tensor) {
-  const int wanted = engine.cuda ? cuda_device : cpu_device;
-  if (static_cast<int>(tensor.device.device_type) != wanted ||
-      (engine.cuda && tensor.device.device_id != engine.ordinal)) {
-    refuse(fmt::format("{} is on device {}:{}, the engine on {}:{} (1: cpu, 2: CUDA)", name,
-                       static_cast<int>(tensor.device.device_type), tensor.device.device_id, wanted, engine.ordinal));
+  const int type = static_cast<int>(tensor.device.device_type), id = tensor.device.device_id;
+  if (type != engine.device_type || (id != engine.device_id && !engine.on_host)) {
+    refuse(fmt::format("{} is on device {}:{}, the engine on {}:{} (1: cpu, 2: CUDA)", name, type, id,
+                       engine.device_type, engine.device_id));
   }
 }
 
@@ -277,12 +281,8 @@ attn_status attn_open(const char* device, const attn_open_options* options, attn
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
     log_into(text(read_options.cache_folder));
-    const bool cuda = spec.starts_with("cuda");
-    const size_t colon = spec.find(':');
-    *engine = new attn_engine{.engine = Engine(spec, {.cache_folder = text(read_options.cache_folder),
-                                                      .archive = text(read_options.archive)}),
-                              .cuda = cuda,
-                              .ordinal = cuda && colon != spec.npos ? std::atoi(spec.c_str() + colon + 1) : 0};
+    *engine = new attn_engine(
+        spec, {.cache_folder = text(read_options.cache_folder), .archive = text(read_options.archive)});
   });
 }
 

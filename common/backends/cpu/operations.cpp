@@ -12,7 +12,15 @@ const Operations& cpu_operations() {
                                         .mask_list_threads = 1,
                                         .append_threads = 1,
                                         .stage = ElementKernel{.threads = 1, .elements = 65536},
-                                        .user_function = ElementKernel{.threads = 1}};
+                                        .user_function = ElementKernel{.threads = 1},
+                                        .ahead_of_time = "object",
+                                        .span = {.load = SweepSpan::Load::small,
+                                                 .dtype = "f32",
+                                                 .other_dtype = "bf16",
+                                                 .heads = 8,
+                                                 .ladder = {"naive", "tiled_scalar", "tiled_vector", "tuned"},
+                                                 .block_r = {16, 32, 64, 128},
+                                                 .block_c = {64, 80, 128, 256}}};
   return operations;
 }
 

@@ -70,6 +70,8 @@ class CudaDevice : public Device {
     info_.spec = fmt::format("cuda:{}", ordinal);
     info_.backend = "cuda";
     info_.operations = &cuda_operations();
+    info_.dlpack_type = 2;
+    info_.dlpack_id = ordinal;
     info_.name = name;
     info_.arch = compiler_->arch();
     info_.toolchain = compiler_->toolchain();

@@ -12,7 +12,15 @@ const Operations& cuda_operations() {
                                         .mask_list_threads = 1024,
                                         .append_threads = 128,
                                         .stage = ElementKernel{.threads = 256, .elements = 1024},
-                                        .user_function = ElementKernel{.threads = 128, .elements = 128}};
+                                        .user_function = ElementKernel{.threads = 128, .elements = 128},
+                                        .ahead_of_time = "cubin",
+                                        .span = {.load = SweepSpan::Load::large,
+                                                 .dtype = "bf16",
+                                                 .other_dtype = "f16",
+                                                 .heads = 32,
+                                                 .ladder = {"naive", "mma_sync", "tuned"},
+                                                 .block_r = {64, 128, 192},
+                                                 .block_c = {64, 80, 96, 112, 128, 176, 192}}};
   return operations;
 }
 
