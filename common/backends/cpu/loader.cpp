@@ -1,6 +1,7 @@
 #include "common/backends/cpu/loader.h"
 
 #include <fmt/format.h>
+#include <llvm/ExecutionEngine/Orc/ExecutionUtils.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 
 #include <utility>
@@ -37,6 +38,14 @@ CpuLoader::CpuLoader() {
   auto jit = llvm::orc::LLJITBuilder().create();
   if (!jit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(jit.takeError()));
   jit_ = std::move(*jit);
+  // Kernels call the mathematics library, which a program that opened this one with RTLD_LOCAL does not show.
+  auto mathematics =
+      llvm::orc::DynamicLibrarySearchGenerator::Load("libm.so.6", jit_->getDataLayout().getGlobalPrefix());
+  if (mathematics) {
+    jit_->getProcessSymbolsJITDylib()->addGenerator(std::move(*mathematics));
+  } else {
+    llvm::consumeError(mathematics.takeError());  // another C library, which has it in itself
+  }
   // The session tells what is missing apart from the error that a look-up gives; load() puts the two together. Linking
   // goes on in the thread that looks up.
   jit_->getExecutionSession().setErrorReporter(
