@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,10 @@ constexpr double min_flush_effect = 1.2;
 /// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
-CeilingKernels kernels_of(const DeviceInfo& info) { return info.operations->ceilings->kernels(info); }
+CeilingKernels kernels_of(const DeviceInfo& info) {
+  if (!info.operations->ceilings) throw std::logic_error(info.backend + ": " + no_kernel_for("its ceilings"));
+  return info.operations->ceilings->kernels(info);
+}
 
 /// Of the cache, which owns it. `changed`: constants that differ from the file's usual ones.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
