@@ -4,7 +4,8 @@
 
 #include "common/cases/axes.h"
 #include "common/cases/user_functions.h"
-#include "common/linear/feature.h"
+#include "common/linear/launch.h"
+#include "proto6_linear/problem.h"
 
 namespace attn {
 namespace {
@@ -64,9 +65,9 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   // `own` axes stand in the place of the shape's.
   const auto add = [&](Block own) {
-    for (Axis& axis :
-         Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}), integers("q_len", {4096}),
-               integers("head_dim", {64}), texts("dtype", {device.operations->span.dtype})}) {
+    for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
+                            integers("q_len", {4096}), integers("head_dim", {64}),
+                            texts("dtype", {device.operations->span.dtype})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -148,8 +149,8 @@ FileOption feature_file() {
 Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
   const bool large = device.operations->span.large();
   return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {large ? 4 : 1}),
-            integers("heads", {device.operations->span.heads}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
-            integers("normalised", {0, 1})}}};
+            integers("heads", {device.operations->span.heads}), integers("q_len", {4096}),
+            integers("head_dim", {64, 128}), integers("normalised", {0, 1})}}};
 }
 
 void complete_linear(Case& config, const DeviceInfo& device) {

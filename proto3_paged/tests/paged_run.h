@@ -23,6 +23,12 @@ inline PagedConfig paged_config() {
   return config;
 }
 
+/// The plan of a configuration, with hooks that it does not name.
+inline Plan hooked_plan(const PagedConfig& config, const DeviceInfo& device, const AttentionHooks& hooks) {
+  return config.prefill ? prefill_plan(config.decode, device, 0, 0, &hooks)
+                        : decode_plan(config.decode, device, 0, &hooks);
+}
+
 struct Decoded {
   Check check;
   std::vector<std::byte> output;
@@ -30,7 +36,8 @@ struct Decoded {
 inline Decoded run_paged(const PagedConfig& config, Device& on = test::device(),
                          PipelineCache& cache = test::pipelines(), const std::optional<AttentionHooks>& hooks = {}) {
   const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
-  PagedProblem problem(on, cache, inputs, config, paged_plan(config, on.info()), hooks);
+  PagedProblem problem(on, cache, inputs, config,
+                       hooks ? hooked_plan(config, on.info(), *hooks) : paged_plan(config, on.info()), hooks);
   Decoded run;
   for (int launch = 0; launch < 2; ++launch) {  // the second one finds what the first one left
     problem.poison();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cases/reference.h"
 #include "common/paged/decode.h"
 #include "common/paged/prefill.h"
 #include "common/testing/tested_device.h"
