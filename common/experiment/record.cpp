@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <stdexcept>
 #include <utility>
 
 #include "common/base/error.h"
@@ -34,20 +33,7 @@ Measurement Experiment::State::blank(const Case& config) const {
 }
 
 void Experiment::State::store(Measurement record, int launches_per_sample) {
-  const auto to_record = [&] { return to_json(record, ceilings.value_or(Ceilings{})); };
-  Json json;
-  // A rate may be above a ceiling that was measured in bad moments; if it stays there, this is an error.
-  for (int retries = 4; json.is_null(); --retries) {
-    try {
-      json = to_record();
-    } catch (const std::runtime_error& error) {
-      if (ceilings && retries > 0) {
-        raise_ceilings();
-      } else {
-        fail(record, "failed", first_line(error.what()));
-      }
-    }
-  }
+  Json json = within_ceilings(record);
   for (Json& timing : json["time"]) {
     timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
   }
