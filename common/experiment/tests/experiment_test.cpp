@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "common/backends/cpu/operations.h"
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
@@ -67,6 +68,7 @@ class FakeDevice : public Device {
   explicit FakeDevice(std::string_view spec) {
     info_.spec = spec;
     info_.backend = "cpu";
+    info_.operations = &cpu_operations();
     info_.name = "fake";
     info_.units = 2;
     info_.simd_width = 8;

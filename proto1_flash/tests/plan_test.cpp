@@ -1,0 +1,28 @@
+// Problems of the experiment run the plans that they are made of.
+#include <gtest/gtest.h>
+
+#include "common/cases/axes.h"
+#include "common/cases/problem.h"
+#include "common/testing/devices.h"
+#include "common/testing/planned_cases.h"
+#include "proto1_flash/sweep.h"
+
+namespace attn {
+namespace {
+
+TEST(FlashPlanTest, ProblemsRunTheirPlans) {
+  const ExperimentSpec spec = {.name = "test",
+                               .axes = flash_axes(),
+                               .default_tile = false,
+                               .sweep = flash_sweep,
+                               .complete = complete_flash,
+                               .plan = flash_plan,
+                               .make = flash_problems()};
+  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+    test::expect_problems_run_their_plans(
+        spec, info, {"q_len=48", "head_dim=64", "causal=1", "layout=bhsd", "dtype=f32", "block_r=64", "block_c=64"});
+  }
+}
+
+}  // namespace
+}  // namespace attn
