@@ -11,7 +11,9 @@ namespace {
 
 TEST(StitchPlanTest, ProblemsRunTheirPlans) {
   const ExperimentSpec spec = {.name = "test",
+                               .summary = "of a test",
                                .axes = stitch_axes(),
+                               .compared_axes = {},
                                .default_tile = false,
                                .sweep = stitch_sweep,
                                .complete = complete_stitch,

@@ -11,7 +11,9 @@ namespace {
 
 TEST(PagedPlanTest, ProblemsRunTheirPlans) {
   const ExperimentSpec spec = {.name = "test",
+                               .summary = "of a test",
                                .axes = paged_axes(),
+                               .compared_axes = {},
                                .default_tile = false,
                                .sweep = paged_sweep,
                                .complete = complete_paged,

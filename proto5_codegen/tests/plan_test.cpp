@@ -11,7 +11,9 @@ namespace {
 
 TEST(CodegenPlanTest, ProblemsRunTheirPlans) {
   const ExperimentSpec spec = {.name = "test",
+                               .summary = "of a test",
                                .axes = codegen_axes(),
+                               .compared_axes = {},
                                .default_tile = false,
                                .sweep = codegen_sweep,
                                .complete = complete_codegen,

@@ -11,7 +11,9 @@ namespace {
 
 TEST(LinearPlanTest, ProblemsRunTheirPlans) {
   const ExperimentSpec spec = {.name = "test",
+                               .summary = "of a test",
                                .axes = linear_axes(),
+                               .compared_axes = {},
                                .default_tile = false,
                                .sweep = linear_sweep,
                                .complete = complete_linear,

@@ -22,18 +22,21 @@ TEST(LaunchTest, AttentionRunsItsPlan) {
           .variant = variant,
           .shape = {.batch = 2, .q_heads = 4, .kv_heads = 4, .q_len = 100, .kv_len = 100, .head_dim = 64}};
       choose_tile(config, info);
-      test::expect_plan_runs(info, attention_plan(config, info),
-                             [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                               const AttentionLaunch launch(device, pipelines, config, plan);
-                               launch.encode(encoder, {.q = memory,
-                                                       .k = memory,
-                                                       .v = memory,
-                                                       .o = memory,
-                                                       .q_strides = dense,
-                                                       .k_strides = dense,
-                                                       .v_strides = dense,
-                                                       .o_strides = dense});
-                             });
+      test::expect_plan_runs(
+          info, attention_plan(config, info),
+          [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+            return AttentionLaunch(device, pipelines, config, plan);
+          },
+          [&](const AttentionLaunch& launch, CommandEncoder& encoder) {
+            launch.encode(encoder, {.q = memory,
+                                    .k = memory,
+                                    .v = memory,
+                                    .o = memory,
+                                    .q_strides = dense,
+                                    .k_strides = dense,
+                                    .v_strides = dense,
+                                    .o_strides = dense});
+          });
     }
   }
 }
@@ -42,18 +45,21 @@ TEST(LaunchTest, RopeRunsItsPlan) {
   const RopeConfig config{.head_dim = 64, .rotary_dim = 64};
   const RopeShape shape{.batch = 2, .q_heads = 4, .kv_heads = 4, .rows = 100};
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    test::expect_plan_runs(info, rope_plan(config, shape, info),
-                           [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                             const RopeLaunch launch(device, pipelines, config, shape, plan);
-                             launch.encode(encoder, {.q = memory,
-                                                     .k = memory,
-                                                     .q_out = memory,
-                                                     .k_out = memory,
-                                                     .q_strides = dense,
-                                                     .k_strides = dense,
-                                                     .q_out_strides = dense,
-                                                     .k_out_strides = dense});
-                           });
+    test::expect_plan_runs(
+        info, rope_plan(config, shape, info),
+        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+          return RopeLaunch(device, pipelines, config, shape, plan);
+        },
+        [&](const RopeLaunch& launch, CommandEncoder& encoder) {
+          launch.encode(encoder, {.q = memory,
+                                  .k = memory,
+                                  .q_out = memory,
+                                  .k_out = memory,
+                                  .q_strides = dense,
+                                  .k_strides = dense,
+                                  .q_out_strides = dense,
+                                  .k_out_strides = dense});
+        });
   }
 }
 

@@ -17,12 +17,15 @@ void expect_form_runs(const DeviceInfo& info, const std::string& variant, const 
   config.heads = 2;
   config.tokens = config.all_rows = 1024;
   config.chunk = chunk;
-  test::expect_plan_runs(info, linear_plan(config, info, false),
-                         [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                           alignas(16) static std::byte memory[16];  // nothing is read or written there
-                           const LinearLaunch launch(device, pipelines, config, plan);
-                           launch.encode(encoder, {.q = memory, .k = memory, .v = memory, .o = memory});
-                         });
+  test::expect_plan_runs(
+      info, linear_plan(config, info, false),
+      [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+        return LinearLaunch(device, pipelines, config, plan);
+      },
+      [&](const LinearLaunch& launch, CommandEncoder& encoder) {
+        alignas(16) static std::byte memory[16];  // nothing is read or written there
+        launch.encode(encoder, {.q = memory, .k = memory, .v = memory, .o = memory});
+      });
 }
 
 TEST(LinearLaunchTest, EachFormRunsItsPlan) {

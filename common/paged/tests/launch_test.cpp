@@ -36,11 +36,12 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
     DecodeConfig config = config_of(2);
     config.join_last = join_last;
     for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-      test::expect_plan_runs(info, decode_plan(config, info, all_keys),
-                             [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                               const DecodeLaunch launch(device, pipelines, config, plan);
-                               launch.encode(encoder, tensors());
-                             });
+      test::expect_plan_runs(
+          info, decode_plan(config, info, all_keys),
+          [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+            return DecodeLaunch(device, pipelines, config, plan);
+          },
+          [&](const DecodeLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
     }
   }
 }
@@ -48,11 +49,12 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
 TEST(PagedLaunchTest, AppendingRunsItsPlan) {
   const DecodeConfig config = config_of(2);
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    test::expect_plan_runs(info, append_plan(config, info),
-                           [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                             const AppendLaunch launch(device, pipelines, config, plan);
-                             launch.encode(encoder, tensors());
-                           });
+    test::expect_plan_runs(
+        info, append_plan(config, info),
+        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+          return AppendLaunch(device, pipelines, config, plan);
+        },
+        [&](const AppendLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
   }
 }
 
@@ -60,11 +62,14 @@ TEST(PagedLaunchTest, ASharedPrefixRunsItsPlan) {
   const DecodeConfig config = config_of(1);
   const int64_t prefix = 256;
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    test::expect_plan_runs(info, cascade_plan(config, info, all_keys, prefix),
-                           [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                             const CascadeLaunch launch(device, pipelines, config, prefix, plan);
-                             launch.encode(encoder, tensors(), tensors().lengths);
-                           });
+    test::expect_plan_runs(
+        info, cascade_plan(config, info, all_keys, prefix),
+        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+          return CascadeLaunch(device, pipelines, config, prefix, plan);
+        },
+        [&](const CascadeLaunch& launch, CommandEncoder& encoder) {
+          launch.encode(encoder, tensors(), tensors().lengths);
+        });
   }
 }
 
@@ -74,11 +79,12 @@ TEST(PagedLaunchTest, APromptRunsItsPlan) {
   const double pairs = 1e5;
   const int64_t pages = 64;
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    test::expect_plan_runs(info, prefill_plan(config, info, pairs, all_keys),
-                           [&](Device& device, PipelineCache& pipelines, const Plan& plan, CommandEncoder& encoder) {
-                             const PrefillLaunch launch(device, pipelines, config, plan, pages);
-                             launch.encode(encoder, tensors());
-                           });
+    test::expect_plan_runs(
+        info, prefill_plan(config, info, pairs, all_keys),
+        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+          return PrefillLaunch(device, pipelines, config, plan, pages);
+        },
+        [&](const PrefillLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
   }
 }
 
