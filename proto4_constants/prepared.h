@@ -15,6 +15,8 @@ class Prepared {
  public:
   Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}
 
+  /// The sources of the first variants.
+  std::vector<KernelSource> first(size_t count) const;
   /// A cache folder that has at least `count`.
   std::string cache(size_t count);
   /// An archive of exactly `count`.
@@ -23,8 +25,6 @@ class Prepared {
   std::string new_archive() const { return folder_.path() / "archive-new"; }
 
  private:
-  std::vector<KernelSource> first(size_t count) const;
-
   Device& device_;
   const std::vector<KernelSource> sources_;
   TemporaryFolder folder_;

@@ -45,19 +45,20 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CaseP
   using ByKernel = std::map<std::string, std::shared_ptr<Prepared>>;  // and dtype
   return [all = std::make_shared<ByKernel>()](Experiment& lab, const Case& config, const CasePlan& plan) {
     const std::string& task = config.text("task");
-    if (task == "compile_one") return variants_problem(lab, config, {plan.config<Variant>()}, nullptr);
+    const KernelSource& planned = plan.launches.front().source;  // of many variants the first one's
+    if (task == "compile_one") return variants_problem(lab, config, {plan.config<Variant>()}, {planned}, nullptr);
     const DeviceInfo& info = lab.device().info();
     std::vector<Variant> grid = variant_grid(config.text("kernel"), parse_dtype(config.text("dtype")), info);
     std::shared_ptr<Prepared>& prepared = (*all)[config.key({"kernel", "dtype"})];
     if (!prepared) {
       std::vector<KernelSource> sources;
-      for (const Variant& variant : grid) sources.push_back(variant.source(info));
+      for (const Variant& variant : grid) sources.push_back(sources.empty() ? planned : variant.source(info));
       prepared = std::make_shared<Prepared>(lab.device(), std::move(sources));
     }
     const auto count = static_cast<size_t>(config.integer("variants"));
     if (task.starts_with("start_")) return start_problem(lab, config, count, grid.front(), prepared);
     grid.erase(grid.begin() + static_cast<std::ptrdiff_t>(count), grid.end());
-    return variants_problem(lab, config, std::move(grid), prepared);
+    return variants_problem(lab, config, std::move(grid), prepared->first(count), prepared);
   };
 }
 

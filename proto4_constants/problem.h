@@ -22,9 +22,9 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
 /// Makes the cases about the host. What they need to find on disk is made once a run, in a temporary folder.
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems();
 
-/// Getting many variants in one of the ways there are.
+/// Getting many variants, and so their sources, in one of the ways there are.
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
-                                              std::shared_ptr<Prepared> prepared);
+                                              std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared);
 /// A new process, from its start to its first result, with `variants` variants on disk.
 std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
                                            std::shared_ptr<Prepared> prepared);

@@ -60,7 +60,7 @@ Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint6
 /// Getting many variants in one of the ways there are.
 class VariantsProblem : public HostProblem {
  public:
-  VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants,
+  VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants, std::vector<KernelSource> sources,
                   std::shared_ptr<Prepared> prepared)
       : lab_(lab),
         device_(lab.device()),
@@ -68,8 +68,8 @@ class VariantsProblem : public HostProblem {
         workers_(static_cast<unsigned>(config.integer("workers"))),
         pch_(config.integer("pch") != 0),
         variants_(std::move(variants)),
+        sources_(std::move(sources)),
         prepared_(std::move(prepared)) {
-    for (const Variant& variant : variants_) sources_.push_back(variant.source(device_.info()));
     sample_ = sampler();
   }
 
@@ -215,8 +215,8 @@ class VariantsProblem : public HostProblem {
 }  // namespace
 
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
-                                              std::shared_ptr<Prepared> prepared) {
-  return std::make_unique<VariantsProblem>(lab, config, std::move(variants), std::move(prepared));
+                                              std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared) {
+  return std::make_unique<VariantsProblem>(lab, config, std::move(variants), std::move(sources), std::move(prepared));
 }
 
 }  // namespace attn

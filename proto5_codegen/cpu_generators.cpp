@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/attention/launch.h"
+#include "common/base/divided_up.h"
 #include "common/cases/modified_attention.h"
 #include "common/source/python.h"
 #include "proto5_codegen/generators.h"
@@ -16,8 +17,6 @@ constexpr int64_t softmax_rows = 16;
 constexpr int64_t halide_rows = 64;      // of a threadgroup where a schedule does not say another number
 constexpr int64_t expected_keys = 1024;  // what the autoscheduler is told
 constexpr int64_t whole_tiles = 96;      // a number of rows that tiles of 2, 3, 4, 6, 8 and 12 divide
-
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// The register tile of the products, by the registers that there are: accumulators leave a quarter to operands.
 void add_register_tile(FunctionConstants& constants, const DeviceInfo& device) {

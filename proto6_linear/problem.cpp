@@ -86,20 +86,6 @@ AttentionShape attention_shape(const LinearConfig& linear) {
           .causal = linear.causal};
 }
 
-FlashConfig fastest_flash(FlashConfig config, const DeviceInfo& device) {
-  const FlashOperation& backend = FlashOperation::of(device);
-  const std::vector<std::string> variants = backend.variants();
-  for (const char* variant : {"wgmma", "mma_sync", "tuned"}) {
-    if (std::ranges::find(variants, variant) == variants.end()) continue;
-    FlashConfig tried = config;
-    tried.variant = variant;
-    backend.choose_tile(tried, device);
-    if (!skip_reason(attention_plan(tried, device), device)) return tried;
-  }
-  config.variant = "naive";
-  return config;
-}
-
 double median_of(std::vector<double> values) { return values.empty() ? 0 : median(std::move(values)); }
 
 }  // namespace
@@ -146,15 +132,6 @@ std::vector<int64_t> LinearCase::sequence_lengths() const {
   return lengths;
 }
 
-FlashConfig LinearCase::flash(const DeviceInfo& device) const {
-  FlashConfig flash;
-  flash.shape = attention_shape(linear);
-  flash.dtype = linear.dtype;
-  flash.out_dtype = linear.out_dtype;
-  flash.layout = layout;
-  return fastest_flash(flash, device);
-}
-
 bool LinearCase::same_inputs(const LinearCase& other) const {
   const LinearConfig &a = linear, &b = other.linear;
   return a.sequences == b.sequences && a.heads == b.heads && a.tokens == b.tokens && a.head_dim == b.head_dim &&
@@ -164,12 +141,30 @@ bool LinearCase::same_inputs(const LinearCase& other) const {
          with_state == other.with_state && decay == other.decay;
 }
 
+FlashConfig softmax_attention(const LinearCase& one, const DeviceInfo& device) {
+  FlashConfig flash{.variant = "naive",
+                    .shape = attention_shape(one.linear),
+                    .dtype = one.linear.dtype,
+                    .out_dtype = one.linear.out_dtype,
+                    .layout = one.layout};
+  if (!device.operations->flash) return flash;
+  const std::vector<std::string> variants = device.operations->flash->variants();
+  for (const char* variant : {"wgmma", "mma_sync", "tuned"}) {
+    if (std::ranges::find(variants, variant) == variants.end()) continue;
+    FlashConfig tried = flash;
+    tried.variant = variant;
+    choose_tile(tried, device);
+    if (!skip_reason(attention_plan(tried, device), device)) return tried;
+  }
+  return flash;
+}
+
 Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
   if (one.softmax) {
     if (one.linear.value_dim != one.linear.head_dim || one.linear.ragged) {
       return {.unable = "variant softmax: it goes with value_dim as head_dim and equal lengths"};
     }
-    return attention_plan(one.flash(device), device);
+    return attention_plan(one.flash, device);
   }
   if (one.linear.normalised && one.linear.feature.name == "identity") {
     return {.unable = "normalised 1: with feature identity the divisor has either sign, and may be nearly 0"};
@@ -178,7 +173,8 @@ Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
 }
 
 CasePlan linear_case_plan(const Case& config, const Setting& setting) {
-  const LinearCase one = LinearCase::from(config, setting.files);
+  LinearCase one = LinearCase::from(config, setting.files);
+  if (one.softmax) one.flash = softmax_attention(one, setting.device);
   return {linear_plan(one, setting.device), one};
 }
 
@@ -457,13 +453,12 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
              Experiment& lab, const Case&, const CasePlan& plan) mutable -> std::unique_ptr<Problem> {
     const auto& one = plan.config<LinearCase>();
     if (one.softmax) {
-      const FlashConfig flash = one.flash(lab.device().info());
       std::shared_ptr<FlashInputs> inputs = last_flash.lock();
-      if (!inputs || !flash.same_tensors(inputs->config())) {
-        inputs = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "");
+      if (!inputs || !one.flash.same_tensors(inputs->config())) {
+        inputs = std::make_shared<FlashInputs>(lab.device(), one.flash, lab.seed(), "");
         last_flash = inputs;
       }
-      return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, flash, plan);
+      return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, one.flash, plan);
     }
     return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one, plan);
   };

@@ -29,15 +29,17 @@ struct LinearCase {
   bool with_state = false;  // initial and final states
   /// Log decays, as they are drawn: "usual", or of tests "weak" (nearly 0) and "strong" (nearly all decays at once).
   std::string decay = "usual";
+  FlashConfig flash = {};  // of softmax, as softmax_attention() gives it
 
   /// Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
   /// Tokens of each sequence; the same in every run. Ragged: the first has all, one of several none.
   std::vector<int64_t> sequence_lengths() const;
-  /// Softmax attention of the same inputs: the fastest kernel with its default tile. Causal or full as the case.
-  FlashConfig flash(const DeviceInfo& device) const;
   bool same_inputs(const LinearCase& other) const;
 };
+
+/// Softmax attention of the same inputs: the device's fastest kernel with its default tile. Causal or full as the case.
+FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
 /// The plan of a LinearCase.

@@ -26,9 +26,8 @@ class BufferBackend {
 static_assert(Backend<BufferBackend> && !AttentionBackend<BufferBackend>);
 static_assert(AttentionBackend<WithAttention<BufferBackend>>);
 
-std::function<void()> direct(Host& host, Tensors& tensors) {
-  auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config,
-                                                  attention_plan(tensors.config, host.device->info()));
+std::function<void()> direct_attention(Host& host, Tensors& tensors, const Plan& plan) {
+  auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config, plan);
   return [&host, &tensors, launch = std::move(launch), encoder = CommandEncoder()]() mutable {
     const Device::Scope scope(*host.device);
     const Strides strides = tensors.host_q.strides();
@@ -45,12 +44,11 @@ std::function<void()> direct(Host& host, Tensors& tensors) {
   };
 }
 
-std::function<void()> direct_empty(Host& host) {
-  const std::string file = host.device->info().operations->kernel_file("common/api/kernels/empty");
-  const Kernel& kernel = *host.pipelines.get({.path = file, .entry = "empty"}).kernel;
-  return [&host, &kernel, encoder = CommandEncoder()]() mutable {
+std::function<void()> direct_empty(Host& host, const Launch& launch) {
+  const Kernel& kernel = *host.pipelines.get(launch.source).kernel;
+  return [&host, &kernel, launch, encoder = CommandEncoder()]() mutable {
     encoder.clear();
-    encoder.dispatch(kernel, {1}, 32, 0, 0);
+    encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, 0);
     host.device->enqueue(encoder, nullptr);
   };
 }
@@ -132,6 +130,11 @@ std::string path_missing(const std::string& path) {
   return {};
 }
 
+std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan) {
+  const Launch& launch = plan.launches.front();
+  return launch.phase == "empty" ? direct_empty(host, launch) : direct_attention(host, tensors, plan);
+}
+
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors) {
   const DLDevice place{host.device->info().dlpack_type, host.device->info().dlpack_id};
   const auto on_device = [place](DLTensor tensor) {
@@ -139,11 +142,9 @@ std::function<void()> call_of(const std::string& path, const std::string& op, Ho
     return tensor;
   };
   if (op == "empty") {
-    if (path == "direct") return direct_empty(host);
     if (path == "engine") return [&host] { host.engine.empty(); };
     return [&host] { checked(attn_empty(host.c, nullptr)); };
   }
-  if (path == "direct") return direct(host, tensors);
   if (path == "engine") {
     return [&host, &tensors] {
       FlashCall call;

@@ -46,7 +46,11 @@ struct Tensors {
 /// Why there is no such path in this build; empty where there is one.
 std::string path_missing(const std::string& path);
 
-/// One call, which returns when the kernel is enqueued (on a GPU) or done. Host and tensors outlive it.
+/// One call of the plan's launch, without any interface. As call_of() else.
+std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
+
+/// One call by a path other than "direct", which returns when the kernel is enqueued (on a GPU) or done. Host and
+/// tensors outlive it.
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors);
 
 /// Throws std::runtime_error with the message where a call of attn.h failed.

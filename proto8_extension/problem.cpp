@@ -54,7 +54,7 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
 /// device.
 class CallProblem : public HostProblem {
  public:
-  CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config)
+  CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)
       : host_(std::move(host)),
         tensors_(std::move(tensors)),
         flash_(config.text("op") == "flash"),
@@ -65,6 +65,7 @@ class CallProblem : public HostProblem {
 #ifdef ATTN_HAS_TORCH
       if (path == "torch") call_ = torch_call(op, host_->device->info(), *tensors_, &written_);
 #endif
+      if (path == "direct") call_ = direct_call(*host_, *tensors_, plan);
       if (!call_) call_ = call_of(path, op, *host_, *tensors_);
       tensors_->o.poison();
       call_();
@@ -178,6 +179,7 @@ CasePlan extension_plan(const Case& config, const Setting& setting) {
     plan.work = {};
     plan.launches.front() = {
         .source = {.path = device.operations->kernel_file("common/api/kernels/empty"), .entry = "empty"},
+        .threads = 32,
         .phase = "empty"};
   }
   plan.host = true;
@@ -210,7 +212,7 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CaseP
       shared->shape = shape;
     }
     if (config.text("task") == "first_call") return std::make_unique<FirstCallProblem>(shared->host, tensors, config);
-    return std::make_unique<CallProblem>(shared->host, tensors, config);
+    return std::make_unique<CallProblem>(shared->host, tensors, config, plan);
   };
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <stdexcept>
 #include <utility>
 
 #include "common/base/error.h"
@@ -106,6 +107,22 @@ const Ceilings& Experiment::State::measured_ceilings() {
 
 void Experiment::State::raise_ceilings() {
   ceilings = max(measured_ceilings(), measure_ceilings(*device, *pipelines, ceilings_s));
+}
+
+Json Experiment::State::within_ceilings(Measurement& record) {
+  Json json;
+  for (int retries = 4; json.is_null(); --retries) {
+    try {
+      json = to_json(record, ceilings.value_or(Ceilings{}));
+    } catch (const std::runtime_error& error) {
+      if (ceilings && retries > 0) {
+        raise_ceilings();
+      } else {
+        fail(record, "failed", first_line(error.what()));
+      }
+    }
+  }
+  return json;
 }
 
 const CacheFlush* Experiment::State::cold_flush() {

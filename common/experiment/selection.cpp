@@ -15,9 +15,6 @@
 namespace attn {
 namespace {
 
-/// The fields of a record's `run` under which a case is measured the same way again.
-constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
-
 /// A condition as a record has it; null in records of before there was such a condition.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
@@ -106,8 +103,6 @@ std::vector<std::vector<Case>> replayed_cases(const Json& record, const Experime
 }
 
 }  // namespace
-
-std::string device_name(const DeviceInfo& info) { return fmt::format("{}, {} units", info.name, info.units); }
 
 Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options given)
     : lab(owner), spec(std::move(experiment)), options(std::move(given)), progress(options.quiet) {
@@ -266,60 +261,6 @@ bool Experiment::State::is_current(const Measurement& record, const Plan& plan) 
                       return recorded.value("key", "") == launch.source.key() &&
                              recorded.value("source_sha256", "") == hash->second;
                     });
-}
-
-Measurement Experiment::State::blank(const Case& config) const {
-  Measurement record;
-  record.run_id = run["id"];
-  record.experiment = spec.name;
-  record.device = device_name(device->info());
-  record.config = config;
-  if (config.has("dtype")) record.dtype = parse_dtype(config.text("dtype"));
-  return record;
-}
-
-void Experiment::State::store(Measurement record, int launches_per_sample) {
-  const auto to_record = [&] { return to_json(record, ceilings.value_or(Ceilings{})); };
-  Json json;
-  // A rate may be above a ceiling that was measured in bad moments; if it stays there, this is an error.
-  for (int retries = 4; json.is_null(); --retries) {
-    try {
-      json = to_record();
-    } catch (const std::runtime_error& error) {
-      if (ceilings && retries > 0) {
-        raise_ceilings();
-      } else {
-        fail(record, "failed", first_line(error.what()));
-      }
-    }
-  }
-  for (Json& timing : json["time"]) {
-    timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
-  }
-  json["run"] = {{"ts", utc_now()}};
-  for (const char* field : conditions) json["run"][field] = run[field];
-  json["id"] = record.id = record_id(json);
-  measurement_file->append(json);
-  print_json(json);
-  progress.finish(label(record.config) + ": " + summary(record));
-  if (cases_left > 0) --cases_left;
-  results.push_back(std::move(record));
-  if (device->lost()) throw Restart{};
-}
-
-void Experiment::State::store_skipped(Measurement record, std::string reason) {
-  fail(record, "skipped", std::move(reason));
-  store(std::move(record));
-}
-
-void Experiment::State::print_json(const Json& json) const {
-  if (!options.json) return;
-  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
-  std::fflush(stdout);
-}
-
-std::string Experiment::State::label(const Case& config) const {
-  return label_axes.empty() ? config.key() : config.key(label_axes);
 }
 
 }  // namespace attn

@@ -1,7 +1,8 @@
 // What an Experiment keeps: the parts of the loop, one file each. Private to common/experiment.
-//   selection.cpp  the command line's selection, --resume and --replay; writing measurements
+//   selection.cpp  the command line's selection, --resume and --replay
 //   verify.cpp     makes, launches and checks a case
 //   measure.cpp    times cases in turn
+//   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
 //   conclude.cpp   judging, findings, table
 #pragma once
@@ -38,6 +39,9 @@ inline constexpr const char* budget_spent = "budget spent";
 /// How the reason of a case begins that lost the device; --resume does not take it up, it would only do so again.
 inline constexpr const char* device_lost = "device lost: ";
 
+/// The fields of a record's `run` under which a case is measured the same way again.
+inline constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
+
 /// How many rounds a profile takes at least.
 struct Rounds {
   int quick, full;
@@ -73,13 +77,6 @@ struct Experiment::State {
   bool is_done(const Measurement& record);
   /// Whether the record's kernels, all of them, are what the plan has today.
   bool is_current(const Measurement& record, const Plan& plan);
-  Measurement blank(const Case& config) const;
-  /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
-  void store(Measurement record, int launches_per_sample = 1);
-  void store_skipped(Measurement record, std::string reason);
-  void print_json(const Json& json) const;
-  /// What tells a case from the others of this run, for progress.
-  std::string label(const Case& config) const;
 
   // verify.cpp
   /// Compiles what the cases launch, several kernels at once. A kernel that does not compile is left to its case.
@@ -107,11 +104,23 @@ struct Experiment::State {
   const Ceilings& measured_ceilings();
   /// Measures the ceilings again; the better of both counts.
   void raise_ceilings();
+  /// The record. A rate may be above a ceiling that was measured in bad moments: then the ceilings are raised. A
+  /// record whose rate stays above its ceiling fails.
+  Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where its self-test fails.
   const CacheFlush* cold_flush();
   int launches_per_sample(const Trial& trial);
   /// Whether the case is judged by its time with cold caches.
   bool judged_cold(const Trial& trial);
+
+  // record.cpp
+  Measurement blank(const Case& config) const;
+  /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
+  void store(Measurement record, int launches_per_sample = 1);
+  void store_skipped(Measurement record, std::string reason);
+  void print_json(const Json& json) const;
+  /// What tells a case from the others of this run, for progress.
+  std::string label(const Case& config) const;
 
   // compare.cpp
   void compare(const std::vector<Duel>& duels);

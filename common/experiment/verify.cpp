@@ -21,18 +21,6 @@ std::string first_lines(const std::string& text, int count) {
 
 }  // namespace
 
-void fail(Measurement& record, std::string status, std::string reason) {
-  record.status = std::move(status);
-  record.reason = std::move(reason);
-  record.time.clear();
-  for (Phase& phase : record.phases) phase.time = {};
-}
-
-void fail_lost(Measurement& record, const DeviceLost& error) {
-  fail(record, dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed",
-       device_lost + first_line(error.what()));
-}
-
 void Experiment::State::guarded(Measurement& record, const std::function<void()>& step) {
   try {
     step();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 #include "common/base/stopwatch.h"
@@ -17,7 +18,6 @@
 namespace attn {
 namespace {
 
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 

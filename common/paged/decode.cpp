@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
 
 namespace attn {
 namespace {
-
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t tiles_of(const DecodeConfig& config, int64_t tile_rows) {
   return config.shape.batch * config.shape.kv_heads * divided_up(config.rows(), tile_rows);

@@ -34,4 +34,15 @@ inline DeviceInfo hopper() {
   return info;
 }
 
+/// A GPU whose kernels take no tensor maps, which only a driver can make.
+inline DeviceInfo ampere() {
+  DeviceInfo info = hopper();
+  info.arch = "sm_80";
+  info.features = {"mma"};
+  info.units = 108;
+  info.threadgroup_memory_bytes = 163 << 10;
+  info.last_level_cache_bytes = 40 << 20;
+  return info;
+}
+
 }  // namespace attn::test

@@ -126,14 +126,14 @@ TEST_P(Hosts, CompileEveryKernel) {
   }();
   if (!compiler) GTEST_SKIP() << "this LLVM was built without " << target_.triple;
   std::set<std::string> kernels;
-  const FlashOperation& backend = FlashOperation::of(info_);
-  for (const std::string& variant : backend.variants()) {
+  const FlashOperation& operation = FlashOperation::of(info_);
+  for (const std::string& variant : operation.variants()) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const AttentionHooks any;
       for (const bool hooked : {false, true}) {
         FlashConfig flash = config(variant, hooked ? 72 : 128, 64, dtype);
         flash.shape.causal = hooked;
-        const KernelSource source = backend.kernel(flash, info_, hooked ? &any : nullptr).source;
+        const KernelSource source = operation.kernel(flash, info_, hooked ? &any : nullptr).source;
         kernels.insert(source.path);
         if (variant == "tuned" && dtype == DType::bf16 && !hooked) {
           const auto& constants = source.constants;
@@ -155,7 +155,7 @@ TEST_P(Hosts, CompileEveryKernel) {
     }
   }
   const FlashConfig listed = config("tuned", 128, 64);
-  const KernelSource lists = mask_launch(listed, info_, backend.kernel(listed, info_), ListScope::all).source;
+  const KernelSource lists = mask_launch(listed, info_, operation.kernel(listed, info_), ListScope::all).source;
   kernels.insert(lists.path);
   EXPECT_NO_THROW(compiler->compile(lists));
   const UserFunction functions[] = {

@@ -25,9 +25,9 @@ inline FlashConfig small(const std::string& variant) {
 
 /// Why the device does not take the configuration.
 inline std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& info = device().info()) {
-  const FlashOperation& backend = FlashOperation::of(info);
-  if (auto reason = backend.skip_reason(config, info)) return reason;
-  if (backend.kernel(config, info).threadgroup_bytes > info.threadgroup_memory_bytes) {
+  const FlashOperation& operation = FlashOperation::of(info);
+  if (auto reason = operation.skip_reason(config, info)) return reason;
+  if (operation.kernel(config, info).threadgroup_bytes > info.threadgroup_memory_bytes) {
     return "too much threadgroup memory";
   }
   return std::nullopt;

@@ -1,11 +1,10 @@
 #include "common/paged/decode.h"
 
 #include "common/backends/cpu/operations.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 namespace {
-
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 class CpuDecode : public DecodeOperation {
  public:

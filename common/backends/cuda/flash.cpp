@@ -40,7 +40,7 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
 }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
-// tests/cuda_compile_test.cpp holds it against the compiler.
+// proto1_flash/tests/cuda_compile_test.cpp holds it against the compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/backends/cuda/tensor_map.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 
@@ -14,8 +15,6 @@ constexpr int64_t most_memory = 227 * 1024;  // that a threadgroup may have
 constexpr int64_t most_stages = 8;
 constexpr int64_t most_reach = 31;        // lanes that look back, less their own
 constexpr double cache_bytes = 24 << 20;  // of the second-level cache, that keys and values of segments may take
-
-int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
 
@@ -34,7 +33,7 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
 }
 
 // How many segments back a task looks: as many as are under way at once.
-int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(quotient_up(grid, slots), 1, most_reach); }
+int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
 // Chunks of a segment: those with which the tasks of the multiprocessors take the least time, counted in chunks that
 // are read and written once. Keys and values of a segment are read twice, but for a sequence's last one, which costs
@@ -46,15 +45,15 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
                              (static_cast<double>(shape.head_dim) / static_cast<double>(slices) +
                               std::min<double>(static_cast<double>(shape.value_dim), fused_slice));
   int64_t best = chunks;
-  double least = static_cast<double>(quotient_up(slots, units) * chunks);
+  double least = static_cast<double>(divided_up(slots, units) * chunks);
   for (int64_t segments = 2; segments <= std::min(chunks, most_segments); ++segments) {
-    const int64_t length = quotient_up(chunks, segments), actual = quotient_up(chunks, length);
+    const int64_t length = divided_up(chunks, segments), actual = divided_up(chunks, length);
     const int64_t tasks = slots * actual, grid = std::min(units, tasks);
     const bool cached = static_cast<double>(grid * length) * chunk_bytes <= cache_bytes;
     const double twice = static_cast<double>(actual - 1) / static_cast<double>(actual);  // share of segments
     const double task = static_cast<double>(length) * (1 + (cached ? again_cached : again) * twice) + look_back +
                         look_back_each * static_cast<double>(reach_of(grid, slots));
-    const double time = static_cast<double>(quotient_up(tasks, units)) * task;
+    const double time = static_cast<double>(divided_up(tasks, units)) * task;
     if (time < least) {
       least = time;
       best = length;
@@ -82,8 +81,8 @@ std::optional<std::string> fused_unable(const FusedShape& shape) {
 
 FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
   FusedPlan plan;
-  const int64_t chunks = std::max<int64_t>(1, quotient_up(shape.tokens, fused_chunk));
-  plan.slices = quotient_up(shape.value_dim, fused_slice);
+  const int64_t chunks = std::max<int64_t>(1, divided_up(shape.tokens, fused_chunk));
+  plan.slices = divided_up(shape.value_dim, fused_slice);
   plan.slots = shape.sequences * shape.heads * plan.slices;
   const auto memory = [&](int64_t stages) {
     return FusedLayout(shape.head_dim, stages, shape.gate != GATE_NONE, shape.normalised).bytes;
@@ -91,9 +90,9 @@ FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
   int64_t stages = most_stages;
   while (stages > 1 && memory(stages) > most_memory) --stages;
 
-  plan.segment_chunks = shape.segments > 0 ? quotient_up(chunks, shape.segments)
+  plan.segment_chunks = shape.segments > 0 ? divided_up(chunks, shape.segments)
                                            : segment_rule(shape, chunks, plan.slots, plan.slices, units);
-  plan.segments = quotient_up(chunks, plan.segment_chunks);
+  plan.segments = divided_up(chunks, plan.segment_chunks);
   plan.grid = std::min(units, plan.slots * plan.segments);
   plan.reach = reach_of(plan.grid, plan.slots);
   plan.threads = 384;

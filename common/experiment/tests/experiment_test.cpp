@@ -48,6 +48,7 @@ struct World {
   std::vector<std::vector<std::string>> restarts;  // command lines
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
+  std::map<std::string, int> plans;  // made of a case, by its key
 };
 World world;
 
@@ -248,6 +249,7 @@ ExperimentSpec fake_spec() {
     if (!config.has("variant")) config.set("variant", std::string("naive"));
   };
   spec.plan = [](const Case& config, const Setting&) {
+    ++world.plans[config.key()];
     if (config.integer("m") < config.integer("n")) throw BadInput("m must be at least n");
     const auto bytes = static_cast<size_t>(config.integer("tile") * config.integer("n"));
     Plan plan{.work = {.flops = world.flops, .bytes = world.bytes, .bound = world.bound}, .host = world.on_host};
@@ -386,6 +388,22 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   char host[256];
   ASSERT_EQ(gethostname(host, sizeof host), 0);
   EXPECT_EQ(findings()[0]["data"]["env"].dump().find("\"" + std::string(host) + "\""), std::string::npos);
+}
+
+TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
+  const auto expect_once = [&](const std::vector<std::string>& arguments, size_t cases) {
+    world.plans.clear();
+    EXPECT_EQ(run(arguments).status, 0);
+    EXPECT_EQ(world.plans.size(), cases) << shell_command(arguments);
+    for (const auto& [config, count] : world.plans) EXPECT_EQ(count, 1) << config << " " << shell_command(arguments);
+  };
+  expect_once({"--dry-run"}, 6);
+  expect_once({}, 6);  // selects, compiles, checks, measures and compares them
+  ASSERT_EQ(findings().size(), 3u);
+  expect_once({"--resume"}, 6);
+  expect_once({"--only", "verify"}, 6);
+  expect_once({"--replay", findings()[0]["id"]}, 2);
+  expect_once({"--replay", measurements()[0]["id"]}, 1);
 }
 
 TEST_F(ExperimentTest, CasesOfTheHost) {

@@ -1,0 +1,67 @@
+// A launch runs the plan that it is given, and nothing that it has planned itself.
+#include "common/attention/launch.h"
+
+#include <gtest/gtest.h>
+
+#include "common/attention/rope.h"
+#include "common/testing/devices.h"
+#include "common/testing/idle_device.h"
+
+namespace attn {
+namespace {
+
+constexpr Strides dense{4 * 100 * 64, 100 * 64, 64};
+alignas(16) std::byte memory[16];  // nothing is read or written there
+
+TEST(LaunchTest, AttentionRunsItsPlan) {
+  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+    for (const std::string& variant : FlashOperation::of(info).variants()) {
+      if (variant == "wgmma") continue;
+      SCOPED_TRACE(variant);
+      FlashConfig config{
+          .variant = variant,
+          .shape = {.batch = 2, .q_heads = 4, .kv_heads = 4, .q_len = 100, .kv_len = 100, .head_dim = 64}};
+      choose_tile(config, info);
+      test::expect_plan_runs(
+          info, attention_plan(config, info),
+          [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+            return AttentionLaunch(device, pipelines, config, plan);
+          },
+          [&](const AttentionLaunch& launch, CommandEncoder& encoder) {
+            launch.encode(encoder, {.q = memory,
+                                    .k = memory,
+                                    .v = memory,
+                                    .o = memory,
+                                    .q_strides = dense,
+                                    .k_strides = dense,
+                                    .v_strides = dense,
+                                    .o_strides = dense});
+          });
+    }
+  }
+}
+
+TEST(LaunchTest, RopeRunsItsPlan) {
+  const RopeConfig config{.head_dim = 64, .rotary_dim = 64};
+  const RopeShape shape{.batch = 2, .q_heads = 4, .kv_heads = 4, .rows = 100};
+  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+    test::expect_plan_runs(
+        info, rope_plan(config, shape, info),
+        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+          return RopeLaunch(device, pipelines, config, shape, plan);
+        },
+        [&](const RopeLaunch& launch, CommandEncoder& encoder) {
+          launch.encode(encoder, {.q = memory,
+                                  .k = memory,
+                                  .q_out = memory,
+                                  .k_out = memory,
+                                  .q_strides = dense,
+                                  .k_strides = dense,
+                                  .q_out_strides = dense,
+                                  .k_out_strides = dense});
+        });
+  }
+}
+
+}  // namespace
+}  // namespace attn

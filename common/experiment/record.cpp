@@ -1,0 +1,66 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/experiment/state.h"
+
+namespace attn {
+
+std::string device_name(const DeviceInfo& info) { return fmt::format("{}, {} units", info.name, info.units); }
+
+void fail(Measurement& record, std::string status, std::string reason) {
+  record.status = std::move(status);
+  record.reason = std::move(reason);
+  record.time.clear();
+  for (Phase& phase : record.phases) phase.time = {};
+}
+
+void fail_lost(Measurement& record, const DeviceLost& error) {
+  fail(record, dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed",
+       device_lost + first_line(error.what()));
+}
+
+Measurement Experiment::State::blank(const Case& config) const {
+  Measurement record;
+  record.run_id = run["id"];
+  record.experiment = spec.name;
+  record.device = device_name(device->info());
+  record.config = config;
+  if (config.has("dtype")) record.dtype = parse_dtype(config.text("dtype"));
+  return record;
+}
+
+void Experiment::State::store(Measurement record, int launches_per_sample) {
+  Json json = within_ceilings(record);
+  for (Json& timing : json["time"]) {
+    timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
+  }
+  json["run"] = {{"ts", utc_now()}};
+  for (const char* field : conditions) json["run"][field] = run[field];
+  json["id"] = record.id = record_id(json);
+  measurement_file->append(json);
+  print_json(json);
+  progress.finish(label(record.config) + ": " + summary(record));
+  if (cases_left > 0) --cases_left;
+  results.push_back(std::move(record));
+  if (device->lost()) throw Restart{};
+}
+
+void Experiment::State::store_skipped(Measurement record, std::string reason) {
+  fail(record, "skipped", std::move(reason));
+  store(std::move(record));
+}
+
+void Experiment::State::print_json(const Json& json) const {
+  if (!options.json) return;
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+std::string Experiment::State::label(const Case& config) const {
+  return label_axes.empty() ? config.key() : config.key(label_axes);
+}
+
+}  // namespace attn

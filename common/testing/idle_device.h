@@ -1,0 +1,127 @@
+// A device that runs nothing and notes what it was to run; and a check by it that what runs is the plan.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/device/device.h"
+#include "common/device/pipeline_cache.h"
+
+namespace attn::test {
+
+/// A launch as a device sees it: the kernel by its key, which names all of its function constants.
+struct Ran {
+  std::string kernel;
+  Grid grid;
+  uint32_t threads = 1;
+  size_t threadgroup_bytes = 0;
+
+  bool operator==(const Ran&) const = default;
+  friend void PrintTo(const Ran& ran, std::ostream* out) {
+    *out << fmt::format("{} on {} x {} x {} threadgroups of {} threads and {} bytes", ran.kernel, ran.grid.x,
+                        ran.grid.y, ran.grid.z, ran.threads, ran.threadgroup_bytes);
+  }
+};
+
+/// Memory is the host's, and a kernel is no more than its name.
+class IdleDevice : public Device {
+ public:
+  explicit IdleDevice(DeviceInfo info) { info_ = std::move(info); }
+
+  void* allocate(size_t bytes) override {
+    return std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment);
+  }
+  void release(void* pointer) noexcept override { std::free(pointer); }
+  void upload(void* target, const void* source, size_t bytes) override { copy(target, source, bytes); }
+  void download(void* target, const void* source, size_t bytes) override { copy(target, source, bytes); }
+  Binary compile(const KernelSource& source, const CompileOptions&) override {
+    Binary binary;
+    binary.key = source.key();
+    return binary;
+  }
+  std::string compiler_identity() const override { return "none"; }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string&) override {
+    return std::make_unique<Named>(binary.key);
+  }
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    for (const CommandEncoder::Command& command : encoder.commands()) {
+      const auto* const dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
+      if (!dispatch) continue;
+      ran.push_back({static_cast<const Named*>(dispatch->kernel)->key, dispatch->grid, dispatch->threads,
+                     dispatch->threadgroup_bytes});
+    }
+    return std::vector<double>(std::max<size_t>(encoder.timestamps(), 1) - 1);
+  }
+
+  /// What it runs of encode(encoder), but for what a first encoding brings: lists of key blocks for a mask, say, which
+  /// belong to no plan.
+  template <typename Encode>
+  std::vector<Ran> runs_of(const Encode& encode) {
+    CommandEncoder first, encoder;
+    encode(first);
+    ran.clear();
+    encode(encoder);
+    submit(encoder);
+    return ran;
+  }
+
+  std::vector<Ran> ran;
+
+ private:
+  struct Named : Kernel {
+    explicit Named(std::string name) : key(std::move(name)) {}
+    std::string key;
+  };
+
+  static void copy(void* target, const void* source, size_t bytes) {
+    if (bytes > 0) std::memcpy(target, source, bytes);
+  }
+};
+
+inline std::vector<Ran> planned(const Plan& plan) {
+  std::vector<Ran> launches;
+  for (const Launch& launch : plan.launches) {
+    launches.push_back({launch.source.key(), launch.grid, launch.threads, launch.threadgroup_bytes});
+  }
+  return launches;
+}
+
+/// Calls visit(plan, what was changed) for the plan with one function constant of one launch changed, for each of them.
+template <typename PlanOrCasePlan, typename Visit>
+void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    for (const auto& [name, value] : plan.launches[i].source.constants) {
+      PlanOrCasePlan changed = plan;
+      changed.launches[i].source.constants[name] = value + 1;
+      visit(changed, fmt::format("{} of {} is {}", name, plan.launches[i].phase, value + 1));
+    }
+  }
+}
+
+/// Changes each function constant of the plan in turn. launch_of(device, pipelines, plan) makes a launch of the plan,
+/// and encode(launch, encoder) encodes it. Expects that the device then runs the kernels of the changed plan, on its
+/// grids.
+template <typename LaunchOf, typename Encode>
+void expect_plan_runs(const DeviceInfo& info, const Plan& plan, const LaunchOf& launch_of, const Encode& encode) {
+  SCOPED_TRACE(info.spec);
+  ASSERT_EQ(plan.unable, "");
+  ASSERT_FALSE(plan.launches.empty());
+  for_each_changed(plan, [&](const Plan& changed, const std::string& what) {
+    IdleDevice device(info);
+    PipelineCache pipelines(device, "");
+    const auto launch = launch_of(device, pipelines, changed);
+    EXPECT_EQ(device.runs_of([&](CommandEncoder& encoder) { encode(launch, encoder); }), planned(changed)) << what;
+  });
+}
+
+}  // namespace attn::test

@@ -1,0 +1,58 @@
+// Whether the problems of an experiment run the plans of their cases.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/experiment/experiment.h"
+#include "common/testing/idle_device.h"
+
+namespace attn::test {
+
+/// Takes the cases that the experiment has with these values of axes ("q_len=32") on the device, and leaves out what
+/// the device does not run. Changes each function constant of a case's plan in turn, makes the problem of that plan,
+/// and expects that the device then runs the kernels of the changed plan, on its grids.
+inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, const DeviceInfo& info,
+                                            const std::vector<std::string>& axes) {
+  SCOPED_TRACE(info.spec);
+  std::vector<const char*> argv = {"test", "--quiet"};
+  for (const std::string& axis : axes) argv.insert(argv.end(), {"--axis", axis.c_str()});
+  Options options = parse_options(static_cast<int>(argv.size()), argv.data(), experiment).value();
+  IdleDevice* device = nullptr;
+  options.open_device = [&](std::string_view) {
+    auto opened = std::make_unique<IdleDevice>(info);
+    device = opened.get();
+    return opened;
+  };
+  Experiment lab(experiment, options);
+  const ExperimentSpec spec = experiment;  // goes before the device: its `make` may keep buffers
+  int changes = 0;
+  std::unique_ptr<Problem> last;  // which keeps the inputs for the next one
+  for (const std::vector<Case>& cases : lab.groups()) {
+    for (const Case& config : cases) {
+      const CasePlan plan = spec.plan(config, {info, lab.files()});
+      if (skip_reason(plan, info)) continue;
+      for_each_changed(plan, [&](const CasePlan& changed, const std::string& what) {
+        ++changes;
+        std::vector<Ran> ran;
+        if (plan.host) {
+          const auto problem = spec.make_host(lab, config, changed);
+          device->ran.clear();
+          problem->sample();
+          ran = device->ran;
+        } else {
+          auto problem = spec.make(lab, config, changed);
+          ran = device->runs_of([&](CommandEncoder& encoder) { problem->encode(encoder); });
+          last = std::move(problem);
+        }
+        EXPECT_EQ(ran, planned(changed)) << config.key() << ": " << what;
+      });
+    }
+  }
+  EXPECT_GT(changes, 0) << "no case runs on this device";
+}
+
+}  // namespace attn::test
