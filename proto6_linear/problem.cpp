@@ -87,13 +87,11 @@ AttentionShape attention_shape(const LinearConfig& linear) {
 }
 
 FlashConfig fastest_flash(FlashConfig config, const DeviceInfo& device) {
-  const FlashOperation& backend = FlashOperation::of(device);
-  const std::vector<std::string> variants = backend.variants();
   for (const char* variant : {"wgmma", "mma_sync", "tuned"}) {
-    if (std::ranges::find(variants, variant) == variants.end()) continue;
+    if (!variant_unable(variant, device).empty()) continue;
     FlashConfig tried = config;
     tried.variant = variant;
-    backend.choose_tile(tried, device);
+    choose_tile(tried, device);
     if (!skip_reason(attention_plan(tried, device), device)) return tried;
   }
   config.variant = "naive";
@@ -173,6 +171,9 @@ Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
   }
   if (one.linear.normalised && one.linear.feature.name == "identity") {
     return {.unable = "normalised 1: with feature identity the divisor has either sign, and may be nearly 0"};
+  }
+  if (one.linear.feature.user) {
+    if (std::string reason = function_unable(FunctionKind::feature, device); !reason.empty()) return {.unable = reason};
   }
   return linear_plan(one.linear, device, one.with_state);
 }

@@ -37,8 +37,8 @@ struct Options {
   DeviceOpener open_device = &Device::open;
 
   /// Seconds to measure for: --budget, else what the profile allows. A GPU does in minutes what takes a cpu an hour.
-  double budget(const DeviceInfo& device) const {
-    return budget_s.value_or(profile != "full" ? 120 : device.operations->span.large() ? 300 : 3600);
+  double budget(const DeviceInfo& info) const {
+    return budget_s.value_or(profile != "full" ? 120 : info.operations->span.large() ? 300 : 3600);
   }
   const Axis* axis(std::string_view name) const;
 };
