@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -80,6 +81,8 @@ struct Program {
   const char *name, *narrowed;
   bool runs;  // some cases
 };
+
+void PrintTo(const Program& program, std::ostream* out) { *out << program.name; }
 
 class ReverseTest : public test::ProgramTest, public testing::WithParamInterface<Program> {
  protected:
@@ -162,11 +165,26 @@ TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
   EXPECT_GT(count["tuned"], 0u);  // what is asked beside the ladder
 }
 
+class ConstantsReverseTest : public test::ProgramTest {
+ protected:
+  ConstantsReverseTest() : ProgramTest("proto4_constants_reverse") {}
+};
+
+TEST_F(ConstantsReverseTest, NewProcessesKnowTheDevice) {
+  const Outcome outcome = run_line(
+      "--device reverse --only verify --quiet --axis task=start_compile,start_disk,start_archive --axis kernel=naive "
+      "--axis variants=2");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(expect_honest(records("measurements.jsonl")), (std::map<std::string, size_t>{{"ok", 3}}));
+}
+
 /// A user's function, which the oracle takes in double: on the cpu, for want of a kernel for it here.
 struct Function {
   const char *program, *option, *text, *narrowed;
   const char* reason;  // why no case runs; empty: some do
 };
+
+void PrintTo(const Function& function, std::ostream* out) { *out << function.option << " " << function.narrowed; }
 
 class FunctionReverseTest : public test::ProgramTest, public testing::WithParamInterface<Function> {
  protected:
