@@ -231,7 +231,8 @@ function(attn_add_script_test name script)
 endfunction()
 
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER]): the experiment in FOLDER. All its sources but main.cpp
-# make a library, so that tests may use them; main.cpp makes the executable.
+# make a library, so that tests may use them; main.cpp makes the executable, and for tests FOLDER_reverse, which has the
+# device of common/testing/reverse in the place of a GPU.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU" "KNOWS" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
@@ -239,5 +240,11 @@ function(attn_add_experiment folder)
   target_link_libraries(${folder} PRIVATE ${folder}_parts attn_cold)
   target_compile_options(${folder} PRIVATE -fPIC)  # as the precompiled headers
   target_precompile_headers(${folder} REUSE_FROM attn_slow_headers_cold)
+  if(TARGET attn_reverse)
+    add_executable(${folder}_reverse $<TARGET_OBJECTS:${folder}> $<TARGET_OBJECTS:attn_reverse>)
+    target_link_libraries(${folder}_reverse PRIVATE ${folder}_parts attn_cold)
+    set_target_properties(${folder}_reverse PROPERTIES LINKER_LANGUAGE CXX)
+    set_property(GLOBAL APPEND PROPERTY ATTN_REVERSE_PROGRAMS ${folder}_reverse)
+  endif()
   attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}")
 endfunction()

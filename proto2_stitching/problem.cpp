@@ -289,6 +289,7 @@ UserFunction function_of(const StitchConfig& config, const std::string& file) {
 
 Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
   if (const auto reason = call_skip_reason(config, device)) return {.unable = *reason};
+  if (std::string reason = function_unable(FunctionKind::score, device); !reason.empty()) return {.unable = reason};
   const AttentionHooks hook = stitch_hook(config, device, function);
   return attention_plan(config.flash, device, &hook);
 }

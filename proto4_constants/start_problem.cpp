@@ -35,8 +35,7 @@ class StartProblem : public HostProblem {
         variants_(variants),
         first_(std::move(first)),
         prepared_(std::move(prepared)),
-        // Beside this program, which may be a test.
-        program_((fs::read_symlink("/proc/self/exe").parent_path() / "proto4_constants").string()) {}
+        program_(program_to_start()) {}
 
   double sample() override {
     const std::string& task = config_.text("task");
@@ -54,6 +53,12 @@ class StartProblem : public HostProblem {
   }
 
  private:
+  /// This program, or where this is a test the one beside it.
+  static std::string program_to_start() {
+    const fs::path own = fs::read_symlink("/proc/self/exe");
+    return own.stem().string().ends_with("_test") ? own.parent_path() / "proto4_constants" : own;
+  }
+
   /// Seconds from the start of the process to the line that says that there is a result.
   double start(std::vector<std::string> arguments) {
     std::array<int, 2> ends{};

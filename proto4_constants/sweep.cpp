@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "common/attention/flash.h"
 #include "common/cases/axes.h"
 #include "common/data/tensor.h"
 
@@ -204,11 +205,7 @@ Variant compiled_variant(const Case& config) {
 
 std::string constants_unable(const Case& config, const DeviceInfo& device) {
   const std::string& kernel = config.text("kernel");
-  const std::vector<std::string> kernels =
-      device.operations->flash ? device.operations->flash->variants() : std::vector<std::string>{};
-  if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
-    return fmt::format("{}; it has {}", no_kernel_for("variant " + kernel), fmt::join(kernels, ", "));
-  }
+  if (std::string reason = variant_unable(kernel, device); !reason.empty()) return reason;
   const std::string& task = config.text("task");
   if (task != "run" && task != "compile_one") {
     const auto wanted = static_cast<size_t>(config.integer("variants"));

@@ -129,7 +129,7 @@ Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (std::ranges::find(known, config.generator) == known.end()) {
     return {.unable = fmt::format("generator {}: it makes no kernels for {}", config.generator, device.backend)};
   }
-  Plan plan{.unable = no_kernel_for("proto5_codegen")};
+  Plan plan{.unable = no_kernel_for("work " + work_names()[config.work])};
   if (device.operations->ahead_of_time == "object") plan = cpu_codegen_plan(config, device);
   if (device.operations->ahead_of_time == "cubin") plan = cuda_codegen_plan(config, device);
   plan.work = config.amount();

@@ -41,6 +41,14 @@ UserFunctions UserFunctions::from(const Case& config, const Files& files) {
   return {function_of(options[0], config, files), function_of(options[1], config, files), config.integer("lists") != 0};
 }
 
+std::string UserFunctions::unable(const DeviceInfo& device) const {
+  for (const auto* function : {&score, &mask}) {
+    std::string reason = *function ? function_unable((*function)->kind, device) : std::string();
+    if (!reason.empty()) return reason;
+  }
+  return {};
+}
+
 void UserFunctions::add_texts(AttentionHooks& hooks) const {
   if (!score && !mask) return;
   const std::string which =

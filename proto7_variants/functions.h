@@ -23,6 +23,9 @@ struct UserFunctions {
   /// Of the files that stand in the case. Throws BadInput as function_of_case does.
   static UserFunctions from(const Case& config, const Files& files);
 
+  /// Why there is no oracle for them where `device` is under test; empty where there is one.
+  std::string unable(const DeviceInfo& device) const;
+
   /// Puts their texts into the kernel's hooks.
   void add_texts(AttentionHooks& hooks) const;
   /// The same, and their part of the oracle. `attention` has the ranges that the other rules leave.

@@ -87,6 +87,7 @@ Plan variants_plan(const VariantsConfig& variants, const DeviceInfo& device) {
     before.work.bytes += copies.work.bytes;
   }
   if (!variants.pointless.empty()) return {.unable = variants.pointless};
+  if (std::string reason = variants.functions.unable(device); !reason.empty()) return {.unable = reason};
   const FlashConfig flash = variants.attention();
   const ModifiedAttention attention(variants.modifiers, flash);
   AttentionHooks hooks = modifier_hooks(variants.modifiers, flash.dtype);

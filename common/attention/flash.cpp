@@ -1,5 +1,9 @@
 #include "common/attention/flash.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -8,6 +12,13 @@ namespace attn {
 const FlashOperation& FlashOperation::of(const DeviceInfo& device) {
   if (!device.operations->flash) throw std::logic_error(device.backend + ": " + no_kernel_for("attention"));
   return *device.operations->flash;
+}
+
+std::string variant_unable(const std::string& variant, const DeviceInfo& device) {
+  if (!device.operations->flash) return no_kernel_for("attention");
+  const std::vector<std::string> variants = device.operations->flash->variants();
+  if (std::ranges::find(variants, variant) != variants.end()) return {};
+  return fmt::format("{}; it has {}", no_kernel_for("variant " + variant), fmt::join(variants, ", "));
 }
 
 void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints) {

@@ -78,6 +78,9 @@ class FlashOperation {
   static Launcher plain_launcher(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
+/// In one line why the device has no such variant; empty where it has.
+std::string variant_unable(const std::string& variant, const DeviceInfo& device);
+
 /// FlashOperation::choose_tile() of the device; a device without attention leaves the tile as it is.
 void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints = {});
 

@@ -1,9 +1,5 @@
 #include "common/attention/launch.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -27,13 +23,8 @@ Work work_of(const FlashConfig& config) {
 }
 
 std::string why_unable(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
-  const FlashOperation* const flash = device.operations->flash;
-  if (!flash) return no_kernel_for("attention");
-  const std::vector<std::string> variants = flash->variants();
-  if (std::find(variants.begin(), variants.end(), config.variant) == variants.end()) {
-    return fmt::format("{}; it has {}", no_kernel_for("variant " + config.variant), fmt::join(variants, ", "));
-  }
-  return flash->skip_reason(config, device, hooks).value_or("");
+  if (std::string reason = variant_unable(config.variant, device); !reason.empty()) return reason;
+  return FlashOperation::of(device).skip_reason(config, device, hooks).value_or("");
 }
 
 constexpr const char* mask_header = "common/attention/kernels/mask.h";

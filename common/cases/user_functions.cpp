@@ -92,9 +92,10 @@ ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head
 }
 
 /// A cpu device for double precision, since not all devices have double; null where the device under test is the host
-/// itself, or the build has no cpu device.
+/// itself and runs functions, or the build has no cpu device.
 std::unique_ptr<Device> open_for_double(const Device& under_test) {
-  return under_test.info().on_host || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
+  const bool itself = under_test.info().on_host && under_test.info().operations->user_function;
+  return itself || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
 }
 
 /// A function in double, on the device of open_for_double(), else on the device under test.
@@ -135,6 +136,12 @@ KernelSource function_oracle(const DeviceInfo& device, const UserFunction& funct
   source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
   source.guarded = function.guarded;
   return source;
+}
+
+std::string function_unable(FunctionKind kind, const DeviceInfo& device) {
+  const bool elsewhere = kind != FunctionKind::mask && Device::is_built("cpu");
+  if (device.operations->user_function || elsewhere) return {};
+  return no_kernel_for(fmt::format("a {} on its own, as the oracle needs it", kind_name(kind)));
 }
 
 UserFunction read_function(FunctionKind kind, const std::string& path) {

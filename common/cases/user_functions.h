@@ -26,6 +26,9 @@ UserFunction read_function(FunctionKind kind, const std::string& path);
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path);
 
+/// Why there is no oracle for functions of that kind where `device` is under test; empty where there is one.
+std::string function_unable(FunctionKind kind, const DeviceInfo& device);
+
 /// Throws BadInput with the compiler's first error, in which line numbers are those of the function's own text, or with
 /// the name of a function that the text calls and nobody defines.
 void require_compiles(Device& device, const UserFunction& function);

@@ -29,6 +29,7 @@ struct CeilingArithmetic {
 
 /// The kernels that find out what a device reaches (common/device/kernels/ceiling.h).
 struct CeilingKernels {
+  std::string file;             // of all of them, under the source root
   FunctionConstants constants;  // what is the same for all of the file's kernels
   uint32_t threads;             // of a threadgroup
   double lanes;                 // f32 numbers that a threadgroup works on at once

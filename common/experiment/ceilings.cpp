@@ -1,15 +1,17 @@
 #include "common/experiment/ceilings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/base/stopwatch.h"
 #include "common/device/kernels/ceiling.h"
 #include "common/records/timing.h"
@@ -26,10 +28,13 @@ constexpr double min_flush_effect = 1.2;
 /// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
-CeilingKernels kernels_of(const DeviceInfo& info) {
-  if (!info.operations->ceilings) throw std::logic_error(info.backend + ": " + no_kernel_for("its ceilings"));
-  return info.operations->ceilings->kernels(info);
+/// Throws BadInput where it has none.
+const CeilingOperation& ceilings_of(const DeviceInfo& info) {
+  if (!info.operations->ceilings) throw BadInput(fmt::format("{}: {}", info.spec, no_kernel_for("ceilings")));
+  return *info.operations->ceilings;
 }
+
+CeilingKernels kernels_of(const DeviceInfo& info) { return ceilings_of(info).kernels(info); }
 
 /// Of the cache, which owns it. `changed`: constants that differ from the file's usual ones.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
@@ -37,10 +42,8 @@ const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std
   CeilingKernels kernels = kernels_of(device.info());
   changed.merge(kernels.constants);
   return pipelines
-      .get({.path = device.info().operations->kernel_file("common/device/kernels/ceiling"),
-            .entry = std::move(entry),
-            .constants = std::move(changed),
-            .includes = {}})
+      .get(
+          {.path = std::move(kernels.file), .entry = std::move(entry), .constants = std::move(changed), .includes = {}})
       .kernel.get();
 }
 
@@ -119,7 +122,7 @@ double copy_gbps(Device& device, PipelineCache& pipelines, double budget_s) {
 CeilingArithmetic multiply_adds(const DeviceInfo& info) { return {"ceiling_fma", kernels_of(info).fma_flops}; }
 
 std::optional<CeilingArithmetic> products(const DeviceInfo& info, DType dtype) {
-  return info.operations->ceilings->products(info, dtype);
+  return ceilings_of(info).products(info, dtype);
 }
 
 Buffer arithmetic_result(Device& device) {

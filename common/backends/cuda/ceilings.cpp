@@ -12,7 +12,8 @@ class CudaCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {
     constexpr int accumulators = 8;  // twice the latency of 4
-    return {.constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
+    return {.file = device.operations->kernel_file("common/device/kernels/ceiling"),
+            .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
             .threads = ceiling_threads,
             .lanes = ceiling_threads,
             .fma_flops = 2.0 * ceiling_threads * accumulators,

@@ -1,0 +1,24 @@
+// The devices of this build, for Device::open() and what asks about them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "common/device/device.h"
+
+namespace attn {
+
+struct Backend {
+  std::string_view name;                                   // "cuda"
+  std::string_view specs;                                  // that open() takes: "cuda, cuda:N"
+  std::unique_ptr<Device> (*open)(std::string_view spec);  // null: this build lacks it
+  std::string_view missing = {};                           // what the build lacks then
+  /// Device::open_for_caller(); null: as open(), since the device has no streams.
+  std::unique_ptr<Device> (*open_for_caller)(std::string_view spec, std::optional<void*> stream) = nullptr;
+};
+
+std::span<const Backend> backends();
+
+}  // namespace attn

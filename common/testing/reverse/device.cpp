@@ -1,0 +1,149 @@
+#include "common/testing/reverse/device.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "common/attention/flash.h"
+#include "common/backends/cpu/compiler.h"
+#include "common/backends/cpu/loader.h"
+#include "common/base/error.h"
+#include "common/base/stopwatch.h"
+#include "common/kernel/types.h"
+
+namespace attn {
+
+namespace {
+
+const std::string kernel_folder = "common/testing/reverse/kernels/";
+
+class ReverseFlash : public FlashOperation {
+ public:
+  std::vector<std::string> variants() const override { return {"naive"}; }
+
+  Launch kernel(const FlashConfig& config, const DeviceInfo&, const AttentionHooks*) const override {
+    const AttentionShape& shape = config.shape;
+    return {.source = {.path = kernel_folder + "naive.reverse.cpp",
+                       .entry = "flash_forward",
+                       .constants = {{"HEAD_DIM", shape.head_dim},
+                                     {"CAUSAL", shape.causal},
+                                     {"IN_TYPE", element_type(config.dtype)},
+                                     {"OUT_TYPE", element_type(config.out_dtype)}}},
+            .grid = {static_cast<uint32_t>(shape.q_len), static_cast<uint32_t>(shape.q_heads),
+                     static_cast<uint32_t>(shape.batch)},
+            .threadgroup_bytes = static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float)};
+  }
+  std::optional<std::string> skip_reason(const FlashConfig&, const DeviceInfo&, const AttentionHooks*) const override {
+    return std::nullopt;
+  }
+  void choose_tile(FlashConfig&, const DeviceInfo&, const TileHints&) const override {}  // it has none
+  Launcher launcher(Device&, const FlashConfig&, const Launch& launch, const Kernel& kernel,
+                    Lists lists) const override {
+    return plain_launcher(launch, kernel, std::move(lists));
+  }
+};
+
+class ReverseCeilings : public CeilingOperation {
+ public:
+  CeilingKernels kernels(const DeviceInfo& device) const override {
+    constexpr int accumulators = 12;
+    return {.file = kernel_folder + "ceiling.reverse.cpp",
+            .constants = {{"VECTOR_WIDTH", device.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
+            .threads = 1,
+            .lanes = static_cast<double>(device.simd_width),
+            .fma_flops = 2.0 * device.simd_width * accumulators,
+            .copy_threads = 1,
+            .read_floats = device.simd_width,
+            .copy_bytes = 2 * device.last_level_cache_bytes,
+            .copy_slices = 8,
+            .copy_part_bytes = 0,
+            .read_part_bytes = 0};
+  }
+  std::optional<CeilingArithmetic> products(const DeviceInfo&, DType) const override { return std::nullopt; }
+};
+
+const Operations& reverse_operations() {
+  static const ReverseFlash flash;
+  static const ReverseCeilings ceilings;
+  static const Operations operations = {.kernel_ending = "reverse.cpp",
+                                        .flash = &flash,
+                                        .ceilings = &ceilings,
+                                        .span = {.heads = 1, .ladder = {"naive"}}};
+  return operations;
+}
+
+struct ReverseKernel : Kernel {
+  explicit ReverseKernel(CpuLoader::Loaded from) : loaded(std::move(from)) {}
+  CpuLoader::Loaded loaded;
+};
+
+class ReverseDevice : public Device {
+ public:
+  ReverseDevice() {
+    info_ = cpu_info(compiler_.target());  // whose compiler it has
+    info_.spec = info_.backend = "reverse";
+    info_.name = "one host thread, threadgroups last to first";
+    info_.threadgroup_memory_bytes = size_t{512} << 10;
+    info_.last_level_cache_bytes = size_t{32} << 20;
+    info_.operations = &reverse_operations();
+  }
+
+  void* allocate(size_t bytes) override {
+    void* block = std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) & ~(buffer_alignment - 1));
+    return block ? block : throw OutOfMemory("reverse has no room", bytes);
+  }
+  void release(void* pointer) noexcept override { std::free(pointer); }
+  void upload(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty vector's data may be null
+  }
+  void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
+  Binary compile(const KernelSource& source, const CompileOptions&) override { return compiler_.compile(source); }
+  std::string compiler_identity() const override { return compiler_.identity(); }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    return std::make_unique<ReverseKernel>(loader_.load(binary, entry));
+  }
+
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    std::vector<double> seconds;
+    std::optional<Stopwatch> since_last;
+    for (const auto& command : encoder.commands()) {
+      if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
+        run(*dispatch);
+      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
+        std::memset(fill->target, fill->value, fill->bytes);
+      } else {
+        if (since_last) seconds.push_back(since_last->seconds());
+        since_last.emplace();
+      }
+    }
+    return seconds;
+  }
+
+ private:
+  void run(const CommandEncoder::Dispatch& dispatch) {
+    if (dispatch.threadgroup_bytes > info_.threadgroup_memory_bytes) throw BadInput("too much threadgroup memory");
+    const Grid grid = dispatch.grid;
+    const std::unique_ptr<unsigned char, decltype(&std::free)> memory(
+        static_cast<unsigned char*>(allocate(dispatch.threadgroup_bytes)), &std::free);
+    for (uint64_t item = grid.count(); item-- > 0;) {
+      const Threadgroup group = {{static_cast<unsigned>(item % grid.x), static_cast<unsigned>(item / grid.x % grid.y),
+                                  static_cast<unsigned>(item / grid.x / grid.y)},
+                                 {grid.x, grid.y, grid.z},
+                                 memory.get(),
+                                 dispatch.threadgroup_bytes};
+      static_cast<const ReverseKernel*>(dispatch.kernel)->loaded.function(dispatch.parameters.data(), &group);
+    }
+  }
+
+  CpuCompiler compiler_;
+  CpuLoader loader_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_reverse_device(std::string_view spec) {
+  if (spec != "reverse") throw BadInput("reverse takes no options");
+  return std::make_unique<ReverseDevice>();
+}
+
+}  // namespace attn

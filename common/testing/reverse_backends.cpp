@@ -1,0 +1,36 @@
+// Instead of common/backends/backends.cpp, in programs of tests: the reverse device, one that has no kernel at all, and
+// the cpu, which oracles need.
+#include <cstdlib>
+
+#include "common/backends/backends.h"
+#include "common/backends/cpu/device.h"
+#include "common/testing/reverse/device.h"
+
+namespace attn {
+namespace {
+
+class BareDevice : public Device {
+ public:
+  BareDevice() { info_.spec = info_.backend = info_.name = "bare"; }
+  void* allocate(size_t bytes) override { return std::malloc(bytes); }
+  void release(void* pointer) noexcept override { std::free(pointer); }
+  void upload(void*, const void*, size_t) override {}
+  void download(void*, const void*, size_t) override {}
+  Binary compile(const KernelSource&, const CompileOptions&) override { return {}; }
+  std::string compiler_identity() const override { return {}; }
+  std::unique_ptr<Kernel> load(const Binary&, const std::string&) override { return std::make_unique<Kernel>(); }
+  std::vector<double> submit(const CommandEncoder&) override { return {}; }
+};
+
+std::unique_ptr<Device> open_bare_device(std::string_view /*spec*/) { return std::make_unique<BareDevice>(); }
+
+}  // namespace
+
+std::span<const Backend> backends() {
+  static constexpr Backend all[] = {{"cpu", "cpu, cpu:threads=N", &open_cpu_device},
+                                    {"reverse", "reverse", &open_reverse_device},
+                                    {"bare", "bare", &open_bare_device}};
+  return all;
+}
+
+}  // namespace attn

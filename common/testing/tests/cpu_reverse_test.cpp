@@ -1,0 +1,270 @@
+// Every experiment on a device that has attention's `naive` and the ceilings, and nothing else: that of
+// docs/recipes/backend.diff.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "common/api/engine.h"
+#include "common/base/error.h"
+#include "common/data/tensor.h"
+#include "common/testing/program.h"
+
+namespace attn {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using test::Outcome;
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+std::string file_text(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST(RecipeTest, TheBackendIsTheDeviceOfTheTests) {
+  const std::string here = "common/testing/reverse/", there = "common/backends/reverse/";
+  std::map<std::string, std::string> recipe, device;
+  std::istringstream diff(file_text(ATTN_SOURCE_DIR "/docs/recipes/backend.diff"));
+  std::string* added = nullptr;
+  for (std::string line; std::getline(diff, line);) {
+    if (line.starts_with("diff ")) added = nullptr;
+    if (const std::string file = "+++ b/" + there; line.starts_with(file)) {
+      added = &recipe[line.substr(file.size())];
+    } else if (added && line.starts_with("+")) {
+      *added += line.substr(1) + "\n";
+    }
+  }
+  const fs::path folder = fs::path(ATTN_SOURCE_DIR) / here;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    device[fs::relative(entry.path(), folder)] = replaced(file_text(entry.path()), here, there);
+  }
+  EXPECT_FALSE(recipe.empty());
+  EXPECT_EQ(recipe, device);
+}
+
+bool is_honest(const std::string& reason) {
+  const bool whole = !reason.ends_with(' ');  // what it has instead, where it says so
+  return (whole && reason.starts_with("this device has no kernel for ")) ||
+         reason == "path torch: this build has no PyTorch";
+}
+
+/// What comes of the cases of a run, by their status; a skip says what the device lacks.
+std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
+  std::map<std::string, size_t> count;
+  for (const Json& record : records) {
+    const std::string status = record["status"];
+    EXPECT_TRUE(status == "ok" || (status == "skipped" && is_honest(record["reason"]))) << record;
+    ++count[status];
+  }
+  return count;
+}
+
+/// A program, and what its cases are narrowed to where they run: one thread takes long over a whole sweep.
+struct Program {
+  const char *name, *narrowed;
+  bool runs;  // some cases
+};
+
+void PrintTo(const Program& program, std::ostream* out) { *out << program.name; }
+
+class ReverseTest : public test::ProgramTest, public testing::WithParamInterface<Program> {
+ protected:
+  ReverseTest() : ProgramTest(std::string(GetParam().name) + "_reverse") {}
+};
+
+TEST_P(ReverseTest, ThePlanOfEveryCaseSaysWhyItDoesNotRun) {
+  for (const char* device : {"reverse", "bare"}) {
+    for (const char* profile : {"quick", "full"}) {
+      const Outcome outcome = run_line(fmt::format("--device {} --dry-run --json --profile {}", device, profile));
+      ASSERT_EQ(outcome.status, 0) << outcome.err;
+      std::istringstream lines(outcome.out);
+      size_t cases = 0, run = 0;
+      for (std::string line; std::getline(lines, line); ++cases) {
+        const Json one = Json::parse(line);
+        EXPECT_TRUE(one["runs"] || is_honest(one["reason"])) << line;
+        run += one["runs"].get<bool>();
+      }
+      EXPECT_GT(cases, 0u);
+      if (device == std::string("bare")) {
+        EXPECT_EQ(run, 0u);
+      }
+    }
+  }
+}
+
+TEST_P(ReverseTest, EveryCaseThatRunsIsRight) {
+  const Outcome outcome = run_line(std::string("--device reverse --only verify --quiet ") + GetParam().narrowed);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::map<std::string, size_t> count = expect_honest(records("measurements.jsonl"));
+  EXPECT_EQ(count["ok"] > 0, GetParam().runs);
+  EXPECT_GT(count["skipped"], 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, ReverseTest,
+                         testing::Values(Program{"proto1_flash", "--axis q_len=100", true},
+                                         Program{"proto2_stitching", "", false}, Program{"proto3_paged", "", false},
+                                         Program{"proto4_constants", "", true}, Program{"proto5_codegen", "", false},
+                                         Program{"proto6_linear", "--axis q_len=100", true},
+                                         Program{"proto7_variants", "--axis variant=naive --axis q_len=100", true},
+                                         Program{"proto8_extension", "", false}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+class FlashReverseTest : public test::ProgramTest {
+ protected:
+  FlashReverseTest() : ProgramTest("proto1_flash_reverse") {}
+};
+
+TEST_F(FlashReverseTest, MeasuresAgainstItsCeilings) {
+  const Outcome outcome = run_line(
+      "--device reverse --axis variant=naive --axis q_len=33 --axis head_dim=64 --axis causal=1 --axis dtype=f32 "
+      "--axis layout=bhsd --budget 5 --quiet");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::vector<Json> all = records("measurements.jsonl");
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0]["status"], "ok") << all[0];
+  for (const char* share : {"pct_matrix_ceiling", "pct_copy_ceiling"}) {
+    EXPECT_GT(all[0]["rate"][share], 0) << all[0]["rate"];
+  }
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl"}));
+}
+
+TEST_F(FlashReverseTest, WithoutCeilingsNothingIsMeasured) {
+  const Outcome outcome = run_line("--device bare --quiet");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "proto1_flash: bare: this device has no kernel for ceilings\n");
+}
+
+TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
+  const Outcome outcome = run_line("--device reverse --profile full --dry-run --json");
+  std::istringstream lines(outcome.out);
+  std::map<std::string, size_t> count;
+  for (std::string line; std::getline(lines, line);) {
+    const Json one = Json::parse(line);
+    EXPECT_EQ(one["runs"], one["case"]["variant"] == "naive") << line;
+    ++count[one["case"]["variant"]];
+  }
+  EXPECT_EQ(count.size(), 2u);
+  EXPECT_GT(count["naive"], 0u);
+  EXPECT_GT(count["tuned"], 0u);  // what is asked beside the ladder
+}
+
+class ConstantsReverseTest : public test::ProgramTest {
+ protected:
+  ConstantsReverseTest() : ProgramTest("proto4_constants_reverse") {}
+};
+
+TEST_F(ConstantsReverseTest, NewProcessesKnowTheDevice) {
+  const Outcome outcome = run_line(
+      "--device reverse --only verify --quiet --axis task=start_compile,start_disk,start_archive --axis kernel=naive "
+      "--axis variants=2");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(expect_honest(records("measurements.jsonl")), (std::map<std::string, size_t>{{"ok", 3}}));
+}
+
+/// A user's function, which the oracle takes in double: on the cpu, for want of a kernel for it here.
+struct Function {
+  const char *program, *option, *text, *narrowed;
+  const char* reason;  // why no case runs; empty: some do
+};
+
+void PrintTo(const Function& function, std::ostream* out) { *out << function.option << " " << function.narrowed; }
+
+class FunctionReverseTest : public test::ProgramTest, public testing::WithParamInterface<Function> {
+ protected:
+  FunctionReverseTest() : ProgramTest(std::string(GetParam().program) + "_reverse") {}
+};
+
+TEST_P(FunctionReverseTest, RunsOrSaysWhatIsMissing) {
+  const Function& function = GetParam();
+  const std::string file = write_text("function.cpp", function.text);
+  const Outcome outcome = run_line(fmt::format("--device reverse --only verify --quiet --axis q_len=40 {} {} {}",
+                                               function.option, file, function.narrowed));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::vector<Json> all = records("measurements.jsonl");
+  size_t with_function = 0, run = 0;
+  for (const Json& record : all) {
+    if (record["case"].dump().find("file-") == std::string::npos) continue;
+    ++with_function;
+    run += record["status"] == "ok";
+    if (*function.reason != '\0') {
+      EXPECT_TRUE(std::string(record["reason"]).starts_with(function.reason)) << record;
+    }
+  }
+  expect_honest(all);
+  EXPECT_GT(with_function, 0u);
+  EXPECT_EQ(run > 0, *function.reason == '\0');
+}
+
+constexpr const char* halves = "float score(float s, int, int, const ScoreContext&) { return 0.5f * s; }\n";
+constexpr const char* hides = "bool visible(int q, int k) { return (q + k) % 3 != 0; }\n";
+constexpr const char* squares = "float feature(float x) { return x * x; }\n";
+INSTANTIATE_TEST_SUITE_P(
+    Functions, FunctionReverseTest,
+    testing::Values(Function{"proto2_stitching", "--score-function", halves, "",
+                             "this device has no kernel for variant tuned that calls a score function"},
+                    Function{"proto6_linear", "--feature-function", squares, "",
+                             "this device has no kernel for linear attention"},
+                    Function{"proto7_variants", "--score-function", halves, "",
+                             "this device has no kernel for variant tuned; it has naive"},
+                    Function{"proto7_variants", "--score-function", halves, "--axis variant=naive", ""},
+                    Function{"proto7_variants", "--mask-function", hides, "--axis variant=naive",
+                             "this device has no kernel for a mask function on its own, as the oracle needs it"}),
+    [](const auto& test) { return fmt::format("{}_{}", test.index, test.param.program); });
+
+class ReverseEngineTest : public testing::Test {
+ protected:
+  static std::string message_of(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const BadInput& error) {
+      return error.what();
+    }
+    return "served";
+  }
+  static TensorView view_of(Tensor& tensor) {
+    return {tensor.data.data(), tensor.dtype, tensor.batch, tensor.heads, tensor.seq, tensor.dim, tensor.strides()};
+  }
+};
+
+TEST_F(ReverseEngineTest, SaysWhatTheDeviceLacks) {
+  Engine engine("reverse");
+  for (const auto& [rows, wanted] : {std::pair{64, "this device has no kernel for variant tuned; it has naive"},
+                                     {1, "this device has no kernel for decoding"}}) {
+    Tensor q = Tensor::zeros(1, 2, rows, 64, DType::f32, Layout::bhsd), o = q;
+    Tensor k = Tensor::zeros(1, 2, 64, 64, DType::f32, Layout::bhsd), v = k;
+    FlashCall call;
+    call.q = view_of(q);
+    call.k = view_of(k);
+    call.v = view_of(v);
+    call.o = view_of(o);
+    EXPECT_EQ(message_of([&] { engine.flash(call); }), wanted);
+  }
+  // Of no tokens only a state is left, which is copied as tables of a caller are.
+  Tensor none = Tensor::zeros(1, 1, 0, 8, DType::f32, Layout::bhsd);
+  std::vector<float> before(64), after(64);
+  LinearCall call;
+  call.q = call.k = call.v = call.o = view_of(none);
+  call.initial_state = before.data();
+  call.final_state = after.data();
+  EXPECT_EQ(message_of([&] { engine.linear(call); }), "this device has no kernel for tables of a caller");
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,24 @@
+// What a plan says on devices that lack something.
+#include <gtest/gtest.h>
+
+#include "common/testing/devices.h"
+#include "proto8_extension/problem.h"
+#include "proto8_extension/sweep.h"
+
+namespace attn {
+namespace {
+
+TEST(ExtensionPlanTest, ADeviceWithoutAnEmptyKernelLaunchesNone) {
+  DeviceInfo device = test::avx2();
+  Case config;
+  config.set("op", std::string("empty"));
+  complete_extension(config, device);
+  EXPECT_EQ(extension_plan(config, {device}).unable, "");
+  Operations operations = *device.operations;
+  operations.kernel_ending = "other.cpp";
+  device.operations = &operations;
+  EXPECT_EQ(extension_plan(config, {device}).unable, "this device has no kernel for an empty launch");
+}
+
+}  // namespace
+}  // namespace attn
