@@ -55,7 +55,7 @@ class ProblemTest : public testing::Test {
     config.set("variants", variants);
     config.set("workers", workers);
     complete_constants(config, device_->info());
-    return make_(*lab_, config, {});
+    return make_(*lab_, config, constants_plan(config, {device_->info()}));
   }
 
   static void expect_ok(const Check& check) {
@@ -66,7 +66,7 @@ class ProblemTest : public testing::Test {
   TemporaryFolder folder_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Experiment> lab_;
-  std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const Plan&)> make_;
+  std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_;
 };
 
 TEST_F(ProblemTest, EachWayToGetVariants) {
