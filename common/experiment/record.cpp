@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/experiment/environment.h"
 #include "common/experiment/state.h"
 
 namespace attn {
