@@ -60,10 +60,10 @@ struct ElementKernel {
 struct SweepSpan {
   /// Which of an experiment's two loads takes the device some milliseconds: that of a few cores, or that of a GPU.
   enum class Load { small, large } load = Load::small;
-  std::string dtype = "f32";             // of elements, where nothing else is said
-  std::string other_dtype = "bf16";      // that is compared with it
-  int64_t heads = 8;                     // of queries, where a launch has all of a layer's
-  std::vector<std::string> ladder = {};  // variants of attention, from textbook to tuned
+  std::string dtype = "f32";                            // of elements, where nothing else is said
+  std::string other_dtype = "bf16";                     // that is compared with it
+  int64_t heads = 8;                                    // of queries, where a launch has all of a layer's
+  std::vector<std::string> ladder = {};                 // variants of attention, from textbook to tuned
   std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
 
   bool large() const { return load == Load::large; }
