@@ -13,8 +13,8 @@ struct Check {
   double max_abs = 0;  // largest finite |got - want|
   double max_rel = 0;  // largest finite |got - want| / |want| among want != 0
   int64_t rows_checked = 0;
-  std::string worst;    // where and what, for the element that fails by most; empty when ok
-  double max_used = 0;  // largest finite share of its tolerance that an element takes: at most 1 when ok
+  std::string worst = {};  // where and what, for the element that fails by most; empty when ok
+  double max_used = 0;     // largest finite share of its tolerance that an element takes: at most 1 when ok
 
   /// Not ok, for `why`; a reason that is there already stays.
   void fail(const std::string& why);

@@ -79,7 +79,7 @@ struct ExperimentSpec {
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
-  std::function<void(Case&, const DeviceInfo&)> complete;
+  std::function<void(Case&, const DeviceInfo&)> complete = {};
   /// What a case does, or why it cannot. Pure. Throws BadInput for a case that makes no sense on any device.
   std::function<CasePlan(const Case&, const Setting&)> plan;
   /// Makes the problem of a plan that runs, whose launches are those of the plan. `make_host` is for plans about the
