@@ -15,15 +15,13 @@ namespace attn {
 
 namespace {
 
-const std::string kernel_folder = "common/testing/reverse/kernels/";
-
 class ReverseFlash : public FlashOperation {
  public:
   std::vector<std::string> variants() const override { return {"naive"}; }
 
   Launch kernel(const FlashConfig& config, const DeviceInfo&, const AttentionHooks*) const override {
     const AttentionShape& shape = config.shape;
-    return {.source = {.path = kernel_folder + "naive.reverse.cpp",
+    return {.source = {.path = "common/attention/kernels/naive.cpu.cpp",
                        .entry = "flash_forward",
                        .constants = {{"HEAD_DIM", shape.head_dim},
                                      {"CAUSAL", shape.causal},
@@ -47,7 +45,7 @@ class ReverseCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {
     constexpr int accumulators = 12;
-    return {.file = kernel_folder + "ceiling.reverse.cpp",
+    return {.file = "common/device/kernels/ceiling.cpu.cpp",
             .constants = {{"VECTOR_WIDTH", device.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
             .threads = 1,
             .lanes = static_cast<double>(device.simd_width),
@@ -65,7 +63,7 @@ class ReverseCeilings : public CeilingOperation {
 const Operations& reverse_operations() {
   static const ReverseFlash flash;
   static const ReverseCeilings ceilings;
-  static const Operations operations = {.kernel_ending = "reverse.cpp",
+  static const Operations operations = {.kernel_ending = "reverse.cpp",  // of which there is none
                                         .flash = &flash,
                                         .ceilings = &ceilings,
                                         .span = {.heads = 1, .ladder = {"naive"}}};
