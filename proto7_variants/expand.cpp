@@ -79,7 +79,6 @@ Tensor expanded(const Tensor& tensor, int64_t group) {
 }
 
 Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device) {
-  if (!has_kernel(device, "proto7_variants/kernels/expand")) return {.unable = no_kernel_for("copies of heads")};
   Plan plan{.launches = {expand_launch(shape, device)}};
   const auto in_bytes = static_cast<double>(2 * shape.batch * shape.kv_heads * shape.rows * expand_row_bytes(shape));
   plan.work = {.bytes = in_bytes * static_cast<double>(1 + shape.group), .bound = Bound::memory, .dtype = shape.dtype};

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/attention/hook.h"
@@ -58,10 +59,13 @@ class FlashOperation {
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
   /// Why the kernel does not take this configuration, threadgroup memory apart.
-  virtual std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device,
-                                                 const AttentionHooks* hooks = nullptr) const = 0;
+  virtual std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
+                                                 const AttentionHooks* /*hooks*/ = nullptr) const {
+    return std::nullopt;
+  }
   /// Fills the tile where it is 0: the one expected to be fastest for the shape.
-  virtual void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints = {}) const = 0;
+  virtual void choose_tile(FlashConfig& /*config*/, const DeviceInfo& /*device*/,
+                           const TileHints& /*hints*/ = {}) const {}
   /// Where the first tile of a head begins: at query 0, or before it where rows are cut into tiles from the last on.
   virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
   /// Lists of key blocks for a launch with these parameters (mask_lists.h).
@@ -70,8 +74,10 @@ class FlashOperation {
   /// list of tiles, counters) on the device, so that two launches of one launcher must not run at the same time.
   /// `lists`: of a kernel that was compiled with MASK_LISTS=1, else empty.
   using Launcher = std::function<void(CommandEncoder&, const AttentionParams&)>;
-  virtual Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel,
-                            Lists lists = {}) const = 0;
+  virtual Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
+                            const Kernel& kernel, Lists lists = {}) const {
+    return plain_launcher(launch, kernel, std::move(lists));
+  }
 
  protected:
   /// Encodes a kernel whose parameters are those of attention, or those with lists behind.

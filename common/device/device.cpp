@@ -24,13 +24,23 @@ std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) c
   return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, spec, threadgroup_memory_bytes);
 }
 
-bool has_kernel(const DeviceInfo& device, std::string_view path) {
-  return std::filesystem::exists(std::filesystem::path(source_root()) / device.operations->kernel_file(path));
+namespace {
+
+/// Why the device cannot run a kernel that no file of its dialect has; nothing where one has.
+std::optional<std::string> lacks_kernel(const KernelSource& source, const DeviceInfo& device) {
+  const std::string ending = fmt::format(".{}", device.operations->kernel_ending);
+  const std::string_view path = source.path;
+  if (!path.ends_with(ending) || source.includes.contains(source.path)) return std::nullopt;
+  if (std::filesystem::exists(std::filesystem::path(source_root()) / path)) return std::nullopt;
+  return no_kernel_for(path.substr(0, path.size() - ending.size()));
 }
+
+}  // namespace
 
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device) {
   if (!plan.unable.empty()) return plan.unable;
   for (const Launch& launch : plan.launches) {
+    if (auto reason = lacks_kernel(launch.source, device)) return reason;
     if (auto reason = device.lacks_threadgroup_memory(launch.threadgroup_bytes)) return reason;
   }
   return std::nullopt;

@@ -46,11 +46,8 @@ struct DeviceInfo {
   nlohmann::ordered_json json() const;
 };
 
-/// Whether the source tree has the kernel of that path, without ending, for the device: of kernels that only one
-/// experiment has.
-bool has_kernel(const DeviceInfo& device, std::string_view path);
-
-/// Why a plan does not run on the device; threadgroup memory that does not fit is a reason for all plans.
+/// Why a plan does not run on the device. A kernel without a file in the device's dialect, and threadgroup memory that
+/// does not fit, are reasons for all plans.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
 /// The plan's launch of that phase. Throws BadInput with the reason where the plan does not run on the device, and

@@ -12,7 +12,7 @@ class CpuCeilings : public CeilingOperation {
   CeilingKernels kernels(const DeviceInfo& device) const override {
     // Two registers hold the operands. 12 chains cover a latency of 4 on two pipes, 24 are three times that.
     const int accumulators = device.vector_registers >= 32 ? 24 : 12;
-    return {.file = device.operations->kernel_file("common/device/kernels/ceiling"),
+    return {.file = "common/device/kernels/ceiling.cpu.cpp",
             .constants = {{"VECTOR_WIDTH", device.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
             .threads = 1,
             .lanes = static_cast<double>(device.simd_width),

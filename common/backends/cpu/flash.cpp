@@ -129,11 +129,6 @@ class CpuFlash : public FlashOperation {
             .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
   }
 
-  std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
-                                         const AttentionHooks* /*hooks*/) const override {
-    return std::nullopt;
-  }
-
   // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
   // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
@@ -151,11 +146,6 @@ class CpuFlash : public FlashOperation {
           shape.batch * shape.q_heads * ((shape.q_len + block_r - 1) / block_r) >= 4 * int64_t{device.units};
       if (fits && useful && balanced) return;
     }
-  }
-
-  Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch, const Kernel& kernel,
-                    Lists lists) const override {
-    return plain_launcher(launch, kernel, std::move(lists));
   }
 };
 

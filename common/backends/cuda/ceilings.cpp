@@ -12,7 +12,7 @@ class CudaCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {
     constexpr int accumulators = 8;  // twice the latency of 4
-    return {.file = device.operations->kernel_file("common/device/kernels/ceiling"),
+    return {.file = "common/device/kernels/ceiling.cuda.cu",
             .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
             .threads = ceiling_threads,
             .lanes = ceiling_threads,

@@ -7,66 +7,29 @@
 #include "common/attention/flash.h"
 #include "common/backends/cpu/compiler.h"
 #include "common/backends/cpu/loader.h"
+#include "common/backends/cpu/operations.h"
 #include "common/base/error.h"
 #include "common/base/stopwatch.h"
-#include "common/kernel/types.h"
 
 namespace attn {
 
 namespace {
 
+/// The cpu's, and no other variant than `naive`.
 class ReverseFlash : public FlashOperation {
  public:
   std::vector<std::string> variants() const override { return {"naive"}; }
-
-  Launch kernel(const FlashConfig& config, const DeviceInfo&, const AttentionHooks*) const override {
-    const AttentionShape& shape = config.shape;
-    return {.source = {.path = "common/attention/kernels/naive.cpu.cpp",
-                       .entry = "flash_forward",
-                       .constants = {{"HEAD_DIM", shape.head_dim},
-                                     {"CAUSAL", shape.causal},
-                                     {"IN_TYPE", element_type(config.dtype)},
-                                     {"OUT_TYPE", element_type(config.out_dtype)}}},
-            .grid = {static_cast<uint32_t>(shape.q_len), static_cast<uint32_t>(shape.q_heads),
-                     static_cast<uint32_t>(shape.batch)},
-            .threadgroup_bytes = static_cast<size_t>(shape.kv_len + shape.head_dim) * sizeof(float)};
+  Launch kernel(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) const override {
+    return cpu_flash().kernel(config, device, hooks);
   }
-  std::optional<std::string> skip_reason(const FlashConfig&, const DeviceInfo&, const AttentionHooks*) const override {
-    return std::nullopt;
-  }
-  void choose_tile(FlashConfig&, const DeviceInfo&, const TileHints&) const override {}  // it has none
-  Launcher launcher(Device&, const FlashConfig&, const Launch& launch, const Kernel& kernel,
-                    Lists lists) const override {
-    return plain_launcher(launch, kernel, std::move(lists));
-  }
-};
-
-class ReverseCeilings : public CeilingOperation {
- public:
-  CeilingKernels kernels(const DeviceInfo& device) const override {
-    constexpr int accumulators = 12;
-    return {.file = "common/device/kernels/ceiling.cpu.cpp",
-            .constants = {{"VECTOR_WIDTH", device.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
-            .threads = 1,
-            .lanes = static_cast<double>(device.simd_width),
-            .fma_flops = 2.0 * device.simd_width * accumulators,
-            .copy_threads = 1,
-            .read_floats = device.simd_width,
-            .copy_bytes = 2 * device.last_level_cache_bytes,
-            .copy_slices = 8,
-            .copy_part_bytes = 0,
-            .read_part_bytes = 0};
-  }
-  std::optional<CeilingArithmetic> products(const DeviceInfo&, DType) const override { return std::nullopt; }
 };
 
 const Operations& reverse_operations() {
   static const ReverseFlash flash;
-  static const ReverseCeilings ceilings;
   static const Operations operations = {.kernel_ending = "reverse.cpp",  // of which there is none
                                         .flash = &flash,
-                                        .ceilings = &ceilings,
-                                        .span = {.heads = 1, .ladder = {"naive"}}};
+                                        .ceilings = &cpu_ceilings(),
+                                        .span = {.ladder = {"naive"}}};
   return operations;
 }
 
