@@ -31,7 +31,9 @@ std::optional<std::string> lacks_kernel(const KernelSource& source, const Device
   const std::string ending = fmt::format(".{}", device.operations->kernel_ending);
   const std::string_view path = source.path;
   if (!path.ends_with(ending) || source.includes.contains(source.path)) return std::nullopt;
-  if (std::filesystem::exists(std::filesystem::path(source_root()) / path)) return std::nullopt;
+  const std::filesystem::path file = std::filesystem::path(source_root()) / path;
+  // Without its folder the sources are not where they are looked for, which reading them says.
+  if (std::filesystem::exists(file) || !std::filesystem::exists(file.parent_path())) return std::nullopt;
   return no_kernel_for(path.substr(0, path.size() - ending.size()));
 }
 

@@ -13,11 +13,12 @@ TEST(ExtensionPlanTest, ADeviceWithoutAnEmptyKernelLaunchesNone) {
   Case config;
   config.set("op", std::string("empty"));
   complete_extension(config, device);
-  EXPECT_EQ(extension_plan(config, {device}).unable, "");
+  EXPECT_EQ(skip_reason(extension_plan(config, {device}), device), std::nullopt);
   Operations operations = *device.operations;
   operations.kernel_ending = "other.cpp";
   device.operations = &operations;
-  EXPECT_EQ(extension_plan(config, {device}).unable, "this device has no kernel for an empty launch");
+  EXPECT_EQ(skip_reason(extension_plan(config, {device}), device),
+            "this device has no kernel for common/api/kernels/empty");
 }
 
 }  // namespace
