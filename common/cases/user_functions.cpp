@@ -18,6 +18,7 @@
 #include "common/attention/kernels/feature_oracle.h"
 #include "common/attention/kernels/mask_oracle.h"
 #include "common/attention/kernels/score_oracle.h"
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/cases/function_text.h"
@@ -111,8 +112,7 @@ class InDouble {
   void run(int64_t elements, const auto& parameters) {
     CommandEncoder encoder;
     const ElementKernel kernel = on_.info().operations->user_function.value();
-    const auto groups =
-        kernel.elements == 0 ? 1 : static_cast<uint32_t>((elements + kernel.elements - 1) / kernel.elements);
+    const auto groups = kernel.elements == 0 ? 1 : static_cast<uint32_t>(divided_up(elements, kernel.elements));
     encoder.dispatch(*pipeline_->kernel, {groups}, kernel.threads, 0, parameters);
     on_.submit(encoder);
   }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "common/base/divided_up.h"
+
 namespace attn {
 namespace {
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // Heads, of all sequences, whose tiles are taken together, section by section. Without a mask all tiles take as long,
 // and one head follows the other. Causal: as many as an eighth of the last-level cache has room for the keys and values
@@ -19,7 +19,7 @@ std::vector<int64_t> sections(const FlashConfig& config, const DeviceInfo& devic
                                      static_cast<double>(shape.kv_heads) / static_cast<double>(shape.q_heads);
   const double cached = static_cast<double>(device.last_level_cache_bytes) / 8 / std::max(kv_bytes_per_q_head, 1.0);
   const auto each = static_cast<int64_t>(std::clamp(cached, 1.0, static_cast<double>(heads)));
-  const int64_t last = std::clamp(divide_up(3 * static_cast<int64_t>(device.units), config.row_tiles()), each, heads);
+  const int64_t last = std::clamp(divided_up(3 * static_cast<int64_t>(device.units), config.row_tiles()), each, heads);
   std::vector<int64_t> sizes((heads - last) / each, each);
   if (const int64_t rest = (heads - last) % each; rest > 0) sizes.insert(sizes.begin(), rest);
   sizes.push_back(last);
@@ -29,7 +29,7 @@ std::vector<int64_t> sections(const FlashConfig& config, const DeviceInfo& devic
 }  // namespace
 
 int64_t wgmma_first_query(const FlashConfig& config) {
-  return config.shape.causal ? divide_up(config.shape.q_len, 64) * 64 - config.row_tiles() * config.block_r : 0;
+  return config.shape.causal ? divided_up(config.shape.q_len, 64) * 64 - config.row_tiles() * config.block_r : 0;
 }
 
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device) {
@@ -46,7 +46,7 @@ std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInf
       if (shape.causal) {
         end = causal_end(static_cast<int>(last), static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len));
       }
-      const int64_t blocks = divide_up(end, config.block_c);
+      const int64_t blocks = divided_up(end, config.block_c);
       for (int64_t pair = first_pair; pair < first_pair + heads; ++pair) {
         tiles.push_back({.batch = static_cast<int>(pair / shape.q_heads),
                          .head = static_cast<int>(pair % shape.q_heads),
