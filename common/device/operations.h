@@ -74,7 +74,7 @@ struct Operations {
   std::string_view kernel_ending = {};              // of the files of its kernels: "cpu.cpp"
   const FlashOperation* flash = nullptr;            // attention; with pages also of prompts over caches
   const RopeOperation* rope = nullptr;              // a launch that turns Q and K
-  const DecodeOperation* decode = nullptr;          // few queries over a cache; with `merge` also over shared pages
+  const DecodeOperation* decode = nullptr;          // few queries over a cache, also over shared pages
   const LinearOperation* linear = nullptr;          // linear attention
   const CeilingOperation* ceilings = nullptr;       // what the device reaches
   std::optional<uint32_t> mask_list_threads = {};   // lists of key blocks for masks
