@@ -108,7 +108,8 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
 std::vector<std::string> flash_compared_axes() { return {"variant", "block_r", "block_c"}; }
 
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
-  const SweepSpan& span = device.operations->span;
+  SweepSpan span = device.operations->span;
+  if (span.ladder.empty() && device.operations->flash) span.ladder = device.operations->flash->variants();
   return (span.large() ? large_sweep : small_sweep)(span, profile == "full");
 }
 

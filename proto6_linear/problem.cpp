@@ -147,10 +147,8 @@ FlashConfig softmax_attention(const LinearCase& one, const DeviceInfo& device) {
                     .dtype = one.linear.dtype,
                     .out_dtype = one.linear.out_dtype,
                     .layout = one.layout};
-  if (!device.operations->flash) return flash;
-  const std::vector<std::string> variants = device.operations->flash->variants();
   for (const char* variant : {"wgmma", "mma_sync", "tuned"}) {
-    if (std::ranges::find(variants, variant) == variants.end()) continue;
+    if (!variant_unable(variant, device).empty()) continue;
     FlashConfig tried = flash;
     tried.variant = variant;
     choose_tile(tried, device);

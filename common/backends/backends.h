@@ -11,10 +11,10 @@
 namespace attn {
 
 struct Backend {
-  std::string_view name;                                   // "cuda"
-  std::string_view specs;                                  // that open() takes: "cuda, cuda:N"
-  std::unique_ptr<Device> (*open)(std::string_view spec);  // null: this build lacks it
-  std::string_view missing = {};                           // what the build lacks then
+  std::string_view name;                                             // "cuda"
+  std::string_view options = {};                                     // after "cuda:" in a spec: "N"; empty: none
+  std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null: this build lacks the device
+  std::string_view missing = {};                                     // what the build lacks then
   /// Device::open_for_caller(); null: as open(), since the device has no streams.
   std::unique_ptr<Device> (*open_for_caller)(std::string_view spec, std::optional<void*> stream) = nullptr;
 };

@@ -19,6 +19,9 @@ const Backend& backend_of(std::string_view spec) {
   const Backend* const backend = find_backend(spec.substr(0, spec.find(':')));
   if (!backend) throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));
   if (!backend->open) throw DeviceMissing(fmt::format("{}: this build has {}", backend->name, backend->missing));
+  if (backend->options.empty() && spec != backend->name) {
+    throw BadInput(fmt::format("device '{}' is not allowed; {} takes no options", spec, backend->name));
+  }
   return *backend;
 }
 
@@ -31,7 +34,10 @@ bool Device::is_built(std::string_view backend) {
 
 std::string Device::known_specs() {
   std::string specs;
-  for (const Backend& backend : backends()) specs += fmt::format("{}{}", specs.empty() ? "" : ", ", backend.specs);
+  for (const Backend& backend : backends()) {
+    specs += fmt::format("{}{}", specs.empty() ? "" : ", ", backend.name);
+    if (!backend.options.empty()) specs += fmt::format(", {}:{}", backend.name, backend.options);
+  }
   return specs;
 }
 

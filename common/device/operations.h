@@ -63,7 +63,7 @@ struct SweepSpan {
   std::string dtype = "f32";                            // of elements, where nothing else is said
   std::string other_dtype = "bf16";                     // that is compared with it
   int64_t heads = 8;                                    // of queries, where a launch has all of a layer's
-  std::vector<std::string> ladder = {};                 // variants of attention, from textbook to tuned
+  std::vector<std::string> ladder = {};                 // variants of attention that are compared; empty: all
   std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
 
   bool large() const { return load == Load::large; }
@@ -71,7 +71,7 @@ struct SweepSpan {
 
 /// Null and nothing: the device has no kernel for it.
 struct Operations {
-  std::string_view kernel_ending = {};              // of the files of its kernels: "cpu.cpp"
+  std::string_view kernel_ending = {};              // of the files of its kernels: "cpu.cpp"; empty: no files
   const FlashOperation* flash = nullptr;            // attention; with pages also of prompts over caches
   const RopeOperation* rope = nullptr;              // a launch that turns Q and K
   const DecodeOperation* decode = nullptr;          // few queries over a cache, also over shared pages

@@ -27,9 +27,9 @@ std::unique_ptr<Device> open_bare_device(std::string_view /*spec*/) { return std
 }  // namespace
 
 std::span<const Backend> backends() {
-  static constexpr Backend all[] = {{"cpu", "cpu, cpu:threads=N", &open_cpu_device},
-                                    {"reverse", "reverse", &open_reverse_device},
-                                    {"bare", "bare", &open_bare_device}};
+  static constexpr Backend all[] = {{.name = "cpu", .options = "threads=N", .open = &open_cpu_device},
+                                    {.name = "reverse", .open = &open_reverse_device},
+                                    {.name = "bare", .open = &open_bare_device}};
   return all;
 }
 

@@ -22,7 +22,7 @@ struct attn_engine {
   const bool on_host;
   const int device_type, device_id;  // DLPack's numbers
 
-  explicit attn_engine(const std::string& spec, attn::EngineOptions options)
+  attn_engine(const std::string& spec, attn::EngineOptions options)
       : engine(spec, std::move(options)),
         on_host(engine.info().on_host),
         device_type(engine.info().dlpack_type),

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -25,6 +24,7 @@
 #include "common/backends/cpu/loader.h"
 #include "common/backends/cpu/memory.h"
 #include "common/backends/cpu/pool.h"
+#include "common/backends/cpu/threadgroups.h"
 #include "common/base/asan.h"
 #include "common/base/error.h"
 
@@ -176,23 +176,9 @@ class CpuDevice : public Device {
   std::vector<double> submit(const CommandEncoder& encoder) override {
     const std::lock_guard lock(submitting_);
     if (lost()) std::rethrow_exception(why_lost_);
-    std::vector<std::chrono::steady_clock::time_point> stamps;
     std::optional<Awake> awake;
     if (shares_work(encoder.commands())) awake.emplace(pool_);
-    for (const auto& command : encoder.commands()) {
-      if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
-        run(*dispatch);
-      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
-        run(*fill);
-      } else {
-        stamps.push_back(std::chrono::steady_clock::now());
-      }
-    }
-    std::vector<double> seconds;
-    for (size_t i = 1; i < stamps.size(); ++i) {
-      seconds.push_back(std::chrono::duration<double>(stamps[i] - stamps[i - 1]).count());
-    }
-    return seconds;
+    return run_in_order(encoder, [this](const auto& command) { run(command); });
   }
 
   Clocks clocks() const override {
@@ -229,15 +215,7 @@ class CpuDevice : public Device {
     std::optional<KernelFault> fault;  // the first
     pool_.run(grid.count(), [&](uint64_t item, unsigned thread) {
       if (kernel.guarded && ended) return;
-      Threadgroup group;
-      group.index[0] = static_cast<unsigned>(item % grid.x);
-      group.index[1] = static_cast<unsigned>(item / grid.x % grid.y);
-      group.index[2] = static_cast<unsigned>(item / grid.x / grid.y);
-      group.count[0] = grid.x;
-      group.count[1] = grid.y;
-      group.count[2] = grid.z;
-      group.memory = scratch_[thread].get();
-      group.memory_bytes = dispatch.threadgroup_bytes;
+      const Threadgroup group = threadgroup_at(grid, item, scratch_[thread].get(), dispatch.threadgroup_bytes);
       const FlushDenormals flush;
       if (!kernel.guarded) {
         function(parameters, &group);

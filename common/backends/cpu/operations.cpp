@@ -18,7 +18,6 @@ const Operations& cpu_operations() {
                                                  .dtype = "f32",
                                                  .other_dtype = "bf16",
                                                  .heads = 8,
-                                                 .ladder = {"naive", "tiled_scalar", "tiled_vector", "tuned"},
                                                  .block_r = {16, 32, 64, 128},
                                                  .block_c = {64, 80, 128, 256}}};
   return operations;

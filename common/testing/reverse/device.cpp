@@ -2,14 +2,13 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <optional>
 
 #include "common/attention/flash.h"
 #include "common/backends/cpu/compiler.h"
 #include "common/backends/cpu/loader.h"
 #include "common/backends/cpu/operations.h"
+#include "common/backends/cpu/threadgroups.h"
 #include "common/base/error.h"
-#include "common/base/stopwatch.h"
 
 namespace attn {
 
@@ -26,10 +25,7 @@ class ReverseFlash : public FlashOperation {
 
 const Operations& reverse_operations() {
   static const ReverseFlash flash;
-  static const Operations operations = {.kernel_ending = "reverse.cpp",  // of which there is none
-                                        .flash = &flash,
-                                        .ceilings = &cpu_ceilings(),
-                                        .span = {.ladder = {"naive"}}};
+  static const Operations operations = {.flash = &flash, .ceilings = &cpu_ceilings()};
   return operations;
 }
 
@@ -44,8 +40,6 @@ class ReverseDevice : public Device {
     info_ = cpu_info(compiler_.target());  // whose compiler it has
     info_.spec = info_.backend = "reverse";
     info_.name = "one host thread, threadgroups last to first";
-    info_.threadgroup_memory_bytes = size_t{512} << 10;
-    info_.last_level_cache_bytes = size_t{32} << 20;
     info_.operations = &reverse_operations();
   }
 
@@ -65,36 +59,20 @@ class ReverseDevice : public Device {
   }
 
   std::vector<double> submit(const CommandEncoder& encoder) override {
-    std::vector<double> seconds;
-    std::optional<Stopwatch> since_last;
-    for (const auto& command : encoder.commands()) {
-      if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
-        run(*dispatch);
-      } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
-        std::memset(fill->target, fill->value, fill->bytes);
-      } else {
-        if (since_last) seconds.push_back(since_last->seconds());
-        since_last.emplace();
-      }
-    }
-    return seconds;
+    return run_in_order(encoder, [this](const auto& command) { run(command); });
   }
 
  private:
   void run(const CommandEncoder::Dispatch& dispatch) {
     if (dispatch.threadgroup_bytes > info_.threadgroup_memory_bytes) throw BadInput("too much threadgroup memory");
-    const Grid grid = dispatch.grid;
     const std::unique_ptr<unsigned char, decltype(&std::free)> memory(
         static_cast<unsigned char*>(allocate(dispatch.threadgroup_bytes)), &std::free);
-    for (uint64_t item = grid.count(); item-- > 0;) {
-      const Threadgroup group = {{static_cast<unsigned>(item % grid.x), static_cast<unsigned>(item / grid.x % grid.y),
-                                  static_cast<unsigned>(item / grid.x / grid.y)},
-                                 {grid.x, grid.y, grid.z},
-                                 memory.get(),
-                                 dispatch.threadgroup_bytes};
+    for (uint64_t number = dispatch.grid.count(); number-- > 0;) {
+      const Threadgroup group = threadgroup_at(dispatch.grid, number, memory.get(), dispatch.threadgroup_bytes);
       static_cast<const ReverseKernel*>(dispatch.kernel)->loaded.function(dispatch.parameters.data(), &group);
     }
   }
+  void run(const CommandEncoder::Fill& fill) { std::memset(fill.target, fill.value, fill.bytes); }
 
   CpuCompiler compiler_;
   CpuLoader loader_;
@@ -102,9 +80,6 @@ class ReverseDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> open_reverse_device(std::string_view spec) {
-  if (spec != "reverse") throw BadInput("reverse takes no options");
-  return std::make_unique<ReverseDevice>();
-}
+std::unique_ptr<Device> open_reverse_device(std::string_view /*spec*/) { return std::make_unique<ReverseDevice>(); }
 
 }  // namespace attn

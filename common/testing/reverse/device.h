@@ -9,7 +9,6 @@
 
 namespace attn {
 
-/// "reverse" is all there is. Throws BadInput.
 std::unique_ptr<Device> open_reverse_device(std::string_view spec);
 
 }  // namespace attn

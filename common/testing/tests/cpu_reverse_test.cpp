@@ -42,8 +42,13 @@ TEST(RecipeTest, TheBackendIsTheDeviceOfTheTests) {
   std::map<std::string, std::string> recipe, device;
   std::istringstream diff(file_text(ATTN_SOURCE_DIR "/docs/recipes/backend.diff"));
   std::string* added = nullptr;
+  size_t created = 0;
   for (std::string line; std::getline(diff, line);) {
-    if (line.starts_with("diff ")) added = nullptr;
+    if (line.starts_with("diff ")) {
+      added = nullptr;
+    } else if (line.starts_with("new file")) {
+      ++created;
+    }
     if (const std::string file = "+++ b/" + there; line.starts_with(file)) {
       added = &recipe[line.substr(file.size())];
     } else if (added && line.starts_with("+")) {
@@ -57,6 +62,7 @@ TEST(RecipeTest, TheBackendIsTheDeviceOfTheTests) {
   }
   EXPECT_FALSE(recipe.empty());
   EXPECT_EQ(recipe, device);
+  EXPECT_EQ(created, device.size());  // no other file
 }
 
 bool is_honest(const std::string& reason) {
@@ -143,6 +149,12 @@ TEST_F(FlashReverseTest, MeasuresAgainstItsCeilings) {
     EXPECT_GT(all[0]["rate"][share], 0) << all[0]["rate"];
   }
   EXPECT_TRUE(schema_accepts({"measurements.jsonl"}));
+}
+
+TEST_F(FlashReverseTest, ADeviceWithoutOptionsTakesNone) {
+  const Outcome outcome = run_line("--device reverse:2 --quiet");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "proto1_flash: device 'reverse:2' is not allowed; reverse takes no options\n");
 }
 
 TEST_F(FlashReverseTest, WithoutCeilingsNothingIsMeasured) {
