@@ -1,6 +1,6 @@
 // proto1_flash: which tile makes flash attention fast on the device at hand?
 //
-// Hypotheses are registered (findings.cpp) before the sweep (sweep.cpp) runs; every case is checked against the oracle
+// Hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs; every case is checked against the oracle
 // before it is timed (problem.cpp), and what the sweep suggests is measured again as pairs before anything is claimed.
 #include <memory>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "common/cases/axes.h"
 #include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
-#include "proto1_flash/findings.h"
+#include "proto1_flash/claims.h"
 #include "proto1_flash/sweep.h"
 
 int main(int argc, char** argv) {

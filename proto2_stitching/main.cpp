@@ -7,7 +7,7 @@
 #include "common/cases/axes.h"
 #include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
-#include "proto2_stitching/findings.h"
+#include "proto2_stitching/claims.h"
 #include "proto2_stitching/problem.h"
 #include "proto2_stitching/sweep.h"
 

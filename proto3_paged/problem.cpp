@@ -506,7 +506,7 @@ PagedProblem::PagedProblem(Device& device, PipelineCache& pipelines, std::shared
     own_lengths_ = uploaded(device, own);
   } else if (config_.prefill) {
     prefill_.emplace(device, pipelines, config_.decode, plan, cache_->pages.pool);
-    threadgroup_bytes_ = launch_of(plan, "attention", device.info()).threadgroup_bytes;
+    threadgroup_bytes_ = planned_launch(plan, "attention", device.info()).threadgroup_bytes;
   } else {
     launch_.emplace(device, pipelines, config_.decode, plan);
   }

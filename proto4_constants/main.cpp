@@ -1,7 +1,7 @@
 // proto4_constants: what does a variant of a kernel cost to have, and what is it worth?
 //
 // Variants of proto1_flash's kernels are compiled, found again in memory, on disk and in an archive, and timed on the
-// host; the same kernels are launched with their constants read at run time. Hypotheses: findings.cpp.
+// host; the same kernels are launched with their constants read at run time. Hypotheses: claims.cpp.
 #include <exception>
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include "common/base/error.h"
 #include "common/experiment/experiment.h"
-#include "proto4_constants/findings.h"
+#include "proto4_constants/claims.h"
 #include "proto4_constants/problem.h"
 #include "proto4_constants/sweep.h"
 

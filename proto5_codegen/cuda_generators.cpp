@@ -21,7 +21,7 @@ int64_t constant(const CodegenCase& config, const char* name, int64_t usual) {
 
 ElementType element_of(const CodegenCase& config) { return config.dtype == DType::f32 ? F32 : BF16; }
 
-Launch launch_of(const CodegenCase& config, const std::string& file, const std::string& entry) {
+Launch generated_launch(const CodegenCase& config, const std::string& file, const std::string& entry) {
   Launch launch;
   launch.phase = work_names()[config.work];
   launch.source = {.path = fmt::format("proto5_codegen/kernels/{}.cuda.cu", file), .entry = "codegen_" + entry};
@@ -48,7 +48,7 @@ Plan softmax_plan(const CodegenCase& config) {
   // warps, which have as many sums to add up, spill then.
   const bool few = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
-  Launch launch = launch_of(config, "softmax", "softmax");
+  Launch launch = generated_launch(config, "softmax", "softmax");
   launch.source.constants = {{"IN_TYPE", element_of(config)},
                              {"RESIDENT", constant(config, "RESIDENT", resident)},
                              {"ROW_THREADS", row_threads},
@@ -93,7 +93,7 @@ Plan product_f32_plan(const CodegenCase& config, const DeviceInfo& device) {
   const auto [rows, stripe] = product_tiles(config, device, columns);
   const ProductF32Layout layout(config.work, static_cast<int>(rows), static_cast<int>(columns),
                                 static_cast<int>(stages));
-  Launch launch = launch_of(config, "products_f32", "products");
+  Launch launch = generated_launch(config, "products_f32", "products");
   launch.source.constants = {{"WORK", config.work},
                              {"HEAD_DIM", shape.head_dim},
                              {"BLOCK_R", rows},
@@ -120,7 +120,7 @@ Plan product_plan(const CodegenCase& config, const DeviceInfo& device) {
   const int64_t keys = constant(config, "BLOCK_C", scores ? 128 : 64);
   const auto [rows, stripe] = product_tiles(config, device, scores ? keys : shape.head_dim);
   const std::string work = work_names()[config.work];
-  Launch launch = launch_of(config, work, work);
+  Launch launch = generated_launch(config, work, work);
   FunctionConstants& constants = launch.source.constants;
   constants = {{"BLOCK_R", rows}, {"BLOCK_C", keys}, {"HEAD_DIM", shape.head_dim}, {"IN_TYPE", BF16}};
   const auto heads = static_cast<uint32_t>(config.heads());
@@ -149,7 +149,7 @@ Plan hand_plan(const CodegenCase& config, const DeviceInfo& device) {
 Plan plain_plan(const CodegenCase& config) {
   constexpr int64_t threads = 128;
   const AttentionShape& shape = config.shape;
-  Launch launch = launch_of(config, "plain", "plain");
+  Launch launch = generated_launch(config, "plain", "plain");
   launch.source.constants = {{"WORK", config.work}, {"IN_TYPE", element_of(config)}};
   if (config.work != WORK_SOFTMAX) launch.source.constants["HEAD_DIM"] = shape.head_dim;
   if (config.whole()) launch.source.constants["CAUSAL"] = shape.causal;

@@ -1,9 +1,9 @@
 // proto5_codegen: can a generator replace the hand-written kernel?
 //
 // The same work, once written by hand and once made from a high-level description: by the compiler from plain loops, by
-// Halide, by Triton and TileLang. Each case is checked against an oracle in double. Hypotheses: findings.cpp.
+// Halide, by Triton and TileLang. Each case is checked against an oracle in double. Hypotheses: claims.cpp.
 #include "common/experiment/experiment.h"
-#include "proto5_codegen/findings.h"
+#include "proto5_codegen/claims.h"
 #include "proto5_codegen/problem.h"
 #include "proto5_codegen/sweep.h"
 

@@ -1,11 +1,11 @@
 // proto6_linear: what does linear attention cost, in which form, and from which length on is it faster than softmax
 // attention?
 //
-// Each case is checked against the recurrence in double. Hypotheses: findings.cpp.
+// Each case is checked against the recurrence in double. Hypotheses: claims.cpp.
 #include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
+#include "proto6_linear/claims.h"
 #include "proto6_linear/crossover.h"
-#include "proto6_linear/findings.h"
 #include "proto6_linear/problem.h"
 #include "proto6_linear/sweep.h"
 

@@ -404,7 +404,7 @@ double HostScanProblem::sample() {
   const Stopwatch stopwatch;
   double device_s = timed([&](CommandEncoder& encoder) { launch_.encode_before(encoder, tensors); });
   const LinearLaunch::HostScan scan = launch_.scan_on_host(tensors, outputs_.inputs->inputs.starts);
-  device_s += timed([&](CommandEncoder& encoder) { launch_.encode_behind(encoder, tensors); });
+  device_s += timed([&](CommandEncoder& encoder) { launch_.encode_after(encoder, tensors); });
   const double all = stopwatch.seconds();
   device_s_.push_back(device_s);
   down_s_.push_back(scan.down_s);

@@ -2,10 +2,10 @@
 //
 // ALiBi, soft cap, additive tensors, sinks, windows, prefixes, documents, lengths and shared heads, by themselves and
 // together, on the tuned kernels of common/attention, and functions of the user's beside them. Each case is checked
-// against the oracle with the same functions in double. Hypotheses: findings.cpp.
+// against the oracle with the same functions in double. Hypotheses: claims.cpp.
 #include "common/cases/axes.h"
 #include "common/experiment/experiment.h"
-#include "proto7_variants/findings.h"
+#include "proto7_variants/claims.h"
 #include "proto7_variants/functions.h"
 #include "proto7_variants/problem.h"
 #include "proto7_variants/sweep.h"

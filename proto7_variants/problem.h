@@ -13,7 +13,7 @@
 #include "common/experiment/experiment.h"
 #include "proto7_variants/expand.h"
 #include "proto7_variants/functions.h"
-#include "proto7_variants/rope.h"
+#include "proto7_variants/rotary_case.h"
 
 namespace attn {
 

@@ -1,13 +1,13 @@
 // proto8_extension: what does it cost to call the kernels from a framework, without forking it?
 //
 // One call of attention goes to the device along every path there is: encoded directly, through Engine, through the C
-// interface, with tensors that are described anew for each call, through a C++ backend that has been given attention,
-// through PyTorch's dispatcher, and with copies. Hypotheses: findings.cpp.
+// interface, with tensors that are described anew for each call, through a C++ framework that has been given attention,
+// through PyTorch's dispatcher, and with copies. Hypotheses: claims.cpp.
 #include <string>
 #include <vector>
 
 #include "common/experiment/experiment.h"
-#include "proto8_extension/findings.h"
+#include "proto8_extension/claims.h"
 #include "proto8_extension/problem.h"
 #include "proto8_extension/sweep.h"
 

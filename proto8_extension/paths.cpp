@@ -9,12 +9,12 @@
 namespace attn {
 namespace {
 
-/// A backend as a program may have one: tensors are buffers of one shape, and it can add.
-class BufferBackend {
+/// A framework as a program may have it: tensors are buffers of one shape, and it can add.
+class BufferFramework {
  public:
   using Tensor = Buffer*;
 
-  BufferBackend(Tensors& tensors, Buffer& output) : tensors_(&tensors), output_(&output) {}
+  BufferFramework(Tensors& tensors, Buffer& output) : tensors_(&tensors), output_(&output) {}
   TensorView view(Tensor& tensor) const { return tensors_->view(*tensor); }
   Tensor empty_like(const Tensor& /*tensor*/) const { return output_; }  // from a pool of one
   void* stream() const { return nullptr; }
@@ -23,8 +23,8 @@ class BufferBackend {
   Tensors* tensors_;
   Buffer* output_;
 };
-static_assert(Backend<BufferBackend> && !AttentionBackend<BufferBackend>);
-static_assert(AttentionBackend<WithAttention<BufferBackend>>);
+static_assert(Framework<BufferFramework> && !AttentionFramework<BufferFramework>);
+static_assert(AttentionFramework<WithAttention<BufferFramework>>);
 
 std::function<void()> direct_attention(Host& host, Tensors& tensors, const Plan& plan) {
   auto launch = std::make_shared<AttentionLaunch>(*host.device, host.pipelines, tensors.config, plan);
@@ -156,10 +156,10 @@ std::function<void()> call_of(const std::string& path, const std::string& op, Ho
     };
   }
   if (path == "concept") {
-    auto backend = std::make_shared<WithAttention<BufferBackend>>(host.engine, tensors, tensors.o);
-    return [&tensors, backend = std::move(backend)] {
+    auto framework = std::make_shared<WithAttention<BufferFramework>>(host.engine, tensors, tensors.o);
+    return [&tensors, framework = std::move(framework)] {
       Buffer *q = &tensors.q, *k = &tensors.k, *v = &tensors.v;
-      backend->attention(q, k, v);
+      framework->attention(q, k, v);
     };
   }
   if (path == "dlpack") {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/api/attn.h"
-#include "common/api/backend.h"
 #include "common/api/engine.h"
+#include "common/api/framework.h"
 #include "common/attention/launch.h"
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"

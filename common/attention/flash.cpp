@@ -25,7 +25,8 @@ void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints&
   if (device.operations->flash) device.operations->flash->choose_tile(config, device, hints);
 }
 
-FlashOperation::Launcher FlashOperation::plain_launcher(const Launch& launch, const Kernel& kernel, Lists lists) {
+FlashOperation::EncodeFunction FlashOperation::plain_encode_function(const Launch& launch, const Kernel& kernel,
+                                                                     Lists lists) {
   return [launch, &kernel, lists = std::move(lists)](CommandEncoder& encoder, const AttentionParams& params) {
     const auto dispatch = [&](const auto& all) {
       encoder.dispatch(kernel, launch.grid, launch.threads, launch.threadgroup_bytes, all);

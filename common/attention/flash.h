@@ -71,17 +71,17 @@ class FlashOperation {
   /// Lists of key blocks for a launch with these parameters (mask_lists.h).
   using Lists = std::function<MaskLists(const AttentionParams&)>;
   /// What encodes a launch on the tensors that the parameters point to. It keeps what a launch takes beside them (a
-  /// list of tiles, counters) on the device, so that two launches of one launcher must not run at the same time.
+  /// list of tiles, counters) on the device, so that two launches of one EncodeFunction must not run at the same time.
   /// `lists`: of a kernel that was compiled with MASK_LISTS=1, else empty.
-  using Launcher = std::function<void(CommandEncoder&, const AttentionParams&)>;
-  virtual Launcher launcher(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
-                            const Kernel& kernel, Lists lists = {}) const {
-    return plain_launcher(launch, kernel, std::move(lists));
+  using EncodeFunction = std::function<void(CommandEncoder&, const AttentionParams&)>;
+  virtual EncodeFunction encode_function(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
+                                         const Kernel& kernel, Lists lists = {}) const {
+    return plain_encode_function(launch, kernel, std::move(lists));
   }
 
  protected:
   /// Encodes a kernel whose parameters are those of attention, or those with lists behind.
-  static Launcher plain_launcher(const Launch& launch, const Kernel& kernel, Lists lists);
+  static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
 /// In one line why the device has no such variant; empty where it has.

@@ -66,7 +66,7 @@ AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const
                                  ListScope scope)
     : shape_(config.shape),
       pages_(config.pool_pages > 0 ? static_cast<int>(config.pool_pages) : std::numeric_limits<int>::max()) {
-  const Launch& launch = launch_of(plan, "attention", device.info());
+  const Launch& launch = planned_launch(plan, "attention", device.info());
   const auto constant = [&](const char* name, int64_t otherwise) {
     return launch.source.constants.contains(name) ? launch.source.constants.at(name) : otherwise;
   };
@@ -78,8 +78,8 @@ AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const
     const Launch blocks = mask_launch(planned, device.info(), launch, scope);
     lists = mask_lists(device, planned, blocks, *pipelines.get(blocks.source).kernel);
   }
-  launcher_ = FlashOperation::of(device.info())
-                  .launcher(device, planned, launch, *pipelines.get(launch.source).kernel, std::move(lists));
+  encode_ = FlashOperation::of(device.info())
+                .encode_function(device, planned, launch, *pipelines.get(launch.source).kernel, std::move(lists));
 }
 
 void AttentionLaunch::encode(CommandEncoder& encoder, const AttentionTensors& tensors) const {
@@ -101,7 +101,7 @@ void AttentionLaunch::encode(CommandEncoder& encoder, const AttentionTensors& te
   params.scale = static_cast<float>(shape_.effective_scale());
   params.score_data = tensors.hook_data;
   params.pages = pages_;
-  launcher_(encoder, params);
+  encode_(encoder, params);
 }
 
 }  // namespace attn

@@ -51,7 +51,7 @@ class AttentionLaunch {
  private:
   AttentionShape shape_;
   int pages_;  // of K and V, where a hook gives places on pages; else no limit
-  FlashOperation::Launcher launcher_;
+  FlashOperation::EncodeFunction encode_;
 };
 
 }  // namespace attn

@@ -256,7 +256,7 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
 
 RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
                        const Plan& plan, std::string_view phase)
-    : shape_(shape), launch_(launch_of(plan, phase, device.info())) {
+    : shape_(shape), launch_(planned_launch(plan, phase, device.info())) {
   kernel_ = pipelines.get(launch_.source).kernel.get();
   const RopeTiles tiles = device.info().operations->rope->tiles(config, shape, device.info());
   tile_rows_ = tiles.rows;

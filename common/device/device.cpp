@@ -48,7 +48,7 @@ std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& devic
   return std::nullopt;
 }
 
-const Launch& launch_of(const Plan& plan, std::string_view phase, const DeviceInfo& device) {
+const Launch& planned_launch(const Plan& plan, std::string_view phase, const DeviceInfo& device) {
   if (const auto reason = skip_reason(plan, device)) throw BadInput(*reason);
   const auto found = std::ranges::find(plan.launches, phase, &Launch::phase);
   if (found == plan.launches.end()) throw std::logic_error(fmt::format("the plan has no launch '{}'", phase));

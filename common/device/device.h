@@ -36,7 +36,7 @@ struct DeviceInfo {
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
-  bool on_host = false;  // its kernels run on the host's threads, in the host's memory
+  bool on_host = false;                // its kernels run on the host's threads, in the host's memory
   int dlpack_type = 1, dlpack_id = 0;  // as tensors of it are described (https://dmlc.github.io/dlpack); 1: cpu
   const Operations* operations = &no_operations();
 
@@ -52,7 +52,7 @@ std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& devic
 
 /// The plan's launch of that phase. Throws BadInput with the reason where the plan does not run on the device, and
 /// std::logic_error where it has no such launch.
-const Launch& launch_of(const Plan& plan, std::string_view phase, const DeviceInfo& device);
+const Launch& planned_launch(const Plan& plan, std::string_view phase, const DeviceInfo& device);
 
 /// What the device tells of its state; negative or empty where it does not tell.
 struct Clocks {

@@ -40,8 +40,8 @@ int64_t spans_of(const LinearConfig& config, const DeviceInfo& device) {
 
 // ---- launches
 
-Launch launch_of(const LinearConfig& config, const DeviceInfo& device, const std::string& file,
-                 const std::string& entry, const std::string& phase) {
+Launch kernel_launch(const LinearConfig& config, const DeviceInfo& device, const std::string& file,
+                     const std::string& entry, const std::string& phase) {
   Launch launch;
   launch.source.path = device.operations->kernel_file("common/linear/kernels/" + file);
   launch.source.entry = entry;
@@ -64,7 +64,7 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
   const LinearOperation& operation = *device.operations->linear;
   std::vector<Launch> launches;
   const Grid chunks = {grid_size(config.chunk_numbers()), grid_size(config.heads), 1};
-  Launch& chunk_h = launches.emplace_back(launch_of(config, device, "chunk_h", "chunk_h", "chunk_h"));
+  Launch& chunk_h = launches.emplace_back(kernel_launch(config, device, "chunk_h", "chunk_h", "chunk_h"));
   add_inputs(chunk_h, config);
   chunk_h.source.constants["CHUNK"] = config.chunk;
   chunk_h.grid = chunks;
@@ -72,7 +72,7 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
 
   const int64_t spans = spans_of(config, device), rows = operation.scan_rows(config, device);
   const auto add_scan = [&](const std::string& entry, const std::string& phase, int pass, int64_t spans_at_once) {
-    Launch& scan = launches.emplace_back(launch_of(config, device, "scan", entry, phase));
+    Launch& scan = launches.emplace_back(kernel_launch(config, device, "scan", entry, phase));
     scan.source.constants["CAUSAL"] = config.causal;
     scan.source.constants["CHUNK"] = config.chunk;
     scan.source.constants["SCAN_ROWS"] = rows;
@@ -92,7 +92,7 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
     if (spans == 1 || config.causal) add_scan("scan", spans > 1 ? "scan_states" : "scan", PASS_STATES, spans);
   }
 
-  Launch& chunk_o = launches.emplace_back(launch_of(config, device, "chunk_o", "chunk_o", "chunk_o"));
+  Launch& chunk_o = launches.emplace_back(kernel_launch(config, device, "chunk_o", "chunk_o", "chunk_o"));
   add_inputs(chunk_o, config);
   chunk_o.source.constants["CHUNK"] = config.chunk;
   chunk_o.source.constants["CAUSAL"] = config.causal;
@@ -104,7 +104,7 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
 
 std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& device) {
   if (config.variant == "phases") return phase_launches(config, device);
-  Launch launch = launch_of(config, device, config.variant, config.variant, config.variant);
+  Launch launch = kernel_launch(config, device, config.variant, config.variant, config.variant);
   add_inputs(launch, config);
   launch.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
   launch.grid = {grid_size(config.sequences), grid_size(config.heads), 1};
@@ -222,8 +222,8 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   if (config.normalised) span_key_sums_ = Buffer(device, floats(spans * config.head_dim));
   if (config.gate != GATE_NONE) span_decays_ = Buffer(device, floats(spans * config.head_dim));
   if (config.scan == "passes") return;
-  behind_states_ = Buffer(device, floats(spans * state));
-  if (config.normalised) behind_key_sums_ = Buffer(device, floats(spans * config.head_dim));
+  states_after_ = Buffer(device, floats(spans * state));
+  if (config.normalised) key_sums_after_ = Buffer(device, floats(spans * config.head_dim));
   flags_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(spans * groups));
   constexpr int64_t least_tickets = 3;  // words that scan_lookback has on a GPU
   tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(std::max(config.heads * groups, least_tickets)));
@@ -269,8 +269,8 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
   p.span_states = pointer(span_states_);
   p.span_key_sums = pointer(span_key_sums_);
   p.span_decays = pointer(span_decays_);
-  p.behind_states = pointer(behind_states_);
-  p.behind_key_sums = pointer(behind_key_sums_);
+  p.states_after = pointer(states_after_);
+  p.key_sums_after = pointer(key_sums_after_);
   p.flags = reinterpret_cast<unsigned*>(pointer(flags_));
   p.tickets = reinterpret_cast<unsigned*>(pointer(tickets_));
   return p;
@@ -307,7 +307,7 @@ void LinearLaunch::encode(CommandEncoder& encoder, const LinearTensors& tensors)
 void LinearLaunch::encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const {
   dispatch(encoder, tensors, 0, 1);
 }
-void LinearLaunch::encode_behind(CommandEncoder& encoder, const LinearTensors& tensors) const {
+void LinearLaunch::encode_after(CommandEncoder& encoder, const LinearTensors& tensors) const {
   dispatch(encoder, tensors, 1, launches_.size());
 }
 
@@ -379,8 +379,8 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
 
 std::vector<const Buffer*> LinearLaunch::buffers() const {
   if (workspace_) return {&workspace_->memory()};
-  return {&states_,      &key_sums_,      &decays_,          &span_states_, &span_key_sums_,
-          &span_decays_, &behind_states_, &behind_key_sums_, &flags_,       &tickets_};
+  return {&states_,      &key_sums_,     &decays_,         &span_states_, &span_key_sums_,
+          &span_decays_, &states_after_, &key_sums_after_, &flags_,       &tickets_};
 }
 
 size_t LinearLaunch::bytes() const {

@@ -129,7 +129,7 @@ class LinearLaunch {
   /// With scan host, the launches before and behind it, and what it does between them: it copies states to the host,
   /// turns what chunks add into the state before each, and copies them back.
   void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;
-  void encode_behind(CommandEncoder& encoder, const LinearTensors& tensors) const;
+  void encode_after(CommandEncoder& encoder, const LinearTensors& tensors) const;
   struct HostScan {
     double down_s = 0, sum_s = 0, up_s = 0;
   };
@@ -150,7 +150,7 @@ class LinearLaunch {
   std::vector<Launch> launches_;
   std::vector<const Kernel*> kernels_;
   int64_t span_chunks_ = 1, spans_ = 1;
-  Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, behind_states_, behind_key_sums_;
+  Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, states_after_, key_sums_after_;
   Buffer flags_, tickets_;
   std::unique_ptr<LinearWorkspace> workspace_;  // of a device's own form
   std::vector<float> host_states_, host_key_sums_, host_decays_;

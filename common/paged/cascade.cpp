@@ -69,7 +69,7 @@ CascadeLaunch::CascadeLaunch(Device& device, PipelineCache& pipelines, const Dec
       prefix_tokens_(prefix),
       prefix_(device, pipelines, prefix_config(config, prefix), plan, "prefix_"),
       own_(device, pipelines, own_config(config, prefix), plan),
-      merge_(launch_of(plan, "merge", device.info())),
+      merge_(planned_launch(plan, "merge", device.info())),
       merge_kernel_(pipelines.get(merge_.source).kernel.get()) {
   const auto rows = static_cast<size_t>(config.shape.batch * config.shape.q_heads);
   const auto dim = static_cast<size_t>(config.shape.head_dim);

@@ -138,8 +138,8 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
 DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                            const std::string& prefix)
     : config_(config) {
-  launches_.push_back(launch_of(plan, prefix + "attend", device.info()));
-  if (!config.join_last) launches_.push_back(launch_of(plan, prefix + "join", device.info()));
+  launches_.push_back(planned_launch(plan, prefix + "attend", device.info()));
+  if (!config.join_last) launches_.push_back(planned_launch(plan, prefix + "join", device.info()));
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
   config_.workers = launches_.front().grid.x;
   const int64_t tile_rows = launches_.front().source.constants.at("ROWS");
@@ -206,7 +206,7 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device) {
 
 AppendLaunch::AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan)
     : config_(config),
-      launch_(launch_of(plan, "append", device.info())),
+      launch_(planned_launch(plan, "append", device.info())),
       kernel_(pipelines.get(launch_.source).kernel.get()) {}
 
 void AppendLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {

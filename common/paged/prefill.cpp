@@ -113,7 +113,7 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
   constexpr int64_t of_unit = 4;  // more shares than run at once, so that one that begins late has few
-  const Launch& launch = launch_of(plan, "attention", device.info());
+  const Launch& launch = planned_launch(plan, "attention", device.info());
   shares_ = static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, of_unit * device.info().units,
                                                 static_cast<int64_t>(launch.grid.count())}));
 }

@@ -108,18 +108,18 @@ void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
   }
 }
 
-/// Changes each function constant of the plan in turn. launch_of(device, pipelines, plan) makes a launch of the plan,
+/// Changes each function constant of the plan in turn. make_launch(device, pipelines, plan) makes a launch of the plan,
 /// and encode(launch, encoder) encodes it. Expects that the device then runs the kernels of the changed plan, on its
 /// grids.
-template <typename LaunchOf, typename Encode>
-void expect_plan_runs(const DeviceInfo& info, const Plan& plan, const LaunchOf& launch_of, const Encode& encode) {
+template <typename MakeLaunch, typename Encode>
+void expect_plan_runs(const DeviceInfo& info, const Plan& plan, const MakeLaunch& make_launch, const Encode& encode) {
   SCOPED_TRACE(info.spec);
   ASSERT_EQ(plan.unable, "");
   ASSERT_FALSE(plan.launches.empty());
   for_each_changed(plan, [&](const Plan& changed, const std::string& what) {
     IdleDevice device(info);
     PipelineCache pipelines(device, "");
-    const auto launch = launch_of(device, pipelines, changed);
+    const auto launch = make_launch(device, pipelines, changed);
     EXPECT_EQ(device.runs_of([&](CommandEncoder& encoder) { encode(launch, encoder); }), planned(changed)) << what;
   });
 }

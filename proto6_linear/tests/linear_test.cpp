@@ -432,27 +432,27 @@ TEST_F(LinearTest, MutationsAreCaught) {
 
 TEST_F(LinearTest, RefusesWhatItCannotDo) {
   LinearConfig config = completed(small_case()).linear;
-  const auto launch_of = [&] {
+  const auto make_launch = [&] {
     return LinearLaunch(test::device(), test::pipelines(), config, linear_plan(config, test::device().info(), false));
   };
   config.causal = false;
   config.gate = GATE_TOKEN;
-  EXPECT_THROW(launch_of(), BadInput);
+  EXPECT_THROW(make_launch(), BadInput);
   config.gate = GATE_NONE;
   config.variant = "recurrent";
   config.scan = "none";
-  EXPECT_THROW(launch_of(), BadInput);
+  EXPECT_THROW(make_launch(), BadInput);
   config.variant = "phases";
   config.scan = "host";
   for (int64_t* const number : {&config.head_dim, &config.value_dim, &config.chunk}) {
     const int64_t right = *number;
     for (const int64_t wrong : {0, 12, 264}) {
       *number = wrong;
-      EXPECT_THROW(launch_of(), BadInput) << wrong;
+      EXPECT_THROW(make_launch(), BadInput) << wrong;
     }
     *number = right;
   }
-  const LinearLaunch launch = launch_of();
+  const LinearLaunch launch = make_launch();
   CommandEncoder encoder;
   EXPECT_THROW(launch.encode(encoder, {}), std::logic_error);
   EXPECT_THROW(parse_gate("row"), BadInput);

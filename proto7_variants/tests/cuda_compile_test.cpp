@@ -79,7 +79,7 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
 }
 
 // A user's functions beside modifiers that come by element and by tile, with a bound for each row and without.
-TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileBesideModifiers) {
+TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   const UserFunction score{
       .name = "score.cpp",
       .text = "float score(float s, int q, int k) { return fmaxf(s, -8.0f) - 0.01f * fabsf(q - k); }",

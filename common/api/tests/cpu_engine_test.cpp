@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/api/attn.h"
-#include "common/api/backend.h"
 #include "common/api/engine.h"
+#include "common/api/framework.h"
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
 #include "common/cases/reference.h"
@@ -381,12 +381,12 @@ TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
       << text_of(path("cache/log.txt"));
 }
 
-// ---- a backend that gets attention
+// ---- a framework that gets attention
 
-struct HostBackend {
+struct HostFramework {
   using Tensor = attn::Tensor;
 
-  explicit HostBackend(double factor) : scale_factor(factor) {}
+  explicit HostFramework(double factor) : scale_factor(factor) {}
   TensorView view(Tensor& tensor) const { return view_of(tensor); }
   Tensor empty_like(const Tensor& tensor) const {
     return Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, tensor.dtype, tensor.layout);
@@ -401,16 +401,16 @@ struct Blind {
   Tensor empty_like(const Tensor& tensor) const { return tensor; }
   void* stream() const { return nullptr; }
 };
-static_assert(Backend<HostBackend> && !AttentionBackend<HostBackend>);
-static_assert(AttentionBackend<WithAttention<HostBackend>> && Backend<WithAttention<HostBackend>>);
-static_assert(!Backend<Blind> && HasTensors<Blind> && !ShowsTensors<Blind> && !Backend<int>);
+static_assert(Framework<HostFramework> && !AttentionFramework<HostFramework>);
+static_assert(AttentionFramework<WithAttention<HostFramework>> && Framework<WithAttention<HostFramework>>);
+static_assert(!Framework<Blind> && HasTensors<Blind> && !ShowsTensors<Blind> && !Framework<int>);
 
-TEST(BackendTest, HasAttentionAndAllThatItHad) {
+TEST(FrameworkTest, HasAttentionAndAllThatItHad) {
   Engine engine("cpu:threads=1");
-  WithAttention<HostBackend> backend(engine, 2.5);
-  EXPECT_EQ(backend.scaled(2), 5);
+  WithAttention<HostFramework> framework(engine, 2.5);
+  EXPECT_EQ(framework.scaled(2), 5);
   Case4 tensors(4, 2, 40, 40);
-  tensors.o = backend.attention(tensors.q, tensors.k, tensors.v, {.causal = true});
+  tensors.o = framework.attention(tensors.q, tensors.k, tensors.v, {.causal = true});
   EXPECT_LT(tensors.error(true), 1e-5);
 }
 

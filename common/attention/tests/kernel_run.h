@@ -200,8 +200,8 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
   // It owns what the kernel reads on the device.
-  const auto launcher = FlashOperation::of(device().info()).launcher(device(), config, kernel, *pipeline.kernel);
-  launcher(encoder, params);
+  const auto encode = FlashOperation::of(device().info()).encode_function(device(), config, kernel, *pipeline.kernel);
+  encode(encoder, params);
   device().submit(encoder);
   o_buffer.download(of_o.data.data(), of_o.data.size());
   lse_buffer.download(lse.data(), lse.size() * sizeof(float));

@@ -220,9 +220,9 @@ class CudaFlash : public FlashOperation {
     return kernel_of(config, device) == "wgmma" ? wgmma_first_query(config) : 0;
   }
 
-  Launcher launcher(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel,
-                    Lists lists) const override {
-    if (kernel_of(config, device.info()) != "wgmma") return plain_launcher(launch, kernel, std::move(lists));
+  EncodeFunction encode_function(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel,
+                                 Lists lists) const override {
+    if (kernel_of(config, device.info()) != "wgmma") return plain_encode_function(launch, kernel, std::move(lists));
     const std::vector<WgmmaTile> schedule = wgmma_schedule(config, device.info());
     const auto tiles = std::make_shared<Buffer>(device, schedule.size() * sizeof(WgmmaTile));
     tiles->upload(schedule.data(), tiles->bytes());

@@ -66,7 +66,7 @@ class GpuStreamTest : public testing::Test {
   std::unique_ptr<Kernel> kernel_;
 };
 
-TEST_F(GpuStreamTest, WorksBehindWhatTheProgramPutOnTheStream) {
+TEST_F(GpuStreamTest, WorksAfterWhatTheProgramPutOnTheStream) {
   CUdeviceptr block = 0;
   check(cuda_->cuMemAlloc(&block, 64), "cuMemAlloc");
   {
@@ -117,7 +117,7 @@ TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
 }
 
 // What a framework's operator does that is called for the first time while a graph is captured.
-TEST_F(GpuStreamTest, WorksBesideACaptureOfAnyStream) {
+TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   const auto device = Device::open_for_caller("cuda:0");
   check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");
   EXPECT_EQ(device->capture_of(stream_), 0u);

@@ -451,7 +451,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
 }
 
 // Cases that are compared may be of both kinds: launches, and work of the host.
-TEST_F(ExperimentTest, CasesOfTheHostBesideLaunches) {
+TEST_F(ExperimentTest, CasesOfTheHostAmongLaunches) {
   const auto plan = spec_.plan;
   spec_.plan = [plan](const Case& config, const Setting& setting) {
     Plan found = plan(config, setting);

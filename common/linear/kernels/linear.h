@@ -80,7 +80,7 @@ struct SpanParams : ChunkParams {
   float *span_states, *span_key_sums, *span_decays;
   /// Of what looks back: the state behind each span; a SpanFlag for each [span number, heads, slice of rows]; tickets
   /// [slices, heads]. Flags and tickets are 0 when the launch begins.
-  float *behind_states, *behind_key_sums;
+  float *states_after, *key_sums_after;
   unsigned *flags, *tickets;
 };
 
@@ -91,8 +91,8 @@ struct SpanParams : ChunkParams {
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or span_states where spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
 
-/// What a span has said: nothing; what it adds (span_states); the state behind it (behind_states).
-enum SpanFlag { SPAN_SILENT = 0, SPAN_ADDS = 1, SPAN_BEHIND = 2 };
+/// What a span has said: nothing; what it adds (span_states); the state behind it (states_after).
+enum SpanFlag { SPAN_SILENT = 0, SPAN_ADDS = 1, SPAN_AFTER = 2 };
 
 /// Where a sequence lies, and its chunks among the numbers of all chunks.
 struct SequenceRows {

@@ -51,9 +51,9 @@ struct Span {
     say(SPAN_ADDS);
   }
   /// The state behind the span.
-  INLINE void say_behind(const StateRows& own) const {
-    copy(own, p.behind_states, p.behind_key_sums);
-    say(SPAN_BEHIND);
+  INLINE void say_after(const StateRows& own) const {
+    copy(own, p.states_after, p.key_sums_after);
+    say(SPAN_AFTER);
   }
 
   /// own becomes the state before the span. `logs` [ROWS] is scratch.
@@ -76,7 +76,7 @@ struct Span {
       unsigned said = SPAN_SILENT;
       while ((said = __atomic_load_n(flag(before), __ATOMIC_ACQUIRE)) == SPAN_SILENT) {
       }
-      if (said == SPAN_BEHIND) return take(p.behind_states, p.behind_key_sums, row(before));
+      if (said == SPAN_AFTER) return take(p.states_after, p.key_sums_after, row(before));
       take(p.span_states, p.span_key_sums, row(before));
       for (int r = 0; GATE != GATE_NONE && r < ROWS; ++r) logs[r] += p.span_decays[row(before) + r];
     }

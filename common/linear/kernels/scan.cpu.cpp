@@ -131,7 +131,7 @@ extern "C" void scan_lookback(const SpanParams* params, const Threadgroup* group
   if (last) {
     rows.end();
   } else {
-    own.say_behind(rows.own());
+    own.say_after(rows.own());
   }
 }
 #else

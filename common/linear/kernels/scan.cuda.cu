@@ -247,12 +247,12 @@ DEVICE Value look_back(const Board& board, const Item& item, int slice, int span
       bool knows = false;
       do {  // until the next one before has said something
         const SpanFlag said = other >= 0 ? board.hear(item, slice, other) : SPAN_SILENT;
-        const unsigned behind = __ballot_sync(~0u, said == SPAN_BEHIND),
+        const unsigned after = __ballot_sync(~0u, said == SPAN_AFTER),
                        silent = __ballot_sync(~0u, said == SPAN_SILENT);
-        const int first_behind = behind == 0 ? WARP : __ffs(behind) - 1;
+        const int first_after = after == 0 ? WARP : __ffs(after) - 1;
         const int first_silent = silent == 0 ? WARP : __ffs(silent) - 1;
-        knows = first_behind < first_silent;
-        adding = min(first_behind, first_silent);
+        knows = first_after < first_silent;
+        adding = min(first_after, first_silent);
       } while (adding == 0 && !knows);
       if (lane == 0) {
         heard[0] = adding;
@@ -271,7 +271,7 @@ DEVICE Value look_back(const Board& board, const Item& item, int slice, int span
     }
     end -= adding;
     if (knows) {
-      const Value before = item.load(item.p.behind_states, item.p.behind_key_sums, item.span_number(end - 1));
+      const Value before = item.load(item.p.states_after, item.p.key_sums_after, item.span_number(end - 1));
       const float factor = decay_of(decay);
       UNROLL for (int j = 0; j < 4; ++j) state.x[j] += factor * before.x[j];
       return state;
@@ -304,8 +304,8 @@ DEVICE void run_span(const Board* board, const Item& item, int slice, int span) 
   if (last) {
     item.finish(state);
   } else {
-    item.store(item.p.behind_states, item.p.behind_key_sums, item.span_number(span), state);
-    board->say(item, slice, span, SPAN_BEHIND);
+    item.store(item.p.states_after, item.p.key_sums_after, item.span_number(span), state);
+    board->say(item, slice, span, SPAN_AFTER);
   }
 }
 

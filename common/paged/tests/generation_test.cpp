@@ -38,7 +38,7 @@ enum class Mistake {
   stale_length      // a length is not advanced
 };
 
-static DecodeLaunch launch_of(const DecodeConfig& config) {
+static DecodeLaunch decode_launch(const DecodeConfig& config) {
   return DecodeLaunch(device(), pipelines(), config, decode_plan(config, device().info(), 0));
 }
 DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
@@ -77,8 +77,8 @@ class Server {
         table_(device(), cache_.table().size() * sizeof(int32_t)),
         lengths_(device(), rows * sizeof(int32_t)),
         lengths_there_(rows),
-        prefill_(launch_of(config_of(dtype, page_size, chunk))),
-        decode_(launch_of(config_of(dtype, page_size, 1))) {
+        prefill_(decode_launch(config_of(dtype, page_size, chunk))),
+        decode_(decode_launch(config_of(dtype, page_size, 1))) {
     table_.upload(cache_.table().data(), table_.bytes());
   }
 

@@ -266,7 +266,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty()) << "no record of the contender";
 }
 
-TEST(Claims, SeveralComparisonsBehindOneConclusion) {
+TEST(Claims, SeveralComparisonsForOneConclusion) {
   const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
   std::vector<Comparison> comparisons = measured(duels({claim()}, results));
   ASSERT_EQ(comparisons.size(), 2u);

@@ -1,4 +1,4 @@
-#include "proto5_codegen/findings.h"
+#include "proto5_codegen/claims.h"
 
 #include <algorithm>
 #include <iterator>

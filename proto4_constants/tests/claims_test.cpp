@@ -1,5 +1,5 @@
 // What follows from a handful of invented results.
-#include "proto4_constants/findings.h"
+#include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Results in, duels and conclusions out: pure functions, on made-up results.
-#include "proto2_stitching/findings.h"
+#include "proto2_stitching/claims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The claims on invented results.
-#include "proto8_extension/findings.h"
+#include "proto8_extension/claims.h"
 
 #include <gtest/gtest.h>
 

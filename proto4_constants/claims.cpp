@@ -1,4 +1,4 @@
-#include "proto4_constants/findings.h"
+#include "proto4_constants/claims.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "proto3_paged/findings.h"
+#include "proto3_paged/claims.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "proto6_linear/findings.h"
+#include "proto6_linear/claims.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "proto7_variants/findings.h"
+#include "proto7_variants/claims.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Results in, duels and conclusions out: pure functions, on made-up results.
-#include "proto3_paged/findings.h"
+#include "proto3_paged/claims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

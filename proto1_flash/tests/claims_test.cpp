@@ -1,5 +1,5 @@
 // Results in, duels and conclusions out: pure functions, on made-up results.
-#include "proto1_flash/findings.h"
+#include "proto1_flash/claims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

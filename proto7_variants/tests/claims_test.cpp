@@ -1,5 +1,5 @@
 // Results in, duels and conclusions out: pure functions, on made-up results.
-#include "proto7_variants/findings.h"
+#include "proto7_variants/claims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

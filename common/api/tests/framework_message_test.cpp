@@ -1,4 +1,4 @@
-// What a compiler says of a backend that lacks something.
+// What a compiler says of a framework that lacks something.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,11 +12,11 @@
 namespace attn {
 namespace {
 
-TEST(BackendMessageTest, NamesWhatIsMissing) {
+TEST(FrameworkMessageTest, NamesWhatIsMissing) {
   const TemporaryFolder folder;
   const std::string source = folder.path() / "wrong.cpp", messages = folder.path() / "messages";
   std::ofstream(source) << R"(
-    #include "common/api/backend.h"
+    #include "common/api/framework.h"
     struct Blind {
       using Tensor = int;
       Tensor empty_like(const Tensor& tensor) const { return tensor; }

@@ -1,4 +1,4 @@
-#include "proto1_flash/findings.h"
+#include "proto1_flash/claims.h"
 
 #include <fmt/format.h>
 

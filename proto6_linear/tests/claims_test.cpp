@@ -1,5 +1,5 @@
 // Results in, duels and conclusions out: pure functions, on made-up results. And the search for the crossover.
-#include "proto6_linear/findings.h"
+#include "proto6_linear/claims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

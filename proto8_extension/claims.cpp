@@ -1,4 +1,4 @@
-#include "proto8_extension/findings.h"
+#include "proto8_extension/claims.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Results in, duels and conclusions out: pure functions, on made-up results.
-#include "proto5_codegen/findings.h"
+#include "proto5_codegen/claims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

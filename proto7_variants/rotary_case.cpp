@@ -1,4 +1,4 @@
-#include "proto7_variants/rope.h"
+#include "proto7_variants/rotary_case.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "proto2_stitching/findings.h"
+#include "proto2_stitching/claims.h"
 
 #include <algorithm>
 #include <map>
@@ -199,7 +199,8 @@ Claim break_even() {
   return claim;
 }
 
-// Of each kernel, all pairs of functions linked before the optimiser, the dearest last. A replay asks for that one alone.
+// Of each kernel, all pairs of functions linked before the optimiser, the dearest last. A replay asks for that one
+// alone.
 std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& comparisons) {
   std::map<bool, Comparisons> kernels;
   for (const Comparison& comparison : comparisons) {

@@ -1,0 +1,72 @@
+// How a C++ program adds attention to a framework that it cannot change: WithAttention<B> is B with attention. It
+// derives from B, so that everything else is there without being written out, and needs of B what the concept Framework
+// says.
+#pragma once
+
+#include <concepts>
+#include <utility>
+
+#include "common/api/engine.h"
+
+namespace attn {
+
+/// The parts of Framework, each with a name that a compiler's message shows.
+template <typename B>
+concept HasTensors = requires { typename B::Tensor; };
+/// A tensor as the engine sees it, without a copy.
+template <typename B>
+concept ShowsTensors = requires(B& framework, typename B::Tensor& tensor) {
+  { framework.view(tensor) } -> std::same_as<TensorView>;
+};
+/// A new tensor like another.
+template <typename B>
+concept MakesTensors = requires(B& framework, const typename B::Tensor& tensor) {
+  { framework.empty_like(tensor) } -> std::same_as<typename B::Tensor>;
+};
+/// Where the framework's work goes: a GPU's stream, or null.
+template <typename B>
+concept HasStream = requires(const B& framework) {
+  { framework.stream() } -> std::convertible_to<void*>;
+};
+
+template <typename B>
+concept Framework = HasTensors<B> && ShowsTensors<B> && MakesTensors<B> && HasStream<B>;
+
+/// A framework that has attention: FlashCall without its tensors says which.
+template <typename B>
+concept AttentionFramework =
+    Framework<B> && requires(B& framework, typename B::Tensor& tensor, const FlashCall& options) {
+      { framework.attention(tensor, tensor, tensor, options) } -> std::same_as<typename B::Tensor>;
+    };
+
+template <Framework B>
+class WithAttention : public B {
+ public:
+  using Tensor = typename B::Tensor;
+
+  /// The engine is of the framework's device, and outlives this. `arguments` are B's.
+  template <typename... Arguments>
+  explicit WithAttention(Engine& engine, Arguments&&... arguments)
+      : B(std::forward<Arguments>(arguments)...), engine_(&engine) {}
+
+  /// softmax(scale Q K^T) V with the options' modifiers; throws as Engine::flash() does.
+  Tensor attention(Tensor& q, Tensor& k, Tensor& v, const FlashCall& options = {}) {
+    Tensor o = this->empty_like(q);
+    attend(q, k, v, o, options);
+    return o;
+  }
+  /// The same into a tensor that is there.
+  void attend(Tensor& q, Tensor& k, Tensor& v, Tensor& o, const FlashCall& options = {}) {
+    FlashCall call = options;
+    call.q = this->view(q);
+    call.k = this->view(k);
+    call.v = this->view(v);
+    call.o = this->view(o);
+    engine_->flash(call, this->stream());
+  }
+
+ private:
+  Engine* engine_;
+};
+
+}  // namespace attn
