@@ -1,29 +1,29 @@
-/* attn.h: the project's attention kernels for programs in any language, on tensors as DLPack describes them.
+/* attn.h: the project's attention kernels for programs in any language. Tensors are described as in DLPack.
  *
  *   attn_engine* engine;
  *   if (attn_open("cpu", NULL, &engine) != ATTN_OK) fprintf(stderr, "%s\n", attn_message());
  *   attn_flash(engine, NULL, &q, &k, &v, &o, NULL);
  *   attn_close(engine);
  *
- * Every function that returns a status leaves a line in attn_message() where it is not ATTN_OK. All but attn_close are
- * safe to call from several threads; a message is the thread's own. No call copies a tensor of four dimensions but the
- * bias, or keeps a pointer after its return, but for what the GPU still has to do: there a call returns when the kernel
- * is on `stream`, a cudaStream_t of the tensors' device, whose null is the default stream. On the cpu `stream` is NULL,
- * and a call returns when all is written.
+ * Every function that returns a status leaves a line in attn_message() if the status is not ATTN_OK. Each thread has
+ * its own message. All functions except attn_close are safe to call from several threads. No call copies a tensor of
+ * four dimensions, except the bias. On the cpu `stream` is NULL, and a call returns when all outputs are written. On a
+ * GPU a call returns when the kernel is on `stream`, a cudaStream_t of the tensors' device; NULL is the default stream.
+ * A call keeps no pointer after its return, except for the work that the GPU still has to do.
  *
- * A tensor is four-dimensional where nothing else is said: [batch, heads, tokens, width], or [batch, tokens, heads,
- * width] with layout ATTN_BSHD. Strides are as DLPack has them, in elements, NULL for a dense tensor; that of width
- * is 1. On a GPU addresses and strides are multiples of 16 bytes. Element types: float 32, float 16 and bfloat 16. A
- * pointer to a tensor that may be NULL says so.
+ * A tensor is four-dimensional unless a comment says otherwise: [batch, heads, tokens, width], or [batch, tokens,
+ * heads, width] with layout ATTN_BSHD. Strides are in elements, as in DLPack, and NULL for a dense tensor; the stride
+ * along width is 1. On a GPU addresses and strides are multiples of 16 bytes. Element types: float 32, float 16 and
+ * bfloat 16. A tensor may be NULL only where a comment says so.
  *
  * Sizes: batch and heads up to 65535, tokens up to 2^30, widths that are multiples of 8 (attention on a GPU up to 256,
- * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows in all. Sizes of 0 but for widths are allowed. What
- * is written lies apart from all else that the call has, and no two of its rows overlap; where it may be an input, that
- * is said. Scales are 0 or of a size from 2^-126 to 2^127.
+ * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows in all. Every size except a width may be 0. The
+ * memory of an output overlaps no other memory of the call, and no two rows of an output overlap. A comment says where
+ * an output may be an input. The magnitude of a scale is 0, or from 2^-126 to 2^127.
  *
- * What a call may not have is ATTN_BAD_INPUT, before anything is read or written. On the cpu the values of tables that
- * say where something lies (lengths, table, documents, offsets) are looked at too. On a GPU they are not: there
- * attn_check_cache looks at those of a cache.
+ * A call with arguments that are not allowed returns ATTN_BAD_INPUT before it reads or writes a tensor. On the cpu the
+ * library also checks the values of tables that hold places (lengths, table, documents, offsets). On a GPU it does not
+ * check them; there attn_check_cache checks the tables of a cache.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef DLPACK_DLPACK_H_ /* that of dlpack.h; who includes that too includes it first */
+#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines it; a program that includes both includes dlpack.h first */
 /* The part of DLPack's interface that stays the same in all versions (https://dmlc.github.io/dlpack). */
 typedef struct {
   int32_t device_type; /* 1: cpu, 2: CUDA */
@@ -57,9 +57,9 @@ typedef struct {
 extern "C" {
 #endif
 
-/* Rises where a program that was compiled with an older header would not work any more. Structs of options begin with
- * their size, so that they may grow at their end without that: what an older program does not have is off. What a newer
- * program has and the library does not know is ATTN_BAD_INPUT. */
+/* This number rises when programs that were compiled with an older header stop working. Structs of options begin with
+ * their size. So a struct may grow at its end without a new number: the options that an older program's struct lacks
+ * are off. A newer program's struct, if it is longer than the library's, is ATTN_BAD_INPUT. */
 #define ATTN_ABI_VERSION 1
 #if defined(__GNUC__)
 #define ATTN_API __attribute__((visibility("default")))
@@ -69,55 +69,55 @@ extern "C" {
 
 typedef enum {
   ATTN_OK = 0,
-  ATTN_BAD_INPUT = 1,     /* arguments that cannot be; the message says what is allowed */
-  ATTN_NO_DEVICE = 2,     /* the device, or a library it needs, is not there */
+  ATTN_BAD_INPUT = 1,     /* arguments are not allowed; the message says what is allowed */
+  ATTN_NO_DEVICE = 2,     /* the device, or a library that the device needs, is missing */
   ATTN_NOT_COMPILED = 3,  /* a kernel does not compile or load */
-  ATTN_OUT_OF_MEMORY = 4, /* of the device */
-  ATTN_DEVICE_LOST = 5,   /* a kernel faulted or hung; only a new process has use of the device */
-  ATTN_FAILED = 6         /* anything else: a bug, or a call while the stream is captured that cannot be captured */
+  ATTN_OUT_OF_MEMORY = 4, /* the device has too little memory */
+  ATTN_DEVICE_LOST = 5,   /* a kernel faulted or hung; only a new process can use the device */
+  ATTN_FAILED = 6         /* any other error: a bug, or a call that cannot be captured, while its stream is captured */
 } attn_status;
 
 typedef enum { ATTN_BHSD = 0, ATTN_BSHD = 1 } attn_layout;
 
-typedef struct attn_engine attn_engine; /* kernels of one device, and what is ready of them */
+typedef struct attn_engine attn_engine; /* one device, its compiled kernels, and its prepared launches */
 
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_open_options) */
-  /* Of compiled kernels; NULL: $ATTENTION_PROTO_CACHE, or ~/.cache/attention-proto. The library writes nothing to the
-   * terminal: warnings of compilers go to the file log.txt in the folder of the process's first engine. */
+  /* The folder of compiled kernels; NULL: $ATTENTION_PROTO_CACHE, or ~/.cache/attention-proto. The library writes
+   * nothing to the terminal. Warnings of compilers go to the file log.txt in the cache folder of the process's first
+   * engine. */
   const char* cache_folder;
   const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
 } attn_open_options;
 
-/* ATTN_ABI_VERSION of the library. */
+/* The ATTN_ABI_VERSION that the library was compiled with. */
 ATTN_API int attn_abi_version(void);
-/* What went wrong in the calling thread's last call that failed; valid until its next call. Never NULL. */
+/* The error of the calling thread's last call that failed; valid until the thread's next call. Never NULL. */
 ATTN_API const char* attn_message(void);
-/* 1 where the library has the backend, "cpu" or "cuda", else 0. The machine may lack it all the same. */
+/* 1 if the library was built with the backend, "cpu" or "cuda", else 0. The machine may still lack the device. */
 ATTN_API int attn_has_backend(const char* backend);
-/* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. Kernels are read from the folder that
- * $ATTENTION_PROTO_SOURCE names, else from share/attn of where the library is installed, else from the tree that it was
- * built from. */
+/* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. The engine reads kernels from the folder that
+ * $ATTENTION_PROTO_SOURCE names, else from share/attn of the installation, else from the source tree of the build. */
 ATTN_API attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine);
-/* No call of the engine may be under way; on a GPU, no kernel. NULL is allowed. */
+/* No other call may use the engine at this time. On a GPU none of its kernels may run. NULL is allowed. */
 ATTN_API void attn_close(attn_engine* engine);
-/* Writes all kernels that the engine has loaded into one file, to be shipped: an engine that opens it compiles none of
- * them. It serves the same compiler version and the same kind of device. */
+/* Writes all kernels that the engine has loaded into one file that a program can ship. An engine that opens the file
+ * compiles none of these kernels. The file serves the same compiler version and the same kind of device. */
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
-/* Launches that are ready, as a number of configurations. */
+/* The number of configurations whose launches are prepared. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
-/* A kernel that does nothing: what a call costs. */
+/* Runs a kernel that does nothing, which shows the cost of a call. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
-/* The fields of the structs of options below are written by the project's scripts/options, from its list of options. */
+/* The project's scripts/options writes the fields of the structs of options below, from its list of options. */
 
-/* softmax(scale Q K^T) V, with modifiers. Numbers as ATTN_FLASH_OPTIONS has them are off. A query's own key is that of
- * its position: the last query stands at the last key, whatever `lengths` says. A query sees the keys that all options
- * let it see; one that sees none has zeros, and -infinity as lse, or its sink. Limits that reach beyond the sequence,
- * such as INT64_MAX, are none.
+/* softmax(scale Q K^T) V, with modifiers. An option with its value in ATTN_FLASH_OPTIONS is off. A query's own key is
+ * the key at its position: the last query stands at the last key of K, even if `lengths` is smaller. A query sees the
+ * keys that all options let it see. A query that sees no key gets zeros, and as lse its head's sink, or -infinity
+ * without sinks. Limits that reach beyond the sequence, such as INT64_MAX, have no effect.
  *
- * Tables are dense, on the tensors' device, and NULL where there is none. They are copied in the order of the stream,
- * before the kernel runs: a bias takes memory of its own size, once for each stream and shape that is in use. */
+ * Tables are dense, and on the tensors' device; NULL means no table. The call copies them in the order of the stream,
+ * before the kernel runs. So a bias takes as much memory again, once for each stream and shape in use. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;
@@ -160,12 +160,12 @@ typedef struct {
 #define ATTN_FLASH_OPTIONS \
   {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
-/* q, o: q_heads; k, v: kv_heads, which divide them. o is of q's type or float32. options may be NULL. */
+/* q and o have q_heads; k and v have kv_heads, a divisor of q_heads. o has q's type or float32. options may be NULL. */
 ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                 const DLTensor* v, const DLTensor* o, const attn_flash_options* options);
 
 /* Attention over a cache. q, o: [batch, q_heads, q_len, width] in `layout`. Query i stands at key length - q_len + i,
- * and sees the keys up to its own; where that is negative it sees none. */
+ * and sees the keys up to its own key. A query at a negative position sees no key. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_cache_options) */
   /* of q, o, new_k and new_v */
@@ -199,19 +199,20 @@ typedef struct {
 #define ATTN_CACHE_OPTIONS \
   {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
 
-/* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], whose capacity is
- * max_pages * page_size; up to 2^30 tokens a sequence, and 2^31 - 1 pages. The order of heads and tokens is
- * cache_layout's. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Caches of 8 bits, int 8 and
- * float8 e4m3, are for attn_decode, and nothing is appended to them. */
+/* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
+ * max_pages * page_size; up to 2^30 tokens a sequence, and 2^31 - 1 pages. cache_layout gives the order of heads and
+ * tokens. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Only attn_decode takes caches of 8
+ * bits, int 8 and float8 e4m3; no call appends to such a cache. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 
-/* What attn_decode and attn_prefill ask of the values of lengths and table, which options has beside the layout of the
- * cache k: every length fits the cache, and every page that holds a token is one of k's. On the cpu they ask it
- * themselves, with each call. On a GPU the values stand where the host cannot look, and this waits for the stream,
- * which must not be captured. The first value that is wrong is ATTN_BAD_INPUT, and the message names it. */
+/* Checks the values of lengths and table: every length fits the cache, and every page that holds a token is a page of
+ * k. It reads lengths, table and cache_layout of the options. On the cpu attn_decode and attn_prefill check the values
+ * in each call. On a GPU they do not, because the values are in device memory; there this function waits for the
+ * stream, which must not be captured. It returns ATTN_BAD_INPUT at the first wrong value, and the message names the
+ * value. */
 ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
                                       const attn_cache_options* options);
 
@@ -283,8 +284,8 @@ typedef struct {
 #define ATTN_ROPE_OPTIONS \
   {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL, 0, 0, 0, 32, 1, 1, 1, 4}
 
-/* Turns q into q_out and k into k_out, which may be q and k, with the same strides. k and k_out may both be NULL.
- * options may be NULL. */
+/* Turns q into q_out and k into k_out. q_out may be q, and k_out may be k, with the same strides. k and k_out may both
+ * be NULL. options may be NULL. */
 ATTN_API attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                const DLTensor* q_out, const DLTensor* k_out, const attn_rope_options* options);
 
