@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-/// The queries of all sequences as those of one, whose every key they see.
+/// One sequence, which has the queries of all sequences. They see every key of the prefix.
 DecodeConfig prefix_config(DecodeConfig config, int64_t prefix) {
   config.shape.q_len = std::exchange(config.shape.batch, 1);
   config.shape.kv_len = prefix;
