@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on as many threads, this one among them, as
-/// `most` says; parts are handed out as threads become free. Returns when all are done; rethrows an exception of
+/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on at most `most` threads, including the
+/// calling thread. A thread takes a part when it is free. Returns when all parts are done; rethrows an exception of
 /// `body`.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most = std::thread::hardware_concurrency()) {

@@ -36,7 +36,7 @@ TEST(CpuMemoryTest, BlocksAreAlignedAndApart) {
       EXPECT_EQ(bytes[sizes[i] - 1], i);
     }
   }
-  for (size_t i = 0; i + 1 < blocks.size(); ++i) memory.release(blocks[i]);  // the last goes with the memory
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) memory.release(blocks[i]);  // ~CpuMemory() releases the last
 }
 
 TEST(CpuMemoryTest, LargeBlocksAreFresh) {

@@ -206,7 +206,7 @@ struct Board {
     return p.flags + chain * p.spans + span;
   }
 
-  /// By all threads, behind what they have stored.
+  /// Sets the span's flag after all threads' stores. All threads call it.
   DEVICE void say(const Item& item, int slice, int span, SpanFlag what) const {
     if (DELAY > 0 && span % 2 == 1) __nanosleep(DELAY);
     __threadfence();
