@@ -81,7 +81,7 @@ TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const std::string entry = cuda ? "extern \"C\" __global__ void run(int* p) {\n" : "extern \"C\" void run(int* p) {\n";
   std::string log = message(head + entry + "  *p = ONE + TWO;\n  *p = MISSPELT;\n  *p = ALSO_MISSPELT;\n}\n", "");
   EXPECT_NE(log.find(place(source.path, 6)), std::string::npos) << log;
-  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "all that is wrong: " << log;
+  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "all errors: " << log;
   log = message(head + entry + "  *p = ONE + TWO;\n}\n", "\nint broken(;\n");
   EXPECT_NE(log.find(place("lab/header.h", 2)), std::string::npos) << log;
 }
@@ -319,7 +319,7 @@ TEST(CommandEncoderTest, CommandsDifferWhereTheirParametersDo) {
   EXPECT_EQ(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 8.0)));
   EXPECT_NE(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 9.0)));
   EXPECT_NE(commands_of(Arguments(7)), commands_of(Arguments(7, 8.0)));
-  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list of one is no struct";
+  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list with one value is not a struct";
   EXPECT_EQ(commands_of(Arguments()).size(), 1u);
 }
 

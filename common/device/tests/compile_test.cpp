@@ -68,7 +68,7 @@ TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
   KernelSource same{"path", "entry", {}, {{"h", "text"}}};
   for (const char letter : {'B', 'A'}) same.constants[std::string(1, letter)] = letter - 'A' + 1;
-  EXPECT_TRUE(source == same) << "whoever has named its constants";
+  EXPECT_TRUE(source == same) << "constants may be named in any order";
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(same));
   std::vector<KernelSource> others(9, source);
   others[0].path = "other";
@@ -288,7 +288,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
   other.fragments.front().constants["N"] = 8;
   EXPECT_NE(source_sha256(source), source_sha256(other));
 
-  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "what the program says";
+  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "the program's message";
   EXPECT_TRUE(contains(error_of(program("import sys; sys.exit('no such work')")), "no such work"));
   EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "it writes nothing";
   KernelSource early = source;
@@ -309,7 +309,7 @@ TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
   EXPECT_EQ(contents.loop.at("multiply_add"), contents.classes.at("multiply_add"));
   EXPECT_EQ(contents.loop.at("branch"), 1);
   EXPECT_GE(contents.loop.at("instructions"), 4);
-  EXPECT_FALSE(contents.loop.contains("store_4")) << "of the other loop";
+  EXPECT_FALSE(contents.loop.contains("store_4")) << "only the other loop stores";
 }
 
 TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {
@@ -455,7 +455,7 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   edit_kernel("inner * '/' + \"//\"[1]");
   const std::string in_quotes = source_sha256(source_);
   edit_kernel("inner * '/' + \"/*\"[1]");
-  EXPECT_NE(source_sha256(source_), in_quotes) << "what stands in quotes is no comment";
+  EXPECT_NE(source_sha256(source_), in_quotes) << "text in quotes is not a comment";
 }
 
 TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
@@ -475,7 +475,7 @@ TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
   EXPECT_EQ(value_in_a_new_run(), 12);
   edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");
   EXPECT_EQ(value_in_a_new_run(), 11);
-  EXPECT_EQ(cache.files().size(), 3u) << "going back finds the entry of before";
+  EXPECT_EQ(cache.files().size(), 3u) << "the earlier text finds its earlier entry";
 }
 
 TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {

@@ -227,7 +227,7 @@ TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   whole = compiler_->compile(stores("2 * *result + 1"));
   EXPECT_EQ(stitched.registers, whole.registers);
   EXPECT_EQ(stitched.spill_bytes, 0);
-  EXPECT_GT(linked.registers, whole.registers) << "those that a call may need";
+  EXPECT_GT(linked.registers, whole.registers) << "the registers that a call may need";
   EXPECT_NE(stitched.code_sha256, linked.code_sha256);
   EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
   EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);

@@ -172,7 +172,7 @@ TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
     const std::string message = message_of<DeviceFault>(submit);
     EXPECT_EQ(message, "cpu:threads=3: run, with a user's function, " + what);
     EXPECT_TRUE(device_->lost());
-    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "what is asked of it later has the same answer";
+    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "later calls throw the same error";
   }
 }
 
@@ -289,7 +289,7 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
       float* const result = p->results + 2 * group->index[0];
       result[0] = p->denormal * 1e38f;
       result[1] = p->smallest * p->half;
-      usleep(100);  // so that every thread takes some
+      usleep(100);  // so that all threads take some
     })");
   constexpr float denormal = std::numeric_limits<float>::denorm_min();
   constexpr float smallest = std::numeric_limits<float>::min();
