@@ -93,8 +93,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const std::vector<int64_t> all_sizes = {0, 1, 8, 16, 24, 32, 64, 128, 256};
   const Axis pages = integers("page_size", {16}), either = integers("page_size", {0, 16});
   const Axis batch = integers("batch", {large ? 64 : 8}), short_ones = integers("kv_len", {2048});
-  const Axis workers = integers(
-      "workers", large ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
+  const Axis workers = integers("workers", large ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056}
+                                                 : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
   const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
   const Axis unlike = texts("lengths", {"ragged", "chat"});
   add({integers("page_size", all_sizes)});
@@ -164,7 +164,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   // Sequences and tokens of each; on the cpu no more than 65536 in all, which take 134 MB.
   const std::vector<std::pair<int64_t, int64_t>> loads =
       large ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
-           : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
+            : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
   for (const auto& [sequences, tokens] : loads) {
     for (const Axis& shared_out : {workers, reduce}) {
       add({integers("batch", {sequences}), integers("kv_len", {tokens}), pages, shared_out});
@@ -175,34 +175,31 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
 }
 
 void complete_paged(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("task", std::string("decode"));
-  otherwise("page_size", int64_t{0});
-  otherwise("page_order", std::string("identity"));
+  config.set_default("task", std::string("decode"));
+  config.set_default("page_size", int64_t{0});
+  config.set_default("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
   for (const auto& [axis, off] : modifier_axes()) {
-    if (std::ranges::find(modifiers, axis) != modifiers.end()) otherwise(axis.c_str(), off);
+    if (std::ranges::find(modifiers, axis) != modifiers.end()) config.set_default(axis, off);
   }
-  otherwise("append", std::string("none"));
-  otherwise("rotary_dim", int64_t{0});
-  otherwise("rope_pairing", std::string("half_split"));
+  config.set_default("append", std::string("none"));
+  config.set_default("rotary_dim", int64_t{0});
+  config.set_default("rope_pairing", std::string("half_split"));
   if (config.text("append") == "none") {
     config.set("rotary_dim", int64_t{0});
     config.set("rope_pairing", std::string("half_split"));
   }
-  otherwise("shared_pct", int64_t{25});
-  otherwise("cascade", int64_t{0});
-  otherwise("cache_layout", std::string("nhd"));
-  otherwise("workers", int64_t{0});
-  otherwise("reduce", std::string("last"));
-  otherwise("lengths", std::string("equal"));
-  otherwise("q_len", int64_t{1});
-  otherwise("causal", int64_t{1});
-  otherwise("cache_dtype", config.text("dtype"));
-  otherwise("out_dtype", config.text("dtype"));
-  otherwise("kv_heads", config.integer("q_heads"));
+  config.set_default("shared_pct", int64_t{25});
+  config.set_default("cascade", int64_t{0});
+  config.set_default("cache_layout", std::string("nhd"));
+  config.set_default("workers", int64_t{0});
+  config.set_default("reduce", std::string("last"));
+  config.set_default("lengths", std::string("equal"));
+  config.set_default("q_len", int64_t{1});
+  config.set_default("causal", int64_t{1});
+  config.set_default("cache_dtype", config.text("dtype"));
+  config.set_default("out_dtype", config.text("dtype"));
+  config.set_default("kv_heads", config.integer("q_heads"));
   if (config.has("block_c")) return;
   config.set("block_c", int64_t{config.text("task") == "prefill" ? 0 : 64});
   if (config.text("task") == "decode") return;
