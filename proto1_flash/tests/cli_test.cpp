@@ -177,6 +177,7 @@ TEST_F(CliTest, InputAndOutputAreSafetensors) {
 }
 
 TEST_F(CliTest, KernelsCompileWithoutWarnings) {
+  own_cache();
   const Outcome outcome =
       run({"--axis", "q_len=9", "--axis", "head_dim=24,64", "--axis", "causal=0,1", "--axis",
            "variant=naive,tiled_scalar,tiled_vector,tuned", "--axis", "dtype=f32,f16,bf16", "--axis", "layout=bhsd",

@@ -24,6 +24,7 @@ class StitchCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
+  own_cache();
   write_text("window.cpp",
              "// Keys at most 20 away.\n"
              "constexpr int reach = 20;\n"
