@@ -15,6 +15,7 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/cases/configurations.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/user_functions.h"
 #include "proto2_stitching/kernels/forms.h"
 
@@ -355,16 +356,15 @@ Check StitchProblem::check() {
 Json StitchProblem::values() const { return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}}; }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems() {
-  // Only the problems keep the tensors alive: the tensors of a shape are freed with the last problem of the shape.
-  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<StitchInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& [stitch, function] = plan.config<StitchCase>();
     const FlashConfig& flash = stitch.flash;
-    std::shared_ptr<StitchInputs> shared = last.lock();
-    if (!shared || !flash.same_tensors(shared->flash->config())) {
-      shared = std::make_shared<StitchInputs>();
-      shared->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
-      last = shared;
-    }
+    const auto fits = [&](const StitchInputs& made) { return flash.same_tensors(made.flash->config()); };
+    const std::shared_ptr<StitchInputs> shared = pool.get(fits, [&] {
+      auto made = std::make_shared<StitchInputs>();
+      made->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
+      return made;
+    });
     return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch, function, plan);
   };
 }

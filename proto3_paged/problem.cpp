@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "common/base/parallel.h"
+#include "common/cases/compare_rows.h"
 #include "common/cases/configurations.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/modified_attention.h"
 #include "common/cases/reference.h"
 #include "common/cases/tolerance.h"
@@ -48,13 +50,6 @@ Strides cache_strides(const PagedConfig& config) {
   const int64_t tokens = tokens_of_page(config);
   if (config.cache_layout == "hnd") return {heads * tokens * dim, tokens * dim, dim};
   return {heads * tokens * dim, dim, heads * dim};
-}
-
-template <typename T>
-Buffer uploaded(Device& device, const std::vector<T>& values) {
-  Buffer buffer(device, values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
 }
 
 /// A cache with the rows of `tensor`. Slots without a token and slots of new tokens hold NaN, or 127 in int8.
@@ -645,53 +640,32 @@ Check PagedProblem::check() {
   Check check;
   for (size_t b = 0; b < reference.size(); ++b) {
     const ReferenceRows& want = reference[b];
-    const auto batch = static_cast<int64_t>(b);
-    std::vector<double> got, got_lse;
-    for (const RowIndex& row : want.rows) {
-      for (int64_t d = 0; d < shape.head_dim; ++d) got.push_back(o.at(batch, row.head, row.q, d));
-      got_lse.push_back(lse[static_cast<size_t>((batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
-    }
     const AttentionTolerance allowed =
         attention_tolerance(shape_of(config_, inputs_->lengths[b]), multiplied, config_.decode.out_dtype, hooked, want,
                             (hooks_ ? hooks_->score_error : 0) + rotation_error);
-    const auto place = [&](size_t i) {
-      return fmt::format("sequence {}, head {}, query {}", b, want.rows[i].head, want.rows[i].q);
-    };
-    const auto dim = static_cast<size_t>(shape.head_dim);
-    Check one = compare(got, want.o, allowed.o,
-                        [&](size_t i) { return fmt::format("o of {}, column {}", place(i / dim), i % dim); });
-    one.merge(compare(got_lse, want.lse, allowed.lse, [&](size_t i) { return "lse of " + place(i); }));
+    const Check one = compare_attention(
+        o, lse, want, allowed,
+        [&](const RowIndex& row) { return fmt::format("sequence {}, head {}, query {}", b, row.head, row.q); },
+        static_cast<int64_t>(b));
+    const int64_t rows = check.rows_checked + one.rows_checked;
     check.merge(one);
-    check.rows_checked += static_cast<int64_t>(want.rows.size());
+    check.rows_checked = rows;
   }
   check_new_rows(check);
   if (!(cascade_ ? cascade_->at_rest() : prefill_ ? prefill_->at_rest() : launch_->at_rest()))
     check.fail("a counter of parts is not 0, or a guard band after parts was overwritten");
-  for (const Buffer* buffer : {&inputs_->q_buffer, &inputs_->lengths_buffer, &cache_->k, &cache_->v, &cache_->k_scales,
-                               &cache_->v_scales, &cache_->table, &o_, &lse_}) {
-    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
-  }
+  check_guards(check, {&inputs_->q_buffer, &inputs_->lengths_buffer, &cache_->k, &cache_->v, &cache_->k_scales,
+                       &cache_->v_scales, &cache_->table, &o_, &lse_});
   return check;
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems() {
   constexpr size_t most_bytes = size_t{4} << 30;
-  return [kept = std::vector<std::shared_ptr<PagedInputs>>()](Experiment& lab, const Case&,
-                                                              const CasePlan& plan) mutable {
+  return [pool = InputPool<PagedInputs>(most_bytes)](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& paged = plan.config<PagedConfig>();
-    const auto found =
-        std::ranges::find_if(kept, [&](const auto& inputs) { return paged.same_inputs(inputs->config); });
-    if (found == kept.end()) {
-      kept.insert(kept.begin(), std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()));
-    } else {
-      std::rotate(kept.begin(), found, found + 1);
-    }
-    size_t bytes = 0;
-    for (size_t i = 0; i < kept.size(); ++i) {
-      bytes += kept[i]->bytes();
-      if (i > 0 && bytes > most_bytes) kept.resize(i);
-    }
-    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), kept.front(), paged, plan, paged_hooks(paged));
+    const auto inputs = pool.get([&](const PagedInputs& made) { return paged.same_inputs(made.config); },
+                                 [&] { return std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()); });
+    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), inputs, paged, plan, paged_hooks(paged));
   };
 }
 

@@ -174,34 +174,31 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
 }
 
 void complete_paged(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("task", std::string("decode"));
-  otherwise("page_size", int64_t{0});
-  otherwise("page_order", std::string("identity"));
+  config.set_default("task", std::string("decode"));
+  config.set_default("page_size", int64_t{0});
+  config.set_default("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
   for (const auto& [axis, off] : modifier_axes()) {
-    if (std::ranges::find(modifiers, axis) != modifiers.end()) otherwise(axis.c_str(), off);
+    if (std::ranges::find(modifiers, axis) != modifiers.end()) config.set_default(axis, off);
   }
-  otherwise("append", std::string("none"));
-  otherwise("rotary_dim", int64_t{0});
-  otherwise("rope_pairing", std::string("half_split"));
+  config.set_default("append", std::string("none"));
+  config.set_default("rotary_dim", int64_t{0});
+  config.set_default("rope_pairing", std::string("half_split"));
   if (config.text("append") == "none") {
     config.set("rotary_dim", int64_t{0});
     config.set("rope_pairing", std::string("half_split"));
   }
-  otherwise("shared_pct", int64_t{25});
-  otherwise("cascade", int64_t{0});
-  otherwise("cache_layout", std::string("nhd"));
-  otherwise("workers", int64_t{0});
-  otherwise("reduce", std::string("last"));
-  otherwise("lengths", std::string("equal"));
-  otherwise("q_len", int64_t{1});
-  otherwise("causal", int64_t{1});
-  otherwise("cache_dtype", config.text("dtype"));
-  otherwise("out_dtype", config.text("dtype"));
-  otherwise("kv_heads", config.integer("q_heads"));
+  config.set_default("shared_pct", int64_t{25});
+  config.set_default("cascade", int64_t{0});
+  config.set_default("cache_layout", std::string("nhd"));
+  config.set_default("workers", int64_t{0});
+  config.set_default("reduce", std::string("last"));
+  config.set_default("lengths", std::string("equal"));
+  config.set_default("q_len", int64_t{1});
+  config.set_default("causal", int64_t{1});
+  config.set_default("cache_dtype", config.text("dtype"));
+  config.set_default("out_dtype", config.text("dtype"));
+  config.set_default("kv_heads", config.integer("q_heads"));
   if (config.has("block_c")) return;
   config.set("block_c", int64_t{config.text("task") == "prefill" ? 0 : 64});
   if (config.text("task") == "decode") return;

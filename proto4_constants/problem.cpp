@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "common/cases/input_pool.h"
 #include "common/cases/problem.h"
 #include "proto4_constants/sweep.h"
 
@@ -31,12 +32,11 @@ CasePlan constants_plan(const Case& config, const Setting& setting) {
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches() {
-  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<FlashInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& variant = plan.config<Variant>();
-    std::shared_ptr<FlashInputs> inputs = last.lock();
-    if (!inputs || !variant.config.same_tensors(inputs->config())) {
-      last = inputs = std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), "");
-    }
+    const auto inputs =
+        pool.get([&](const FlashInputs& made) { return variant.config.same_tensors(made.config()); },
+                 [&] { return std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), ""); });
     return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, variant.config, plan, variant.hook());
   };
 }

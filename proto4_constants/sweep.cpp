@@ -153,22 +153,19 @@ void complete_constants(Case& config, const DeviceInfo& device) {
   const auto set = [&](const std::vector<const char*>& axes, int64_t value) {
     for (const char* axis : axes) config.set(axis, value);
   };
-  const auto otherwise = [&](const char* axis, int64_t value) {
-    if (!config.has(axis)) config.set(axis, value);
-  };
   if (task == "run" || task == "compile_one") {
     const bool large = device.operations->span.large(), tuned = kernel == "tuned", run = task == "run";
     set({"variants", "workers"}, run ? 0 : 1);
     set({"pch"}, 0);
     if (kernel == "naive") set({"block_r", "block_c"}, 0);
-    otherwise("q_heads", large ? 32 : 8);
-    otherwise("q_len", large ? 4096 : tuned ? 1024 : 256);
-    otherwise("head_dim", 64);
-    otherwise("causal", 0);
-    otherwise("alibi", 0);
+    config.set_default("q_heads", large ? 32 : 8);
+    config.set_default("q_len", large ? 4096 : tuned ? 1024 : 256);
+    config.set_default("head_dim", 64);
+    config.set_default("causal", 0);
+    config.set_default("alibi", 0);
     if (run) {
-      otherwise("block_r", large ? 128 : 64);
-      otherwise("block_c", tuned && !large ? 128 : 64);
+      config.set_default("block_r", large ? 128 : 64);
+      config.set_default("block_c", tuned && !large ? 128 : 64);
       return;
     }
     config.set("run_time", std::string("none"));
@@ -179,9 +176,9 @@ void complete_constants(Case& config, const DeviceInfo& device) {
   config.set("run_time", std::string("none"));
   if (!takes_workers(task)) set({"workers"}, 1);
   if (task != "compile") set({"pch"}, 0);
-  otherwise("workers", 1);
-  otherwise("pch", 0);
-  otherwise("variants", 10);
+  config.set_default("workers", 1);
+  config.set_default("pch", 0);
+  config.set_default("variants", 10);
 }
 
 Variant run_variant(const Case& config) {
