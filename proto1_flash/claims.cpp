@@ -83,6 +83,7 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
 }
 
 // The share of the matrix ceiling that the tuned kernel reaches, for each head_dim and layout, on the longest sequence.
+// Only cases that fill the device count.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes =

@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of its forms. The kernel and the tensors are those
-// that proto1_flash has. A hook says how the kernel reaches the function.
+// One attention problem whose kernel calls a score function in one of its forms. It has the kernel and the tensors of
+// proto1_flash. A hook says how the kernel reaches the function.
 #pragma once
 
 #include <cstdint>

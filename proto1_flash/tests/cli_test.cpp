@@ -84,7 +84,7 @@ TEST_F(CliTest, KilledInMidSweepThenResumed) {
     kill(child, SIGKILL);
     finish(child);
   }
-  // A kill in the middle of a write leaves such a line.
+  // A kill in the middle of a write leaves an incomplete line.
   std::ofstream(path("measurements.jsonl"), std::ios::app) << R"({"schema":"measurement/1","id":"0)";
   const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

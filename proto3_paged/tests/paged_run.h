@@ -61,8 +61,8 @@ inline std::string difference(const PagedConfig& config) {
 }
 
 /// Runs the configuration with `garbage` in K or in V of every sequence: in one element of head 0, and in a whole row
-/// of head 1. The garbage is at the last key, which only the last query sees, or at the middle key. Returns the first
-/// wrong value, or an empty text.
+/// of head 1. The garbage is at the last key, which only the last query sees, or at the middle key. Returns the worst
+/// difference that the check finds, or an empty text.
 inline std::string difference_with(const PagedConfig& config, double garbage, bool in_v, bool last) {
   Device& on = test::device();
   const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
