@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-// Of those of proto7_variants.
+// The modifiers of proto7_variants that this experiment sweeps.
 const std::vector<std::string> modifiers = {"alibi", "soft_cap", "sinks", "window_left"};
 
 }  // namespace
@@ -23,27 +23,26 @@ std::vector<AxisInfo> paged_axes() {
       {"task", "decode: few new queries of each sequence; prefill: many", {"decode", "prefill"}, 0, 0, 1},
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
-       "where pages lie in the pool: by sequence, from the end, anywhere, or, of what all sequences begin with, one "
-       "copy",
+       "where pages lie in the pool: by sequence, from the end, anywhere; shared: one copy of the tokens that all "
+       "sequences begin with",
        {"identity", "reversed", "random", "shared"},
        0,
        0,
        1},
-      {"shared_pct", "of kv_len, what all sequences begin with, whatever their pages; in percent", {}, 1, 99, 1},
+      {"shared_pct", "tokens that all sequences begin with, in percent of kv_len", {}, 1, 99, 1},
       {"cascade", "1: with page_order=shared the shared pages are read once for all sequences", {}, 0, 1, 1},
       {"cache_layout", "order of a page: tokens, heads, dim; or heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
-      {"workers", "threadgroups that share the blocks of keys out; 0: as many as run at once", {}, 0, 65535, 1},
+      {"workers", "threadgroups that divide the blocks of keys; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
       {"lengths",
-       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between; "
-       "chat: "
-       "many are short, half of them below a quarter of kv_len",
+       "equal: each sequence has kv_len tokens; ragged: the first has kv_len, one of several has none, the others have "
+       "1 to kv_len; chat: many are short, half of them below a quarter of kv_len",
        {"equal", "ragged", "chat"},
        0,
        0,
        1},
       {"cache_dtype",
-       "of K and V; as dtype where not named; e4m3 and int8 with a scale for each page and head",
+       "type of K and V, by default dtype; e4m3 and int8 have a scale for each page and head",
        {"f32", "f16", "bf16", "e4m3", "int8"},
        0,
        0,
@@ -55,17 +54,17 @@ std::vector<AxisInfo> paged_axes() {
        0,
        0,
        1},
-      {"rotary_dim", "of a row, elements that turn where tokens are appended; 0: all", {}, 0, 512, 2},
+      {"rotary_dim", "elements of a row that turn if tokens are appended; 0: all", {}, 0, 512, 2},
       {"rope_pairing", "which elements turn together", {"half_split", "interleaved"}, 0, 0, 1}};
   for (AxisInfo& axis : modifier_infos()) {
     if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(std::move(axis));
   }
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
-    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens; at most 16 where it decodes";
+    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens; at most 16 with task decode";
     if (axis.name == "kv_len") axis.help = "tokens in the cache of the longest sequence";
-    if (axis.name == "dtype") axis.help = "of Q";
-    if (axis.name == "block_c") axis.help = "keys of a block; where not named 64, or what suits prefill";
+    if (axis.name == "dtype") axis.help = "type of Q";
+    if (axis.name == "block_c") axis.help = "keys of a block; by default 64, or with task prefill the kernel's choice";
     axes.push_back(std::move(axis));
   }
   return axes;
@@ -81,7 +80,7 @@ std::vector<std::string> paged_compared_axes() {
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // `own` axes stand in the place of the shape's.
+  // The axes of `own` take the place of the default axes.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 8 : 1}), integers("q_heads", {large ? 32 : 8}),
                             integers("kv_heads", {large ? 8 : 2}), integers("kv_len", {8192}),
@@ -111,7 +110,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("page_size", {64}), integers("head_dim", {64})});
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
-  // TinyLlama-1.1B and Llama-3-8B: a step of decoding, or whole prompts.
+  // The heads of TinyLlama-1.1B and Llama-3-8B: a step of decoding, or whole prompts.
   const Axis prefill = texts("task", {"prefill"});
   const auto add_models = [&](int64_t sequences, int64_t tokens, bool prompts = false) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
@@ -131,7 +130,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
-  // A chunk of a prompt, and a whole one.
+  // A chunk of a prompt, or a whole prompt.
   const auto add_prefill = [&](int64_t sequences, int64_t queries, int64_t tokens, const Axis& page_sizes) {
     add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
          prefill});
@@ -161,7 +160,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
-  // Sequences and tokens of each; on the cpu no more than 65536 in all, which take 134 MB.
+  // Sequences, and tokens of each sequence. On the cpu all sequences have at most 65536 tokens, which take 134 MB.
   const std::vector<std::pair<int64_t, int64_t>> loads =
       large ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
             : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};

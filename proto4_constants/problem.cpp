@@ -42,10 +42,10 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
 }
 
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems() {
-  using ByKernel = std::map<std::string, std::shared_ptr<Prepared>>;  // and dtype
+  using ByKernel = std::map<std::string, std::shared_ptr<Prepared>>;  // the key has the kernel and the dtype
   return [all = std::make_shared<ByKernel>()](Experiment& lab, const Case& config, const CasePlan& plan) {
     const std::string& task = config.text("task");
-    const KernelSource& planned = plan.launches.front().source;  // of many variants the first one's
+    const KernelSource& planned = plan.launches.front().source;  // the source of the first variant
     if (task == "compile_one") return variants_problem(lab, config, {plan.config<Variant>()}, {planned}, nullptr);
     const DeviceInfo& info = lab.device().info();
     std::vector<Variant> grid = variant_grid(config.text("kernel"), parse_dtype(config.text("dtype")), info);
