@@ -161,16 +161,17 @@ function(attn_check_includes target folder folders)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE]): FOLDER/tests/*_test.cpp
-# as one GoogleTest binary, LIBRARY_test, each test known to ctest. PROGRAMS are what the tests run. A test with Timing
-# in its name judges times, and runs while no other does. A file cpu_*_test.cpp or cuda_*_test.cpp uses what only a build
-# with that device has.
+# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]):
+# FOLDER/tests/*_test.cpp as one GoogleTest binary, LIBRARY_test, each test known to ctest. PROGRAMS are what the tests run.
+# A test with Timing in its name judges times, and runs while no other does. A file cpu_*_test.cpp or cuda_*_test.cpp uses
+# what only a build with that device has. Tests that a filter of LONG selects have the label `long` instead of `cpu`:
+# `scripts/test` leaves them out, `scripts/test --all` runs them.
 #
 # The device under test is the CPU unless ATTN_TEST_DEVICE names another; a suite whose name begins with Gpu needs a
 # GPU. With GPU, ctest runs the tests that the filter selects on a GPU, from the same binary, in a few parts; ALONE lets
 # these run while nothing else does. A test, or a part, that is skipped as a whole exits with 77.
 function(attn_add_tests library folder)
-  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
   if(NOT ATTN_HAS_CPU)
     list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
@@ -190,9 +191,13 @@ function(attn_add_tests library folder)
   if(ARG_PROGRAMS)
     add_dependencies(${name} ${ARG_PROGRAMS})
   endif()
-  set(properties LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*" PROPERTIES ${properties})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES ${properties} RUN_SERIAL ON)
+  set(properties SKIP_RETURN_CODE 77 TIMEOUT 600)
+  string(JOIN ":" long ${ARG_LONG})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:${long}" PROPERTIES LABELS cpu ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
+  if(long)
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
+  endif()
   if(ARG_GPU)
     set(parts 4)
     if(ARG_ALONE)
@@ -230,11 +235,11 @@ function(attn_add_script_test name script)
   set_tests_properties(${name} PROPERTIES LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
 endfunction()
 
-# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER]): the experiment in FOLDER. All its sources but main.cpp
+# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...]): the experiment in FOLDER. All its sources but main.cpp
 # make a library, so that tests may use them; main.cpp makes the executable, and for tests FOLDER_reverse, which has the
 # device of common/testing/reverse in the place of a GPU.
 function(attn_add_experiment folder)
-  cmake_parse_arguments(ARG "" "GPU" "KNOWS" ${ARGN})
+  cmake_parse_arguments(ARG "" "GPU" "KNOWS;LONG" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
   add_executable(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp)
   target_link_libraries(${folder} PRIVATE ${folder}_parts attn_cold)
@@ -246,5 +251,5 @@ function(attn_add_experiment folder)
     set_target_properties(${folder}_reverse PROPERTIES LINKER_LANGUAGE CXX)
     set_property(GLOBAL APPEND PROPERTY ATTN_REVERSE_PROGRAMS ${folder}_reverse)
   endif()
-  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}")
+  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" LONG ${ARG_LONG})
 endfunction()
