@@ -97,7 +97,7 @@ void FlashProblem::dump(const std::string& path) const {
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems() {
-  // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
+  // Only problems keep tensors alive: the tensors of a shape go with the shape's last problem.
   struct Shared {
     std::shared_ptr<FlashInputs> random, needles;
   };
@@ -112,7 +112,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
       }
       last = shared;
     }
-    // The problem keeps all of what is shared alive by its part of it.
+    // This pointer to the random inputs keeps the whole of `shared` alive, the needles too.
     auto problem = std::make_unique<FlashProblem>(
         lab.device(), lab.pipelines(), std::shared_ptr<FlashInputs>(shared, shared->random.get()), flash, plan);
     if (shared->needles) {
