@@ -44,8 +44,8 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   };
   const Spliced spliced(raw);
   const std::string_view text = spliced.text;
-  bool line_begins = true;  // whether the next token is the first of a line
-  bool directive = false;   // whether the next token names a directive
+  // Whether the next token is the first of a line, and whether it names a directive.
+  bool line_begins = true, directive = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
     const char c = text[i];
