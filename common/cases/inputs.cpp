@@ -16,7 +16,7 @@ constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
 
 constexpr int64_t signature_keys = 64;
-constexpr double needle_margin = 4;  // the needle's weight over that of all other keys, as a logarithm
+constexpr double needle_margin = 4;  // log of the needle's weight over the weight of all other keys
 
 Buffer upload(Device& device, const Tensor& tensor) {
   Buffer buffer(device, tensor.bytes());

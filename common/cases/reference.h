@@ -42,7 +42,7 @@ struct ReferenceRows {
 /// NaN and infinity in V reach the rows that see their key, in their own columns.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
 /// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of it: such weights are
-/// denormals, whose rounding error is as large as that of 2^-14.
+/// denormals, which have the same absolute rounding error as 2^-14.
 /// Fastest where the rows of one head are consecutive in `rows`. Throws std::invalid_argument where tensors or rows do
 /// not fit the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
