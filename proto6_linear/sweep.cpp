@@ -154,29 +154,26 @@ Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
 }
 
 void complete_linear(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("variant", std::string("fused"));
+  config.set_default("variant", std::string("fused"));
   const std::string variant = config.text("variant");
-  otherwise("scan", std::string("lookback"));
+  config.set_default("scan", std::string("lookback"));
   if (variant == "phases" && config.text("scan") == "none") config.set("scan", std::string("lookback"));
   if (variant != "phases") config.set("scan", std::string("none"));
-  otherwise("dtype", device.operations->span.dtype);
-  otherwise("out_dtype", config.text("dtype"));
-  otherwise("head_dim", int64_t{64});
-  otherwise("value_dim", config.integer("head_dim"));
-  otherwise("batch", int64_t{1});
-  otherwise("heads", int64_t{8});
-  otherwise("q_len", int64_t{4096});
-  otherwise("causal", int64_t{1});
-  otherwise("gate", std::string("none"));
-  otherwise("normalised", int64_t{0});
-  otherwise("feature", std::string(config.integer("normalised") != 0 ? "elu1" : "identity"));
-  otherwise("layout", std::string("bhsd"));
-  otherwise("lengths", std::string("equal"));
-  otherwise("state", int64_t{variant == "recurrent"});
-  otherwise("segments", int64_t{0});
+  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("out_dtype", config.text("dtype"));
+  config.set_default("head_dim", int64_t{64});
+  config.set_default("value_dim", config.integer("head_dim"));
+  config.set_default("batch", int64_t{1});
+  config.set_default("heads", int64_t{8});
+  config.set_default("q_len", int64_t{4096});
+  config.set_default("causal", int64_t{1});
+  config.set_default("gate", std::string("none"));
+  config.set_default("normalised", int64_t{0});
+  config.set_default("feature", std::string(config.integer("normalised") != 0 ? "elu1" : "identity"));
+  config.set_default("layout", std::string("bhsd"));
+  config.set_default("lengths", std::string("equal"));
+  config.set_default("state", int64_t{variant == "recurrent"});
+  config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
   // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has
   // a state to write and read for each chunk.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/attention/modifiers.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/expand.h"
@@ -58,9 +59,14 @@ struct VariantsInputs {
   /// With key/value heads that are shared.
   std::shared_ptr<FlashInputs> shared() const;
 };
-/// Those of a case: the last ones where they fit, else new ones; `seed` and `path` as FlashInputs has them.
+struct VariantsPools {
+  InputPool<FlashInputs> plain = InputPool<FlashInputs>();
+  InputPool<RotaryInputs> rotary = InputPool<RotaryInputs>();
+  InputPool<CopiedInputs> copied = InputPool<CopiedInputs>();
+};
+/// The inputs of a case: from the pools where they fit, else new ones; `seed` and `path` as in FlashInputs.
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
-                               const VariantsInputs& last = {});
+                               VariantsPools& pools);
 
 class VariantsProblem : public Problem {
  public:

@@ -87,14 +87,9 @@ Tensors::Tensors(Host& host, const FlashConfig& flash, uint64_t seed) : config(f
   host_k = drawn(1);
   host_v = drawn(2);
   host_o = host_q;
-  const auto uploaded = [&](const Tensor& tensor) {
-    Buffer buffer(*host.device, tensor.bytes());
-    buffer.upload(tensor.data.data(), tensor.bytes());
-    return buffer;
-  };
-  q = uploaded(host_q);
-  k = uploaded(host_k);
-  v = uploaded(host_v);
+  q = uploaded(*host.device, host_q.data);
+  k = uploaded(*host.device, host_k.data);
+  v = uploaded(*host.device, host_v.data);
   o = Buffer(*host.device, host_o.bytes());
 }
 

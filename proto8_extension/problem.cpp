@@ -11,6 +11,8 @@
 
 #include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
+#include "common/cases/compare_rows.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/reference.h"
 #include "proto8_extension/allocations.h"
 #include "proto8_extension/paths.h"
@@ -34,18 +36,15 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   const ReferenceRows want =
       reference_attention(shape, tensors.host_q, tensors.host_k, tensors.host_v, sample_rows(shape, 64, 1));
   const double relative = tensors.config.dtype == DType::f32 ? 1e-4 : 1e-2;
-  std::vector<double> values, allowed;
-  for (size_t row = 0; row < want.rows.size(); ++row) {
-    const auto [batch, head, q] = want.rows[row];
-    for (int64_t d = 0; d < shape.head_dim; ++d) {
-      values.push_back(got.at(batch, head, q, d));
-      allowed.push_back(relative * (1 + std::abs(want.o[values.size() - 1])));
-    }
-  }
-  Check check = compare(values, want.o, allowed,
-                        [&](size_t i) { return fmt::format("element {} of the rows that were drawn", i); });
-  check.rows_checked = static_cast<int64_t>(want.rows.size());
-  return check;
+  std::vector<double> allowed;
+  for (const double o : want.o) allowed.push_back(relative * (1 + std::abs(o)));
+  return compare_rows(
+      want.rows, static_cast<size_t>(shape.head_dim),
+      [&](const RowIndex& row, std::span<double> numbers) {
+        got.load(got.offset(row.batch, row.head, row.q, 0), numbers);
+      },
+      want.o, allowed,
+      [](const RowIndex& row) { return fmt::format("o of batch {}, head {}, query {}", row.batch, row.head, row.q); });
 }
 
 /// One call after the other; a sample is the mean time of a call: of the smallest until it returns, of others until the
@@ -194,8 +193,7 @@ CasePlan extension_plan(const Case& config, const Setting& setting) {
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> extension_problems() {
   struct Shared {
     std::shared_ptr<Host> host;
-    std::string shape;
-    std::weak_ptr<Tensors> tensors;
+    InputPool<Tensors> tensors;
     std::optional<TemporaryFolder> cache;
   };
   return [shared = std::make_shared<Shared>()](Experiment& lab, const Case& config,
@@ -204,13 +202,10 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CaseP
       shared->cache.emplace();
       shared->host = std::make_shared<Host>(lab.device().info().spec, shared->cache->path().string());
     }
-    const std::string shape = config.key({"dtype", "q_heads", "q_len", "head_dim"});
-    std::shared_ptr<Tensors> tensors = shared->tensors.lock();
-    if (!tensors || shape != shared->shape) {
-      tensors = std::make_shared<Tensors>(*shared->host, plan.config<FlashConfig>(), lab.seed());
-      shared->tensors = tensors;
-      shared->shape = shape;
-    }
+    const auto& flash = plan.config<FlashConfig>();
+    const auto tensors =
+        shared->tensors.get([&](const Tensors& made) { return flash.same_tensors(made.config); },
+                            [&] { return std::make_shared<Tensors>(*shared->host, flash, lab.seed()); });
     if (config.text("task") == "first_call") return std::make_unique<FirstCallProblem>(shared->host, tensors, config);
     return std::make_unique<CallProblem>(shared->host, tensors, config, plan);
   };

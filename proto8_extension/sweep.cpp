@@ -45,18 +45,15 @@ Sweep extension_sweep(const std::string& profile, const DeviceInfo& /*device*/) 
 }
 
 void complete_extension(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("task", std::string("call"));
-  otherwise("path", std::string("c"));
-  otherwise("op", std::string("flash"));
+  config.set_default("task", std::string("call"));
+  config.set_default("path", std::string("c"));
+  config.set_default("op", std::string("flash"));
   if (config.text("task") == "call") config.set("from", std::string("none"));
-  otherwise("from", std::string("archive"));
-  otherwise("dtype", device.operations->span.dtype);
-  otherwise("q_heads", int64_t{8});
-  otherwise("q_len", int64_t{1024});
-  otherwise("head_dim", int64_t{64});
+  config.set_default("from", std::string("archive"));
+  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("q_heads", int64_t{8});
+  config.set_default("q_len", int64_t{1024});
+  config.set_default("head_dim", int64_t{64});
 }
 
 FlashConfig extension_config(const Case& config, const DeviceInfo& device) {

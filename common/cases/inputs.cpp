@@ -18,12 +18,6 @@ constexpr int64_t least_rows_checked = 64;
 constexpr int64_t signature_keys = 64;
 constexpr double needle_margin = 4;  // log of the needle's weight over the weight of all other keys
 
-Buffer upload(Device& device, const Tensor& tensor) {
-  Buffer buffer(device, tensor.bytes());
-  buffer.upload(tensor.data.data(), tensor.bytes());
-  return buffer;
-}
-
 Tensor from_stored(const StoredTensor& stored, Layout layout) {
   Tensor tensor =
       Tensor::zeros(stored.shape[0], stored.shape[1], stored.shape[2], stored.shape[3], stored.dtype, Layout::bhsd);
@@ -111,9 +105,9 @@ FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, Atte
     : config_(std::move(config)),
       seed_(seed),
       inputs_(std::move(inputs)),
-      q_buffer_(upload(device, inputs_.q)),
-      k_buffer_(upload(device, inputs_.k)),
-      v_buffer_(upload(device, inputs_.v)) {
+      q_buffer_(uploaded(device, inputs_.q.data)),
+      k_buffer_(uploaded(device, inputs_.k.data)),
+      v_buffer_(uploaded(device, inputs_.v.data)) {
   const AttentionShape& shape = config_.shape;
   const auto rows = static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len);
   o_buffer_ = Buffer(device, rows * static_cast<size_t>(shape.head_dim) * size_bytes(config_.out_dtype));

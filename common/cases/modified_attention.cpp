@@ -10,6 +10,7 @@
 #include <span>
 
 #include "common/attention/kernels/modifiers/run_time.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 namespace {
@@ -61,8 +62,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
   }
   if (modifiers_.block_sparse > 0) {  // a generator of its own draws the same blocks with any other modifiers
     std::mt19937_64 of_blocks(table_seed);
-    const int64_t count = (s.kv_len + sparse_block - 1) / sparse_block,
-                  words = sparse_words(static_cast<int>(s.kv_len));
+    const int64_t count = divided_up(s.kv_len, sparse_block), words = sparse_words(static_cast<int>(s.kv_len));
     blocks_.resize(static_cast<size_t>(count * words));
     for (int64_t row = 0; row < count; ++row) {
       for (int64_t column = 0; column < count; ++column) {

@@ -292,8 +292,8 @@ double MaskOracle::visible_pairs(const Range& range, const Seen& seen) const {
   const std::lock_guard lock(rows_->mutex);
   const AttentionShape& shape = rows_->shape;
   const int64_t pairs = shape.batch * shape.q_heads * shape.q_len * shape.kv_len;
-  const int64_t step = std::min(shape.q_len, (pairs + most_pairs - 1) / most_pairs);
-  const int64_t sampled = (shape.q_len + step - 1) / step;
+  const int64_t step = std::min(shape.q_len, divided_up(pairs, most_pairs));
+  const int64_t sampled = divided_up(shape.q_len, step);
   double count = 0;
   for (int64_t batch = 0; batch < shape.batch; ++batch) {
     for (int64_t head = 0; head < shape.q_heads; ++head) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/text_table.h"
 #include "common/experiment/options.h"
 
 namespace attn {
@@ -14,26 +15,6 @@ namespace {
 constexpr size_t max_status = 100;  // longest status in the table; the record has the whole text
 
 using Row = std::vector<std::string>;
-
-/// Columns as wide as their widest cell, aligned to the right. The last column is not padded.
-std::string align(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool last = i + 1 == row.size();
-      line += last ? row[i] : fmt::format("{:>{}}  ", row[i], widths[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
@@ -113,7 +94,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
     row.insert(row.end(), figures.begin(), figures.end());
     rows.push_back(std::move(row));
   }
-  return results.front().config.key(constant) + "\n" + align(rows);
+  return results.front().config.key(constant) + "\n" + text_table(rows, Align::right);
 }
 
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,

@@ -164,6 +164,10 @@ const std::string& Case::text(std::string_view axis) const { return value_as<std
 
 bool Case::has(std::string_view axis) const { return find_axis(axes_, axis) != axes_.end(); }
 
+void Case::set_default(std::string_view axis, AxisValue value) {
+  if (!has(axis)) set(axis, std::move(value));
+}
+
 void Case::set(std::string_view axis, AxisValue value) {
   const auto place = find_axis(axes_, axis);
   if (place != axes_.end()) {

@@ -31,7 +31,8 @@ class Case {
   int64_t integer(std::string_view axis) const;          // throws std::out_of_range where the axis is not set
   const std::string& text(std::string_view axis) const;  // throws as integer() does
   bool has(std::string_view axis) const;
-  void set(std::string_view axis, AxisValue value);  // an axis that is already set keeps its place
+  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its place
+  void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
   const std::vector<std::pair<std::string, AxisValue>>& axes() const { return axes_; }
 
   /// "variant=tuned head_dim=64 ..."; with `names`, only these axes. Equal cases have equal keys.

@@ -94,7 +94,7 @@ double Comparison::aa_floor() const { return std::max(std::abs(aa.ci_lo - 1), st
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
   const auto& [value, ci_lo, ci_hi] = conclusion.estimate;
   const double threshold = hypothesis.threshold;
-  if (!conclusion.correct) return {State::inconclusive, "a result behind it failed its check"};
+  if (!conclusion.correct) return {State::inconclusive, "a result that it uses failed its check"};
 
   const std::string interval = fmt::format("{:.4g} [{:.4g}, {:.4g}]", value, ci_lo, ci_hi);
   const bool lo_holds = holds(ci_lo, hypothesis.op, threshold);

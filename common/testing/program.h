@@ -26,12 +26,15 @@ struct Outcome {
   std::string out, err;
 };
 
-/// A test of one program. The program runs in a folder of its own and caches its kernels there.
+/// A test of one program. The program runs in a folder of its own. The programs of all tests share compiled kernels.
 class ProgramTest : public testing::Test {
  protected:
   explicit ProgramTest(const std::string& program) : program_(std::filesystem::path(ATTN_BINARY_DIR) / program) {
-    setenv("ATTENTION_PROTO_CACHE", path("cache").c_str(), 1);
+    setenv("ATTENTION_PROTO_CACHE", ATTN_TEST_KERNELS, 1);
   }
+
+  /// Makes the test's programs compile all kernels again, into the cache path("cache").
+  void own_cache() const { setenv("ATTENTION_PROTO_CACHE", path("cache").c_str(), 1); }
 
   std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
   static std::string text_of(const std::filesystem::path& file) {

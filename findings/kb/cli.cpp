@@ -18,6 +18,7 @@
 
 #include "common/base/error.h"
 #include "common/base/progress.h"
+#include "common/base/text_table.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/store.h"
@@ -64,25 +65,6 @@ void print(const std::string& text) {
 }
 
 std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
-/// A table whose columns are as wide as their widest cell. The last column is not padded.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += i + 1 == row.size() ? row[i] : fmt::format("{:<{}}  ", row[i], widths[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
 
 Json summary_of(const Record& record) {
   Json json = {{"id", record.id},         {"kind", record.kind},   {"experiment", record.experiment},
@@ -308,7 +290,7 @@ int run_show(const Arguments& given) {
   if (record.kind != "measurement") {
     row("tags", fmt::format("{}", fmt::join(json.at("tags").get<std::vector<std::string>>(), " ")));
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -323,7 +305,7 @@ int run_list(const Arguments& given) {
                       record.state, confidence_text(record), printable(record.device), headline(record)});
     }
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -343,7 +325,7 @@ int run_stats(const Arguments& given) {
     }
     rows.push_back({printable(name), value.is_string() ? value.get<std::string>() : value.dump()});
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -362,7 +344,7 @@ int run_topics(const Arguments& given) {
     row.push_back(topic["latest"]);
     rows.push_back(std::move(row));
   }
-  if (!given.json) print(table(rows));
+  if (!given.json) print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -571,7 +553,7 @@ int run_compare(const Arguments& given) {
                       printable(one.config), printable(one.reason)});
     }
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   const std::string counts = fmt::format(
       "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} right only in A; only A has {}, only B "
       "{}\n",

@@ -106,7 +106,8 @@ UserFunction user_mask(bool bounded) {
 Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines(),
                const UserFunctions& functions = {}) {
   const VariantsConfig variants{.flash = config, .modifiers = modifiers, .functions = functions};
-  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants), variants,
+  VariantsPools pools;
+  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants, pools), variants,
                           variants_plan(variants, device().info()));
   problem.poison();
   CommandEncoder encoder;
