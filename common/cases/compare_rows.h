@@ -1,4 +1,4 @@
-// Rows of an output against the rows that the oracle computed.
+// Compares rows of an output with the rows that the oracle computed.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,9 +18,9 @@
 
 namespace attn {
 
-/// Compares `columns` numbers of each row: load(row, numbers) reads them from the output; `want` and `allowed` have
-/// rows x columns elements. A message calls element i of a row "NAME(row), column i", or "NAME(row)" where there is one
-/// column.
+/// Compares `columns` numbers of each row. load(row, numbers) reads a row's numbers from the output. `want` and
+/// `allowed` have rows x columns elements. A message calls element i of a row "NAME(row), column i", or "NAME(row)" if
+/// `columns` is 1.
 template <typename Row, typename Load, typename Name>
 Check compare_rows(const std::vector<Row>& rows, size_t columns, const Load& load, std::span<const double> want,
                    std::span<const double> allowed, const Name& name) {
@@ -34,8 +34,8 @@ Check compare_rows(const std::vector<Row>& rows, size_t columns, const Load& loa
   return check;
 }
 
-/// Compares the oracle's rows with attention's output `o` and its log-sum-exps, [batch, heads, queries]. The rows'
-/// batch entries count from `first_batch` on in the output. name(row) is a row's name in messages.
+/// Compares the oracle's rows with attention's output `o` and its log-sum-exps, [batch, heads, queries]. Batch entry 0
+/// of the oracle's rows is batch entry `first_batch` of the output. name(row) is a row's name in messages.
 template <typename Name>
 Check compare_attention(const Tensor& o, std::span<const float> lse, const ReferenceRows& want,
                         const AttentionTolerance& allowed, const Name& name, int64_t first_batch = 0) {
@@ -52,7 +52,7 @@ Check compare_attention(const Tensor& o, std::span<const float> lse, const Refer
   return check;
 }
 
-/// Fails the check where a launch wrote before or after a buffer.
+/// Fails the check if a launch wrote before or after one of the buffers.
 inline void check_guards(Check& check, std::initializer_list<const Buffer*> buffers) {
   for (const Buffer* buffer : buffers) {
     if (!buffer->guards_intact()) check.fail("a guard band was overwritten");

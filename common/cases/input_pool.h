@@ -1,4 +1,4 @@
-// Inputs that cases share.
+// A pool of inputs that cases share.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace attn {
 
-/// Keeps the inputs of a sweep's problems, so that a case finds what another case made. A problem keeps its inputs
-/// alive; inputs that no problem has are gone, unless `kept_bytes` has room for them: then the inputs that were used
-/// last stay, up to so many bytes by their bytes().
+/// Knows the inputs of a sweep's problems, so that a case can use the inputs that another case made. A problem keeps
+/// its inputs alive. If Inputs has bytes() and `kept_bytes` is not 0, the pool also keeps inputs alive that no problem
+/// has: the last used ones, as long as their bytes() add up to at most `kept_bytes`. The very last one is always kept.
 template <typename Inputs>
 class InputPool {
  public:
   explicit InputPool(size_t kept_bytes = 0) : kept_bytes_(kept_bytes) {}
 
-  /// Inputs for which fits(inputs) is true, else what make(), a std::shared_ptr<Inputs>, returns.
+  /// Known inputs for which fits(inputs) is true, else new inputs from make(), which returns a std::shared_ptr<Inputs>.
   template <typename Fits, typename Make>
   std::shared_ptr<Inputs> get(const Fits& fits, const Make& make) {
     std::erase_if(known_, [](const std::weak_ptr<Inputs>& inputs) { return inputs.expired(); });

@@ -9,13 +9,14 @@
 namespace attn {
 namespace {
 
-// Above this many multiplications the oracle checks a sample of rows, so that checking stays cheaper than measuring.
+// Above full_check_products multiplications the oracle checks a sample of rows, of about sampled_check_products
+// multiplications, so that checking stays cheaper than measuring.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
 
 constexpr int64_t signature_keys = 64;
-constexpr double needle_margin = 4;  // the needle's weight over that of all other keys, as a logarithm
+constexpr double needle_margin = 4;  // log of the needle's weight over the weight of all other keys
 
 Tensor from_stored(const StoredTensor& stored, Layout layout) {
   Tensor tensor =
@@ -38,7 +39,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// change(row, batch, head, s) for all rows of the tensor.
+// Calls change(row, batch, head, s) for all rows of the tensor, and stores the changed rows.
 template <typename Change>
 void change_rows(Tensor& tensor, const Change& change) {
   std::vector<double> row(static_cast<size_t>(tensor.dim));
@@ -53,8 +54,8 @@ void change_rows(Tensor& tensor, const Change& change) {
   }
 }
 
-// Adds a key k times `factor` to every second query. With the default scale this raises that key's score by about
-// factor sqrt(dim), and gives the others a standard deviation of `factor`.
+// Adds `factor` times a key to every second query. With the default scale this raises that key's score by about
+// factor sqrt(dim), and gives the scores of the other keys a standard deviation of `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   std::vector<double> key(static_cast<size_t>(shape.head_dim));

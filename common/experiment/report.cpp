@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-constexpr size_t max_status = 100;  // the record has all of it
+constexpr size_t max_status = 100;  // longest status in the table; the record has the whole text
 
 using Row = std::vector<std::string>;
 
@@ -69,7 +69,7 @@ std::string summary(const Measurement& measurement) {
 
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
   if (results.empty()) return "no cases\n";
-  // Axes that all cases share with one value stand above the table.
+  // Axes with one value in all cases stand above the table.
   std::vector<Case> cases;
   for (const Measurement& result : results) cases.push_back(result.config);
   const std::vector<std::string> varying = varying_axes(cases);
@@ -161,7 +161,7 @@ std::string verdict_text(const Json& finding) {
   std::string shown = state;
   std::transform(shown.begin(), shown.end(), shown.begin(), [](unsigned char c) { return std::toupper(c); });
   std::vector<std::string> lines;
-  // What was not supported is quoted as a claim: a bare statement after the verdict would read as a fact.
+  // A claim that is not supported is quoted as a claim: a bare statement after the verdict would read as a fact.
   if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
   lines.push_back(text(finding.at("title")));
   lines.push_back(fmt::format("{}: {}; confidence {}", text(hypothesis.at("metric")),
