@@ -22,7 +22,7 @@ ExpandShape expand_shape(const FlashConfig& flash) {
           .dtype = flash.dtype};
 }
 
-// The copies alone.
+// A problem of task=expand: only the copies.
 class ExpandProblem : public Problem {
  public:
   ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash, const Plan& plan)
@@ -197,7 +197,7 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems() {
-  // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
+  // Only the problems keep the tensors alive: with the last problem of a shape its tensors go, too.
   struct Last {
     std::weak_ptr<FlashInputs> plain;
     std::weak_ptr<RotaryInputs> rotary;
