@@ -13,7 +13,8 @@ std::vector<AxisInfo> codegen_axes() {
        "what is computed: scores S = scale Q K^T, softmax P of given scores, values P V of given weights, attention as "
        "a whole, attention modified by ALiBi and a soft cap",
        work_names(), 0, 0, 1},
-      {"generator", "what made the kernel; hand: written here; search: the same with constants that were searched",
+      {"generator",
+       "what made the kernel; hand: written here; search: the hand-written kernel with constants that a search found",
        generator_names(), 0, 0, 1},
       {"dtype", "of all tensors", {"f32", "bf16"}, 0, 0, 1},
       {"head_dim", "elements of a head; 0: the work has none", {}, 0, 128, 64},
@@ -28,7 +29,7 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   const std::vector<std::string> generators = generators_of(device);
-  // `own` axes stand in the place of the usual ones.
+  // The axes in `own` replace the usual ones.
   const auto add = [&](Block own) {
     for (Axis& axis :
          Block{texts("generator", generators), texts("dtype", {device.operations->span.dtype}),

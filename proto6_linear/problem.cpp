@@ -21,7 +21,8 @@
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;  // lengths belong to the case: other seeds draw other numbers into them
+/// The seed of lengths. Lengths belong to the case: the seed of a run does not change them.
+constexpr uint64_t drawn_by = 1;
 constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // rows and tokens of softmax_distance()
 
 template <typename T>
@@ -41,8 +42,8 @@ Strides gate_strides(const LinearConfig& config) {
   return {config.heads * rows * width, rows * width, width};
 }
 
-/// Logarithms of decays. By head as RetNet has them, from 1 - 2^-5 to 1 - 2^-12; else of a sigmoid of random numbers,
-/// whose channels remember 16 times as long (GLA).
+/// Logarithms of decays. By head: the decays of RetNet, from 1 - 2^-5 to 1 - 2^-12. By token: a sigmoid of random
+/// numbers. By channel: such a sigmoid that remembers 16 times as long (GLA).
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -68,7 +69,7 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   return gate;
 }
 
-/// Softmax attention of the same tensors.
+/// The shape of softmax attention on the same tensors.
 AttentionShape attention_shape(const LinearConfig& linear) {
   return {.batch = linear.sequences,
           .q_heads = linear.heads,
@@ -236,7 +237,7 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // The later half of the rows, where there is something to choose from.
+  // Rows of the later half, which see enough tokens to choose from.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {
@@ -360,7 +361,7 @@ LinearProblem::LinearProblem(Device& device, PipelineCache& pipelines, std::shar
 
 Check LinearProblem::check() {
   Check check = outputs_.check();
-  if (!launch_.guards_intact()) check.fail("a guard band of what lies between phases was overwritten");
+  if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
   return check;
 }
 
@@ -402,7 +403,7 @@ double HostScanProblem::sample() {
 
 Check HostScanProblem::check() {
   Check check = outputs_.check();
-  if (!launch_.guards_intact()) check.fail("a guard band of what lies between phases was overwritten");
+  if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
   return check;
 }
 

@@ -22,7 +22,7 @@ ExpandShape expand_shape(const FlashConfig& flash) {
           .dtype = flash.dtype};
 }
 
-// The copies alone.
+// A problem of task=expand: only the copies.
 class ExpandProblem : public Problem {
  public:
   ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash, const Plan& plan)

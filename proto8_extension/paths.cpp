@@ -9,7 +9,7 @@
 namespace attn {
 namespace {
 
-/// A framework as a program may have it: tensors are buffers of one shape, and it can add.
+/// A framework as a program may have it: its tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;
@@ -53,7 +53,7 @@ std::function<void()> direct_empty(Host& host, const Launch& launch) {
   };
 }
 
-/// As a library hands a tensor over: a struct of its own for each, with a deleter.
+/// A tensor as a library hands it over: each tensor has a struct of its own, with a deleter.
 struct Managed {
   DLTensor tensor;
   void* context;

@@ -21,14 +21,16 @@
 namespace attn {
 namespace {
 
-/// Calls of a sample, the same for all paths: fewer than a stream takes before it makes its host wait.
+/// The number of calls of a sample, the same for all paths. It is smaller than the number that a stream takes before it
+/// makes its host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;
   return std::clamp<int64_t>(pairs_of_sample / pairs, device.on_host ? 1 : 16, most);
 }
 
-/// Whether outputs are those of the oracle, in a sample of rows. Without `written` the output is the tensors' own.
+/// Compares an output with the oracle's, in a sample of rows. The output is `written`, or `tensors.o` where `written`
+/// is null.
 Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   Tensor got = tensors.host_q;
   host.device->download(got.data.data(), written ? written : tensors.o.data(), got.bytes());
@@ -47,10 +49,10 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
       [](const RowIndex& row) { return fmt::format("o of batch {}, head {}, query {}", row.batch, row.head, row.q); });
 }
 
-/// One call after the other; a sample is the mean time of a call: of the smallest until it returns, of others until the
-/// device has done all of the sample, which on a GPU works while the next call is made. A thread of its own makes them,
-/// as that of a framework would: to the thread of the loop another context is current on a GPU, that of the loop's
-/// device.
+/// Makes one call after the other. A sample is the mean time of a call. The smallest call is timed until it returns.
+/// Other calls are timed until the device has done all calls of the sample; a GPU works while the next call is made. A
+/// thread of its own makes the calls, as a framework's thread would: on a GPU the thread of the loop has another
+/// current context, the context of the loop's device.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)
@@ -96,7 +98,7 @@ class CallProblem : public HostProblem {
       wait();
     }).get();
   }
-  // A copy waits for the default stream, where all calls are.
+  // A copy waits for the default stream, which has all calls.
   void wait() { host_->device->download(&last_, tensors_->o.data(), sizeof last_); }
 
   std::shared_ptr<Host> host_;

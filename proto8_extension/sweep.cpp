@@ -5,15 +5,16 @@ namespace attn {
 std::vector<AxisInfo> extension_axes() {
   return {
       {"task",
-       "what is timed: calls on tensors that are there, one after the other: of 16 tokens until each returns, of more "
-       "until all are done; or the first call of an engine",
+       "what is timed; call: calls on existing tensors, one after the other, with 16 tokens until each call returns, "
+       "with more tokens until all calls are done; first_call: the first call of an engine",
        {"call", "first_call"},
        0,
        0,
        1},
       {"path",
-       "who calls: the launch itself; Engine; attn.h; attn.h with tensors described anew; a C++ backend with "
-       "attention; PyTorch's operator; attn.h with copies of all tensors from and to the host",
+       "what is called; direct: the launch itself; engine: Engine; c: attn.h; dlpack: attn.h with tensors described "
+       "anew; concept: a C++ backend with attention; torch: PyTorch's operator; copies: attn.h with copies of all "
+       "tensors from and to the host",
        {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
        0,
        0,
