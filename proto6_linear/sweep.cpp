@@ -81,11 +81,11 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis both = texts("variant", {"phases", "fused"}), wide = integers("head_dim", {128});
   const Axis one_batch = integers("batch", {1});
   // The searches for the crossover begin with these cases.
-  const Axis beside = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
-  add({beside, lookback, one_batch, start, integers("causal", {1, 0})});
-  add({beside, lookback, one_batch, start, wide});
-  add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
-  add({beside, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
+  const Axis compared = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
+  add({compared, lookback, one_batch, start, integers("causal", {1, 0})});
+  add({compared, lookback, one_batch, start, wide});
+  add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
+  add({compared, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
   // The host's scan, of one head as in the published study; decode; lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
@@ -123,9 +123,10 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   if (!full) return sweep;
   for (const int64_t head_dim : {64, 128, 256}) {
     const Axis dims = integers("head_dim", {head_dim});
-    add({beside, lookback, one_batch, start, dims, integers("causal", {1, 0}), integers("heads", {1, large ? 16 : 4})});
-    add({beside, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
-    add({beside, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
+    add({compared, lookback, one_batch, start, dims, integers("causal", {1, 0}),
+         integers("heads", {1, large ? 16 : 4})});
+    add({compared, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
+    add({compared, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
     add({both, lookback, dims, texts("dtype", {"f32", "f16", "bf16"})});
     add({both, lookback, dims, texts("gate", {"none", "head", "token", "channel"})});
     add({phases, texts("scan", {"passes", "lookback"}), dims, chunks});

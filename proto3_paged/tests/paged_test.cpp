@@ -359,9 +359,9 @@ TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
   hooks.reference = [&](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     const int64_t own = q + lengths[static_cast<size_t>(batch)] - config.decode.shape.q_len;
     for (size_t k = 0; k < scores.size(); ++k) {
-      const auto behind = static_cast<double>(own - static_cast<int64_t>(k));
-      const double biased = scores[k] - 0.05 * static_cast<double>(head + 1) * behind;
-      scores[k] = behind < 0 || behind >= 20 ? -INFINITY : biased / (1 + std::abs(biased) / 8);
+      const auto distance = static_cast<double>(own - static_cast<int64_t>(k));
+      const double biased = scores[k] - 0.05 * static_cast<double>(head + 1) * distance;
+      scores[k] = distance < 0 || distance >= 20 ? -INFINITY : biased / (1 + std::abs(biased) / 8);
     }
   };
   for (const DType cache_dtype : {config.decode.dtype, DType::e4m3, DType::int8}) {
