@@ -17,9 +17,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* folder = "proto5_codegen/generated";
-constexpr const char* arch = "sm_90a";  // what scripts/generate_cuda.py compiles for
+constexpr const char* arch = "sm_90a";  // the architecture that scripts/generate_cuda.py compiles for
 
-/// What a case calls a generator, and the Python package that it is.
+/// The name of a generator in a case, and the name of its Python package.
 const std::map<std::string, std::string, std::less<>> packages = {
     {"triton", "triton"}, {"tilelang", "tilelang"}, {"halide_gpu", "halide"}};
 
@@ -92,13 +92,13 @@ int64_t product_of(const std::map<std::string, int64_t>& lengths, const std::vec
   int64_t product = 1;
   for (const std::string& name : names) {
     const auto found = lengths.find(name);
-    if (found == lengths.end()) throw BadInput(fmt::format("'{}' is no length that a kernel is told", name));
+    if (found == lengths.end()) throw BadInput(fmt::format("'{}' is no length that a kernel can take", name));
     product *= found->second;
   }
   return product;
 }
 
-/// The product, divided by `per` and rounded up.
+/// The product of the named lengths, divided by `per` and rounded up.
 int64_t parts_of(const std::map<std::string, int64_t>& lengths, const std::vector<std::string>& names, int64_t per) {
   return (product_of(lengths, names) + per - 1) / per;
 }
@@ -108,7 +108,7 @@ const void* pointer_to(const std::string& tensor, const CodegenParams& pointers)
                                                     {"v", pointers.v},     {"in", pointers.in},
                                                     {"out", pointers.out}, {"slopes", pointers.slopes}};
   const auto found = known.find(tensor);
-  if (found == known.end()) throw BadInput(fmt::format("'{}' is no tensor that a kernel is told", tensor));
+  if (found == known.end()) throw BadInput(fmt::format("'{}' is no tensor that a kernel can take", tensor));
   return found->second;
 }
 

@@ -12,6 +12,7 @@
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/shape.h"
+#include "common/base/divided_up.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
 #include "common/launch/plan.h"
@@ -33,7 +34,7 @@ struct FlashConfig {
   int64_t page_size = 0, pool_pages = 0;
 
   /// Tiles of a head.
-  int64_t row_tiles() const { return (shape.q_len + block_r - 1) / block_r; }
+  int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
   /// Whether both read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
     return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
@@ -46,6 +47,9 @@ struct TileHints {
   bool reads = false;                      // the score hook reads a number for each score, which takes registers
   int64_t window = 0;                      // keys that a query sees at most; 0: all that the shape has
 };
+
+/// Strides as kernels take them, in elements.
+inline TensorStrides kernel_strides(const Strides& strides) { return {strides.batch, strides.head, strides.row}; }
 
 class FlashOperation {
  public:

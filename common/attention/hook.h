@@ -65,6 +65,9 @@ struct AttentionHooks {
   bool guarded = false;    // KernelSource::guarded: a text is a user's
 };
 
+/// Makes a kernel's source the source of the changed kernel: texts, fragments, constants.
+void add_hooks(KernelSource& source, const AttentionHooks& hooks);
+
 /// A value as a hook's data.
 template <typename T>
 std::vector<std::byte> bytes_of(const T& value) {

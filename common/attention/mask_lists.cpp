@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "common/base/divided_up.h"
+
 namespace attn {
 namespace {
 
@@ -54,7 +56,7 @@ FlashOperation::Lists mask_lists(Device& device, const FlashConfig& config, cons
     Buffer counts, entries;
     const void* data = nullptr;
   };
-  const int64_t capacity = (config.shape.kv_len + config.block_c - 1) / config.block_c;
+  const int64_t capacity = divided_up(config.shape.kv_len, config.block_c);
   const uint64_t count = launch.grid.count();
   MaskLists lists{.counts = nullptr,
                   .entries = nullptr,

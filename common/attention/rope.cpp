@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/attention/kernels/rope.h"
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 
@@ -177,17 +178,9 @@ Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const Devic
       {"HEAD_DIM", config.head_dim},          {"ROTARY_DIM", config.rotary_dim},
       {"IN_TYPE", element_type(shape.dtype)}, {"INTERLEAVED", config.pairing == RopePairing::interleaved},
       {"TABLE", shape.table_positions > 0},   {"GROUP", tiles.group}};
-  launch.grid = {1, static_cast<uint32_t>((shape.rows + tiles.rows - 1) / tiles.rows),
-                 static_cast<uint32_t>(shape.batch)};
+  launch.grid = {1, static_cast<uint32_t>(divided_up(shape.rows, tiles.rows)), static_cast<uint32_t>(shape.batch)};
   operation.share_out(launch, config, shape, tiles);
   return launch;
-}
-
-template <typename T>
-Buffer rope_upload(Device& device, const std::vector<T>& values) {
-  Buffer buffer(device, values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
 }
 
 }  // namespace
@@ -263,10 +256,10 @@ RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfi
   alignment_bytes_ = tiles.alignment_bytes;
   if (shape.table_positions > 0) {
     const RopeTable table = rope_table(config, shape.table_positions);
-    cosines_ = rope_upload(device, table.cosines);
-    sines_ = rope_upload(device, table.sines);
+    cosines_ = uploaded(device, table.cosines);
+    sines_ = uploaded(device, table.sines);
   } else {
-    frequencies_ = rope_upload(device, rope_turns(rope_frequencies(config)));
+    frequencies_ = uploaded(device, rope_turns(rope_frequencies(config)));
     factor_ = static_cast<float>(rope_attention_factor(config));
   }
 }

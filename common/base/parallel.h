@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/divided_up.h"
+
 namespace attn {
 
 /// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on at most `most` threads, including the
@@ -19,7 +21,7 @@ void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most =
   const auto work = [&] {
     for (int64_t begin; (begin = next.fetch_add(grain)) < count;) body(begin, std::min(begin + grain, count));
   };
-  const int64_t threads = std::min(most, (count + grain - 1) / grain);
+  const int64_t threads = std::min(most, divided_up(count, grain));
   std::vector<std::future<void>> others;
   for (int64_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, work));
   work();

@@ -206,4 +206,13 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+/// A buffer that holds a copy of the values; without values an empty Buffer, whose data() is null.
+template <typename T>
+Buffer uploaded(Device& device, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  Buffer buffer(device, values.size() * sizeof(T));
+  buffer.upload(values.data(), buffer.bytes());
+  return buffer;
+}
+
 }  // namespace attn

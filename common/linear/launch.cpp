@@ -7,6 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "common/attention/flash.h"
 #include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/parallel.h"
@@ -235,7 +236,6 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
 }
 
 SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
-  const auto strides = [](const Strides& of) -> TensorStrides { return {of.batch, of.head, of.row}; };
   const auto pointer = [](const Buffer& buffer) {
     return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) : nullptr;
   };
@@ -244,12 +244,12 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
   p.k = tensors.k;
   p.v = tensors.v;
   p.o = tensors.o;
-  p.q_strides = strides(tensors.q_strides);
-  p.k_strides = strides(tensors.k_strides);
-  p.v_strides = strides(tensors.v_strides);
-  p.o_strides = strides(tensors.o_strides);
+  p.q_strides = kernel_strides(tensors.q_strides);
+  p.k_strides = kernel_strides(tensors.k_strides);
+  p.v_strides = kernel_strides(tensors.v_strides);
+  p.o_strides = kernel_strides(tensors.o_strides);
   p.gate = tensors.gate;
-  p.gate_strides = strides(tensors.gate_strides);
+  p.gate_strides = kernel_strides(tensors.gate_strides);
   p.initial_state = tensors.initial_state;
   p.initial_key_sum = tensors.initial_key_sum;
   p.final_state = tensors.final_state;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/divided_up.h"
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
 #include "common/launch/plan.h"
@@ -39,7 +40,7 @@ struct LinearConfig {
   int64_t delay = 0;        // for tests: delays every second threadgroup that looks back
 
   double effective_scale() const;
-  int64_t chunks() const { return (tokens + chunk - 1) / chunk; }  // of the longest sequence
+  int64_t chunks() const { return divided_up(tokens, chunk); }  // of the longest sequence
   /// The number of chunk numbers (place_of_chunk).
   int64_t chunk_numbers() const { return ragged ? all_rows / chunk + sequences : sequences * chunks(); }
   int64_t state_elements() const { return head_dim * value_dim; }

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/divided_up.h"
+
 namespace attn {
 
 /// All sizes are at least 1. The most tokens of a sequence (max_pages * page_size), the entries of the table
@@ -126,7 +128,7 @@ class PagedKvCache {
  private:
   int32_t checked(SequenceId id) const;  // the row of the sequence
   int64_t used_pages() const { return sizes_.pages - static_cast<int64_t>(free_pages_.size()); }
-  int64_t pages_for(int64_t tokens) const { return (tokens + sizes_.page_size - 1) / sizes_.page_size; }
+  int64_t pages_for(int64_t tokens) const { return divided_up(tokens, sizes_.page_size); }
   int32_t& entry(int32_t row, int64_t column) { return table_[row * sizes_.max_pages + column]; }
   int32_t take_page();
   void push(int32_t row, int64_t column, int32_t page);  // after the row's last page

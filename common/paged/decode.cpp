@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/attention/flash.h"
 #include "common/base/divided_up.h"
 #include "common/base/error.h"
 
@@ -49,18 +50,9 @@ Launch attend_launch(const DecodeConfig& config, const DeviceInfo& device, const
                       {"ROTARY_DIM", config.rotary_dim},
                       {"INTERLEAVED", config.pairing == RopePairing::interleaved}};
   device.operations->decode->complete(launch, config, device);
-  if (hooks) {
-    source.includes = hooks->includes;
-    if (!hooks->text.empty()) source.includes["common/attention/kernels/score.h"] = hooks->text;
-    source.fragments = hooks->fragments;
-    source.linking = hooks->linking;
-    source.constants.merge(hooks->constants);
-    source.guarded = hooks->guarded;
-  }
+  if (hooks) add_hooks(source, *hooks);
   return launch;
 }
-
-TensorStrides kernel_strides(const Strides& strides) { return {strides.batch, strides.head, strides.row}; }
 
 KvCacheView cache_view(const DecodeTensors& tensors) {
   return {.k = const_cast<void*>(tensors.k),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "common/base/divided_up.h"
 #include "common/base/parallel.h"
 
 namespace attn {
@@ -15,7 +16,7 @@ double largest_of(DType dtype) {
   throw std::invalid_argument("a cache with scales is e4m3 or int8");
 }
 
-int64_t pages_of(const Tensor& tensor, int64_t page_size) { return (tensor.seq + page_size - 1) / page_size; }
+int64_t pages_of(const Tensor& tensor, int64_t page_size) { return divided_up(tensor.seq, page_size); }
 
 /// Calls body(b, page, h, at) on all host threads; `at` is the index of the page's scale.
 template <typename Body>

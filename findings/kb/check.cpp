@@ -19,13 +19,13 @@ bool is_hex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-/// An object of a record under inspection. Each call looks at one required field and notes what is wrong with it.
+/// An object of a record under inspection. Each call checks one required field and adds its problems to the list.
 class Fields {
  public:
   Fields(const Json& object, std::string path, std::vector<std::string>& problems)
       : object_(object), path_(std::move(path)), problems_(problems) {}
 
-  /// Null and a problem where the field is missing.
+  /// The field. Null, and one more problem, where the field is missing.
   const Json* get(const char* key) const {
     const auto field = object_.find(key);
     if (field != object_.end()) return &*field;
@@ -78,7 +78,7 @@ class Fields {
     if (!whole || field->get<double>() < min) say(key, fmt::format("must be an integer of at least {}", min));
   }
 
-  /// Calls `inspect` with an object field; a null one is passed over where it may be null.
+  /// Calls `inspect` with an object field, or skips a null field that may be null.
   template <typename Inspect>
   void object(const char* key, bool may_be_null, Inspect inspect) const {
     const Json* field = get(key);
@@ -295,12 +295,12 @@ void check_data(const Fields& data) {
   });
 }
 
-/// The fields that findings and notes share: those of the knowledge base.
+/// The fields that findings and notes share.
 void check_knowledge(const Fields& record) {
   for (const char* key : {"domain", "title", "content", "source"}) record.text(key);
   record.texts("tags");
   if (const Json* tags = record.get("tags"); tags && std::set<Json>(tags->begin(), tags->end()).size() < tags->size()) {
-    record.say("tags", "must not have one twice");
+    record.say("tags", "must not have a tag twice");
   }
   record.hex("id", 16);
 }
@@ -345,7 +345,8 @@ std::vector<std::string> check_schema(const Json& record) {
 
 namespace {
 
-/// Words that make a name one of a quantity, and those that then must end it: units, and what has none.
+/// Words that make a name the name of a quantity, and the words with which such a name must end: units, and words for
+/// figures without a unit.
 const std::set<std::string_view> quantities = {"time",  "duration", "latency",   "bandwidth", "throughput",
                                                "power", "memory",   "frequency", "clock",     "temperature"};
 const std::set<std::string_view> endings = {"s",     "ms",  "us",      "ns",       "bytes", "mhz",

@@ -1,4 +1,5 @@
-// The program as a user meets it: what it writes, what it refuses, and what survives being killed.
+// Runs the program as a user runs it: which records it writes, which arguments it refuses, and which records survive
+// when it is killed.
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
@@ -25,7 +26,7 @@ class CliTest : public test::CpuProgramTest {
  protected:
   CliTest() : CpuProgramTest("proto1_flash") {}
 
-  // Some twenty quick cases, in groups of several tiles.
+  // 24 quick cases, in groups of several tiles.
   static std::vector<std::string> small_sweep(const std::string& device = "cpu:threads=2") {
     return {"--device",   device,      "--axis",           "q_len=64,128", "--axis",
             "q_heads=2",  "--axis",    "head_dim=32",      "--axis",       "variant=tuned",
@@ -45,7 +46,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
   return a;
 }
 
-// Every case once, none missing.
+// The measurements hold each of the cases once.
 void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) {
   std::set<std::string> seen;
   for (const Json& record : measurements) {
@@ -69,7 +70,7 @@ TEST_F(CliTest, SweepWritesRecordsThatTheSchemaAccepts) {
 }
 
 TEST_F(CliTest, KilledInMidSweepThenResumed) {
-  // Killed at several moments, the last run goes to the end.
+  // Three runs are killed, each at another moment. The last run goes to the end.
   for (const int wanted : {1, 7, 13}) {
     const pid_t child = start(small_sweep() + std::vector<std::string>{"--resume"});
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -83,7 +84,7 @@ TEST_F(CliTest, KilledInMidSweepThenResumed) {
     kill(child, SIGKILL);
     finish(child);
   }
-  // What a kill in the middle of a write leaves.
+  // A kill in the middle of a write leaves an incomplete line.
   std::ofstream(path("measurements.jsonl"), std::ios::app) << R"({"schema":"measurement/1","id":"0)";
   const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -115,7 +116,7 @@ TEST_F(CliTest, InterruptKeepsWhatWasMeasured) {
 }
 
 TEST_F(CliTest, TwoProcessesShareCacheAndFiles) {
-  // One thread each, so that they do not take each other's cores while they measure.
+  // One thread each, so that the two processes do not take each other's cores while they measure.
   const std::vector<std::string> sweep = small_sweep("cpu:threads=1");
   const pid_t first = start(sweep, "first"), second = start(sweep, "second");
   const Outcome a = finish(first, "first"), b = finish(second, "second");
@@ -177,6 +178,7 @@ TEST_F(CliTest, InputAndOutputAreSafetensors) {
 }
 
 TEST_F(CliTest, KernelsCompileWithoutWarnings) {
+  own_cache();
   const Outcome outcome =
       run({"--axis", "q_len=9", "--axis", "head_dim=24,64", "--axis", "causal=0,1", "--axis",
            "variant=naive,tiled_scalar,tiled_vector,tuned", "--axis", "dtype=f32,f16,bf16", "--axis", "layout=bhsd",

@@ -1,4 +1,4 @@
-// The program as a user meets it, with a score function of their own.
+// Runs the program as a user runs it, with the user's own score function.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,6 +24,7 @@ class StitchCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
+  own_cache();
   write_text("window.cpp",
              "// Keys at most 20 away.\n"
              "constexpr int reach = 20;\n"
@@ -103,7 +104,7 @@ TEST_F(StitchCliTest, ResumedRunsMeasureNothingTwice) {
   EXPECT_NE(again.err.find("left 0, pairs compared 4"), std::string::npos) << again.err;
   EXPECT_EQ(again.err.find(" against "), std::string::npos) << again.err;
 
-  // A finding that is gone comes back; its pair is compared anew where no other finding has it.
+  // A finding that was removed comes back. Its pair is compared anew if no other finding has the pair.
   std::string others;
   for (size_t i = 1; i < findings.size(); ++i) others += findings[i].dump() + "\n";
   write_text("findings.jsonl", others);

@@ -42,8 +42,9 @@ void load(Peer& peer, const char* axes, const char* qkv_path) {
   const VariantsConfig variants = VariantsConfig::from(config);
   const Plan plan = variants_plan(variants, info);
   peer.problem.reset();  // its tensors make room
+  VariantsPools pools;
   peer.problem = std::make_unique<VariantsProblem>(
-      *peer.device, *peer.pipelines, variants_inputs(*peer.device, 0, qkv_path, variants), variants, plan);
+      *peer.device, *peer.pipelines, variants_inputs(*peer.device, 0, qkv_path, variants, pools), variants, plan);
   peer.problem->poison();
   peer.tile = fmt::format("{}x{}", variants.flash.block_r, variants.flash.block_c);
   peer.launch = CommandEncoder();

@@ -371,6 +371,7 @@ class LibraryTest : public test::ProgramTest {
 };
 
 TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
+  own_cache();
   const test::MutatedSources sources("common/attention/kernels/tuned.cpu.cpp", "namespace {",
                                      "namespace {\nint forgotten() { return 1; }");
   const test::Outcome outcome = run({});

@@ -7,6 +7,7 @@
 #include "common/attention/kernels/tiled.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/backends/cpu/operations.h"
+#include "common/base/divided_up.h"
 #include "common/kernel/types.h"
 
 namespace attn {
@@ -124,7 +125,7 @@ class CpuFlash : public FlashOperation {
     const AttentionShape& shape = config.shape;
     const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
     return {.source = source_of(config, device, hooks),
-            .grid = {static_cast<uint32_t>((shape.q_len + rows - 1) / rows), static_cast<uint32_t>(shape.q_heads),
+            .grid = {static_cast<uint32_t>(divided_up(shape.q_len, rows)), static_cast<uint32_t>(shape.q_heads),
                      static_cast<uint32_t>(shape.batch)},
             .threads = 1,
             .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
@@ -144,8 +145,7 @@ class CpuFlash : public FlashOperation {
       if (choose_c) config.block_c = block_c;
       const bool fits = threadgroup_bytes(config, device, nullptr) <= device.threadgroup_memory_bytes;
       const bool useful = block_r < 2 * shape.q_len;
-      const bool balanced =
-          shape.batch * shape.q_heads * ((shape.q_len + block_r - 1) / block_r) >= 4 * int64_t{device.units};
+      const bool balanced = shape.batch * shape.q_heads * divided_up(shape.q_len, block_r) >= 4 * int64_t{device.units};
       if (fits && useful && balanced) return;
     }
   }

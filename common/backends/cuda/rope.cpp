@@ -5,6 +5,7 @@
 
 #include "common/attention/kernels/rope.h"
 #include "common/backends/cuda/operations.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 namespace {
@@ -28,7 +29,7 @@ class CudaRope : public RopeOperation {
 
   void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
                  const RopeTiles& tiles) const override {
-    const auto groups = [](int64_t heads) { return static_cast<uint32_t>((heads + rope_heads - 1) / rope_heads); };
+    const auto groups = [](int64_t heads) { return static_cast<uint32_t>(divided_up(heads, rope_heads)); };
     launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
     launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // more tiles are taken in turns
     launch.threads = static_cast<uint32_t>(tiles.rows * threads_of_row(config, tiles.group));

@@ -45,18 +45,6 @@ struct Result {
   bool guards = false;
 };
 
-Buffer uploaded(const std::vector<std::byte>& bytes) {
-  Buffer buffer(device(), bytes.size());
-  buffer.upload(bytes.data(), bytes.size());
-  return buffer;
-}
-template <typename T>
-Buffer uploaded(const std::vector<T>& values) {
-  Buffer buffer(device(), values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
-}
-
 Tensor cached(const Attempt& of, uint64_t stream) {
   const int64_t tokens = of.page_size > 0 ? of.page_size : most_keys;
   const Tensor values =
@@ -93,9 +81,10 @@ Result run(const Attempt& of) {
   if (of.lost_page_of_second != 0) table[static_cast<size_t>(max_pages)] = of.lost_page_of_second;
   Result result{.o = q, .lse = std::vector<float>(static_cast<size_t>(sequences * q_heads * of.q_len)), .k = k.data};
   const std::vector<float> scales(static_cast<size_t>(pages * kv_heads), 1.0f);
-  const Buffer queries = uploaded(q.data), keys = uploaded(k.data), values = uploaded(v.data),
-               new_keys = uploaded(new_k.data), scale = uploaded(scales), pages_of = uploaded(table),
-               lengths = uploaded(of.lengths);
+  const Buffer queries = uploaded(device(), q.data), keys = uploaded(device(), k.data),
+               values = uploaded(device(), v.data), new_keys = uploaded(device(), new_k.data),
+               scale = uploaded(device(), scales), pages_of = uploaded(device(), table),
+               lengths = uploaded(device(), of.lengths);
   Buffer out(device(), q.bytes()), lse(device(), result.lse.size() * sizeof(float));
   DecodeTensors tensors{.q = queries.data(),
                         .o = out.data(),

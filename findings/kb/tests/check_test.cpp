@@ -119,12 +119,12 @@ TEST(CheckSchema, AgreesWithTheJsonSchema) {
 TEST(CheckSchema, StatusDecidesWhatMustBeThere) {
   Json skipped = measurement(shape(64), 1e-3);
   skipped["status"] = "skipped";
-  EXPECT_EQ(check_schema(skipped).size(), 2u) << "a reason, and no rate";
+  EXPECT_EQ(check_schema(skipped).size(), 2u) << "the reason is missing, and a rate is there";
   skipped["reason"] = "too large";
   skipped["rate"] = nullptr;
   EXPECT_EQ(check_schema(skipped), std::vector<std::string>{});
   skipped["check"] = {{"ok", false}, {"max_abs", 1}, {"max_rel", 1}, {"rows_checked", 1}, {"worst", ""}};
-  EXPECT_EQ(check_schema(skipped).size(), 1u) << "which element was wrong";
+  EXPECT_EQ(check_schema(skipped).size(), 1u) << "the wrong element is not named";
   Json ok = measurement(shape(64), 1e-3);
   ok["check"] = nullptr;
   EXPECT_EQ(check_schema(ok).size(), 1u);
