@@ -121,40 +121,41 @@ ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;
-  /* 1: a query sees the keys up to its own */
+  /* 1: a query sees the keys up to its own key */
   int causal;
   /* 0: 1 / sqrt(width) */
   double scale;
-  /* cap tanh(score / cap), a cap from 0.001 to 1000; 0: none. It was a whole number of 64 bits: programs that were
-   * compiled so go on working, since its bits are those of a double below 2^-1022 */
+  /* cap tanh(score / cap), a cap from 0.001 to 1000; 0: none. In an older header the cap was a whole number of 64 bits.
+   * Programs that were compiled with that header still work, because the bits of a whole number are a double below
+   * 2^-1022 */
   double soft_cap;
-  /* keys before its own that a query sees; -1: all */
+  /* the number of keys before its own key that a query sees; -1: all */
   int64_t window_left;
-  /* keys after its own; -1: all */
+  /* the number of keys after its own key that a query sees; -1: all */
   int64_t window_right;
-  /* with causal: first keys that every query sees too */
+  /* with causal: the number of first keys that every query also sees */
   int64_t prefix;
-  /* with a window: first tokens that see all and that all see */
+  /* with a window: the number of first tokens that see all tokens, and that all tokens see */
   int64_t global_tokens;
   /* 1: minus slope times (own key's number - key's number) is added to a score */
   int alibi;
-  /* float32 [q_heads]; NULL: for head i from 1 on 2^(-8 i / q_heads) where q_heads is a power of two, else the slopes
-   * of the next smaller power, then every second of the next larger one (Press et al. 2022) */
+  /* float32 [q_heads]; NULL: if q_heads is a power of two, 2^(-8 i / q_heads) for head i, from 1 on; else the slopes of
+   * the next smaller power, then every second slope of the next larger power (Press et al. 2022) */
   const DLTensor* alibi_slopes;
   /* float32 [q_heads]: a logit for each head in the denominator */
   const DLTensor* sinks;
-  /* int32 [batch], from 0 to kv_len: keys of each sequence; those after them are padding */
+  /* int32 [batch], from 0 to kv_len: the number of keys of each sequence; later keys are padding */
   const DLTensor* lengths;
-  /* int32 [kv_len, 2]: first and last key, plus one, of each key's document. A query sees that of its own key. Both
-   * numbers never decrease from a key to the next */
+  /* int32 [kv_len, 2]: the first key, and the last key plus one, of each key's document. A query sees the document of
+   * its own key. Both numbers never decrease from a key to the next */
   const DLTensor* documents;
-  /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries, which
-   * are those of their own keys, a bit for each block of 128 keys, the lowest of a word first */
+  /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries (the
+   * positions of their own keys) a bit for each block of 128 keys, the lowest bit of a word first */
   const DLTensor* blocks;
-  /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], each of them or 1, added to the scores;
-   * -infinity hides a key, whatever that holds. What stands after kv_len is not used */
+  /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], each size may also be 1; added to the
+   * scores. -infinity hides a key, even if the key has NaN or infinity. Columns after kv_len are not used */
   const DLTensor* bias;
-  /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
+  /* float32 [batch, q_heads, q_len], written: natural logarithm of the softmax's denominator */
   const DLTensor* lse;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \
@@ -173,22 +174,22 @@ typedef struct {
   attn_layout cache_layout;
   /* 0: 1 / sqrt(width) */
   double scale;
-  /* int32 [batch]: tokens of each sequence, its queries' own among them, from 0 to capacity */
+  /* int32 [batch]: the number of tokens of each sequence, including the tokens of its queries, from 0 to capacity */
   const DLTensor* lengths;
-  /* int32 [batch, max_pages]: pages of each sequence; those after its last token may be anything. NULL: the cache is
-   * contiguous */
+  /* int32 [batch, max_pages]: pages of each sequence; entries after its last token's page may be anything. NULL: the
+   * cache is contiguous */
   const DLTensor* table;
   /* float32 [pages or batch, kv_heads], of a cache of 8 bits; else NULL */
   const DLTensor* k_scales;
   const DLTensor* v_scales;
-  /* Tokens that the call appends, of q_len, of the cache's type, which is q's; NULL: they are in the cache. Token i
-   * becomes key length - q_len + i; where that is negative it is left out. No page takes tokens of two entries of the
-   * table; the cpu looks. */
+  /* q_len new tokens of each sequence, which the call appends, of the cache's type, which is q's type; NULL: the cache
+   * already has them. Token i becomes key length - q_len + i; a token with a negative number is left out. Two entries
+   * of the table must not append to one page; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys turn by their positions (RoPE): float32 [positions, half of the elements that turn], with as
-   * many positions as a sequence may have tokens; attn_decode turns an even number, attn_prefill a multiple of 8. NULL:
-   * nothing turns. */
+   * many positions as a sequence may have tokens. attn_decode turns an even number of elements, attn_prefill a multiple
+   * of 8. NULL: nothing turns. */
   const DLTensor* cosines;
   const DLTensor* sines;
   /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
@@ -266,13 +267,13 @@ typedef struct {
   double original_length;
   /* int32 [batch]: positions of first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros */
   const DLTensor* offsets;
-  /* of YaRN: what the turned elements are multiplied with; 0: 0.1 ln(factor) + 1, or with mscale and mscale_all_dim,
-   * where neither is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
+  /* of YaRN: the factor of the turned elements; 0: 0.1 ln(factor) + 1, or, if mscale and mscale_all_dim are both not 0,
+   * (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
   double attention_factor;
   double mscale;
   double mscale_all_dim;
-  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency, those that turn less
-   * than beta_slow times have it over factor; between them is a ramp over pairs */
+  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency. Pairs that turn less
+   * than beta_slow times have their frequency divided by factor. Between them is a ramp over pairs */
   double beta_fast;
   double beta_slow;
   /* of YaRN, 1: the ramp begins and ends at whole pairs */
