@@ -436,9 +436,9 @@ TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
   EXPECT_EQ(refused({.q = q, .q_strides = strides, .q_out_strides = strides}),
             "rope: a tensor that has heads has no address");
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = strides, .q_out_strides = {384, 64, 128}}),
-            "rope: the output is the input with other strides; in place they are the same");
+            "rope: the output is the input with other strides; in place, both have the same strides");
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {0, int64_t{1} << 31, 64}, .q_out_strides = strides}),
-            "rope: a stride of 2147483648 elements: those of heads and rows fit 32 bits");
+            "rope: a stride of 2147483648 elements: strides of heads and rows fit 32 bits");
   // A stride along which there is one element does not matter.
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {1, 192, 64}, .q_out_strides = strides}), "it is taken");
   const int64_t aligned = on_cuda ? 16 : 4;
