@@ -62,8 +62,7 @@ TEST_P(Mutations, AreCaught) {
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
   if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
     // AddressSanitizer may be the first to see it, and ends the process. The child has no other thread.
-    EXPECT_EXIT(
-        _exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
+    EXPECT_EXIT(_exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
   } else {
     EXPECT_FALSE(passes(device()));
   }
