@@ -18,7 +18,7 @@
 
 namespace attn {
 
-/// What one launch of attention does.
+/// The configuration of one launch of attention.
 struct FlashConfig {
   std::string variant;
   AttentionShape shape;

@@ -33,7 +33,7 @@ ScoreFunction each_score(Function function) {
   };
 }
 
-/// What a score hook does to scores, with the values of its constants.
+/// How a score hook changes scores, with the values of its constants.
 ///   none    leaves them as they are
 ///   linear  only adds a slope times the place of the key; the text defines score_slope (kernels/score.h)
 ///   any     may change them in any way

@@ -30,7 +30,7 @@ struct AttentionParams {
   int pages;               // of K and V, if a hook gives places on pages; else the largest int
 };
 
-/// What a hook may read about its sequence. All hooks of a kernel share `data`.
+/// The facts about a sequence that a hook may read. All hooks of a kernel share `data`.
 struct ScoreContext {
   int batch, head;  // of the query
   int q_heads, q_len, kv_len;

@@ -13,8 +13,8 @@ struct SeenKeys {
 
   DEVICE bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 
-  /// Of a query that does not exist, it finds the bits of the nearest query that exists. One text serves all scores,
-  /// because a rule may be long.
+  /// Finds the bits. A query that does not exist gets the bits of the nearest query that exists. One text serves all
+  /// scores, because a rule may be long.
   DEVICE void find(int query, int key, const ScoreContext& context) {
     query = max(0, min(query, context.q_len - 1));
     const KeyRange range = visible_keys(query, context);

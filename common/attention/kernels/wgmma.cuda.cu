@@ -253,7 +253,7 @@ struct Barriers {
   int first_block;                // the first block that some row of the tile sees, if ranges do not begin at key 0
   const int* list;                // MASK_LISTS: the tile's entries
   int first_kept[4 * CONSUMERS];  // for each warp, the first group of 16 rows that must be computed anew
-  bool lost[2];  // KEYS_END_EARLY, for this tile and the next in turn: the cache has no such length or page
+  bool lost[2];  // KEYS_END_EARLY, for this tile and the next in turn: a length or page of the tile does not exist
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 

@@ -21,7 +21,7 @@ std::string instructions_of(const std::string& cubin);
 bool read_resources(const std::string& cubin, const std::string& entry, Binary& binary);
 
 /// The bytes of a cubin's code, and how often each instruction, without its modifiers, stands in it ("HGMMA": 16). The
-/// code is the kernel's and that of the functions that it calls. Without a disassembler (nvdisasm) there are no
+/// code is the code of the kernel and of the functions that it calls. Without a disassembler (nvdisasm) there are no
 /// instructions.
 CodeContents cuda_contents(const Binary& binary);
 

@@ -43,8 +43,8 @@ struct TensorMapLayout {
   const void* base = nullptr;   // device memory, aligned to 16 bytes
   ElementType element = BF16;   //
   PerDimension<uint64_t> dims;  // elements
-  /// Of every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one element
-  /// is not read.
+  /// One for every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one
+  /// element is not read.
   PerDimension<uint64_t> strides_bytes;
   PerDimension<uint32_t> box;  // how many elements one copy moves along each dimension, at most 256
   Swizzle swizzle = Swizzle::none;
