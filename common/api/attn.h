@@ -121,41 +121,41 @@ ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;
-  /* 1: a query sees the keys up to its own key */
+  /* 1: a query sees the keys up to its own */
   int causal;
   /* 0: 1 / sqrt(width) */
   double scale;
-  /* cap tanh(score / cap), a cap from 0.001 to 1000; 0: none. In an older header the cap was a whole number of 64 bits.
-   * Programs that were compiled with that header still work, because the bits of a whole number are a double below
-   * 2^-1022 */
+  /* cap tanh(score / cap), with a cap from 0.001 to 1000; 0: none. This option was a 64-bit integer before. Programs
+   * that were compiled with the integer go on working: its bits, read as a double, are a number between 0 and 2^-1022,
+   * and the library takes such a number for an integer */
   double soft_cap;
-  /* the number of keys before its own key that a query sees; -1: all */
+  /* how many keys before its own key a query sees; -1: all */
   int64_t window_left;
-  /* the number of keys after its own key that a query sees; -1: all */
+  /* how many keys after its own key a query sees; -1: all */
   int64_t window_right;
-  /* with causal: the number of first keys that every query also sees */
+  /* with causal: how many first keys every query sees in addition */
   int64_t prefix;
-  /* with a window: the number of first tokens that see all tokens, and that all tokens see */
+  /* with a window: how many first tokens see all keys, and are seen by all queries */
   int64_t global_tokens;
   /* 1: minus slope times (own key's number - key's number) is added to a score */
   int alibi;
-  /* float32 [q_heads]; NULL: if q_heads is a power of two, 2^(-8 i / q_heads) for head i, from 1 on; else the slopes of
-   * the next smaller power, then every second slope of the next larger power (Press et al. 2022) */
+  /* float32 [q_heads]; NULL: 2^(-8 i / q_heads) for head i from 1 on if q_heads is a power of two, else the slopes of
+   * the next smaller power of two, and then every second slope of the next larger one (Press et al. 2022) */
   const DLTensor* alibi_slopes;
-  /* float32 [q_heads]: a logit for each head in the denominator */
+  /* float32 [q_heads]: a logit for each head, which joins the denominators of its softmax */
   const DLTensor* sinks;
-  /* int32 [batch], from 0 to kv_len: the number of keys of each sequence; later keys are padding */
+  /* int32 [batch], from 0 to kv_len: how many keys each sequence has; later keys are padding */
   const DLTensor* lengths;
-  /* int32 [kv_len, 2]: the first key, and the last key plus one, of each key's document. A query sees the document of
-   * its own key. Both numbers never decrease from a key to the next */
+  /* int32 [kv_len, 2]: for each key, the first key of its document, and the last one plus 1. A query sees the document
+   * of its own key. Neither number decreases from a key to the next */
   const DLTensor* documents;
-  /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries (the
-   * positions of their own keys) a bit for each block of 128 keys, the lowest bit of a word first */
+  /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries, a bit
+   * for each block of 128 keys, the lowest bit of a word first. A query's position is the number of its own key */
   const DLTensor* blocks;
-  /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], each size may also be 1; added to the
-   * scores. -infinity hides a key, even if the key has NaN or infinity. Columns after kv_len are not used */
+  /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], where each size may also be 1; added to the
+   * scores. -infinity hides a key, even one that holds NaN or infinity. Elements after kv_len are not used */
   const DLTensor* bias;
-  /* float32 [batch, q_heads, q_len], written: natural logarithm of the softmax's denominator */
+  /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
   const DLTensor* lse;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \
@@ -174,17 +174,17 @@ typedef struct {
   attn_layout cache_layout;
   /* 0: 1 / sqrt(width) */
   double scale;
-  /* int32 [batch]: the number of tokens of each sequence, including the tokens of its queries, from 0 to capacity */
+  /* int32 [batch], from 0 to capacity: how many tokens each sequence has, the tokens of its queries included */
   const DLTensor* lengths;
-  /* int32 [batch, max_pages]: pages of each sequence; entries after its last token's page may be anything. NULL: the
-   * cache is contiguous */
+  /* int32 [batch, max_pages]: pages of each sequence; entries after the page of its last token may be anything. NULL:
+   * the cache is contiguous */
   const DLTensor* table;
   /* float32 [pages or batch, kv_heads], of a cache of 8 bits; else NULL */
   const DLTensor* k_scales;
   const DLTensor* v_scales;
-  /* q_len new tokens of each sequence, which the call appends, of the cache's type, which is q's type; NULL: the cache
-   * already has them. Token i becomes key length - q_len + i; a token with a negative number is left out. Two entries
-   * of the table must not append to one page; the cpu checks this. */
+  /* The q_len tokens that the call appends, in the type of the cache, which is the type of q; NULL: the cache has them
+   * already. Token i becomes key length - q_len + i; if that is negative, the token is left out. No page may take
+   * tokens of two entries of the table; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys turn by their positions (RoPE): float32 [positions, half of the elements that turn], with as
@@ -194,7 +194,7 @@ typedef struct {
   const DLTensor* sines;
   /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
   int interleaved;
-  /* as attn_flash_options has it */
+  /* as in attn_flash_options */
   const DLTensor* lse;
 } attn_cache_options;
 #define ATTN_CACHE_OPTIONS \
@@ -225,16 +225,16 @@ typedef struct {
   int causal;
   /* 1: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), where z_t = decay_t z_{t-1} + f(k_t) */
   int normalised;
-  /* f, of each element: NULL or "identity", "elu1", "relu" */
+  /* f, which is applied to each element: NULL or "identity", "elu1", "relu" */
   const char* feature;
-  /* 0: 1 / sqrt(width); with normalised there is none */
+  /* 0: 1 / sqrt(width); with normalised there is no scale */
   double scale;
   /* With causal, float32, logarithms of decays: [heads], [batch, heads, tokens], or for each row of S [batch, heads,
    * tokens, width]; NULL: nothing decays */
   const DLTensor* gate;
   /* float32 [batch, heads, width, value width]; NULL: zeros, as normalised wants */
   const DLTensor* initial_state;
-  /* the same, written, and may be initial_state; NULL: unwanted */
+  /* float32 [batch, heads, width, value width], written; may be initial_state; NULL: unwanted */
   const DLTensor* final_state;
 } attn_linear_options;
 #define ATTN_LINEAR_OPTIONS {sizeof(attn_linear_options), ATTN_BHSD, 1, 0, NULL, 0, NULL, NULL, NULL}
@@ -256,29 +256,30 @@ typedef struct {
   attn_layout layout;
   /* elements of a row that turn, an even number; 0: all */
   int64_t rotary_dim;
-  /* as attn_cache_options has it */
+  /* as in attn_cache_options */
   int interleaved;
   /* above 1 */
   double theta;
   attn_rope_scaling scaling;
-  /* of a scaling, from 1 */
+  /* the factor of a scaling, at least 1 */
   double factor;
   /* of YaRN and Llama 3: tokens of the training's sequences */
   double original_length;
-  /* int32 [batch]: positions of first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros */
+  /* int32 [batch]: positions of the first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros
+   * */
   const DLTensor* offsets;
-  /* of YaRN: the factor of the turned elements; 0: 0.1 ln(factor) + 1, or, if mscale and mscale_all_dim are both not 0,
-   * (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
+  /* of YaRN: a factor on the turned elements; 0: 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1
+   * mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
   double attention_factor;
   double mscale;
   double mscale_all_dim;
-  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency. Pairs that turn less
-   * than beta_slow times have their frequency divided by factor. Between them is a ramp over pairs */
+  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency; the frequency of pairs
+   * that turn less than beta_slow times is divided by factor; between them is a ramp over pairs */
   double beta_fast;
   double beta_slow;
   /* of YaRN, 1: the ramp begins and ends at whole pairs */
   int truncate;
-  /* of Llama 3: as beta_slow and beta_fast; the ramp is over turns */
+  /* of Llama 3: like beta_slow and beta_fast, but the ramp is over turns */
   double low_freq_factor;
   double high_freq_factor;
 } attn_rope_options;

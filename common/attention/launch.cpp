@@ -27,7 +27,7 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device, cons
 
 constexpr const char* mask_header = "common/attention/kernels/mask.h";
 
-// `naive` has no tiles, and asks for every pair; so does a device that has no kernel for lists.
+// `naive` has no tiles, and asks for every pair. Kernels of a device that cannot make lists ask for every pair too.
 bool walks_lists(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook) {
   return hook && hook->lists != ListScope::none && config.variant != "naive" && device.operations->mask_list_threads;
 }

@@ -36,7 +36,8 @@ Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const La
   source.includes = attention.source.includes;
   source.linking = attention.source.linking;
   source.guarded = attention.source.guarded;
-  // Of what the attention kernel has only that which these hooks name: a constant that is not used does not compile.
+  // Only the constants and fragments of the attention kernel that these hooks name: a constant that is not used does
+  // not compile.
   const std::string text = expanded_text(source);
   for (const auto& [name, value] : attention.source.constants) {
     if (names(text, name)) source.constants[name] = value;

@@ -75,7 +75,7 @@ void rope_scale(const RopeNtk& ntk, const RopeConfig& config, std::vector<double
 }
 void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<double>& frequencies) {
   const auto d = static_cast<double>(config.rotary_dim);
-  // The pair, as a fraction, that turns so often in the original length.
+  // The number of the pair, as a fraction, that turns `turns` times in the original length.
   const auto pair_of = [&](double turns) {
     return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
   };
@@ -101,7 +101,7 @@ void rope_scale(const RopeLlama3& llama, const RopeConfig&, std::vector<double>&
   }
 }
 
-/// In units of 2^-64 turns, modulo one turn.
+/// The frequencies in turns per position, modulo one turn, in units of 2^-64.
 std::vector<uint64_t> rope_turns(const std::vector<double>& frequencies) {
   std::vector<uint64_t> turns;
   for (const double frequency : frequencies) {
@@ -131,7 +131,7 @@ void rope_check_shape(const RopeShape& shape) {
 int64_t rope_element_bytes(DType dtype) { return static_cast<int64_t>(size_bytes(dtype)); }
 
 RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape& shape, int64_t alignment) {
-  // A stride along which there is one element does not matter.
+  // The stride of a dimension with one element does not matter.
   const int64_t batch = shape.batch > 1 ? strides.batch : 0;
   const int64_t head = heads > 1 ? strides.head : 0, row = shape.rows > 1 ? strides.row : 0;
   for (const int64_t stride : {batch, head, row}) {
@@ -141,7 +141,7 @@ RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape&
   }
   for (const int64_t stride : {head, row}) {
     if (std::abs(stride) > std::numeric_limits<int32_t>::max()) {
-      throw BadInput(fmt::format("rope: a stride of {} elements: those of heads and rows fit 32 bits", stride));
+      throw BadInput(fmt::format("rope: a stride of {} elements: strides of heads and rows fit 32 bits", stride));
     }
   }
   return {batch, static_cast<int>(head), static_cast<int>(row)};
@@ -160,7 +160,7 @@ RopeTensor rope_tensor(const void* in, void* out, const Strides& in_strides, con
                           rope_strides(out_strides, heads, shape, alignment), static_cast<int>(heads)};
   const RopeStrides &a = tensor.in_strides, &b = tensor.out_strides;
   if (in == out && (a.batch != b.batch || a.head != b.head || a.row != b.row)) {
-    throw BadInput("rope: the output is the input with other strides; in place they are the same");
+    throw BadInput("rope: the output is the input with other strides; in place, both have the same strides");
   }
   return tensor;
 }
