@@ -48,7 +48,7 @@ std::string UserFunction::header(bool in_double) const {
   std::string quiet =
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
-  std::string behind = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
+  std::string closing = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
   if (guarded) {  // three warnings, of code that nobody means, become errors; all others are off
     quiet +=
         "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Weverything\"\n"
@@ -56,12 +56,12 @@ std::string UserFunction::header(bool in_double) const {
         "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n";
     if (kind == FunctionKind::mask) quiet += "using MaskContext = ScoreContext;\n";
     if (kind != FunctionKind::feature) {
-      behind +=
-          fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
+      closing +=
+          fmt::format("#line 1 \"after {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
     }
   }
   return fmt::format("#include \"common/kernel/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}", in_double ? "math_double" : "math",
-                     work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet, shown, text, behind);
+                     work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet, shown, text, closing);
 }
 
 std::string UserFunction::text_name() const { return "file-" + sha256(text).substr(0, 12); }

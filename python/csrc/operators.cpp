@@ -370,8 +370,8 @@ std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
 std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   auto result = linear_meta(query, key, value, gate, initial_state, causal, normalised, feature, scale, bshd);
   const Described q("query", query), k("key", key), v("value", value), o("output", std::get<0>(result)),
-      behind("final_state", std::get<1>(result));
-  const Optional gates("gate", gate), before("initial_state", initial_state);
+      last("final_state", std::get<1>(result));
+  const Optional gates("gate", gate), first("initial_state", initial_state);
   const std::string feature_name(feature);
   attn_linear_options options = ATTN_LINEAR_OPTIONS;
   options.layout = layout_of(bshd);
@@ -380,8 +380,8 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   options.feature = feature_name.c_str();
   options.scale = scale_of(scale);
   options.gate = gates;
-  options.initial_state = before;
-  options.final_state = &behind;
+  options.initial_state = first;
+  options.final_state = &last;
   const attn_status status =
       attn_linear(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &o, &options);
   if (status != ATTN_OK) fail(status, "attn::linear");

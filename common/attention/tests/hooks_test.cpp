@@ -372,8 +372,8 @@ TEST_P(HooksTest, HooksTogether) {
   // One table for all hooks: first the pages, then the angles.
   const std::vector<int> table = shuffled_pages(shape, 32);
   std::vector<std::byte> data = bytes_of_table(table);
-  const std::vector<std::byte> behind = angles(shape);
-  data.insert(data.end(), behind.begin(), behind.end());
+  const std::vector<std::byte> after = angles(shape);
+  data.insert(data.end(), after.begin(), after.end());
   includes.merge(pages_hook(32));
   if (turns) {
     Includes rotate = rotate_hook();

@@ -81,22 +81,22 @@ struct ChunkH {
     if constexpr (GATE == GATE_CHANNEL) {
       const auto* const gates = reinterpret_cast<const float*>(k + layout.gates);
       auto* const sums = reinterpret_cast<float2*>(slice_sums());
-      auto* const behind = reinterpret_cast<float2*>(sum());  // decay of the blocks after this one
+      auto* const later_decay = reinterpret_cast<float2*>(sum());  // decay of the blocks after this one
       for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
         sums[i] = sum_of_slice<HEAD_DIM>(gates, i / PAIRS, i % PAIRS);
       }
       __syncthreads();
       for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
         const int slice = i / PAIRS, pair = i % PAIRS;
-        float2 after = behind[pair];
+        float2 after = later_decay[pair];
         for (int later = SLICES - 1; later > slice; --later) after = after + sums[later * PAIRS + pair];
         decay_slice<HEAD_DIM, K_ROW_BYTES, true>(k, gates, slice, pair, after, rows, p.feature_data);
       }
       __syncthreads();
       for (int pair = threadIdx.x; pair < PAIRS; pair += phases_threads) {
-        float2 all = behind[pair];
+        float2 all = later_decay[pair];
         for (int slice = SLICES - 1; slice >= 0; --slice) all = all + sums[slice * PAIRS + pair];
-        behind[pair] = all;
+        later_decay[pair] = all;
       }
     } else if constexpr (WEIGHED || !FEATURE_IS_IDENTITY) {
       const float* const weight = weights() + block * BLOCK;
@@ -213,7 +213,7 @@ struct ChunkH {
     if constexpr (WEIGHED) {
       if (threadIdx.x < WARP) {
         const double all = scalar_decays<true>(
-            p, place, head, [&](int t, double behind) { weights()[t] = exp2_approx(static_cast<float>(behind)); });
+            p, place, head, [&](int t, double later) { weights()[t] = exp2_approx(static_cast<float>(later)); });
         if (threadIdx.x == 0) p.decays[state] = static_cast<float>(all) * ln_2;
       }
     }

@@ -670,8 +670,8 @@ struct State : Warpgroup {
       clear_state();
     }
     if (!task.last) {
-      const Ring behind = gather(task, ring);
-      if (!task.resident) ring = behind;
+      const Ring next_ring = gather(task, ring);
+      if (!task.resident) ring = next_ring;
       wait_for_place(task);
       put_state(published(task.segment, task.slot, task.segment == 0 ? INCLUSIVE : OWN));
       publish(task, task.segment == 0 ? INCLUSIVE : OWN);
