@@ -22,7 +22,7 @@ _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their el
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
 _most_sequences = 65535  # also the most heads; attn::flash takes no more
 _few_queries = 16  # up to this number a call runs the decoding kernel, which takes no mask
-_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties that it reads; none is an address or a gradient
+_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties that it reads
 
 
 class _Asked(threading.local):
