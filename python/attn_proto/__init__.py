@@ -5,8 +5,7 @@
     v, causal=True, window_left=1023)
 
 With PyTorch the operators are also torch.ops.attn.*, with the names and arguments that they have here;
-docs/extension.md describes
-them. Without PyTorch, attn_proto.dlpack has all operators for NumPy, JAX and CuPy.
+docs/extension.md describes them. Without PyTorch, attn_proto.dlpack has all operators for NumPy, JAX and CuPy.
 """
 
 import importlib.util
