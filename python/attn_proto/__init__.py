@@ -1,8 +1,8 @@
 """attention-proto's kernels in Python.
 
-    import attn_proto attn_proto.enable() # scaled_dot_product_attention of PyTorch now calls the kernels o =
-    attn_proto.flash(q, k,
-    v, causal=True, window_left=1023)
+    import attn_proto
+    attn_proto.enable()            # scaled_dot_product_attention of PyTorch now calls the kernels
+    o = attn_proto.flash(q, k, v, causal=True, window_left=1023)
 
 With PyTorch the operators are also torch.ops.attn.*, with the names and arguments that they have here;
 docs/extension.md describes them. Without PyTorch, attn_proto.dlpack has all operators for NumPy, JAX and CuPy.

@@ -1,8 +1,9 @@
 """Runs the models of transformers with attn_implementation="attn_proto" and with eager attention, in float32, and
 compares them.
 
-    python3 python/tests/models.py # all: some minutes on two cores python3 python/tests/models.py llama t5 # these
-    types python3 python/tests/models.py --write # all, and the table in docs/extension.md anew
+    python3 python/tests/models.py             # all: some minutes on two cores
+    python3 python/tests/models.py llama t5    # these types
+    python3 python/tests/models.py --write     # all, and writes the tables in docs/extension.md anew
 
 The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
 matter. A model with tokens runs a prompt without padding and with padding on each side, a prompt in two parts, and

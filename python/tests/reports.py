@@ -1,10 +1,10 @@
 """Public reports of wrong attention in other libraries, each tried on this package. The result must be right, or an
 error of one line, or PyTorch's own result.
 
-    python/tests/run build/release/bin tests/reports.py torch # all, on the CPU python/tests/run build/release/bin
-    tests/reports.py torch -- jax gemma # reports with one of these words python/tests/run build/release/bin
-    tests/reports.py torch -- --device cuda python/tests/run build/release/bin tests/reports.py torch -- --write # all,
-    and the table in docs/reports.md
+    python/tests/run build/release/bin tests/reports.py torch                          # all, on the CPU
+    python/tests/run build/release/bin tests/reports.py torch -- jax gemma             # reports with one of these words
+    python/tests/run build/release/bin tests/reports.py torch -- --device cuda
+    python/tests/run build/release/bin tests/reports.py torch -- --write               # all, and the table in docs/reports.md
 
 "Right" means that the error from the definition in float64 is within the bound for rounding (definitions.py), or that
 the difference from PyTorch's or transformers' eager attention is within a bound of this file. The printed figure is the
