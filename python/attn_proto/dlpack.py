@@ -6,7 +6,7 @@
 Arrays are [batch, heads, tokens, width], or [batch, tokens, heads, width] with bshd=True; outputs are new arrays of q's
 library. Inputs are not written, and may be read-only, except a cache that a call appends to. JAX's arrays must be on
 the CPU. Options have the names and meanings of attn.h and fill its structs of options. Layouts are given as bshd and
-cache_bshd. A scale of None means 1 / sqrt(width). Errors in arguments raise TypeError or ValueError, other errors
+cache_bshd. A scale of None means the default of attn.h. Errors in arguments raise TypeError or ValueError, other errors
 RuntimeError.
 """
 
