@@ -161,11 +161,12 @@ Claim rule() {
 
 /// Several query heads for each key/value head, against one query head for each key/value head.
 Claim packing() {
-  Claim claim = against_one(
-      {"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
-       "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
-      "q_heads", "", "",
-      {"Share keys among as many query heads as the model can.", "Expect a group to cost arithmetic beside memory."});
+  Claim claim =
+      against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
+                   "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
+                  "q_heads", "", "",
+                  {"Share keys among as many query heads as the model can.",
+                   "Expect a group to cost arithmetic in addition to memory."});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const Measurement* alone : group) {
@@ -192,7 +193,7 @@ Claim eight_bits() {
                              "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
                             "cache_dtype", "", "",
                             {"Store the cache in 8 bits where its error is small enough.",
-                             "Look for what beside memory limits decoding before you store the cache in 8 bits."});
+                             "Find what other than memory limits decoding before you store the cache in 8 bits."});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const char* wide : {"f16", "bf16"}) {
@@ -221,7 +222,7 @@ Claim score_cost(const std::string& axis, const std::string& what) {
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
       axis, "0", what + " ({values.contender." + axis + "})",
       {"Take the modifier without thought of its time: decoding waits for memory.",
-       "Expect decoding to cost the modifier's arithmetic beside the memory's time."});
+       "Expect decoding to cost the modifier's arithmetic in addition to the memory's time."});
 }
 
 /// A window against all keys. With a window the launch and the join of parts take time in addition to the seen keys.
@@ -398,7 +399,7 @@ Claim rate(const std::string& id, const std::string& of, std::optional<Estimate>
               "{estimate.ci_hi:.1f}) of the rate of a " +
               of + " that ran in the same rounds, from cold caches.",
           .advice = {"Expect decoding to take as long as reading the cache.",
-                     "Look for what beside memory limits decoding here."}};
+                     "Find what other than memory limits decoding here."}};
 }
 
 /// The slots that stay empty on pages of 16. The text also gives those of other page sizes.

@@ -229,7 +229,7 @@ std::vector<Claim> constants_claims() {
                "Write the archive when the program is built, not while somebody waits."}),
       archive({"archive_load", "An archive is read within 5.9 ms.", "ms", "<=", 5.9, study + " measured 5.9 ms"},
               "read and checked",
-              {"Read the whole archive at start-up.", "Divide the archive, or read it beside other work."}),
+              {"Read the whole archive at start-up.", "Divide the archive, or read it while other work is done."}),
       startup({"startup_100ms", "100 ms of start-up are enough for 72 variants.", "variants within 100 ms", ">=", 72,
                expected + ": from an archive or a cache, not by compiling"},
               0.1,

@@ -241,7 +241,7 @@ Claim floor_of_bytes() {
       "us "
       "with cold caches: {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of what a "
       "copy of as many bytes takes in the same rounds.",
-      {"What is left is the rate of memory.", "Look for what beside memory takes the time."});
+      {"What is left is the rate of memory.", "Find what other than memory takes the time."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["mb"] = evidence.results.front()->work->bytes / 1e6;
     conclusion.values["us"] = 1e6 * seconds(*evidence.results.front());
@@ -413,7 +413,7 @@ Claim decode_rate() {
       "writes the states at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the "
       "rate "
       "of a copy in the same rounds, cold.",
-      {"Expect a step to take the time of its states.", "Look for what beside memory takes a step's time."});
+      {"Expect a step to take the time of its states.", "Find what other than memory takes a step's time."});
 }
 
 /// The number of tokens whose keys and values are read in the time of a step, at the copy rate of the same rounds.

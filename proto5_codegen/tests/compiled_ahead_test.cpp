@@ -130,7 +130,8 @@ TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
 TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
   const std::string good =
       R"({"generator": "g", "version": "1", "source_sha256": "x", "kernels": [{"file": "f.cubin",
-          "cubin_sha256": "y", "entry": "e", "problem": {"work": "scores", "dtype": "bf16", "head_dim": 64, "causal": 0},
+          "cubin_sha256": "y", "entry": "e",
+          "problem": {"work": "scores", "dtype": "bf16", "head_dim": 64, "causal": 0},
           "most_kv_len": 0, "kv_len_multiple": 8, "grid": [{"of": ["q_len"], "per": 64}], "threads": 128,
           "threadgroup_bytes": 0, "tile": {}, "search": {}, "compile_s": 1, "source_lines": 9,
           "parameters": [{"kind": "int32", "of": ["kv_len"], "per": 32},

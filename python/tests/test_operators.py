@@ -111,16 +111,16 @@ class Flash(Case):
         for device in self.on_each():
             q, k, v = qkv(device)
             place = torch.arange(40, device=device)
-            before, behind = place[None] - place[:, None], causal_mask(40, 40, device)
+            before, causal = place[None] - place[:, None], causal_mask(40, 40, device)
             sinks, slopes = drawn(4, device=device), torch.tensor([2.0 ** (-2 * i) for i in range(1, 5)], device=device)
             bias = drawn(1, 4, 40, 40, device=device)
             lengths = torch.tensor([40, 7], dtype=torch.int32, device=device)
             documents = torch.tensor([[0, 13]] * 13 + [[13, 40]] * 27, dtype=torch.int32, device=device)
             same = torch.block_diag(torch.ones(13, 13), torch.ones(27, 27)).bool().to(device)
             for options, mask, change in (
-                    ({"causal": True, "window_left": 5}, behind & (before >= -5), lambda s: s),
+                    ({"causal": True, "window_left": 5}, causal & (before >= -5), lambda s: s),
                     ({"window_left": 5, "window_right": 3}, (before >= -5) & (before <= 3), lambda s: s),
-                    ({"causal": True, "prefix": 9}, behind | (place[None] < 9), lambda s: s),
+                    ({"causal": True, "prefix": 9}, causal | (place[None] < 9), lambda s: s),
                     ({"window_left": 2, "window_right": 2, "global_tokens": 3},
                      (before.abs() <= 2) | (place[None] < 3) | (place[:, None] < 3), lambda s: s),
                     ({"soft_cap": 5}, None, lambda s: 5 * torch.tanh(s / 5)),

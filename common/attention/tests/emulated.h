@@ -34,7 +34,9 @@ INLINE void zero(int tile) {
   for (int row = 0; row < 16; ++row) tiles[tile][row] = Words{};
 }
 INLINE void load_tile(int tile, const void* from, long step) {
-  for (int row = 0; row < 16; ++row) __builtin_memcpy(&tiles[tile][row], static_cast<const char*>(from) + row * step, 64);
+  for (int row = 0; row < 16; ++row) {
+    __builtin_memcpy(&tiles[tile][row], static_cast<const char*>(from) + row * step, 64);
+  }
 }
 INLINE void store_tile(int tile, void* to, long step) {
   for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
