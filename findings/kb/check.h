@@ -1,5 +1,4 @@
-// Whether a record is what docs/records.md says: fields, types, ranges, units. Written out by hand; a test holds it
-// against findings/record.schema.json.
+// Whether a record is what docs/records.md says: fields, types and ranges as in findings/record.schema.json, and units.
 #pragma once
 
 #include <string>
