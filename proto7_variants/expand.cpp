@@ -87,7 +87,7 @@ Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device) {
 
 ExpandLaunch::ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape, const Plan& plan)
     : shape_(shape),
-      launch_(launch_of(plan, "expand", device.info())),
+      launch_(planned_launch(plan, "expand", device.info())),
       kernel_(pipelines.get(launch_.source).kernel.get()),
       tile_rows_(expand_tile_rows(shape, device.info())) {}
 

@@ -745,6 +745,12 @@ TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
   EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
 }
 
+TEST_F(ExperimentTest, AFullDiskIsAnError) {
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16", "--measurements", "/dev/full"});
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+}
+
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
   const Outcome outcome = run({"--quiet", "--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(outcome.err, "");
@@ -802,6 +808,41 @@ TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
   EXPECT_EQ(run({"--resume"}).status, 0);  // nothing left: nothing is written twice
   EXPECT_EQ(measurements().size(), 10u);
   EXPECT_EQ(findings().size(), 3u);
+}
+
+TEST_F(ExperimentTest, ResumeMakesTheFindingsThatAreMissing) {
+  Claim same = spec_.claims({}).front();
+  same.hypothesis.id = "same_pair";
+  spec_.claims = [claims = spec_.claims, same](const DeviceInfo& device) {
+    std::vector<Claim> all = claims(device);
+    all.push_back(same);
+    return all;
+  };
+  run({});
+  const std::vector<Json> whole = findings();
+  ASSERT_EQ(whole.size(), 6u);
+  const auto resumed = [&](const std::vector<Json>& kept) {
+    std::ofstream file(path("out.jsonl"));
+    for (const Json& finding : kept) file << finding.dump() << "\n";
+    file.close();
+    const Outcome outcome = run({"--resume"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(measurements().size(), 6u);
+    std::set<std::string> claims;
+    for (const Json& finding : findings()) claims.insert(finding["claim_key"].get<std::string>());
+    EXPECT_EQ(findings().size(), 6u);
+    EXPECT_EQ(claims.size(), 6u);
+    return outcome.err;
+  };
+  const std::string nothing = resumed(whole);
+  EXPECT_NE(nothing.find("left 0, pairs compared 3"), std::string::npos) << nothing;
+  EXPECT_EQ(nothing.find(" against "), std::string::npos) << nothing;
+  // Without a comparison where another finding has the pair.
+  const std::string other_has_it = resumed({whole.begin() + 1, whole.end()});
+  EXPECT_EQ(other_has_it.find(" against "), std::string::npos) << other_has_it;
+  EXPECT_EQ(findings().back()["claim_key"], whole.front()["claim_key"]);
+  const std::string compared = resumed({whole.begin(), whole.begin() + 2});
+  EXPECT_NE(compared.find(" against "), std::string::npos) << compared;
 }
 
 TEST_F(ExperimentTest, ResumeMeasuresAgainWhatIsNotTheSame) {
@@ -989,7 +1030,9 @@ TEST_F(ExperimentTest, ReplayCommandMeasuresTheSame) {
 
 TEST_F(ExperimentTest, ReplayRefusesWhatItCannotFind) {
   run({"--axis", "n=8", "--axis", "tile=16"});
-  EXPECT_EQ(run({"--replay", "0000000"}).status, 2);
+  const Outcome unknown = run({"--replay", "0000000"});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(unknown.err.find("0000000"), std::string::npos) << unknown.err;
   EXPECT_EQ(run({"--replay", "12345"}).status, 2);
   const std::string id = measurement(8, 16)["id"];
   EXPECT_EQ(run({"--replay", id, "--seed", "3"}).status, 2);
@@ -1059,6 +1102,10 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
   std::sort(parts.begin(), parts.end());
   EXPECT_EQ(parts, all);
   EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // a part without cases
+  std::set<std::string> recorded;
+  for (const char* shard : {"1/2", "2/2"}) EXPECT_EQ(run({"--only", "verify", "--shard", shard}).status, 0);
+  for (const Json& record : measurements()) EXPECT_TRUE(recorded.insert(record["case"].dump()).second) << record;
+  EXPECT_EQ(recorded.size(), all.size());
 }
 
 TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
@@ -1105,6 +1152,8 @@ TEST_F(ExperimentTest, HelpExplainsOptionsColumnsAndExitStatus) {
                            "EXIT STATUS", "DIFFERS",        "  130  "}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text;
   }
+  EXPECT_TRUE(run({"--version"}).out.starts_with("fake_experiment "));
+  EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
   // Every column of the table is explained.
   const Outcome table = run({"--axis", "n=8", "--axis", "tile=16"});
   std::istringstream lines(table.out);
@@ -1117,7 +1166,6 @@ TEST_F(ExperimentTest, HelpExplainsOptionsColumnsAndExitStatus) {
     EXPECT_NE(outcome.out.find("\n  " + column + " "), std::string::npos) << column;
   }
   EXPECT_GE(count, 13);
-  EXPECT_TRUE(run({"--version"}).out.starts_with("fake_experiment "));
 }
 
 TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
