@@ -16,13 +16,13 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "scripts")]
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import attn_proto  # noqa: E402
-from peers_gpu import flash_attention_3  # noqa: E402
+from peer_suites import sides  # noqa: E402
 
 sdpa = F.scaled_dot_product_attention
 
@@ -128,7 +128,7 @@ def layer(device, dtype, length, rounds):
     off = (got - model(x)).abs().max().item()
     sides = {"layer_sdpa": lambda: model(x), "layer_ours": ours(lambda: model(x)), "attention_sdpa": attention,
              "attention_ours": ours(attention)}
-    fa3, name = flash_attention_3() if device.type == "cuda" else (None, None)
+    fa3, name = sides.function_of(sides.FLASH_ATTENTION_3 if device.type == "cuda" else (), "flash_attn_func")
     if fa3:
         by_tokens = [y.transpose(1, 2) for y in (q, k, v)]
         sides[f"attention_{name.split()[0]}"] = lambda: fa3(*by_tokens, causal=True)

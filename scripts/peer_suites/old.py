@@ -1,11 +1,10 @@
-"""An old build of libattn.so beside today's, in one process: whether a row of peers_gpu.py moves.
-
-    scripts/peers gpu --old LIBRARY [--new LIBRARY] [--device cuda:0] [--seconds 0.2] [--out rows.json]
+"""An old build of libattn.so against today's, in one process: scripts/peers gpu --old LIBRARY says whether a row moves.
 
 Both libraries compute each row from the same tensors into the same output, in turn: old, new, old again, new again. Two
-times are compared. `device` is what peers_gpu.py times: of one CUDA graph a launch. `call` is the wall time of a call of
-attn_flash that only enqueues, through ctypes: a sample is the median of several calls, the device idle before the first.
-With --device cpu a call computes, so `call` is all there is; the rows are the shorter ones, a batch of 1, in float32.
+times are compared. `device` is the time of one CUDA graph a launch, as the suite gpu has it. `call` is the wall time of
+a call of attn_flash that only enqueues, through ctypes: a sample is the median of several calls, and the device is idle
+before the first. With --device cpu a call computes, so there is only `call`; the rows are the shorter ones, a batch of
+1, in f32.
 
 A ratio is new over old, turn by turn. The noise floor is the largest distance from 1 of the interval of old over old. A
 row has moved where its interval lies beyond 1 %, and its median farther beyond than the floor; also where the two
@@ -15,37 +14,19 @@ outputs are not the same bits.
 import ctypes
 import json
 import os
-import pathlib
 import random
 import statistics
-import sys
 import time
 
-import peers_gpu as peers
-
-sys.path.insert(0, str(peers.ROOT / "python/attn_proto"))
-import _files  # noqa: E402  by itself: the package would load PyTorch's operators
+from . import Refused, clocks, sides
+from .clocks import torch
+from .gpu import AXES
 
 MOVED = 0.01
 CALLS_AT_LEAST, CALLS_AT_MOST = 5, 100  # of a sample of `call`
 SAMPLE_SECONDS = 0.01  # of the device, which a sample of `call` keeps busy
 LONGEST_ON_CPU = 1024
-SOURCE = "ATTENTION_PROTO_SOURCE"
-
-
-class Tensor(ctypes.Structure):
-    """DLTensor, dense, of four dimensions."""
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
-
-    def __init__(self, data, shape, device_type, device_id, code, bits):
-        super().__init__(data, device_type, device_id, 4, code, bits, 1, (ctypes.c_int64 * 4)(*shape), None, 0)
-
-
-class FlashOptions(ctypes.Structure):
-    """The beginning of attn_flash_options, which is the same in all versions; a library takes the rest as off."""
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("layout", ctypes.c_int), ("causal", ctypes.c_int)]
+LIBRARIES, SOURCE = "ATTENTION_PROTO_LIBRARIES", "ATTENTION_PROTO_SOURCE"
 
 
 class Library:
@@ -57,14 +38,14 @@ class Library:
             self.lib = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
             self.lib.attn_flash.argtypes = [ctypes.c_void_p] * 7
         except (OSError, AttributeError) as error:
-            sys.exit(f"peers_gpu: {path} is no libattn.so: {error}")
+            raise Refused(f"{path} is no libattn.so: {error}") from None
         self.lib.attn_message.restype = ctypes.c_char_p
         self.engine = ctypes.c_void_p()
         self.with_source(lambda: self.checked(self.lib.attn_open(device.encode(), None, ctypes.byref(self.engine))))
 
     def checked(self, status):
         if status:
-            sys.exit(f"peers_gpu: {self.path}: {self.lib.attn_message().decode()}")
+            raise Refused(f"{self.path}: {self.lib.attn_message().decode()}")
 
     def with_source(self, action):
         """Where an engine may compile, $ATTENTION_PROTO_SOURCE is its own."""
@@ -80,13 +61,21 @@ class Library:
 
     def call(self, tensors, causal):
         """attn_flash of q, k, v and o as a function of the stream, with all that ctypes has to make made."""
-        options = FlashOptions(ctypes.sizeof(FlashOptions), 0, int(causal))
+        kind = sides.dlpack().FlashOptions
+        options = kind(kind.scale.offset, causal=causal)  # the fields that all versions have; the rest is off
         pointers, function, engine = [ctypes.addressof(x) for x in tensors], self.lib.attn_flash, self.engine.value
         address = ctypes.addressof(options)
 
         def flash(stream=None, _alive=(tensors, options)):
             self.checked(function(engine, stream, *pointers, address))
         return flash
+
+
+def tensor(address, shape, device, dtype):
+    """A dense DLTensor."""
+    dlpack = sides.dlpack()
+    return dlpack.Tensor(address, dlpack.Device(*device), len(shape), dlpack.DataType(*dtype),
+                         (ctypes.c_int64 * len(shape))(*shape), None, 0)
 
 
 class OnCpu:
@@ -102,11 +91,11 @@ class OnCpu:
             for at in range(0, size, len(few)):
                 memory[at:at + len(few)] = few[:size - at]
             self.memory.append(memory)
-        self.tensors = [Tensor(ctypes.addressof(memory), (batch, heads, length, dim), 1, 0, 2, 32)
+        self.tensors = [tensor(ctypes.addressof(memory), (batch, heads, length, dim), (1, 0), (2, 32, 1))
                         for memory, heads in zip(self.memory, (q_heads, kv_heads, kv_heads, q_heads))]
 
     def result(self, run):
-        """What run() leaves in the output, which held something else."""
+        """The output after run(); it held something else before."""
         ctypes.memset(self.memory[3], 0xFF, ctypes.sizeof(self.memory[3]))
         run()
         return bytes(self.memory[3])
@@ -116,41 +105,40 @@ class OnCpu:
 
 
 class OnGpu:
-    """The same on a GPU, in bf16, as PyTorch's tensors."""
+    """Tensors of a row on a GPU, in bf16, as PyTorch's."""
 
-    def __init__(self, flush, dim, q_heads, kv_heads, batch, length, causal):
-        torch = peers.torch
+    def __init__(self, machine, dim, q_heads, kv_heads, batch, length, causal):
         torch.manual_seed(length + dim)
-        self.flush = flush
+        self.machine = machine
         self.memory = [torch.randn(batch, heads, length, dim, device="cuda", dtype=torch.bfloat16)
                        for heads in (q_heads, kv_heads, kv_heads, q_heads)]
-        self.tensors = [Tensor(x.data_ptr(), x.shape, 2, x.device.index, 4, 16) for x in self.memory]
+        self.tensors = [tensor(x.data_ptr(), x.shape, (2, x.device.index), (4, 16, 1)) for x in self.memory]
 
     def result(self, run):
         self.memory[3].fill_(float("nan"))
         run()
-        return self.memory[3].view(peers.torch.int16).cpu().numpy().tobytes()
+        return self.memory[3].view(torch.int16).cpu().numpy().tobytes()
 
     def clocks(self, calls):
-        graphs = {name: Graph(call, self.memory[3]) for name, call in calls.items()}
-        for graph in graphs.values():
-            graph.capture(self.flush)
-        for _ in range(peers.WARM_UP):
+        graphs = {name: self.machine.clock(Launch(call, self.memory[3])) for name, call in calls.items()}
+        for _ in range(clocks.WARM_UP):
             seconds = max(graph.seconds() for graph in graphs.values())
         count = max(CALLS_AT_LEAST, min(CALLS_AT_MOST, int(SAMPLE_SECONDS / seconds)))
-        stream = peers.torch.cuda.current_stream().cuda_stream
+        stream = torch.cuda.current_stream().cuda_stream
         return {"device": graphs,
-                "call": {name: Calls(lambda call=call: call(stream), count, peers.torch.cuda.synchronize)
+                "call": {name: Calls(lambda call=call: call(stream), count, torch.cuda.synchronize)
                          for name, call in calls.items()}}
 
 
-class Graph(peers.Peer):
+class Launch:
+    """A call on PyTorch's current stream."""
+
     def __init__(self, call, o):
-        self.call, self.result = call, o
+        self.call, self.o = call, o
 
     def run(self):
-        self.call(peers.torch.cuda.current_stream().cuda_stream)
-        return self.result
+        self.call(torch.cuda.current_stream().cuda_stream)
+        return self.o
 
 
 class Calls:
@@ -176,7 +164,7 @@ SIDES = ("old", "new", "old again", "new again")
 def ratios(turns):
     """new / old of all pairs, and old again / old, each as an interval."""
     pairs = [turn["new" + again] / turn["old" + again] for turn in turns for again in ("", " again")]
-    return peers.interval(pairs), peers.interval([turn["old again"] / turn["old"] for turn in turns])
+    return clocks.interval(pairs), clocks.interval([turn["old again"] / turn["old"] for turn in turns])
 
 
 def has_moved(ratio, floor):
@@ -188,13 +176,13 @@ def has_moved(ratio, floor):
 
 def measure(libraries, inputs, shape, seconds):
     """One row."""
-    row = dict(zip(("head_dim", "q_heads", "kv_heads", "batch", "length", "causal"), shape))
+    row = dict(zip(AXES, shape))
     calls = {side: libraries[side.split()[0]].call(inputs.tensors, row["causal"]) for side in SIDES}
     new, old = (libraries[name].with_source(lambda: inputs.result(calls[name])) for name in ("new", "old"))
     row["equal"] = new == old
     row["moved"] = not row["equal"]
-    for clock, sides in inputs.clocks(calls).items():
-        turns = peers.take_turns(sides, seconds)
+    for clock, timed in inputs.clocks(calls).items():
+        turns = clocks.take_turns(timed, seconds)
         seconds = 0  # the fewest turns: a sample of the next clock is a median already
         ratio, floor = ratios(turns)
         row[clock] = {"old_us": statistics.median(turn["old"] for turn in turns) * 1e6, "ratio": ratio, "floor": floor,
@@ -215,22 +203,30 @@ def line(row):
     return text[:-1] + ("" if row["equal"] else "; RESULTS DIFFER")
 
 
+def new_library(options):
+    """Today's libattn.so, or the one that --new names in its place. attn_proto loads the same file."""
+    if not options.new:
+        return sides.files().library("libattn.so")
+    os.environ[LIBRARIES] = str(options.new.resolve().parent)
+    return options.new
+
+
 def compare(options, shapes):
     """Measures all rows, prints them, and says how many have moved. The exit status: 1 if any has."""
-    new = options.new or _files.library("libattn.so")
+    new = new_library(options)
     for library in options.old, new:
         if not os.path.exists(library):
-            sys.exit(f"peers_gpu: {library} is not there")
+            raise Refused(f"{library} is not there")
     if os.path.samefile(new, options.old):
-        sys.exit(f"peers_gpu: --old {options.old} is the new library too; a build of another commit, or a copy, is allowed")
+        raise Refused(f"--old {options.old} is the new library too; a build of another commit, or a copy, is allowed")
     on_cpu = options.device.startswith("cpu")
     if on_cpu:
         shapes = [(*shape[:3], 1, *shape[4:]) for shape in shapes if shape[4] <= LONGEST_ON_CPU]
         inputs_of = OnCpu
     else:
-        _files.find_compiler()
-        flush = peers.flush_buffer()
-        inputs_of = lambda *shape: OnGpu(flush, *shape)  # noqa: E731
+        machine = clocks.Gpu(options.device)
+        sides.files().find_compiler()
+        inputs_of = lambda *shape: OnGpu(machine, *shape)  # noqa: E731
     libraries = {"old": Library(options.old, options.device, options.old_source), "new": Library(new, options.device)}
     rows = []
     for shape in shapes:
