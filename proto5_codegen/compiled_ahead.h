@@ -1,4 +1,4 @@
-// Kernels that a generator elsewhere has compiled ahead of time: what scripts/generate_cuda.py keeps in
+// Kernels that a generator elsewhere has compiled ahead of time: what proto5_codegen/tools/generate_cuda.py keeps in
 // proto5_codegen/generated, NAME.json with a description of each cubin. A build needs none of these generators.
 #pragma once
 

@@ -6,7 +6,8 @@
 
 namespace attn {
 
-/// $ATTENTION_PROTO_PYTHON, else that of .venv under the source root, where scripts/venv puts packages, else python3.
+/// $ATTENTION_PROTO_PYTHON, else that of .venv under the source root, where scripts/tools/venv puts packages,
+/// else python3.
 std::string python();
 
 /// The version of a Python package, major * 10000 + minor * 100 + patch; 0 where it is not there. Asked for once in a

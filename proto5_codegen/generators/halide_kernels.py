@@ -1,4 +1,4 @@
-"""The parts of attention in Halide for CUDA, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in Halide for CUDA, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
 Tensors are [heads, rows, columns], where `heads` counts those of all batches; Halide names the columns first. Halide
 writes PTX, which ptxas assembles, and its lowered program tells how to launch that. It does not know NVIDIA's matrix

@@ -41,7 +41,7 @@ CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int
   return one;
 }
 
-// A kernel whose text is changed has to be compiled anew: scripts/generate_cuda.py compile, tune and keep.
+// A kernel whose text is changed has to be compiled anew: proto5_codegen/tools/generate_cuda.py compile, tune and keep.
 TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
   for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORDED = "findings/recorded/*/*.jsonl"
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")

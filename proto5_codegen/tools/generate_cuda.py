@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Kernels of Triton, TileLang and Halide for proto5_codegen, compiled ahead of time for sm_90a.
 
-    scripts/generate_cuda.py compile [--candidates DIR] [--generator triton] [--jobs N] [--default]
-    scripts/generate_cuda.py tune --minutes 1 [--candidates DIR] [--log FILE]
-    scripts/generate_cuda.py keep [--candidates DIR] [--log FILE]
-    scripts/generate_cuda.py check
+    proto5_codegen/tools/generate_cuda.py compile [--candidates DIR] [--generator triton] [--jobs N] [--default]
+    proto5_codegen/tools/generate_cuda.py tune --minutes 1 [--candidates DIR] [--log FILE]
+    proto5_codegen/tools/generate_cuda.py keep [--candidates DIR] [--log FILE]
+    proto5_codegen/tools/generate_cuda.py check
 
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
 so many minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate
@@ -37,7 +37,7 @@ import sys
 import time
 from typing import NamedTuple
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
