@@ -7,9 +7,9 @@
     proto5_codegen/tools/generate_cuda.py check
 
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
-so many minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate
-of each problem (without a log the default) into proto5_codegen/generated, where the experiment finds it. `check` says
-whether what is kept there is what the scripts as they are now have made; it needs nothing.
+--minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of each
+problem (the default candidate if there is no log) into proto5_codegen/generated, where the experiment finds it. `check`
+says whether today's texts of the generators have made the kernels there; it needs nothing.
 
 The kernels are in proto5_codegen/generators/NAME_kernels.py. A module there has VERSION, tiles(problem), which lists
 candidates, the default first, and generate(problem, tile), which compiles one.
@@ -41,10 +41,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
-# What is tuned: as the sweeps of the experiment have it.
+# The sizes for which candidates are timed: those of the experiment's sweeps.
 HEADS, LENGTH, CAP = 32, 2048, 30.0
 SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
-# What the kernels call a tensor, and what the experiment does.
+# For each work: the kernels' name of a tensor, and the experiment's name.
 TENSORS = {"scores": {"s": "out"}, "softmax": {"s": "in", "p": "out"}, "values": {"p": "in", "o": "out"},
            "attention": {"o": "out"}, "modified": {"o": "out"}}
 LENGTHS = {"all_heads", "q_len", "kv_len", "head_dim", "all_rows"}
@@ -52,7 +52,7 @@ NUMBERS = {"scale", "cap"}
 
 
 class Problem(NamedTuple):
-    """One kernel; kv_len is the length that a softmax is made for, and 0 elsewhere, as head_dim is 0 of a softmax."""
+    """One kernel. kv_len is the length that a softmax is made for, and 0 for other works; head_dim is 0 for a softmax."""
     work: str
     dtype: str
     head_dim: int
@@ -90,7 +90,7 @@ def module_of(generator):
 
 
 def source_lines(generator, work):
-    """Lines that say something, of the function that makes a work and of those that it calls."""
+    """The number of lines with code in the function that makes a work and in the functions that it calls."""
     text = source_of(generator).read_text()
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     wanted = [next(name for name in (work, f"{work}_kernel", "attention", "attention_kernel") if name in functions)]
@@ -111,7 +111,7 @@ def source_lines(generator, work):
 # ---- compile
 
 def checked(parameters, work):
-    """The parameters with the experiment's names, and no other."""
+    """The parameters with the experiment's names. Other names fail an assertion."""
     for parameter in parameters:
         if "tensor" in parameter:
             parameter["tensor"] = TENSORS[work].get(parameter["tensor"], parameter["tensor"])
@@ -128,7 +128,7 @@ def candidates_of(generator):
 
 
 def compile_one(job):
-    """Machine code into the folder; its description, or why there is none."""
+    """Writes the machine code of a candidate into the folder. Returns its description, or why it failed, as JSON."""
     generator, problem, number, tile, folder = job
     name = f"{generator}_{problem.name()}_{number}"
     module = module_of(generator)
@@ -139,9 +139,9 @@ def compile_one(job):
         made["parameters"] = checked(made["parameters"], problem.work)
         (folder / f"{name}.cubin").write_bytes(cubin)
         made["cubin_sha256"] = sha256(cubin)
-    except Exception as error:  # pylint: disable=broad-except; whatever a generator raises is that candidate's result
+    except Exception as error:  # pylint: disable=broad-except; any error of a generator is the candidate's result
         made = {"failed": f"{type(error).__name__}: {str(error).strip()[-300:]}"}
-    # As a text, since a generator's own strings would bring its libraries into the process that reads them.
+    # JSON, not objects: an object of a generator would load its libraries into the process that reads it.
     return json.dumps({"name": name, "problem": problem._asdict(), "tile": tile, "candidate": number, **made,
                        "compile_s": round(time.perf_counter() - start, 3)})
 
@@ -153,7 +153,7 @@ def compile_all(options):
     generator, = options.generator
     options.candidates.mkdir(parents=True, exist_ok=True)
     made, start = [], time.perf_counter()
-    # Generators are imported in these processes alone: not all of them survive the end of theirs.
+    # Only these processes import generators: some generators crash when their process ends, so it ends by os._exit.
     with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), atexit.register,
                                                 (os._exit, 0)) as pool:
         try:
@@ -179,12 +179,12 @@ def compile_all(options):
 # ---- tune
 
 def of_lengths(said, lengths):
-    """A side of the grid or an integer: the product of lengths, divided and rounded up."""
+    """A side of the grid, or an integer argument: the product of lengths, divided and rounded up."""
     return -(-math.prod(lengths[name] for name in said["of"]) // said.get("per", 1))
 
 
 class Cuda:
-    """The driver, in PyTorch's context."""
+    """CUDA's driver, in PyTorch's context."""
 
     def __init__(self):
         self.lib = ctypes.CDLL("libcuda.so.1")
@@ -206,7 +206,7 @@ class Cuda:
         return module, function
 
     def tensor_map(self, tensor, parameter, lengths):
-        """Rows and columns of all heads; the bytes of a CUtensorMap, at a multiple of 64."""
+        """A CUtensorMap over the rows and columns of all heads: the memory that holds it, and its address, a multiple of 64."""
         bf16 = tensor.element_size() == 2
         columns, rows = lengths[parameter["columns"]], lengths[parameter["rows"]]
         element = tensor.element_size()
@@ -221,7 +221,7 @@ class Cuda:
         return memory, place
 
     def arguments(self, kernel, tensors, lengths, numbers):
-        """Pointers to the values of all parameters, and what keeps these alive."""
+        """Pointers to the values of all parameters, and the objects that hold the values."""
         alive, pointers = [], []
         for parameter in kernel["parameters"]:
             kind, of = parameter["kind"], parameter.get("of", [])
@@ -248,7 +248,7 @@ class Cuda:
 
 
 class Tuned:
-    """Inputs of a problem, and what PyTorch makes of them in f32."""
+    """Inputs of a problem, and the result that PyTorch computes from them in double."""
 
     def __init__(self, torch, problem):
         torch.manual_seed(0)
@@ -296,7 +296,7 @@ class Tuned:
 
 
 def seconds_of(torch, cuda, kernel, code, inputs):
-    """The median of some launches, once the result was right."""
+    """Seconds of a launch: the median of ten launches. Raises RuntimeError if the first result is wrong."""
     lengths = inputs.lengths
     grid = [of_lengths(side, lengths) for side in kernel["grid"]]
     grid += [1] * (3 - len(grid))
@@ -324,13 +324,14 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """The first candidate of every problem, then the second: a search that ends early has no favourites."""
+    """The first candidate of every problem, then the second: a search that ends early favours no problem."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
 
 def tune_some(candidates, log_path, generator, minutes):
-    """Times candidates until all were tried, or the time is over. The log says of the one under way that it does not
-    end: a fault takes this process's context away, and a kernel that hangs has the alarm end the process."""
+    """Times candidates until all were tried, or the time is over. Meanwhile the log says of the candidate under way that
+    it does not end: after a fault this process has no context any more, and an alarm ends the process of a kernel that
+    hangs."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()
@@ -384,7 +385,7 @@ def tune(options):
             "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
         tried = -1
-        while tried < len(log["generators"][generator]["tried"]):  # again where a process was lost that had tried some
+        while tried < len(log["generators"][generator]["tried"]):  # again if a process was lost that had tried candidates
             tried = len(log["generators"][generator]["tried"])
             process = multiprocessing.get_context("spawn").Process(
                 target=tune_some, args=(options.candidates, options.log, generator, options.minutes))
@@ -443,7 +444,7 @@ def keep(options):
 
 
 def complaints():
-    """What is wrong with what is kept, one line each."""
+    """A line for each fault of the kernels that are kept."""
     found = []
     for path in (KEPT / f"{generator}.json" for generator in NAMES):
         index = json.loads(path.read_text())
@@ -473,7 +474,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("step", choices=["compile", "tune", "keep", "check"])
     parser.add_argument("--candidates", type=pathlib.Path, default=ROOT / "build/candidates")
-    parser.add_argument("--generator", action="append", choices=NAMES, help="all where none is named")
+    parser.add_argument("--generator", action="append", choices=NAMES, help="all if none is named")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--default", action="store_true", help="compile only the first candidate of each problem")
     parser.add_argument("--minutes", type=float, default=1, help="for each generator")

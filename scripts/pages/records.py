@@ -1,4 +1,4 @@
-"""What the scripts that read records share."""
+"""Reading of records, shared by the programs that draw pages from them."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
 
 
-# Modifiers of attention (proto7_variants), each with its value where it is off.
+# Modifiers of attention (proto7_variants), each with the value that turns it off.
 MODIFIERS = {"alibi": 0, "soft_cap": 0, "bias": "none", "sinks": 0, "window_left": -1, "window_right": -1, "prefix": 0,
              "documents": 0, "lengths": 0, "global_tokens": 0, "block_sparse": 0, "window_by": "range", "lists": 1,
              "score_by": "constant", "rope": "none", "score_function": "none", "mask_function": "none"}
@@ -20,7 +20,8 @@ def modifiers_on(case):
 
 
 def load(paths):
-    """Findings, measurements and what could not be read, each as it came; a record that comes twice counts once."""
+    """Findings, measurements, and a line for each text that is no record, in the order of the files. A record that
+    comes twice counts once."""
     findings, measurements, problems = {}, {}, []
     kinds = {"finding/1": findings, "measurement/1": measurements}
     for path in map(pathlib.Path, paths):
@@ -40,12 +41,12 @@ def load(paths):
 
 
 def recorded():
-    """The files that the project's own runs left."""
+    """The files of records that the project's own runs wrote."""
     return sorted(ROOT.glob(RECORDED))
 
 
 def published():
-    """What others have published, a study each: device, setting, citation, and claims by number."""
+    """The studies that others have published. Each has device, setting, citation, and numbered claims."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
@@ -70,7 +71,7 @@ def case_key(case, without=()):
 
 
 def time_of(record, scopes=("device_hot", "device_cold", "host")):
-    """The first of these scopes that was timed; None where none was."""
+    """The time in the first of these scopes that was timed; None if no scope was timed."""
     for scope in scopes:
         for time in record["time"]:
             if time["scope"] == scope:
@@ -79,14 +80,14 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
 
 
 def scopes_of(record):
-    """Scopes in the order in which they tell a case's time: of what memory limits, with cold caches first."""
+    """Scopes in the order in which they stand for a case's time. Cold caches come first if memory limits the case."""
     hot, cold = "device_hot", "device_cold"
     memory = (record["work"] or {}).get("bound") == "memory"
     return (cold, hot, "host") if memory else (hot, cold, "host")
 
 
 def rate(record):
-    """TFLOPS with its interval by device time: (value, lo, hi); None where there is none."""
+    """TFLOPS by device time, with the interval: (value, lo, hi); None without such a time or without work."""
     time, work = time_of(record, ("device_hot", "device_cold")), record["work"]
     if record["status"] != "ok" or not time or not work or not work["flops"]:
         return None
@@ -94,8 +95,9 @@ def rate(record):
 
 
 def environments(findings):
-    """Of each device what its last run said of it. Findings from the records of two devices are of none."""
-    return {finding["data"]["device"]: finding["data"]["env"] for finding in findings if finding["data"]["env"].get("device")}
+    """The environment of each device in its last run. Findings that compare two devices belong to no device."""
+    return {finding["data"]["device"]: finding["data"]["env"] for finding in findings
+            if finding["data"]["env"].get("device")}
 
 
 def published_value(claim):
@@ -103,7 +105,7 @@ def published_value(claim):
 
 
 def by_claim(findings):
-    """Findings by (experiment, hypothesis), in the order in which they come."""
+    """Findings by (experiment, hypothesis), in the order of their first findings."""
     claims = {}
     for finding in findings:
         claims.setdefault((finding["data"]["experiment"], finding["data"]["hypothesis"]["id"]), []).append(finding)
@@ -111,19 +113,19 @@ def by_claim(findings):
 
 
 def states(findings):
-    """How often each verdict: "supported 3, refuted 1", or the one that all have."""
+    """How often each verdict occurs: "supported 3, refuted 1", or the verdict alone if all findings have it."""
     found = [finding["data"]["verdict"]["state"] for finding in findings]
     count = {state: found.count(state) for state in STATES if state in found}
     return next(iter(count)) if len(count) == 1 else ", ".join(f"{state} {n}" for state, n in count.items())
 
 
 def digits(value):
-    """Three digits, and those before the point."""
+    """A number with three digits, or with all digits before the point if they are more."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def span(values):
-    """The lowest and the highest: "1.31 to 2.1"."""
+    """The lowest and the highest value: "1.31 to 2.1"."""
     first, last = digits(min(values)), digits(max(values))
     return first if first == last else f"{first} to {last}"
 
@@ -147,12 +149,12 @@ def differing(findings):
 
 
 def subject(finding, axes):
-    """What a finding is about, in these axes."""
+    """The part of a finding's subject that these axes give."""
     words = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
     return " ".join(f"{axis}={words[axis]}" for axis in axes if axis in words)
 
 
 def table(heads, rows):
-    """Lines of Markdown."""
+    """The lines of a table in Markdown."""
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     return lines + ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
