@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* folder = "proto5_codegen/generated";
-constexpr const char* arch = "sm_90a";  // the architecture that scripts/generate_cuda.py compiles for
+constexpr const char* arch = "sm_90a";  // the architecture that proto5_codegen/tools/generate_cuda.py compiles for
 
 /// The name of a generator in a case, and the name of its Python package.
 const std::map<std::string, std::string, std::less<>> packages = {
@@ -145,7 +145,8 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
     }
     return index;
   } catch (const json::exception& error) {
-    throw BadInput(fmt::format("{}: {} is not as scripts/generate_cuda.py writes it: {}", name, place, error.what()));
+    throw BadInput(fmt::format("{}: {} is not as proto5_codegen/tools/generate_cuda.py writes it: {}", name, place,
+                               error.what()));
   } catch (const BadInput& error) {
     throw BadInput(fmt::format("{}: {}: {}", name, place, error.what()));
   }
@@ -178,7 +179,8 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   };
   const std::optional<AheadIndex> index = read_ahead_index(config.generator);
   if (!index) {
-    return unable(fmt::format("no kernels in {}; scripts/generate_cuda.py makes them with the Python package {}",
+    return unable(fmt::format("no kernels in {}; proto5_codegen/tools/generate_cuda.py makes them with the Python "
+                              "package {}",
                               folder, packages.at(config.generator)));
   }
   if (device.arch != arch)
@@ -195,7 +197,7 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   Launch launch;
   launch.source = {.path = fmt::format("{}/{}", folder, kernel->file), .entry = kernel->entry};
   if (!std::filesystem::exists(std::filesystem::path(source_root()) / launch.source.path)) {
-    return unable(fmt::format("{} is not there; scripts/generate_cuda.py makes it", launch.source.path));
+    return unable(fmt::format("{} is not there; proto5_codegen/tools/generate_cuda.py makes it", launch.source.path));
   }
   const auto lengths = lengths_of(config);
   const auto side = [&](size_t i) {

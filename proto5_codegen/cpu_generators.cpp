@@ -132,7 +132,8 @@ Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (config.generator == "compiler") return {.launches = {plain_launch(config)}};
   if (python_package("halide") == 0)
     return {.unable = "generator " + config.generator +
-                      ": the Python package halide is missing (scripts/venv codegen installs it)"};
+                      ": the Python package halide is missing (scripts/tools/venv "
+                      "proto5_codegen/tools/requirements.txt installs it)"};
   const HalideSchedule schedule = config.generator == "halide_plain"  ? HALIDE_PLAIN
                                   : config.generator == "halide_auto" ? HALIDE_AUTO
                                                                       : HALIDE_TUNED;

@@ -109,7 +109,7 @@ ATTN_API size_t attn_prepared(attn_engine* engine);
 /* Runs a kernel that does nothing, which shows the cost of a call. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
-/* The project's scripts/options writes the fields of the structs of options below, from its list of options. */
+/* The project's scripts/tools/options writes the fields of the structs of options below, from its list of options. */
 
 /* softmax(scale Q K^T) V, with modifiers. An option with its value in ATTN_FLASH_OPTIONS is off. A query's own key is
  * the key at its position: the last query stands at the last key of K, even if `lengths` is smaller. A query sees the

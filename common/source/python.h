@@ -6,7 +6,7 @@
 
 namespace attn {
 
-/// $ATTENTION_PROTO_PYTHON, else the Python of .venv under the source root, where scripts/venv puts packages, else
+/// $ATTENTION_PROTO_PYTHON, else the Python of .venv under the source root, where scripts/tools/venv puts packages, else
 /// python3.
 std::string python();
 

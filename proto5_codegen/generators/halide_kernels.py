@@ -1,4 +1,4 @@
-"""The parts of attention in Halide for CUDA, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in Halide for CUDA, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
 Tensors are [heads, rows, columns], where `heads` counts the heads of all batches. Halide names the columns first.
 Halide writes PTX, which ptxas assembles. Halide's lowered program tells how to launch the kernel. Halide does not know

@@ -1,4 +1,4 @@
-"""The parts of attention in TileLang, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in TileLang, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
 Tensors are [heads, rows, columns], where `heads` counts the heads of all batches. All lengths are known only when a
 kernel runs. TileLang writes CUDA C++, which nvcc compiles. TileLang has no product of f32 as exact as the oracle asks:

@@ -1,4 +1,4 @@
-"""The parts of attention in Triton, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in Triton, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
 Tensors are [heads, rows, columns], where `heads` counts the heads of all batches. Rows arrive and leave by tensor
 copies, which read zeros and write nothing beyond a tensor's end. So a row must be a multiple of 16 bytes long. The

@@ -42,7 +42,7 @@ CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int
   return one;
 }
 
-// A kernel whose text changes must be compiled again: scripts/generate_cuda.py compile, tune and keep.
+// A kernel whose text changes must be compiled again: proto5_codegen/tools/generate_cuda.py compile, tune and keep.
 TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
   for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
