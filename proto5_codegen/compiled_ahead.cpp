@@ -145,8 +145,8 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
     }
     return index;
   } catch (const json::exception& error) {
-    throw BadInput(fmt::format("{}: {} is not as proto5_codegen/tools/generate_cuda.py writes it: {}", name, place,
-                               error.what()));
+    throw BadInput(
+        fmt::format("{}: {} is not as proto5_codegen/tools/generate_cuda.py writes it: {}", name, place, error.what()));
   } catch (const BadInput& error) {
     throw BadInput(fmt::format("{}: {}: {}", name, place, error.what()));
   }
@@ -179,9 +179,10 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   };
   const std::optional<AheadIndex> index = read_ahead_index(config.generator);
   if (!index) {
-    return unable(fmt::format("no kernels in {}; proto5_codegen/tools/generate_cuda.py makes them with the Python "
-                              "package {}",
-                              folder, packages.at(config.generator)));
+    return unable(
+        fmt::format("no kernels in {}; proto5_codegen/tools/generate_cuda.py makes them with the Python "
+                    "package {}",
+                    folder, packages.at(config.generator)));
   }
   if (device.arch != arch)
     return unable(fmt::format("its kernels are for {}, {} has {}", arch, device.spec, device.arch));

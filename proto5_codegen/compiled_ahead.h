@@ -1,5 +1,6 @@
-// Kernels that a generator compiled ahead of time. proto5_codegen/tools/generate_cuda.py keeps them in proto5_codegen/generated:
-// cubins, and NAME.json with a description of each cubin. A build needs none of these generators.
+// Kernels that a generator compiled ahead of time. proto5_codegen/tools/generate_cuda.py keeps them in
+// proto5_codegen/generated: cubins, and NAME.json with a description of each cubin. A build needs none of these
+// generators.
 #pragma once
 
 #include <cstddef>

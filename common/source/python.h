@@ -6,8 +6,8 @@
 
 namespace attn {
 
-/// $ATTENTION_PROTO_PYTHON, else the Python of .venv under the source root, where scripts/tools/venv puts packages, else
-/// python3.
+/// $ATTENTION_PROTO_PYTHON, else the Python of .venv under the source root, where scripts/tools/venv puts packages,
+/// else python3.
 std::string python();
 
 /// The version of a Python package, major * 10000 + minor * 100 + patch; 0 if it is missing. Python is asked once in a
