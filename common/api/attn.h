@@ -109,7 +109,7 @@ ATTN_API size_t attn_prepared(attn_engine* engine);
 /* A kernel that does nothing: what a call costs. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
-/* The fields of the structs of options below are written by the project's scripts/tools/options, from its list of options. */
+/* The project's scripts/tools/options writes the fields of the structs of options below, from its list of options. */
 
 /* softmax(scale Q K^T) V, with modifiers. Numbers as ATTN_FLASH_OPTIONS has them are off. A query's own key is that of
  * its position: the last query stands at the last key, whatever `lengths` says. A query sees the keys that all options
