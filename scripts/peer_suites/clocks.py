@@ -76,7 +76,7 @@ class Graph:
     def __init__(self, side, flush):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # what only a first call does must not be captured
+        with torch.cuda.stream(stream):  # the extra work of a first call must not be captured
             for _ in range(WARM_UP):
                 side.run()
         torch.cuda.current_stream().wait_stream(stream)
@@ -104,7 +104,7 @@ class Cpu:
 
     def __init__(self, device):
         if np is None:
-            raise Refused("numpy is not installed; scripts/peer_suites/requirements.txt lists what a suite needs")
+            raise Refused("numpy is not installed; scripts/peer_suites/requirements.txt lists the packages")
         cores = len(os.sched_getaffinity(0))
         self.threads = int(device.partition("=")[2] or cores)
         if not 1 <= self.threads <= cores:

@@ -21,7 +21,7 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """What makes each side, by its name."""
+    """Functions that make the sides, by name."""
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options())}
     if torch:
         q, k, v = map(torch.from_numpy, tensors)

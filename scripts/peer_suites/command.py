@@ -81,7 +81,7 @@ def check(name, suite, options):
     if not any(re.fullmatch(device, options.device) for device in allowed):
         raise Refused(f"--device {options.device} is not allowed; {devices(suite)} is")
     if old and (options.source or options.page):
-        raise Refused("--old takes neither --from nor --page: what it measures is not recorded")
+        raise Refused("--old takes neither --from nor --page: its rows are not recorded")
     if name == "gpu" and not old and (options.new or options.old_source):
         raise Refused("--new and --old-source go with --old")
     if getattr(options, "quick", False) and options.page:

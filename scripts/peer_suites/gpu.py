@@ -4,7 +4,7 @@ FlashAttention-3 takes part where its Python module is found: flash_attn_interfa
 fa3-fwd. FlashAttention-4 takes part where flash_attn.cute of the package flash-attn-4 is found. Results are compared
 with cuDNN's.
 
-With --old the suite measures nothing of the peers: it compares an old libattn.so with today's on the same rows.
+With --old the suite measures no peers: it compares an old libattn.so with today's on the same rows.
 """
 
 import statistics
@@ -26,7 +26,7 @@ EAGER_WINDOW = ("ours from a CUDA graph, the peers launched from Python between 
 
 
 def flash_attention():
-    """The functions of FlashAttention-3 and -4 that are there, by side, and what they are called."""
+    """The functions of FlashAttention-3 and -4 that are installed, by side, and for `about` the names of their packages."""
     functions, about = {}, {}
     for name, places in ("fa3", sides.FLASH_ATTENTION_3), ("fa4", sides.FLASH_ATTENTION_4):
         function, about[name] = sides.function_of(places, "flash_attn_func")

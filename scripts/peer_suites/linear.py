@@ -32,7 +32,7 @@ def close(got, want):
 
 
 def makers(ours, row, gate):
-    """What makes each side, by its name."""
+    """Functions that make the sides, by name."""
     dim, heads, batch, tokens = row
     torch.manual_seed(tokens + dim)
     q, k, v = (torch.randn(batch, tokens, heads, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))

@@ -168,7 +168,7 @@ def ratios(turns):
 
 
 def has_moved(ratio, floor):
-    """Whether new / old, an interval, is beyond 1 %, and by more than old / old explains."""
+    """Whether the interval of new / old lies beyond 1 %, and its median farther beyond than the noise of old / old."""
     value, low, high = ratio
     noise = max(abs(end - 1) for end in floor)
     return (low > 1 + MOVED and value - (1 + MOVED) > noise) or (high < 1 - MOVED and (1 - MOVED) - value > noise)

@@ -17,7 +17,7 @@ PAGE_SIZE = 16
 AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
         (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
-KINDS = ("contiguous", "paged", "append")  # of cache; there is one of ours for each
+KINDS = ("contiguous", "paged", "append")  # of cache; ours has a side for each
 PEERS = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
 
 
@@ -37,7 +37,7 @@ def angles(tokens, dim):
 
 
 def makers(attn, fa3, row):
-    """What makes each side, by its name."""
+    """Functions that make the sides, by name."""
     batch, tokens, q_heads, kv_heads, dim = row
     torch.manual_seed(tokens + batch)
 
@@ -55,7 +55,7 @@ def makers(attn, fa3, row):
     def ours(function, *tensors, **options):
         return lambda: sides.Call(function, q, *tensors, bshd=True, cache_bshd=True, **options)
 
-    # The sides that append write to copies: the others read what was drawn.
+    # The sides that append write to copies of the cache: the other sides read the cache.
     found = {"ours_contiguous": ours(attn.paged_decode, k, v, lengths),
              "ours_paged": ours(attn.paged_decode, k_pages, v_pages, lengths, table),
              "ours_append": lambda: ours(attn.decode_fused, new_k, new_v, k.clone(), v.clone(), lengths,

@@ -23,7 +23,7 @@ def read(path):
 
 
 def split(path, mark):
-    """The text before and after what a suite has written into a page."""
+    """The texts of a page before and after the table of a suite, with the marks."""
     begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
     try:
         head, rest = path.read_text().split(begin)

@@ -98,7 +98,8 @@ def version(package):
 
 
 def function_of(places, name):
-    """The function of the first (module, package) that has it, and the package with its version; or None twice."""
+    """The function `name` of the first (module, package) that has it, and the package with its version. None and None if
+    no place has it."""
     for module, package in places:
         try:
             return getattr(importlib.import_module(module), name), f"{package} {importlib.metadata.version(package)}"

@@ -33,7 +33,7 @@ def about():
 
 
 def makers(attn, fa3, name, q, k, v):
-    """What makes each side, by its name."""
+    """Functions that make the sides, by name."""
     work, fa3_options = ROWS[name]
     if work is None:
         return {"ours": lambda: sides.Call(attn.rope, q, k), "torch": lambda: sides.compiled_rope(q, k)}

@@ -30,7 +30,7 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """What makes each side that can do the work, by its name. `plain` is ours without the modifier."""
+    """Functions that make the sides that can do the work, by name. `plain` is ours without the modifier."""
     plain = Work(causal=work.causal)
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options()),
              "plain": lambda: sides.Call(ours.flash, *tensors, **plain.options())}

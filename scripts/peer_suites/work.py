@@ -1,4 +1,4 @@
-"""What a row computes, its definition in double, and when two results agree."""
+"""The attention that a row computes, its definition in double, and when two results agree."""
 
 import math
 from typing import NamedTuple, Optional
@@ -24,7 +24,7 @@ class Work(NamedTuple):
         return found if self.window is None else {**found, "window_left": self.window}
 
     def flops(self, heads, length, head_dim):
-        """Of the two products; causal counts the pairs that are not masked."""
+        """Operations of the two products; causal counts only the pairs that are not masked."""
         return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
 
 
@@ -75,12 +75,12 @@ def against_reference(sides, work, q, k, v):
 
 
 def all_agree(results, want):
-    """Whether tensors of bf16 results agree with another one."""
+    """Whether all bf16 results agree with the result `want`; all are tensors."""
     return all(bool(((got - want).abs() <= BF16_ATOL + BF16_RTOL * want.abs()).all()) for got in results)  # no NaN does
 
 
 def agreement(sides, want):
-    """Whether the results of all sides agree with those of the side `want`, or of the first where that is left out."""
+    """Whether the results of all sides agree with the result of the side `want`, or of the first side if it is left out."""
     answers = {name: side.output() for name, side in sides.items()}
     first = answers.get(want, next(iter(answers.values())))
     return all_agree(answers.values(), first)
