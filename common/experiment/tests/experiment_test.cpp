@@ -737,7 +737,6 @@ TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
 }
 
 TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
-  own_cache();
   std::ofstream(path("cache")) << "not a folder";
   const Outcome outcome = run({"--json", "--quiet", "--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(outcome.status, 0);
