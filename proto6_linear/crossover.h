@@ -29,7 +29,6 @@ class Bracket {
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 
   bool begins_faster() const;
-  bool never_faster() const;
   /// Where the ratio is 1, between the two sides in proportion to logarithms; from the longest length that is certainly
   /// slower to the shortest that is certainly faster. At an end of the range: that end. Of at least one probe.
   Estimate tokens() const;

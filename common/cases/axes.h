@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +24,6 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
 
 /// One launch of attention, with the case's FlashConfig. Throws BadInput for a case that no device can run.
 CasePlan flash_plan(const Case& config, const Setting& setting);
-/// Why the case cannot run on the device. Throws as flash_plan() does.
-std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device);
 
 /// The shape axes that a safetensors file with q, k, v fixes. Throws BadInput.
 std::vector<Axis> flash_input_axes(const std::string& path);

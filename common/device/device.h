@@ -177,8 +177,6 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Device& device, size_t bytes);
-  /// A caller's memory, which must be the device's: left as it is, not released, and without guard bands.
-  static Buffer borrow(Device& device, void* pointer, size_t bytes);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -190,14 +188,14 @@ class Buffer {
   void download(void* target, size_t bytes) const;
   /// Makes every byte all ones: NaN as f32, f16 and bf16.
   void poison();
-  /// Whether both guard bands are as they were made, also where there are none.
+  /// Whether both guard bands are as they were made.
   bool guards_intact() const;
 
   static constexpr size_t guard_bytes = 4096;
 
  private:
   Device* device_ = nullptr;
-  void* block_ = nullptr;  // with guard bands; null where it is borrowed
+  void* block_ = nullptr;  // with guard bands
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -22,10 +22,9 @@ class CudaCompiler {
   std::string toolchain() const { return toolchain_; }
   std::string identity() const;
 
-  /// Whether NVRTC keeps what it made of headers, and whether it tells its phases apart (both 12.8 or later). Where
-  /// not, compile() goes on without.
+  /// Whether NVRTC keeps what it made of headers, and tells its phases apart: 12.8 and later do both. Where not,
+  /// compile() goes on without.
   bool has_precompiled_headers() const { return has_precompiled_headers_; }
-  bool has_phase_trace() const { return has_phase_trace_; }
 
   /// Machine code is taken as it is; its times are zero. Throws CompileError, BadInput for a source that is not there,
   /// DeviceMissing for one with fragments where there is no nvJitLink.
@@ -35,8 +34,8 @@ class CudaCompiler {
   std::shared_ptr<const Nvrtc> nvrtc_;
   std::shared_ptr<const NvJitLink> linker_;  // null where it is not there
   std::string arch_, toolchain_;
-  std::vector<std::string> options_;  // the same for every kernel
-  bool has_precompiled_headers_ = false, has_phase_trace_ = false;
+  std::vector<std::string> options_;      // the same for every kernel
+  bool has_precompiled_headers_ = false;  // and the trace of phases
 };
 
 }  // namespace attn
