@@ -1,10 +1,11 @@
-# What the project's CMake files share: warnings and sanitizers, the LLVM that compiles CPU kernels, CUDA's headers, and
+# Shared by the project's CMake files: warnings and sanitizers, the LLVM that compiles CPU kernels, CUDA's headers, and
 # one function per kind of target.
 
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(attn_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)  # false alarms of gcc 12 on string + string (PR 105651)
+  # False alarms of gcc 12 on string + string (PR 105651).
+  target_compile_options(attn_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
 endif()
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(attn_flags INTERFACE nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog Threads::Threads)
@@ -15,14 +16,14 @@ if(ATTN_SANITIZE)
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
 endif()
 
-# What bookkeeping is compiled with. It has no loops over elements, and no measurement waits for it; to compile it takes
-# most of a build's time.
+# The flags of bookkeeping code. This code has no loops over elements, and no measurement waits for it. Compiling it
+# takes most of a build's time.
 add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -O1)
 
-# The headers that take the compiler longest, compiled once for the libraries, for bookkeeping and for the tests: gcc takes
-# none that was compiled with another -O. The asan preset builds without them, so that a file that lacks an #include is
-# found.
+# The headers that take the compiler longest. They are precompiled once each for the libraries, for bookkeeping and for
+# the tests, because gcc refuses a precompiled header with another -O. The asan preset builds without them and so finds
+# files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
                       <vector> <fmt/format.h> <nlohmann/json.hpp>)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
@@ -33,13 +34,14 @@ foreach(headers attn_slow_headers attn_slow_headers_cold)
 endforeach()
 target_link_libraries(attn_slow_headers_cold PRIVATE attn_cold)
 
-# What tests are built with. They are not measured, so the compiler need not work hard.
+# The flags of tests. Tests are not measured, so the compiler optimises them little.
 add_library(attn_test_flags INTERFACE)
 if(ATTN_TESTS)
   target_link_libraries(attn_test_flags INTERFACE attn_flags GTest::gtest)
   target_compile_options(attn_test_flags INTERFACE -O1)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(attn_test_flags INTERFACE -Wno-maybe-uninitialized)  # false alarms of gcc 12 at -O1 on std::variant
+    # False alarms of gcc 12 at -O1 on std::variant.
+    target_compile_options(attn_test_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
   target_compile_definitions(attn_test_flags INTERFACE ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                        ATTN_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
@@ -47,12 +49,14 @@ if(ATTN_TESTS)
                                                        ATTN_SANITIZE="${ATTN_SANITIZE}")
   add_library(attn_test_main OBJECT ${PROJECT_SOURCE_DIR}/common/testing/main.cpp)
   target_link_libraries(attn_test_main PRIVATE attn_test_flags)
-  set_target_properties(attn_test_main PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # as executables are, which share it
+  # The executables that reuse its precompiled header are built without position-independent code.
+  set_target_properties(attn_test_main PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
-# LLVM and clang as libraries, for the CPU device. The project is tested with 19; from 18 on any version that CMake finds
-# is taken (-DLLVM_DIR=... names one). Sets ATTN_HAS_CPU; without LLVM the build goes on and leaves the CPU device out.
+# Finds LLVM and clang as libraries, for the CPU device. The project is tested with version 19. Any version from 18 on
+# that CMake finds is used (-DLLVM_DIR=... names one). Sets ATTN_HAS_CPU. Without LLVM the build leaves the CPU device
+# out.
 function(attn_find_llvm)
   foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
     if(prefix)
@@ -79,8 +83,8 @@ function(attn_find_llvm)
   set(ATTN_HAS_CPU OFF PARENT_SCOPE)
 endfunction()
 
-# The CUDA toolkit's headers, for the CUDA device (-DATTN_CUDA_INCLUDE=... names them); libraries are opened at run time.
-# Sets ATTN_HAS_CUDA; without them the build goes on and leaves the CUDA device out.
+# Finds the CUDA toolkit's headers, for the CUDA device (-DATTN_CUDA_INCLUDE=... names their folder). CUDA's libraries
+# are opened at run time. Sets ATTN_HAS_CUDA. Without the headers the build leaves the CUDA device out.
 function(attn_find_cuda)
   find_path(ATTN_CUDA_INCLUDE nvrtc.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
   if(ATTN_CUDA_INCLUDE AND EXISTS ${ATTN_CUDA_INCLUDE}/cuda.h)
@@ -92,12 +96,14 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# PyTorch's operators, the target attn_torch (docs/extension.md), where -DATTN_TORCH=... names an installed PyTorch: the
-# folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. CUDA is not needed to build them.
+# Adds the target attn_torch, PyTorch's operators (docs/extension.md), where -DATTN_TORCH=... names an installed
+# PyTorch: the folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. Building the operators does not
+# need CUDA.
 set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
 function(attn_find_torch)
   if(NOT ATTN_TORCH)
-    file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libattn_torch.so)  # of a build before, by which tests know of PyTorch
+    # An earlier build may have left this file, by which tests detect PyTorch.
+    file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libattn_torch.so)
     return()
   endif()
   find_library(library torch HINTS ${ATTN_TORCH}/lib ${ATTN_TORCH}/lib/x86_64-linux-gnu ${ATTN_TORCH}/lib/aarch64-linux-gnu
@@ -107,7 +113,7 @@ function(attn_find_torch)
   target_include_directories(attn_libtorch SYSTEM INTERFACE ${ATTN_TORCH}/include
                                                             ${ATTN_TORCH}/include/torch/csrc/api/include)
   target_compile_definitions(attn_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
-  # PyTorch's libraries have parts of an older libstdc++, which must not come before the system's.
+  # PyTorch's libraries contain parts of an older libstdc++. The linker must find the system's libstdc++ first.
   set(libraries ${folder}/libtorch.so ${folder}/libtorch_cpu.so ${folder}/libc10.so)
   target_link_libraries(attn_libtorch INTERFACE stdc++ ${libraries})
   set(ATTN_TORCH_LIBRARIES ${libraries} PARENT_SCOPE)
@@ -119,10 +125,10 @@ function(attn_find_torch)
                                               INSTALL_RPATH_USE_LINK_PATH ON)
 endfunction()
 
-# attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): the sources of a folder as a library,
-# which may include headers of its own folder and of what it KNOWS, of these in turn, and of nothing else of the project:
-# the build stops at an #include that goes another way. LINKS are libraries that no header of the folder shows. COLD: all
-# of it is bookkeeping.
+# attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): makes a library of the sources of a
+# folder. Of the project's headers, the library may include those of its own folder, of the libraries that it KNOWS, and
+# of the libraries that these know. The build stops at any other #include of the project. LINKS are libraries that no
+# header of the folder includes. COLD: the whole library is bookkeeping.
 function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -147,7 +153,7 @@ function(attn_add_library name folder)
   attn_check_includes(${name} ${folder} "${folders}")
 endfunction()
 
-# Lets the build of a target stop where a file of the folder includes what the folders do not have.
+# Makes the build of a target stop where a file of `folder` includes a file outside of `folders`.
 function(attn_check_includes target folder folders)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
        ${PROJECT_SOURCE_DIR}/${folder}/*.cu)
@@ -157,20 +163,21 @@ function(attn_check_includes target folder folders)
                      COMMAND ${CMAKE_COMMAND} -D "ROOT=${PROJECT_SOURCE_DIR}" -D "FILES=${files}" -D "FOLDERS=${folders}"
                              -D "STAMP=${stamp}" -P ${PROJECT_SOURCE_DIR}/cmake/check_includes.cmake
                      DEPENDS ${files} ${PROJECT_SOURCE_DIR}/cmake/check_includes.cmake
-                     COMMENT "Checking who ${folder} includes" VERBATIM)
+                     COMMENT "Checking the includes of ${folder}" VERBATIM)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE]): FOLDER/tests/*_test.cpp
-# as one GoogleTest binary, LIBRARY_test, each test known to ctest. PROGRAMS are what the tests run. A test with Timing
-# in its name judges times, and runs while no other does. A file cpu_*_test.cpp or cuda_*_test.cpp uses what only a build
-# with that device has.
+# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]):
+# makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each of its tests. PROGRAMS are programs that the tests
+# run. A test with Timing in its name judges times, and runs while no other test does. A file cpu_*_test.cpp or
+# cuda_*_test.cpp uses code that only a build with that device has. Tests that a filter of LONG selects have the label
+# `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test --all` runs them.
 #
 # The device under test is the CPU unless ATTN_TEST_DEVICE names another; a suite whose name begins with Gpu needs a
-# GPU. With GPU, ctest runs the tests that the filter selects on a GPU, from the same binary, in a few parts; ALONE lets
-# these run while nothing else does. A test, or a part, that is skipped as a whole exits with 77.
+# GPU. With GPU, ctest also runs the tests that the filter selects on a GPU, from the same binary, in a few parts. With
+# ALONE, these parts run while nothing else does. A test, or a part, that is skipped as a whole exits with 77.
 function(attn_add_tests library folder)
-  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
   if(NOT ATTN_HAS_CPU)
     list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
@@ -190,9 +197,13 @@ function(attn_add_tests library folder)
   if(ARG_PROGRAMS)
     add_dependencies(${name} ${ARG_PROGRAMS})
   endif()
-  set(properties LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*" PROPERTIES ${properties})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES ${properties} RUN_SERIAL ON)
+  set(properties SKIP_RETURN_CODE 77 TIMEOUT 600)
+  string(JOIN ":" long ${ARG_LONG})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:${long}" PROPERTIES LABELS cpu ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
+  if(long)
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
+  endif()
   if(ARG_GPU)
     set(parts 4)
     if(ARG_ALONE)
@@ -210,8 +221,8 @@ function(attn_add_tests library folder)
   endif()
 endfunction()
 
-# attn_add_bench(NAME SOURCE LIBRARY): a Google Benchmark of the library. A test runs it, whatever it measures; it may use
-# the CPU device.
+# attn_add_bench(NAME SOURCE LIBRARY): adds a Google Benchmark of the library, and a test that runs it and does not
+# judge its times. The benchmark may use the CPU device.
 function(attn_add_bench name source library)
   if(NOT ATTN_BENCH)
     return()
@@ -224,21 +235,21 @@ function(attn_add_bench name source library)
   endif()
 endfunction()
 
-# attn_add_script_test(NAME SCRIPT [ARGUMENTS...]): a script that exits with 77 where it cannot be run.
+# attn_add_script_test(NAME SCRIPT [ARGUMENTS...]): adds a script as a test. It exits with 77 where it cannot run.
 function(attn_add_script_test name script)
   add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/${script} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
 endfunction()
 
-# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER]): the experiment in FOLDER. All its sources but main.cpp
-# make a library, so that tests may use them; main.cpp makes the executable, and for tests FOLDER_reverse, which has the
-# device of common/testing/reverse in the place of a GPU.
+# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...]): adds the experiment in FOLDER. All its
+# sources except main.cpp make a library, which tests use too. main.cpp makes the executable. For tests it also makes FOLDER_reverse,
+# which has the device of common/testing/reverse in the place of a GPU.
 function(attn_add_experiment folder)
-  cmake_parse_arguments(ARG "" "GPU" "KNOWS" ${ARGN})
+  cmake_parse_arguments(ARG "" "GPU" "KNOWS;LONG" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
   add_executable(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp)
   target_link_libraries(${folder} PRIVATE ${folder}_parts attn_cold)
-  target_compile_options(${folder} PRIVATE -fPIC)  # as the precompiled headers
+  target_compile_options(${folder} PRIVATE -fPIC)  # the precompiled headers have it
   target_precompile_headers(${folder} REUSE_FROM attn_slow_headers_cold)
   if(TARGET attn_reverse)
     add_executable(${folder}_reverse $<TARGET_OBJECTS:${folder}> $<TARGET_OBJECTS:attn_reverse>)
@@ -246,5 +257,5 @@ function(attn_add_experiment folder)
     set_target_properties(${folder}_reverse PROPERTIES LINKER_LANGUAGE CXX)
     set_property(GLOBAL APPEND PROPERTY ATTN_EXPERIMENT_PROGRAMS ${folder} ${folder}_reverse)
   endif()
-  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}")
+  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" LONG ${ARG_LONG})
 endfunction()

@@ -1,14 +1,14 @@
-# What `cmake --install BUILD --component attn` installs: libattn with the kernels that it compiles when it runs, attn.h,
-# and what CMake and pkg-config need to find them. All of it may be moved together.
+# `cmake --install BUILD --component attn` installs libattn, the kernels that it compiles when it runs, attn.h, and the
+# files by which CMake and pkg-config find them. The installed files may be moved together.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# The kernels' place, as seen from the library's folder.
+# The folder of the kernels, relative to the library's folder.
 file(RELATIVE_PATH ATTN_INSTALLED_SOURCES ${CMAKE_INSTALL_FULL_LIBDIR} ${CMAKE_INSTALL_FULL_DATADIR}/attn)
 
 function(attn_install)
-  set_target_properties(attn PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # LLVM's libraries lie in a folder of their own
+  set_target_properties(attn PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # LLVM's libraries are in a folder of their own
   install(TARGETS attn EXPORT attn LIBRARY COMPONENT attn NAMELINK_COMPONENT attn
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${PROJECT_SOURCE_DIR}/common/api/attn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attn COMPONENT attn)

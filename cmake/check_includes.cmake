@@ -1,5 +1,6 @@
-# Stops where one of FILES includes a file of the project that is in none of FOLDERS: cmake -D ROOT=... -D FILES=...
-# -D FOLDERS=... -D STAMP=... -P check_includes.cmake. Every folder may include common/kernel, which includes nothing else.
+# Stops with an error if one of FILES includes a file of the project that is in none of FOLDERS. Usage: cmake -D
+# ROOT=... -D FILES=... -D FOLDERS=... -D STAMP=... -P check_includes.cmake. Every folder may include common/kernel,
+# which includes no other folder.
 set(wrong "")
 foreach(file ${FILES})
   file(STRINGS ${file} lines REGEX "^[ \t]*#[ \t]*include \"")
@@ -20,6 +21,6 @@ foreach(file ${FILES})
 endforeach()
 if(wrong)
   string(REPLACE ";" ", " folders "${FOLDERS}")
-  message(FATAL_ERROR "what ${folders} may not know (CMakeLists.txt says who knows whom):${wrong}")
+  message(FATAL_ERROR "includes outside of ${folders} (CMakeLists.txt says who knows whom):${wrong}")
 endif()
 file(WRITE ${STAMP} "")

@@ -13,7 +13,7 @@ namespace attn {
 namespace {
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 6;  // tiles of one shape from which "best" and "worst" mean something
+constexpr size_t whole_tile_sweep = 6;  // with fewer tiles of one shape, "best" and "worst" mean nothing
 
 bool tuned(const Measurement& result) { return result.config.text("variant") == "tuned"; }
 
@@ -36,7 +36,7 @@ std::vector<Results> best_and_next(const Results& tiles) {
   return {{sorted[0], sorted[1]}};
 }
 
-// The best power of two and the best with Bc = 80.
+// The best tile whose Bc is a power of two, and the best tile with Bc = 80.
 std::vector<Results> powers_and_eighty(const Results& tiles) {
   Results powers;
   for (const Measurement* tile : tiles) {
@@ -46,7 +46,7 @@ std::vector<Results> powers_and_eighty(const Results& tiles) {
   return pair(powers, where(tiles, "block_c", "80"));
 }
 
-// The best other tile, and the one that a case gets if it names none.
+// The best of the other tiles, and the default tile. A case that names no tile gets the default tile.
 Pick others_and_default(const DeviceInfo& device) {
   return [device](const Results& tiles) {
     Case chosen;
@@ -82,7 +82,8 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
                        {"points", evidence.results.size()}};
 }
 
-// Share of the matrix ceiling, of each head_dim and layout on the longest sequence that fills the device.
+// The share of the matrix ceiling that the tuned kernel reaches, for each head_dim and layout, on the longest sequence.
+// Only cases that fill the device count.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes =
@@ -282,7 +283,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;
-    if (claim.compared) claim.longest = "q_len";  // there the launch and the edges weigh least
+    if (claim.compared) claim.longest = "q_len";  // the launch and the edges weigh least on the longest sequence
     if (!claim.complete) claim.complete = name_tiles;
     std::set<std::string> left_out = claim.varies;  // a tile is a result, not a subject
     left_out.insert("variant");

@@ -1,4 +1,4 @@
-// What proto1_flash claims, and how its measurements answer.
+// The claims of proto1_flash, and how its measurements decide them.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs. The device says which tile is the default; only duels need it.
+/// The claims, registered before anything runs. The device says which tile is the default. Only duels need the device.
 std::vector<Claim> flash_claims(const DeviceInfo& device = {});
 
 }  // namespace attn

@@ -1,7 +1,8 @@
 // proto1_flash: which tile makes flash attention fast on the device at hand?
 //
-// Hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs; every case is checked against the oracle
-// before it is timed (problem.cpp), and what the sweep suggests is measured again as pairs before anything is claimed.
+// The hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs. Each case is checked against the oracle
+// before it is timed (common/cases/problem.cpp). The pairs that the sweep suggests are measured again before anything
+// is claimed.
 #include <memory>
 #include <optional>
 

@@ -7,7 +7,7 @@ namespace attn {
 
 namespace {
 
-/// Makes blocks: of the axes named, and the common values of those that are not.
+/// Makes blocks. Each block has the axes that it names. The other axes have the common values.
 class Blocks {
  public:
   explicit Blocks(Block common) : common_(std::move(common)) {}
@@ -41,7 +41,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
                  texts("dtype", {span.dtype}), texts("out_dtype", {span.dtype}), texts("layout", {"bhsd"})});
   blocks.add({dims, tiles_r, tiles_c});
   blocks.add({ladder, integers("q_len", {512}), integers("head_dim", {64}), small_r, small_c});
-  // Rate against length, with the default tile.
+  // The rate at each length, with the default tile.
   const std::vector<int64_t> lengths = {256, 512, 1024, 2048, 4096};
   blocks.add({dims, masks, integers("q_len", full ? lengths : std::vector(lengths.begin(), lengths.end() - 1))});
   blocks.add({dtypes, integers("head_dim", {64, 128})});
@@ -52,7 +52,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
 
   blocks.add({dims, tiles_r, tiles_c, masks, dtypes, integers("q_len", {1024, 2048})});
   blocks.add({ladder, dims, masks, integers("q_len", {256, 512, 1024}), small_r, small_c});
-  // One head, so that a launch of the longest stays short.
+  // One head, so that a launch on the longest sequence stays short.
   blocks.add({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})});
   // Grouped heads, few queries against many keys, and 16-bit outputs.
   blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});
@@ -62,7 +62,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   return blocks.take();
 }
 
-// As the published tables have it: 16384 tokens in all, 2048 / head_dim heads, 16-bit elements.
+// The shapes of the published tables: 16384 tokens in all, 2048 / head_dim heads, 16-bit elements.
 Sweep large_sweep(const SweepSpan& span, bool full) {
   constexpr int64_t tokens = 16384, width = 2048;
   const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);
@@ -75,7 +75,7 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
   for (const int64_t dim : {64, 128, 256}) {
     const Axis head_dim = integers("head_dim", {dim}), heads = integers("q_heads", {width / dim});
     blocks.add({head_dim, heads, tiles_r, tiles_c, full ? masks : integers("causal", {0})});
-    // Rate against length, with the default tile.
+    // The rate at each length, with the default tile.
     for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {
       if (!full && length > 4096) continue;
       const auto [batch, q_len] = of_length(length);
@@ -88,7 +88,7 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
   blocks.add({layouts, integers("head_dim", {64, 128})});
   blocks.add({integers("head_dim", {80, 96, 192})});
   blocks.add({integers("q_len", {1000, 1537})});
-  // Grouped heads of a large model.
+  // The grouped heads of a large model.
   for (const int64_t length : {2048, 4096, 8192, 16384, 32768}) {
     if (!full && length > 2048) continue;
     blocks.add({integers("batch", {1}), integers("q_heads", {64}), integers("kv_heads", {8}),

@@ -1,4 +1,4 @@
-// What proto1_flash varies.
+// The sweep of proto1_flash: the axes and values that it varies.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// The axes within which cases are compared; what they share is the shape.
+/// The axes in which cases of one shape differ. Cases of one shape are compared with each other.
 std::vector<std::string> flash_compared_axes();
 
 /// `profile` is "quick" (minutes on two cores) or "full".

@@ -15,7 +15,7 @@ using Tiles = std::map<Tile, const Measurement*>;
 
 Tile tile_of(const Measurement& result) { return {result.config.integer("block_r"), result.config.integer("block_c")}; }
 
-/// By head_dim, the shape that was run with the most tiles, without a mask.
+/// For each head_dim, the results of the shape that was run with the most tiles, without a mask.
 std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   std::map<int64_t, std::map<std::string, Tiles>> shapes;
   for (const Measurement& result : results) {
@@ -36,7 +36,7 @@ std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   return sweeps;
 }
 
-// The results of the tiles that others have too.
+// The results of `tiles` whose tile is also in `others`.
 Tiles only(const Tiles& tiles, const Tiles& others) {
   Tiles found = tiles;
   std::erase_if(found, [&](const auto& tile) { return !others.contains(tile.first); });
@@ -59,7 +59,7 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
     if (here.size() < 3) continue;
     const Measurement *taken = best_of(there), *best = best_of(here);
     const Measurement* moved = here.at(tile_of(*taken));
-    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // measured in one sweep
+    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // one sweep measured both
     conclusion.subject = fmt::format("head_dim={}", head_dim);
     conclusion.tags = {"flash_attention", fmt::format("d{}", head_dim), "tile", "devices"};
     const auto name = [](const Measurement* result) {
@@ -79,7 +79,8 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
   }
 }
 
-/// What most decided findings of each hypothesis say; left out where there are none, or as many of either.
+/// For each hypothesis, the verdict of most of its decided findings. A hypothesis is left out if none of its findings
+/// is decided, or if as many support it as refute it.
 std::map<std::string, std::string> majorities(const std::vector<Json>& findings) {
   std::map<std::string, int> balance;
   for (const Json& finding : findings) {
@@ -111,7 +112,7 @@ void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const Devi
   Conclusion conclusion = conclude(claim, Evidence{});
   conclusion.tags = {"flash_attention", "devices"};
   const double share = static_cast<double>(same) / judged;
-  conclusion.estimate = {share, share, share};  // a count of what is recorded, not a sample
+  conclusion.estimate = {share, share, share};  // counted over all recorded findings, not sampled
   conclusion.values = {{"from", from.findings.front().at("data").at("device")},
                        {"to", to.findings.front().at("data").at("device")},
                        {"same", same},

@@ -13,11 +13,12 @@ namespace {
 
 using Comparisons = std::vector<const Comparison*>;
 
-constexpr double worth_it = 1.01;  // the rule: a form that costs no more than this is taken
+constexpr double worth_it = 1.01;  // the rule takes a form with a ratio of times of at most this
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 
-// The hypothesis that the form and grain of a case answer; that of `chain`, whose work is swept, is about the sweep.
+// The hypothesis that a case with this form and grain answers. A case of `chain` answers `break_even`, because the work
+// of `chain` is swept.
 std::string hypothesis_of(const Case& config) {
   const std::string &form = config.text("form"), &grain = config.text("grain");
   if (config.text("function") == "chain") return "break_even";
@@ -26,7 +27,7 @@ std::string hypothesis_of(const Case& config) {
   return grain == "row" ? "call_per_row" : "call_per_tile";
 }
 
-// What the records say of the two codes.
+// Adds what the records say about the machine code of both cases.
 void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   const Results last(evidence.results.end() - 2, evidence.results.end());
   for (const auto& [name, result] : {std::pair("baseline", last[0]), {"contender", last[1]}}) {
@@ -54,7 +55,7 @@ void describe_overhead(Conclusion& conclusion, const Evidence& evidence) {
 
 bool of_wgmma(const Case& config) { return config.has("variant") && config.text("variant") == "wgmma"; }
 
-// The variant is in it for wgmma alone: each device had one kernel when the first findings were recorded.
+// The subject names the variant only for wgmma. Each device had one kernel when the first findings were recorded.
 std::string subject_of(const Evidence& evidence, std::set<std::string> left_out) {
   const Case& contender = evidence.results.back()->config;
   left_out.insert({"form", "grain", "block_r", "block_c"});
@@ -81,7 +82,7 @@ Claim form(const std::string& id, const std::string& text, const std::string& op
           .complete = describe_overhead};
 }
 
-// What a call costs: the time over `monolithic`, of all units, by the calls they make.
+// The cost of a call: the time beyond that of `monolithic`, times the units, divided by the calls of all units.
 Claim call_cost(uint32_t units) {
   return {.hypothesis = {"call_ns", "A call costs at most 5 ns of a unit.", "ns per call", "<=", 5,
                          "expectation before the first run: the 10 to 20 cycles of a call, its spills and its return"},
@@ -140,10 +141,10 @@ std::vector<Comparisons> sweeps_of_work(const std::vector<Comparison>& compariso
 
 int64_t work_of(const Comparison& comparison) { return comparison.contender.integer("work"); }
 
-// What no work reaches is given as twice the largest.
+// The figure of a sweep in which no work makes the call cheap enough: twice the largest work.
 double beyond(const Comparisons& by_work) { return 2 * static_cast<double>(work_of(*by_work.back())); }
 
-// The least work that was tried at which, and above which, the ratio is small enough.
+// The least work for which the ratio is small enough at this work and at every larger work of the sweep.
 Estimate least_paid_work(const Evidence& evidence) {
   const Comparisons& by_work = evidence.comparisons;
   const auto from = [&](double Estimate::* end) {
@@ -184,7 +185,7 @@ void describe_break_even(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// From which work on a call is paid for.
+// The least work that makes a call cheap enough.
 Claim break_even() {
   Claim claim =
       form("break_even", "From 64 multiply-adds a score on, a call costs at most 1 %.", "<=", 64,
@@ -199,8 +200,8 @@ Claim break_even() {
   return claim;
 }
 
-// Of each kernel, all pairs of functions linked before the optimiser, the dearest last. A replay asks for that one
-// alone.
+// For each kernel, the pairs whose function is linked before the optimiser, the slowest last. A replay asks only for
+// the slowest pair.
 std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& comparisons) {
   std::map<bool, Comparisons> kernels;
   for (const Comparison& comparison : comparisons) {
@@ -217,7 +218,8 @@ std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& compariso
   return found;
 }
 
-// The rule: stitch if it costs no more than 1 % for any function, else compile a kernel for each.
+// The rule: link functions before the optimiser if this costs at most 1 % for every function, else compile a kernel for
+// each function.
 Claim rule() {
   return {.hypothesis = {"stitch_or_constants",
                          "Stitching costs at most 1 % with every function: it can take the place of constants.",

@@ -1,4 +1,4 @@
-// What proto2_stitching claims, and how its measurements answer.
+// The claims of proto2_stitching, and how its measurements decide them.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,13 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs: every form and grain against `monolithic`, on each shape and function.
-/// `units` of the device, what runs at once, each a call at a time; only conclusions need them.
+/// The claims, registered before anything runs: each form and grain against `monolithic`, on each shape and function.
+/// The device runs `units` threadgroups at once (DeviceInfo::units). Each unit makes one call at a time. Only
+/// conclusions need `units`.
 std::vector<Claim> stitch_claims(uint32_t units = 0);
 
-/// Calls that are left in the machine code a record's `pipeline` describes; nothing where the device does not tell.
+/// The calls that are left in the machine code, from the `pipeline` of a record. Nothing if the record has no count of
+/// instructions.
 std::optional<int64_t> calls_left(const Json& pipeline);
 
 }  // namespace attn

@@ -1,7 +1,7 @@
 // proto2_stitching: what does it cost an attention kernel to call a score function that somebody else wrote?
 //
-// The function is a built-in one, or a file of the user's; the kernel is proto1_flash's, with a hook for every form of
-// the call. Each form is checked, timed, and compared in turn with the function's text in place.
+// The function is built in, or in a file of the user. The kernel is the kernel of proto1_flash, with a hook for each
+// form of the call. Each form is checked, timed, and compared in turn with the function's text in place.
 #include <memory>
 
 #include "common/cases/axes.h"

@@ -15,6 +15,7 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/cases/configurations.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/user_functions.h"
 #include "proto2_stitching/kernels/forms.h"
 
@@ -44,14 +45,14 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
           kernel.constants.at("COPY_K") != 0};
 }
 
-// SCORE_LANES of kernels/form.h.
+// The value of SCORE_LANES in kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
   if (config.flash.variant != "tuned") return config.flash.block_c / (row ? 4 : 2);
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
-// A std::function and the function that a kernel calls for it.
+// A std::function, and the function that a kernel calls to call it.
 template <typename Result, typename... Parameters>
 struct Callable {
   std::function<Result(Parameters...)> function;
@@ -78,7 +79,7 @@ using ElementFunction = float(float s, int q, int k, const ScoreContext& context
 using RowFunction = void(float* s, int q, int k, const ScoreContext& context);
 using TileFunction = void(float* s, int keys, int q, int k, const ScoreContext& context);
 
-// Has a kernel tell the address of the function that was compiled with it. The code lives as long as the cache.
+// Runs a kernel that tells the address of the function that was compiled with it. The code lives as long as the cache.
 void* published_address(Device& device, PipelineCache& pipelines, KernelSource fragment) {
   fragment.entry = "publish";
   void* address = nullptr;
@@ -88,7 +89,7 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
   return address;
 }
 
-// The function compiled apart.
+// The function, compiled apart from the kernel.
 KernelSource fragment_of(const AttentionHooks& hook) {
   KernelSource fragment;
   fragment.path = "proto2_stitching/kernels/fragment.h";
@@ -98,7 +99,8 @@ KernelSource fragment_of(const AttentionHooks& hook) {
   return fragment;
 }
 
-// How often the rows of a register tile come in `keys` rows of scores, as `rows_of_tile` of tuned.cpu.cpp cuts them.
+// How many register tiles cover `keys` rows of scores, and how many rows these tiles have together. `rows_of_tile` of
+// tuned.cpu.cpp cuts the tiles in the same way.
 struct RegisterTiles {
   int64_t tiles = 0, rows = 0;
 };
@@ -119,7 +121,7 @@ int64_t keys_seen(const AttentionShape& shape, int64_t query) {
   return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
 }
 
-// Of one head, as tuned.cpu.cpp walks over it.
+// The calls for one head, as tuned.cpu.cpp walks over it.
 int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
   int64_t calls = 0;
   const FlashConfig& flash = config.flash;
@@ -140,12 +142,12 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
   return calls;
 }
 
-// Of one head, as mma_sync.cuda.cu walks over it.
+// The calls for one head, as mma_sync.cuda.cu walks over it.
 int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
   const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
-  int64_t blocks = 0;  // of keys, over all warps
+  int64_t blocks = 0;  // blocks of keys, of all warps
   const int64_t rows = round_up(shape.q_len, flash.block_r);
   for (int64_t first = 0; first < rows; first += layout.warp_rows) {
     const int64_t last = std::min<int64_t>(first + layout.warp_rows, shape.q_len) - 1;
@@ -155,12 +157,12 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// Of one head, as wgmma.cuda.cu walks over it: a consumer without rows or keys works on one block.
+// The calls for one head, as wgmma.cuda.cu walks over it. A consumer without rows or keys works on one block.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;
   flash.shape.batch = flash.shape.q_heads = flash.shape.kv_heads = 1;
-  int64_t blocks = 0;  // of keys, over all consumers
+  int64_t blocks = 0;  // blocks of keys, of all consumers
   for (const WgmmaTile& tile : wgmma_schedule(flash, device)) {
     for (int64_t first = tile.first_query; first < tile.first_query + flash.block_r; first += 64) {
       const bool exists = first >= 0 && first < shape.q_len;
@@ -168,7 +170,7 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
       blocks += std::max<int64_t>((seen + flash.block_c - 1) / flash.block_c, 1);
     }
   }
-  return blocks * 4 * flash.block_c / 2;  // of four warps, whose threads have as many scores
+  return blocks * 4 * flash.block_c / 2;  // four warps, with flash.block_c / 2 scores a thread
 }
 
 }  // namespace
@@ -195,11 +197,11 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
                        variants.empty() ? "" : fmt::format("; it has {}", fmt::join(variants, ", ")));
   }
   if (!form_runs_on(form, device)) {
-    return fmt::format("form {} is a call of the host's; on {} there is none", form, device.backend);
+    return fmt::format("form {} calls a function of the host; backend {} cannot", form, device.backend);
   }
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
-  // What ptxas of CUDA 13.0 said of them, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
+  // From the messages of ptxas of CUDA 13.0, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
   constexpr const char* costs =
       "wgmma then spills 512 bytes a thread or more, and from head_dim 128 on does not compile";
   if (form == "pointer") {
@@ -259,7 +261,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
                    {"proto2_stitching/kernels/function.h", function.header()}};
   hook.guarded = function.guarded;
-  hook.data = bytes_of(1);  // of `switch` and `pointer`: the function, not what leaves scores as they are
+  hook.data = bytes_of(1);  // `switch` and `pointer` then call the function; with 0 they would leave scores as they are
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
     hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
     hook.fragments.push_back(fragment_of(hook));
@@ -307,7 +309,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
       config_(std::move(config)),
       calls_(count_calls(config_, device.info())),
       function_id_(sha256(function.header())),
-      // On a GPU the assembler decides anew for each kernel which products and sums become one instruction.
+      // On a GPU the assembler decides for each kernel anew which products and sums become one instruction.
       promises_bits_(device.info().on_host) {
   const FlashConfig& flash = config_.flash;
   if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
@@ -354,16 +356,15 @@ Check StitchProblem::check() {
 Json StitchProblem::values() const { return {{"calls", calls_.calls}, {"calls_per_tile", calls_.calls_per_tile}}; }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems() {
-  // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  return [last = std::weak_ptr<StitchInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<StitchInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& [stitch, function] = plan.config<StitchCase>();
     const FlashConfig& flash = stitch.flash;
-    std::shared_ptr<StitchInputs> shared = last.lock();
-    if (!shared || !flash.same_tensors(shared->flash->config())) {
-      shared = std::make_shared<StitchInputs>();
-      shared->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
-      last = shared;
-    }
+    const auto fits = [&](const StitchInputs& made) { return flash.same_tensors(made.flash->config()); };
+    const std::shared_ptr<StitchInputs> shared = pool.get(fits, [&] {
+      auto made = std::make_shared<StitchInputs>();
+      made->flash = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
+      return made;
+    });
     return std::make_unique<StitchProblem>(lab.device(), lab.pipelines(), shared, stitch, function, plan);
   };
 }

@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of its forms: proto1_flash's kernel and tensors,
-// with a hook that says how the function is reached.
+// One attention problem whose kernel calls a score function in one of its forms. It has the kernel and the tensors of
+// proto1_flash. A hook says how the kernel reaches the function.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace attn {
 
-/// Everything a case of proto2_stitching says, typed.
+/// All values of a case of proto2_stitching, typed.
 struct StitchConfig {
   std::string form;   // see kernels/forms.h
   std::string grain;  // "element", "row" or "tile": how many scores a call takes
@@ -24,48 +24,47 @@ struct StitchConfig {
   int64_t work = 0;
   FlashConfig flash;
 
-  /// A case without a variant has the first of stitch_variants(). Throws BadInput for a case that makes no sense on any
-  /// device.
+  /// A case without a variant gets default_variant(). Throws BadInput for a case that no device can run.
   static StitchConfig from(const Case& config, const DeviceInfo& device);
 };
 
-/// The forms, `monolithic` first; those of the host's own are for the cpu alone.
+/// The forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
-/// The kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU; the first where none is named.
+/// The kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
-/// The first of them; "tuned" where there is none.
+/// The first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);
-/// Whether the optimiser sees the function and the kernel at once, so that no call need be left.
+/// Whether the optimiser sees the function together with the kernel. Then no call need be left.
 bool form_is_inlined(const std::string& form);
 
-/// Why the kernel does not take the form at that grain, whatever the shape.
+/// Why the kernel does not take the form at that grain, for any shape.
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
-/// Calls of the score function in one launch, as a simdgroup makes them: by the threads of a warp at once.
+/// Calls of the score function in one launch. The threads of a warp make one call together.
 struct CallCount {
   int64_t calls = 0;
   int64_t calls_per_tile = 0;  // block_r x block_c pairs, none of them masked
 };
-/// Of `monolithic`: the places where a call would be.
+/// Counts the calls. `monolithic` has none: its count is of the places where a call would be.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
-/// The option that brings a file of the user's; in a case UserFunction::text_name() stands for it.
+/// The option that names a file of the user. A case names the file by UserFunction::text_name().
 inline constexpr const char* function_option = "--score-function";
 
 /// The functions of proto2_stitching/functions, by name.
 std::vector<std::string> built_in_functions();
-/// `work` is the cost of `chain`. Throws BadInput for another name.
+/// `work` is the cost of `chain`. Throws BadInput for an unknown name.
 UserFunction built_in_function(const std::string& name, int64_t work);
-/// The function that a case names; `file` is what --score-function gives. Throws BadInput where there is none, or its
-/// text is another one.
+/// The function that a case names. `file` is the value of --score-function. Throws BadInput if there is no such
+/// function, or if the text of the file is not the text that the case names.
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
-/// How the kernel comes to the function, without what only a device can give: the oracle's function, and the address of
-/// a std::function.
+/// How the kernel reaches the function. Two members are missing, because only a device can give them: the function of
+/// the oracle, and the address of a std::function.
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
-/// One launch of attention with the function in its form; or why there is none.
+/// One launch of attention with the function in its form, or the reason why there is none.
 Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// A case of proto2_stitching, with the text of its function.
@@ -76,27 +75,27 @@ struct StitchCase {
 /// The plan of a StitchCase.
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
-/// Tensors of one shape and what is known of their outputs; the cases of a comparison share it.
+/// The tensors of one shape, and the known outputs. The cases of a comparison share them.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
-  std::map<std::string, Tensor> monolithic;  // the output of that form, by the function's id
+  std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id
 };
 
 class StitchProblem : public Problem {
  public:
-  /// Runs the plan, which is of this configuration and function.
+  /// Runs the plan. It must be the plan of this configuration and function.
   StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
                 const UserFunction& function, const Plan& plan);
 
   void encode(CommandEncoder& encoder) const override { flash_->encode(encoder); }
   void poison() override { flash_->poison(); }
-  /// The oracle's check, and on the cpu that every form gives the bits of `monolithic`.
+  /// Checks the output against the oracle. On the cpu it also checks that the output has the bits of `monolithic`.
   Check check() override;
   void dump(const std::string& path) const override { flash_->dump(path); }
   Json values() const override;
 
   Tensor output() const { return flash_->output(); }
-  /// Elements of the last launch's output whose bits differ from those that `monolithic` gave.
+  /// The number of output elements of the last launch whose bits differ from the output of `monolithic`.
   int64_t differing_elements() const;
 
  private:
@@ -109,7 +108,7 @@ class StitchProblem : public Problem {
   std::unique_ptr<FlashProblem> flash_;
 };
 
-/// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
+/// Makes problems of the experiment. Cases of one shape share their tensors and the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems();
 
 }  // namespace attn

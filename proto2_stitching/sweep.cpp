@@ -21,9 +21,9 @@ std::vector<std::string> forms_of(const DeviceInfo& device) {
 
 std::vector<AxisInfo> stitch_axes() {
   std::vector<AxisInfo> axes = {
-      {"form", "how the kernel comes to the score function", score_forms(), 0, 0, 1},
+      {"form", "how the kernel reaches the score function", score_forms(), 0, 0, 1},
       {"grain",
-       "scores that a call takes; `element` for monolithic, which has no calls",
+       "how many scores a call takes; monolithic has no calls and is `element`",
        {"element", "row", "tile"},
        0,
        0,
@@ -32,7 +32,7 @@ std::vector<AxisInfo> stitch_axes() {
       {"work", "multiply-adds of the function `chain`; 0 for every other", {}, 0, 256, 1}};
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant") {
-      axis.help = "the kernel; tuned is the cpu's, mma_sync and wgmma are a GPU's";
+      axis.help = "the kernel: tuned on the cpu, mma_sync or wgmma on a GPU";
       axis.choices = {"tuned", "mma_sync", "wgmma"};
     }
     axes.push_back(std::move(axis));
@@ -46,7 +46,7 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
-  // One head on the cpu, so that a launch takes some ten milliseconds.
+  // One head on the cpu, so that a launch takes about ten milliseconds.
   const std::vector<std::string> variants = stitch_variants(device);
   const Block common = {texts("variant", variants.empty() ? std::vector{default_variant(device)} : variants),
                         integers("batch", {large ? 4 : 1}),
@@ -69,7 +69,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  // A call costs less of a function that costs more: of one at every grain that the kernel takes.
+  // A call weighs less the more work the function has. `chain` has a work to sweep, at each grain that the kernel
+  // takes.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& of, const Axis& at) {
     const Axis chain = texts("function", {"chain"}), works = integers("work", work), chosen = texts("form", of);

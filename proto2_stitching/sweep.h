@@ -1,4 +1,4 @@
-// What proto2_stitching varies.
+// The sweep of proto2_stitching: the axes and values that it varies.
 #pragma once
 
 #include <string>
@@ -11,17 +11,18 @@
 namespace attn {
 
 std::vector<AxisInfo> stitch_axes();
-/// The axes within which cases are compared; what they share is the shape and the function.
+/// The axes in which compared cases differ. Compared cases share the shape and the function.
 std::vector<std::string> stitch_compared_axes();
 
 /// `profile` is "quick" (minutes on two cores) or "full".
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// What follows from other axes where it is not named: the shape and tile as in proto1_flash; the grain, which
-/// `monolithic` does not have; the work, which is 0 for every function but `chain`.
+/// Sets the axes that the case does not name. The shape and the tile follow as in proto1_flash. The grain is `element`
+/// by default, and always for `monolithic`. The work is 16 by default for `chain`, and always 0 for other functions.
+/// The variant is default_variant() by default.
 void complete_stitch(Case& config, const DeviceInfo& device);
 
-/// The axes that --score-function fixes. Throws BadInput as read_function does.
+/// The axes that --score-function fixes. Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
 }  // namespace attn

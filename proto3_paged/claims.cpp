@@ -14,13 +14,13 @@ namespace attn {
 namespace {
 
 constexpr const char* expectation = "expectation before the first run";
-constexpr int64_t published_memory = 32 << 10;  // of a threadgroup on an M4, in bytes
+constexpr int64_t published_memory = 32 << 10;  // threadgroup memory of an M4, in bytes
 
 bool has(const Measurement& result, const char* axis, const std::string& value) {
   return !where({&result}, axis, value).empty();
 }
 
-/// Everything but these axes as a case has it that names nothing.
+/// Whether all axes except `but` have their default values.
 bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   for (const auto& [axis, value] : {std::pair{"task", "decode"},
                                     {"page_order", "identity"},
@@ -39,7 +39,7 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// Each other value of one axis against one value of it, all else equal.
+/// A claim that compares each other value of one axis with `value`. All other axes are equal.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -70,8 +70,8 @@ Claim paging() {
                      {"Put the cache on pages of this size.", "Take larger pages, or a contiguous cache."});
 }
 
-/// A claim of the published study about pages of 16 tokens, answered by what `paging` measured of them; a replay asks
-/// for a pair of this one alone.
+/// A claim of the published study about pages of 16 tokens. The comparisons that `paging` asked for answer it. In a
+/// replay of this claim the pair has the id of this claim.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin, const Advice& advice) {
   Claim claim = paging();
@@ -90,7 +90,7 @@ Claim published_paging(const std::string& id, const std::string& text, const std
   return claim;
 }
 
-/// A claim about prefill, whose tile may follow the axis.
+/// The claim, for prefill. The tile may differ with the axis.
 Claim of_prefill(Claim claim, const std::string& axis) {
   claim.takes = [axis](const Measurement& result) {
     return has(result, "task", "prefill") && is_plain(result, {axis, "task", "block_c"});
@@ -132,7 +132,8 @@ Claim second_launch() {
                      {"Join by a second launch where that is simpler.", "Have the last worker join."});
 }
 
-/// The rule against the best of what was tried; being picked for its time, that is measured again.
+/// The rule for workers against the fastest number of workers that was tried. The fastest number was picked for its
+/// time, so it is measured again.
 Claim rule() {
   Claim claim =
       against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
@@ -158,13 +159,14 @@ Claim rule() {
   return claim;
 }
 
-/// Query heads that share a key/value head, against one query head for each.
+/// Several query heads for each key/value head, against one query head for each key/value head.
 Claim packing() {
-  Claim claim = against_one(
-      {"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
-       "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
-      "q_heads", "", "",
-      {"Share keys among as many query heads as the model can.", "Expect a group to cost arithmetic beside memory."});
+  Claim claim =
+      against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
+                   "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
+                  "q_heads", "", "",
+                  {"Share keys among as many query heads as the model can.",
+                   "Expect a group to cost arithmetic in addition to memory."});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const Measurement* alone : group) {
@@ -185,13 +187,13 @@ Claim packing() {
   return claim;
 }
 
-/// A cache of 8 bits against one of 16, both read by queries of the same type.
+/// A cache of 8 bits against a cache of 16 bits. The queries have the same type in both cases.
 Claim eight_bits() {
   Claim claim = against_one({"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
                              "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
                             "cache_dtype", "", "",
                             {"Store the cache in 8 bits where its error is small enough.",
-                             "Look for what beside memory limits decoding before you store the cache in 8 bits."});
+                             "Find what other than memory limits decoding before you store the cache in 8 bits."});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const char* wide : {"f16", "bf16"}) {
@@ -220,10 +222,10 @@ Claim score_cost(const std::string& axis, const std::string& what) {
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
       axis, "0", what + " ({values.contender." + axis + "})",
       {"Take the modifier without thought of its time: decoding waits for memory.",
-       "Expect decoding to cost the modifier's arithmetic beside the memory's time."});
+       "Expect decoding to cost the modifier's arithmetic in addition to the memory's time."});
 }
 
-/// A window against all keys: what is left beside the keys that are seen is the launch, and the join of parts.
+/// A window against all keys. With a window the launch and the join of parts take time in addition to the seen keys.
 Claim window() {
   Claim claim =
       against_one({"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
@@ -246,7 +248,7 @@ Claim window() {
   return claim;
 }
 
-/// Layers of the model whose heads these are; 0: of none that the sweep knows.
+/// The layers of the model that has the heads of the case. 0: the sweep knows no such model.
 int64_t layers_of(const Case& config) {
   const auto is = [&](int64_t q_heads, int64_t kv_heads, int64_t head_dim) {
     return config.integer("q_heads") == q_heads && config.integer("kv_heads") == kv_heads &&
@@ -255,7 +257,8 @@ int64_t layers_of(const Case& config) {
   return is(32, 4, 64) ? 22 : is(32, 8, 128) ? 32 : 0;
 }
 
-/// One way to append new tokens against another: what a layer takes, and a token in all layers of a model.
+/// One way to append new tokens against another way. The text adds the time of a layer, and the time of a token in all
+/// layers of a model.
 Claim append(const Hypothesis& hypothesis, const char* of, const char* to, const std::string& what,
              const Advice& advice) {
   Claim claim = against_one(hypothesis, "append", to, what, advice);
@@ -290,7 +293,8 @@ Claim append_fused() {
       {"Fuse rotation and cache writes into decoding.", "Fuse for the launches that it saves, not for time."});
 }
 
-/// What FlashAttention-3 takes for it on an H200: 95 us against 84, 16 sequences of 4096.
+/// The bound comes from FlashAttention-3 on an H200. With 16 sequences of 4096 tokens it takes 95 us if it appends, and
+/// 84 us if it does not.
 Claim append_cost() {
   return append({"append_cost", "Turning and writing new tokens adds at most 13 % to decoding.",
                  "time of the fused launch / time where the tokens are in the cache", "<=", 1.13, expectation},
@@ -308,7 +312,8 @@ Claim prefill_fused() {
       "append");
 }
 
-/// What all sequences begin with, read once. A copy of the prefix in a cache that is warm may cost little.
+/// The tokens that all sequences begin with are read once. If they lie in a warm cache, reading them again may cost
+/// little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
@@ -336,8 +341,8 @@ Claim cascade() {
 
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
 
-/// A page's largest value is 3 to 4 standard deviations: int8 then has steps of 1/36 of one, and errs by 0.008 of it;
-/// e4m3 errs by 0.026 of each value.
+/// The largest value of a page is 3 to 4 standard deviations. So int8 has steps of 1/36 of a standard deviation, and
+/// errs by 0.008 of a standard deviation. e4m3 errs by 0.026 of each value.
 Claim int8_error() {
   Claim claim = {
       .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
@@ -371,7 +376,7 @@ Claim int8_error() {
   return claim;
 }
 
-/// `of`: "copy", or "read", which is what decoding does; `share`: what a record says of it.
+/// `of` is "copy" or "read". Decoding reads. `share` is the member of a record that holds the share of this rate.
 Claim rate(const std::string& id, const std::string& of, std::optional<Estimate> Measurement::* share) {
   return {.hypothesis = {id,
                          fmt::format("Decoding reads a cache of 16 MB and more at 85 % of the rate of a {}, or faster.",
@@ -394,10 +399,10 @@ Claim rate(const std::string& id, const std::string& of, std::optional<Estimate>
               "{estimate.ci_hi:.1f}) of the rate of a " +
               of + " that ran in the same rounds, from cold caches.",
           .advice = {"Expect decoding to take as long as reading the cache.",
-                     "Look for what beside memory limits decoding here."}};
+                     "Find what other than memory limits decoding here."}};
 }
 
-/// Slots that stay empty on pages of 16, and on others.
+/// The slots that stay empty on pages of 16. The text also gives those of other page sizes.
 Claim waste() {
   Claim claim = {
       .hypothesis = {"waste", "Pages of 16 tokens leave at most 4 % of their slots empty.",
@@ -444,14 +449,14 @@ Claim waste() {
   return claim;
 }
 
-/// The largest power of two that the published kernel can have as a page in so much memory; 0: none.
+/// The largest power of two that can be the published kernel's page size in `bytes` of threadgroup memory. 0: none.
 int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   int64_t page_size = 1;
   while (published_page_bytes(page_size, head_dim) <= bytes) page_size *= 2;
   return page_size / 2;
 }
 
-/// Of each head_dim the largest page that was measured and that the published kernel cannot have.
+/// For each head_dim, the largest measured page that the published kernel cannot have.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis = {"viability", "A page that 32 KB of threadgroup memory cannot hold takes no more than them.",

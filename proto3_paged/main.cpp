@@ -1,7 +1,7 @@
 // proto3_paged: is a paged key/value cache worth its indirection, and at which page size?
 //
-// A few new queries of each sequence over its cached keys, which lie on pages or one after the other: the same kernel
-// reads both. Each case is checked against the oracle. Hypotheses: claims.cpp.
+// Each sequence has a few new queries over its cached keys. The keys lie on pages or contiguously, and the same kernel
+// reads both. Each case is checked against the oracle. The hypotheses are in claims.cpp.
 #include "common/experiment/experiment.h"
 #include "proto3_paged/claims.h"
 #include "proto3_paged/problem.h"

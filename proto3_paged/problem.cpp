@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "common/base/parallel.h"
+#include "common/cases/compare_rows.h"
 #include "common/cases/configurations.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/modified_attention.h"
 #include "common/cases/reference.h"
 #include "common/cases/tolerance.h"
@@ -19,29 +21,30 @@
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;      // lengths and pages belong to the case: other seeds draw other numbers into them
-constexpr int64_t most_decoded = 16;  // queries of a sequence
+constexpr uint64_t drawn_by = 1;          // the seed of lengths and orders of pages: the run's seed draws only tensors
+constexpr int64_t most_decoded = 16;      // queries of a sequence
 constexpr double checked_products = 3e8;  // multiplications of the oracle, in all
 
 int64_t tokens_of_page(const PagedConfig& config) {
   return config.decode.page_size > 0 ? config.decode.page_size : config.decode.shape.kv_len;
 }
 
-/// 2^(octaves / 2^16), nearly: straight between powers of two, so that it is the same on all machines. From -16 to 16
-/// octaves; times 2^32.
+/// About 2^(octaves / 2^16), times 2^32, for `octaves` of -16 * 2^16 to 16 * 2^16. Linear between powers of two, with
+/// integers only, so that it is the same on all machines.
 int64_t power_of_two(int64_t octaves) {
   const int64_t whole = octaves >> 16, rest = octaves & 0xffff;
   return whole >= 0 ? (0x10000 + rest) << (16 + whole) : (0x10000 + rest) << 16 >> -whole;
 }
 
-/// Nearly log-normal, with this median and a standard deviation of 1.5 octaves: half a bell of twelve uniform numbers.
+/// A length from a nearly log-normal distribution with this median and a standard deviation of 1.5 octaves. A sum of
+/// twelve uniform numbers takes the place of the normal distribution.
 int64_t chat_length(std::mt19937_64& random, int64_t median, int64_t longest) {
-  int64_t sum = 0;  // of mean 12 / 2 and deviation 1, times 2^16
+  int64_t sum = 0;  // its mean is 12 / 2 and its standard deviation 1, times 2^16
   for (int i = 0; i < 12; ++i) sum += static_cast<int64_t>(random() >> 48);
   return std::clamp<int64_t>(median * power_of_two(3 * (sum - 6 * 0x10000) / 2) >> 32, 1, longest);
 }
 
-/// Of a cache, in elements.
+/// The strides of a cache, in elements.
 Strides cache_strides(const PagedConfig& config) {
   const int64_t heads = config.decode.shape.kv_heads, dim = config.decode.shape.head_dim;
   const int64_t tokens = tokens_of_page(config);
@@ -49,21 +52,14 @@ Strides cache_strides(const PagedConfig& config) {
   return {heads * tokens * dim, dim, heads * dim};
 }
 
-template <typename T>
-Buffer uploaded(Device& device, const std::vector<T>& values) {
-  Buffer buffer(device, values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
-}
-
-/// A cache of what `tensor` holds; slots without a token, and those of new tokens, are NaN, or 127 in int8.
+/// A cache with the rows of `tensor`. Slots without a token and slots of new tokens hold NaN, or 127 in int8.
 Buffer scattered(Device& device, const PagedConfig& config, const PageTable& table, const Tensor& tensor) {
   const Strides strides = cache_strides(config);
   const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
   const std::vector<int64_t> lengths = config.sequence_lengths();
   std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element),
                                element == 1 ? std::byte{0x7f} : std::byte{0xff});
-  // By heads, since sequences may share pages.
+  // Each task takes a head of all sequences, because sequences may share pages.
   parallel_for(tensor.heads, 1, [&](int64_t first, int64_t end) {
     for (int64_t h = first; h < end; ++h) {
       for (int64_t b = 0; b < tensor.batch; ++b) {
@@ -80,7 +76,7 @@ Buffer scattered(Device& device, const PagedConfig& config, const PageTable& tab
   return uploaded(device, cache);
 }
 
-/// [pool, heads] of page_scales(): pages without a token have 1.
+/// The scales of page_scales() as [pool, heads]. Pages without a token have the scale 1.
 Buffer scattered_scales(Device& device, const PagedConfig& config, const PageTable& table,
                         const std::vector<float>& scales) {
   const auto heads = static_cast<size_t>(config.decode.shape.kv_heads);
@@ -92,7 +88,7 @@ Buffer scattered_scales(Device& device, const PagedConfig& config, const PageTab
   return uploaded(device, pool);
 }
 
-/// One sequence of a tensor, its first `rows` rows.
+/// The first `rows` rows of one sequence of a tensor.
 Tensor sequence_of(const Tensor& tensor, int64_t batch, int64_t rows) {
   Tensor one = Tensor::zeros(1, tensor.heads, rows, tensor.dim, tensor.dtype, Layout::bhsd);
   if (rows == 0) return one;
@@ -121,12 +117,12 @@ AttentionShape shape_of(const PagedConfig& config, int64_t length) {
   return shape;
 }
 
-/// Of one sequence: its queries are its last tokens.
+/// Modified attention of one sequence. Its queries are its last tokens.
 ModifiedAttention modified(const PagedConfig& config, int64_t length) {
   return {config.modifiers, {.variant = "tuned", .shape = shape_of(config, length), .dtype = config.decode.dtype}};
 }
 
-/// What decoding takes of them: it has no mask hook.
+/// The hooks without the mask hook. Decoding has no mask hook.
 AttentionHooks without_mask(AttentionHooks hooks) {
   hooks.includes.erase("common/attention/kernels/mask.h");
   hooks.constants.erase("BLOCK_SPARSE");
@@ -159,7 +155,7 @@ PagedConfig PagedConfig::from(const Case& config) {
   paged.decode.appends = paged.append == "fused";
   paged.decode.rotary_dim = rotary_dim > 0 ? rotary_dim : paged.decode.shape.head_dim;
   if (config.text("rope_pairing") == "interleaved") paged.decode.pairing = RopePairing::interleaved;
-  rope_frequencies(paged.rope());  // throws where the configuration cannot be
+  rope_frequencies(paged.rope());  // throws if the configuration is invalid
   return paged;
 }
 
@@ -214,7 +210,7 @@ PageTable page_table(const PagedConfig& config) {
           b > 0 && i < shared && (i + 1) * tokens <= config.cached_tokens(length);
       table.pages[static_cast<size_t>(b * table.max_pages + i)] = static_cast<int>(is_first ? i : table.pool++);
     }
-    // A contiguous cache has a place for an empty sequence too.
+    // In a contiguous cache an empty sequence has a page too.
     if (config.decode.page_size == 0) table.pages[static_cast<size_t>(b)] = static_cast<int>(b), table.pool = b + 1;
   }
   std::vector<int> order(static_cast<size_t>(table.pool));
@@ -300,7 +296,7 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   } else {
     plan = decode_plan(paged.decode, device, keys, hooks ? &*hooks : nullptr);
   }
-  // What sequences share, a cache of the device may serve.
+  // A cache of the device may serve the tokens that sequences share, so their bytes count once.
   if (paged.page_order == "shared" && !paged.modifiers.window()) plan.work.bytes -= repeated_bytes(paged);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, device);
@@ -356,7 +352,7 @@ void PagedInputs::take_new_tokens(Device& device) {
   const auto element = static_cast<int64_t>(size_bytes(k.dtype));
   std::vector<int> first;
   for (const int64_t length : lengths) first.push_back(static_cast<int>(length - shape.q_len));
-  const auto for_rows = [&](const auto& visit) {  // visit(where it is new, its place among all keys)
+  const auto for_rows = [&](const auto& visit) {  // visit(offset of a new row, offset of its place among all keys)
     for (int64_t b = 0; b < shape.batch; ++b) {
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t i = 0; i < shape.q_len; ++i) {
@@ -438,8 +434,9 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // On a CPU, whose flush does not evict all, a cache that a problem has is not shared: with two turns in each round
-    // of a comparison, more of it would lie in the processor's caches than of the other one.
+    // On a CPU the flush does not evict everything. So a cache that another problem uses is not shared there. A shared
+    // cache would have two turns in each round of a comparison, and more of it would stay in the processor's caches
+    // than of the other cache.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
@@ -556,7 +553,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Values as they came; keys as near to those that were turned in double as their type allows.
+/// Checks the new rows in the cache. Values must be as they came. Keys must be as near to the keys that were turned in
+/// double as their type allows.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);
@@ -632,63 +630,42 @@ Check PagedProblem::check() {
   std::vector<float> lse(lse_.bytes() / sizeof(float));
   lse_.download(lse.data(), lse_.bytes());
   const std::vector<ReferenceRows>& reference = inputs_->reference(hooks_ ? &*hooks_ : nullptr);
-  const DType multiplied =  // elements of 8 bits are converted to it
+  const DType multiplied =  // cache elements of 8 bits are converted to this type
       has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;
   const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
-  // Turned queries and keys may be rounded to a neighbour of what the oracle's are rounded to.
+  // Turned queries and keys may be rounded to a neighbour of the oracle's rounded number.
   const double rotation_error = config_.append == "none" || multiplied == DType::f32 ? 0
                                 : multiplied == DType::f16                           ? 0x1p-11
                                                                                      : 0x1p-8;
   Check check;
   for (size_t b = 0; b < reference.size(); ++b) {
     const ReferenceRows& want = reference[b];
-    const auto batch = static_cast<int64_t>(b);
-    std::vector<double> got, got_lse;
-    for (const RowIndex& row : want.rows) {
-      for (int64_t d = 0; d < shape.head_dim; ++d) got.push_back(o.at(batch, row.head, row.q, d));
-      got_lse.push_back(lse[static_cast<size_t>((batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
-    }
     const AttentionTolerance allowed =
         attention_tolerance(shape_of(config_, inputs_->lengths[b]), multiplied, config_.decode.out_dtype, hooked, want,
                             (hooks_ ? hooks_->score_error : 0) + rotation_error);
-    const auto place = [&](size_t i) {
-      return fmt::format("sequence {}, head {}, query {}", b, want.rows[i].head, want.rows[i].q);
-    };
-    const auto dim = static_cast<size_t>(shape.head_dim);
-    Check one = compare(got, want.o, allowed.o,
-                        [&](size_t i) { return fmt::format("o of {}, column {}", place(i / dim), i % dim); });
-    one.merge(compare(got_lse, want.lse, allowed.lse, [&](size_t i) { return "lse of " + place(i); }));
+    const Check one = compare_attention(
+        o, lse, want, allowed,
+        [&](const RowIndex& row) { return fmt::format("sequence {}, head {}, query {}", b, row.head, row.q); },
+        static_cast<int64_t>(b));
+    const int64_t rows = check.rows_checked + one.rows_checked;
     check.merge(one);
-    check.rows_checked += static_cast<int64_t>(want.rows.size());
+    check.rows_checked = rows;
   }
   check_new_rows(check);
   if (!(cascade_ ? cascade_->at_rest() : prefill_ ? prefill_->at_rest() : launch_->at_rest()))
-    check.fail("a counter of parts is not 0, or a guard band behind parts was overwritten");
-  for (const Buffer* buffer : {&inputs_->q_buffer, &inputs_->lengths_buffer, &cache_->k, &cache_->v, &cache_->k_scales,
-                               &cache_->v_scales, &cache_->table, &o_, &lse_}) {
-    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
-  }
+    check.fail("a counter of parts is not 0, or a guard band after parts was overwritten");
+  check_guards(check, {&inputs_->q_buffer, &inputs_->lengths_buffer, &cache_->k, &cache_->v, &cache_->k_scales,
+                       &cache_->v_scales, &cache_->table, &o_, &lse_});
   return check;
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems() {
   constexpr size_t most_bytes = size_t{4} << 30;
-  return [kept = std::vector<std::shared_ptr<PagedInputs>>()](Experiment& lab, const Case&,
-                                                              const CasePlan& plan) mutable {
+  return [pool = InputPool<PagedInputs>(most_bytes)](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& paged = plan.config<PagedConfig>();
-    const auto found =
-        std::ranges::find_if(kept, [&](const auto& inputs) { return paged.same_inputs(inputs->config); });
-    if (found == kept.end()) {
-      kept.insert(kept.begin(), std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()));
-    } else {
-      std::rotate(kept.begin(), found, found + 1);
-    }
-    size_t bytes = 0;
-    for (size_t i = 0; i < kept.size(); ++i) {
-      bytes += kept[i]->bytes();
-      if (i > 0 && bytes > most_bytes) kept.resize(i);
-    }
-    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), kept.front(), paged, plan, paged_hooks(paged));
+    const auto inputs = pool.get([&](const PagedInputs& made) { return paged.same_inputs(made.config); },
+                                 [&] { return std::make_shared<PagedInputs>(lab.device(), paged, lab.seed()); });
+    return std::make_unique<PagedProblem>(lab.device(), lab.pipelines(), inputs, paged, plan, paged_hooks(paged));
   };
 }
 

@@ -1,4 +1,5 @@
-// One problem of proto3_paged: a cache, contiguous or on pages, that holds the same random keys and values either way.
+// One problem of proto3_paged: attention over a cache, contiguous or on pages. Both caches hold the same random keys
+// and values.
 #pragma once
 
 #include <cstdint>
@@ -18,65 +19,70 @@
 
 namespace attn {
 
-/// Everything a case of proto3_paged says, typed.
+/// All values of a case of proto3_paged, typed.
 struct PagedConfig {
   DecodeConfig decode;
   std::string cache_layout = "nhd";     // [pages, page_size, kv_heads, head_dim]; "hnd": kv_heads before page_size
-  std::string page_order = "identity";  // of the pages of the pool: by sequence; "reversed", "random", "shared"
-  /// "equal": all kv_len. "ragged": from 1 to kv_len, each as likely, but one of several 0. "chat": as requests to a
-  /// chat model have it, many short and a few long, nearly log-normal: half of them below a quarter of kv_len, two
-  /// thirds within a factor of 2.8 of it, about one in eleven cut off at kv_len. Of both the first has kv_len.
+  std::string page_order = "identity";  // order of the pages in the pool: by sequence; "reversed", "random", "shared"
+  /// "equal": each sequence has kv_len tokens.
+  /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len, each length equally likely. One of
+  /// several sequences has 0.
+  /// "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len tokens.
+  /// The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within a
+  /// factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
   std::string lengths = "equal";
-  /// How the last q_len tokens of a sequence get into the cache: "none": they are there; "fused": decode turns and
-  /// writes them; "chain": a launch turns Q and K, and one writes K and V.
+  /// How the last q_len tokens of a sequence get into the cache. "none": they are there before the launch. "fused": the
+  /// launch of attention turns them (RoPE) and writes them. "chain": one launch turns Q and K, and another launch
+  /// writes K and V.
   std::string append = "none";
-  int64_t shared_pct = 25;   // of kv_len, the tokens that all sequences begin with
-  bool cascade = false;      // the pages that all sequences share are read once for all of them
+  int64_t shared_pct = 25;   // tokens that all sequences begin with, in percent of kv_len
+  bool cascade = false;      // the pages that all sequences share are read once for all sequences
   Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
-  bool prefill = false;      // queries are many (PrefillLaunch)
+  bool prefill = false;      // many queries (PrefillLaunch), not a few (DecodeLaunch)
 
   static PagedConfig from(const Case& config);
-  /// Tokens of each sequence; the same in every run.
+  /// Tokens of each sequence. They are the same in every run.
   std::vector<int64_t> sequence_lengths() const;
   RopeConfig rope() const;
-  /// Tokens of each sequence that are in the cache before the launch.
+  /// Tokens of a sequence of this length that are in the cache before the launch.
   int64_t cached_tokens(int64_t length) const;
   bool same_inputs(const PagedConfig& other) const;
 };
 
-/// Which pages the sequences have: [batch, max_pages], -1 where a sequence has no page.
+/// The pages of the sequences.
 struct PageTable {
-  std::vector<int> pages;
-  int64_t max_pages = 0, pool = 0;  // pool: pages in all
+  std::vector<int> pages;           // [batch, max_pages], -1 where a sequence has no page
+  int64_t max_pages = 0, pool = 0;  // pool: the number of pages of all sequences
 };
-/// A contiguous cache is a page of kv_len tokens for each sequence. With page_order=shared the pages that hold the
-/// first shared_tokens() of all sequences are those of the first sequence, the others lie as in order.
+/// A contiguous cache has one page of kv_len tokens for each sequence. With page_order=shared all sequences use the
+/// first sequence's pages for the whole pages within the first shared_tokens(). The other pages lie by sequence.
 PageTable page_table(const PagedConfig& config);
 
-/// As CacheFigures has them, of the pages of a page_table(); a contiguous cache's are the kv_len slots of each
+/// Figures of the pages of a page_table(), defined as in CacheFigures. A contiguous cache has kv_len slots for each
 /// sequence.
 struct PoolFigures {
   double waste = 0;          // the share of slots without a token
-  double fragmentation = 0;  // the share of neighbours in a row whose second page does not follow the first one
-  int64_t tokens = 0;        // that the pool holds; those that sequences share once
+  double fragmentation = 0;  // the share of neighbours in a row of the table whose pages do not follow each other
+  int64_t tokens = 0;        // tokens that the pool holds; shared tokens count once
 };
 PoolFigures pool_figures(const PagedConfig& config);
-/// Of K and V, what sequences read again that another has read.
+/// Bytes of K and V that a sequence reads although another sequence has read them.
 double repeated_bytes(const PagedConfig& config);
-/// Tokens that all sequences begin with, whatever their pages.
+/// Tokens that all sequences begin with, on shared pages or not.
 int64_t shared_tokens(const PagedConfig& config);
 
-/// What the kernel is made of where a modifier is on.
+/// The texts and constants of the hooks. Nothing if no modifier changes the kernel.
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
-/// The same with what it reads; for the oracle each sequence has its own length.
+/// The hooks of paged_texts() with the data that they read, and with the oracle's functions. In the oracle's functions
+/// each sequence has its own length.
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
-/// The work of a decoding window is that of the keys that some query sees.
+/// The launches and the work of a case. The work of decoding counts the keys that some query sees.
 Plan paged_plan(const PagedConfig& config, const DeviceInfo& device);
 /// The plan of a PagedConfig.
 CasePlan paged_case_plan(const Case& config, const Setting& setting);
 
-/// K and V of PagedInputs on the device, as a case wants them laid out; scales are empty but for a cache of 8 bits.
+/// K and V of PagedInputs on the device, in the layout of a case. Only a cache of 8 bits has scales.
 struct PagedCache {
   PageTable pages;
   Buffer k, v, k_scales, v_scales, table;
@@ -84,58 +90,59 @@ struct PagedCache {
   size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
 };
 
-/// Queries, keys and values of one shape, with the oracle's answer: what cases of one shape share.
+/// Queries, keys and values of one shape, with the oracle's answer. Cases of one shape share them.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
-  /// Cases that only read their cache share those of one layout; one that appends has a cache of its own.
+  /// The cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets its own
+  /// cache.
   std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
-  /// Of tensors and shared caches, on host and device.
+  /// Bytes of the tensors on the host and of the shared caches on the device.
   size_t bytes() const;
   /// The oracle's answer for each sequence, computed once for each name of hooks.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
-  /// Of a cache of 8 bits: the root of the mean square by which the oracle's O errs where it reads the cache instead of
-  /// the values that were drawn, as a share of that of O.
+  /// For a cache of 8 bits: the root mean square of the error of the oracle's O, divided by the root mean square of O.
+  /// The error comes from reading the cache instead of the values that were drawn.
   double cache_error(const AttentionHooks* hooks);
 
   PagedConfig config;
   uint64_t seed;
   std::vector<int64_t> lengths;
-  Tensor q, k, v;                // [batch, heads, tokens, head_dim]; what lies behind a sequence's length is not read
-  Tensor new_k, new_v;           // of what is appended, [batch, kv_heads, q_len, head_dim]; before they turn,
-  std::vector<double> turned_k;  // and afterwards
+  Tensor q, k, v;                // [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read
+  Tensor new_k, new_v;           // appended rows, [batch, kv_heads, q_len, head_dim]; new_k before RoPE turns it
+  std::vector<double> turned_k;  // new_k after RoPE
   std::vector<float> k_scales, v_scales;                       // of a cache of 8 bits: page_scales()
-  Buffer q_buffer, lengths_buffer;                             // Q before it turns
+  Buffer q_buffer, lengths_buffer;                             // q_buffer: Q before RoPE turns it
   Buffer new_k_buffer, new_v_buffer, cosines, sines, offsets;  // offsets: position of the first new token
 
  private:
   void take_new_tokens(Device& device);
   ReferenceRows answer(size_t sequence, const Tensor& keys, const Tensor& values, const AttentionHooks* hooks) const;
 
-  Tensor drawn_k_, drawn_v_;  // of a cache of 8 bits, in f32
+  Tensor drawn_k_, drawn_v_;  // K and V in f32, before a cache of 8 bits stored them
   std::map<std::string, std::vector<ReferenceRows>> references_;
   std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // by layout
 };
 
 class PagedProblem : public Problem {
  public:
-  /// Runs the plan, which is of this configuration. Throws as DecodeLaunch does.
+  /// Runs the plan. It must be the plan of this configuration. Throws as DecodeLaunch does.
   PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
                const Plan& plan, std::optional<AttentionHooks> hooks = {});
 
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
-  /// How many workers decode, the threadgroup memory of each, and the figures of the pool; of a cache of 8 bits
-  /// PagedInputs::cache_error() too.
+  /// The figures of the pool, and the threadgroup memory. For decoding also the number of workers. For a cache of 8
+  /// bits also PagedInputs::cache_error().
   Json values() const override;
 
-  /// What the last launch wrote: O, and the log-sum-exp behind it, byte by byte.
+  /// The output of the last launch, byte by byte: O, then the log-sum-exp.
   std::vector<std::byte> output() const;
   /// K and V as they are on the device, byte by byte.
   std::vector<std::byte> cache() const;
 
  private:
-  /// Calls visit(batch, head, token, offset in bytes) for each new row, by its place in the cache.
+  /// Calls visit(batch, head, token, offset) for each new row. The offset is the row's place in the cache, in bytes.
   void for_new_rows(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const;
   void check_new_rows(Check& check) const;
 
@@ -145,19 +152,19 @@ class PagedProblem : public Problem {
   std::shared_ptr<PagedCache> cache_;
   std::optional<AttentionHooks> hooks_;
   Buffer o_, lse_, hook_buffer_;
-  Buffer turned_q_, turned_k_;  // of a chain
+  Buffer turned_q_, turned_k_;  // only with append=chain
   std::optional<RopeLaunch> rope_;
   std::optional<AppendLaunch> append_;
-  Buffer own_lengths_;  // of a cascade
+  Buffer own_lengths_;  // tokens after the shared prefix, only with a cascade
   std::optional<DecodeLaunch> launch_;
   std::optional<CascadeLaunch> cascade_;
   std::optional<PrefillLaunch> prefill_;
-  size_t threadgroup_bytes_ = 0;  // of prefill
+  size_t threadgroup_bytes_ = 0;  // only with prefill
   DecodeTensors tensors_;
 };
 
-/// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer. Inputs of the last
-/// shapes, up to 4 GiB, are kept for the comparisons to come.
+/// Makes problems of the experiment. Cases of one shape share their inputs and the oracle's answer. The inputs of the
+/// last shapes, up to 4 GiB, are kept for later comparisons.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems();
 
 }  // namespace attn

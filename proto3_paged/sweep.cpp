@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-// Of those of proto7_variants.
+// The modifiers of proto7_variants that this experiment sweeps.
 const std::vector<std::string> modifiers = {"alibi", "soft_cap", "sinks", "window_left"};
 
 }  // namespace
@@ -23,27 +23,26 @@ std::vector<AxisInfo> paged_axes() {
       {"task", "decode: few new queries of each sequence; prefill: many", {"decode", "prefill"}, 0, 0, 1},
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
-       "where pages lie in the pool: by sequence, from the end, anywhere, or, of what all sequences begin with, one "
-       "copy",
+       "where pages lie in the pool: by sequence, from the end, anywhere; shared: one copy of the tokens that all "
+       "sequences begin with",
        {"identity", "reversed", "random", "shared"},
        0,
        0,
        1},
-      {"shared_pct", "of kv_len, what all sequences begin with, whatever their pages; in percent", {}, 1, 99, 1},
+      {"shared_pct", "tokens that all sequences begin with, in percent of kv_len", {}, 1, 99, 1},
       {"cascade", "1: with page_order=shared the shared pages are read once for all sequences", {}, 0, 1, 1},
       {"cache_layout", "order of a page: tokens, heads, dim; or heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
-      {"workers", "threadgroups that share the blocks of keys out; 0: as many as run at once", {}, 0, 65535, 1},
+      {"workers", "threadgroups that divide the blocks of keys; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
       {"lengths",
-       "equal: each sequence has kv_len tokens; ragged: the first has, one of several has none, others are between; "
-       "chat: "
-       "many are short, half of them below a quarter of kv_len",
+       "equal: each sequence has kv_len tokens; ragged: the first has kv_len, one of several has none, the others have "
+       "1 to kv_len; chat: many are short, half of them below a quarter of kv_len",
        {"equal", "ragged", "chat"},
        0,
        0,
        1},
       {"cache_dtype",
-       "of K and V; as dtype where not named; e4m3 and int8 with a scale for each page and head",
+       "type of K and V, by default dtype; e4m3 and int8 have a scale for each page and head",
        {"f32", "f16", "bf16", "e4m3", "int8"},
        0,
        0,
@@ -55,17 +54,17 @@ std::vector<AxisInfo> paged_axes() {
        0,
        0,
        1},
-      {"rotary_dim", "of a row, elements that turn where tokens are appended; 0: all", {}, 0, 512, 2},
+      {"rotary_dim", "elements of a row that turn if tokens are appended; 0: all", {}, 0, 512, 2},
       {"rope_pairing", "which elements turn together", {"half_split", "interleaved"}, 0, 0, 1}};
   for (AxisInfo& axis : modifier_infos()) {
     if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(std::move(axis));
   }
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
-    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens; at most 16 where it decodes";
+    if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens; at most 16 with task decode";
     if (axis.name == "kv_len") axis.help = "tokens in the cache of the longest sequence";
-    if (axis.name == "dtype") axis.help = "of Q";
-    if (axis.name == "block_c") axis.help = "keys of a block; where not named 64, or what suits prefill";
+    if (axis.name == "dtype") axis.help = "type of Q";
+    if (axis.name == "block_c") axis.help = "keys of a block; by default 64, or with task prefill the kernel's choice";
     axes.push_back(std::move(axis));
   }
   return axes;
@@ -81,7 +80,7 @@ std::vector<std::string> paged_compared_axes() {
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // `own` axes stand in the place of the shape's.
+  // The axes of `own` take the place of the default axes.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 8 : 1}), integers("q_heads", {large ? 32 : 8}),
                             integers("kv_heads", {large ? 8 : 2}), integers("kv_len", {8192}),
@@ -93,8 +92,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const std::vector<int64_t> all_sizes = {0, 1, 8, 16, 24, 32, 64, 128, 256};
   const Axis pages = integers("page_size", {16}), either = integers("page_size", {0, 16});
   const Axis batch = integers("batch", {large ? 64 : 8}), short_ones = integers("kv_len", {2048});
-  const Axis workers = integers(
-      "workers", large ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056} : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
+  const Axis workers = integers("workers", large ? std::vector<int64_t>{0, 33, 66, 132, 264, 528, 1056}
+                                                 : std::vector<int64_t>{0, 1, 2, 4, 8, 32});
   const Axis reduce = texts("reduce", {"last", "launch"}), ragged = texts("lengths", {"ragged"});
   const Axis unlike = texts("lengths", {"ragged", "chat"});
   add({integers("page_size", all_sizes)});
@@ -111,7 +110,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("page_size", {64}), integers("head_dim", {64})});
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
-  // TinyLlama-1.1B and Llama-3-8B: a step of decoding, or whole prompts.
+  // The heads of TinyLlama-1.1B and Llama-3-8B: a step of decoding, or whole prompts.
   const Axis prefill = texts("task", {"prefill"});
   const auto add_models = [&](int64_t sequences, int64_t tokens, bool prompts = false) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
@@ -131,7 +130,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
-  // A chunk of a prompt, and a whole one.
+  // A chunk of a prompt, or a whole prompt.
   const auto add_prefill = [&](int64_t sequences, int64_t queries, int64_t tokens, const Axis& page_sizes) {
     add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
          prefill});
@@ -161,10 +160,10 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
-  // Sequences and tokens of each; on the cpu no more than 65536 in all, which take 134 MB.
+  // Sequences, and tokens of each sequence. On the cpu all sequences have at most 65536 tokens, which take 134 MB.
   const std::vector<std::pair<int64_t, int64_t>> loads =
       large ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
-           : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
+            : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};
   for (const auto& [sequences, tokens] : loads) {
     for (const Axis& shared_out : {workers, reduce}) {
       add({integers("batch", {sequences}), integers("kv_len", {tokens}), pages, shared_out});
@@ -175,34 +174,31 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
 }
 
 void complete_paged(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("task", std::string("decode"));
-  otherwise("page_size", int64_t{0});
-  otherwise("page_order", std::string("identity"));
+  config.set_default("task", std::string("decode"));
+  config.set_default("page_size", int64_t{0});
+  config.set_default("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
   for (const auto& [axis, off] : modifier_axes()) {
-    if (std::ranges::find(modifiers, axis) != modifiers.end()) otherwise(axis.c_str(), off);
+    if (std::ranges::find(modifiers, axis) != modifiers.end()) config.set_default(axis, off);
   }
-  otherwise("append", std::string("none"));
-  otherwise("rotary_dim", int64_t{0});
-  otherwise("rope_pairing", std::string("half_split"));
+  config.set_default("append", std::string("none"));
+  config.set_default("rotary_dim", int64_t{0});
+  config.set_default("rope_pairing", std::string("half_split"));
   if (config.text("append") == "none") {
     config.set("rotary_dim", int64_t{0});
     config.set("rope_pairing", std::string("half_split"));
   }
-  otherwise("shared_pct", int64_t{25});
-  otherwise("cascade", int64_t{0});
-  otherwise("cache_layout", std::string("nhd"));
-  otherwise("workers", int64_t{0});
-  otherwise("reduce", std::string("last"));
-  otherwise("lengths", std::string("equal"));
-  otherwise("q_len", int64_t{1});
-  otherwise("causal", int64_t{1});
-  otherwise("cache_dtype", config.text("dtype"));
-  otherwise("out_dtype", config.text("dtype"));
-  otherwise("kv_heads", config.integer("q_heads"));
+  config.set_default("shared_pct", int64_t{25});
+  config.set_default("cascade", int64_t{0});
+  config.set_default("cache_layout", std::string("nhd"));
+  config.set_default("workers", int64_t{0});
+  config.set_default("reduce", std::string("last"));
+  config.set_default("lengths", std::string("equal"));
+  config.set_default("q_len", int64_t{1});
+  config.set_default("causal", int64_t{1});
+  config.set_default("cache_dtype", config.text("dtype"));
+  config.set_default("out_dtype", config.text("dtype"));
+  config.set_default("kv_heads", config.integer("q_heads"));
   if (config.has("block_c")) return;
   config.set("block_c", int64_t{config.text("task") == "prefill" ? 0 : 64});
   if (config.text("task") == "decode") return;

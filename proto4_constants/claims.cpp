@@ -10,8 +10,8 @@
 namespace attn {
 namespace {
 
-constexpr double rule_ms = 50;  // per variant: below, constants are compiled when they are needed; above, ahead
-constexpr int64_t most = 10;    // variants that are compiled for one sample of a pair
+constexpr double rule_ms = 50;  // the rule: if a variant compiles in less, compile it when it is needed, else ahead
+constexpr int64_t most = 10;    // most variants that are compiled for one sample of a pair
 
 using Takes = std::function<bool(const Measurement&)>;
 
@@ -33,7 +33,7 @@ std::vector<Results> one_and_all_workers(const Results& group) {
   return pair(where(group, "workers", "1"), {all});
 }
 
-// What a claim about getting variants is about.
+// The subject of a claim about getting variants.
 std::string subject_of(const Case& config) {
   if (config.text("task") == "compile_one")
     return config.key_without({"task", "variants", "workers", "pch", "run_time"});
@@ -59,7 +59,7 @@ Figure per_variant(double scale) {
   };
 }
 
-// A figure that the experiment recorded with a result; 0 without.
+// A figure that the experiment recorded with a result, or 0 if it recorded none.
 double told(const Measurement& result, const std::string& name) {
   return result.values.is_object() ? result.values.value(name, 0.0) : 0;
 }
@@ -67,7 +67,7 @@ double told(const Measurement& result, const std::string& name) {
 void add_phases(Conclusion& conclusion, const Evidence& evidence) {
   const Measurement& result = *evidence.results.front();
   for (const std::string phase : {"front_end", "optimizer", "code_generation", "load"}) {
-    // Summed over variants and workers.
+    // The recorded time of a phase is the sum over variants and workers.
     conclusion.values[phase + "_ms"] = 1e3 * told(result, phase + "_s") / static_cast<double>(variants_of(result));
   }
 }
@@ -109,7 +109,7 @@ void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// The time for a whole archive; the task has the hypothesis's id.
+// A claim about the time for a whole archive. The task has the id of the hypothesis.
 Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = one_worker({hypothesis.id}),
@@ -127,7 +127,7 @@ Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advic
               }};
 }
 
-// How many variants a start-up has time for, by the way they are got.
+// A claim about how many variants a start-up has time for, for each way to get variants.
 Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = task({"compile", "disk", "archive"}),
@@ -229,7 +229,7 @@ std::vector<Claim> constants_claims() {
                "Write the archive when the program is built, not while somebody waits."}),
       archive({"archive_load", "An archive is read within 5.9 ms.", "ms", "<=", 5.9, study + " measured 5.9 ms"},
               "read and checked",
-              {"Read the whole archive at start-up.", "Divide the archive, or read it beside other work."}),
+              {"Read the whole archive at start-up.", "Divide the archive, or read it while other work is done."}),
       startup({"startup_100ms", "100 ms of start-up are enough for 72 variants.", "variants within 100 ms", ">=", 72,
                expected + ": from an archive or a cache, not by compiling"},
               0.1,
@@ -240,7 +240,7 @@ std::vector<Claim> constants_claims() {
               1,
               {"Get all variants at start-up in this way if it may take a second.",
                "Do not get all variants at start-up in this way: a second is not enough."}),
-      // Pairs are measured in this order: what takes longest comes last.
+      // Pairs are measured in this order. The slowest pairs come last.
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
                       "time with it read at run time / time with it compiled in", "<=", 1.01,
                       study + " measured 0 % at run time for its function constants against code written for one "

@@ -1,4 +1,4 @@
-// What proto4_constants claims, and how its measurements answer.
+// The claims of proto4_constants, and how its measurements decide them.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,13 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs: what variants cost one by one; compiling against disk and archive, many
-/// workers against one, with precompiled headers against without, new processes with a cache against without, and
-/// constants read at run time against compiled ones.
+/// The claims, registered before anything runs. They are about:
+/// - the cost of a variant;
+/// - compiling against reading from disk or from an archive;
+/// - many workers against one worker;
+/// - precompiled headers against none;
+/// - new processes with a cache against new processes without a cache;
+/// - constants that are read at run time against constants that are compiled in.
 std::vector<Claim> constants_claims();
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// Cache folders and archives that cases about the host find on disk.
+// Cache folders and archives on disk, for cases about the host.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace attn {
 
-/// A folder of cache entries, and archives, of the first variants of a grid: made when they are first asked for.
+/// A cache folder and archives of the first variants of a grid. Each is made when it is first asked for.
 class Prepared {
  public:
   Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}
 
   /// The sources of the first variants.
   std::vector<KernelSource> first(size_t count) const;
-  /// A cache folder that has at least `count`.
+  /// A cache folder with at least the first `count` variants.
   std::string cache(size_t count);
-  /// An archive of exactly `count`.
+  /// An archive of exactly the first `count` variants.
   std::string archive(size_t count);
   /// Where a new archive may be written.
   std::string new_archive() const { return folder_.path() / "archive-new"; }

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "common/cases/input_pool.h"
 #include "common/cases/problem.h"
 #include "proto4_constants/sweep.h"
 
@@ -31,21 +32,20 @@ CasePlan constants_plan(const Case& config, const Setting& setting) {
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches() {
-  return [last = std::weak_ptr<FlashInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<FlashInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& variant = plan.config<Variant>();
-    std::shared_ptr<FlashInputs> inputs = last.lock();
-    if (!inputs || !variant.config.same_tensors(inputs->config())) {
-      last = inputs = std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), "");
-    }
+    const auto inputs =
+        pool.get([&](const FlashInputs& made) { return variant.config.same_tensors(made.config()); },
+                 [&] { return std::make_shared<FlashInputs>(lab.device(), variant.config, lab.seed(), ""); });
     return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, variant.config, plan, variant.hook());
   };
 }
 
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems() {
-  using ByKernel = std::map<std::string, std::shared_ptr<Prepared>>;  // and dtype
+  using ByKernel = std::map<std::string, std::shared_ptr<Prepared>>;  // the key has the kernel and the dtype
   return [all = std::make_shared<ByKernel>()](Experiment& lab, const Case& config, const CasePlan& plan) {
     const std::string& task = config.text("task");
-    const KernelSource& planned = plan.launches.front().source;  // of many variants the first one's
+    const KernelSource& planned = plan.launches.front().source;  // the source of the first variant
     if (task == "compile_one") return variants_problem(lab, config, {plan.config<Variant>()}, {planned}, nullptr);
     const DeviceInfo& info = lab.device().info();
     std::vector<Variant> grid = variant_grid(config.text("kernel"), parse_dtype(config.text("dtype")), info);

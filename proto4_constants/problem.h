@@ -1,5 +1,6 @@
-// What specialisation costs, as problems of the host: compiling many variants, finding them again in memory, on disk
-// and in an archive, starting a process; and what it buys, as a launch with constants read at run time.
+// The cost and the gain of specialisation. Problems of the host measure the cost: compiling many variants, finding them
+// again in memory, on disk and in an archive, and starting a process. Launches with constants that are read at run time
+// measure the gain.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +15,25 @@
 
 namespace attn {
 
-/// The launch of a case, or the kernels that it is about: of many variants the first. Or why it does not run.
+/// The launch of a case, or the reason why the case does not run. For a case of many variants it is the launch of the
+/// first variant.
 CasePlan constants_plan(const Case& config, const Setting& setting);
 
-/// Makes launches with constants read at run time; those of one shape share their tensors.
+/// Makes launches with constants that are read at run time. Launches of one shape share their tensors.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches();
-/// Makes the cases about the host. What they need to find on disk is made once a run, in a temporary folder.
+/// Makes the problems of the host. The files that they find on disk are made once a run, in a temporary folder.
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems();
 
-/// Getting many variants, and so their sources, in one of the ways there are.
+/// Gets many variants in the way that the task of the case says. `sources` are the sources of `variants`.
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
                                               std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared);
-/// A new process, from its start to its first result, with `variants` variants on disk.
+/// Starts a new process and times it from its start to its first result. `variants` variants are on disk.
 std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
                                            std::shared_ptr<Prepared> prepared);
 
-/// The child process of the start_* tasks: opens the device, gets the first variant of a kernel's grid, launches it
-/// once and prints a JSON line with what that took; then checks the result. Arguments: device, kernel, dtype, seed,
-/// cache folder (may be empty), archive (may be empty). Returns the exit status.
+/// The child process of the start_* tasks. It opens the device, gets the first variant of a kernel's grid, launches the
+/// variant once, and prints a JSON line with the times of these steps. Then it checks the result. Arguments: device,
+/// kernel, dtype, seed, cache folder (may be empty), archive (may be empty). Returns the exit status.
 int first_result(const std::vector<std::string>& arguments);
 inline constexpr const char* first_result_option = "--first-result";
 

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A new process, from its start to its first result.
+/// Times a new process from its start to its first result.
 class StartProblem : public HostProblem {
  public:
   StartProblem(Experiment& lab, Case config, size_t variants, Variant first, std::shared_ptr<Prepared> prepared)
@@ -53,13 +53,13 @@ class StartProblem : public HostProblem {
   }
 
  private:
-  /// This program, or where this is a test the one beside it.
+  /// The path of this program, or in a test the path of proto4_constants in the test's folder.
   static std::string program_to_start() {
     const fs::path own = fs::read_symlink("/proc/self/exe");
     return own.stem().string().ends_with("_test") ? own.parent_path() / "proto4_constants" : own;
   }
 
-  /// Seconds from the start of the process to the line that says that there is a result.
+  /// Starts the process. Returns the seconds from its start to the line that reports its first result.
   double start(std::vector<std::string> arguments) {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -70,7 +70,8 @@ class StartProblem : public HostProblem {
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
-    // The driver caches what it compiles from PTX. Kernels here are machine code, which it does not; off all the same.
+    // The driver caches the code that it compiles from PTX. The kernels here are machine code, so the driver does not
+    // cache them. The driver's cache is off in any case.
     std::string no_driver_cache = "CUDA_CACHE_DISABLE=1";
     environment.push_back(no_driver_cache.data());
     environment.push_back(nullptr);

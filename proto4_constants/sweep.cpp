@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t most_workers = 16;
 
-// Tasks that get many variants, and on more than one thread where that is asked for.
+// Whether the task gets many variants and may use several threads.
 bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
 
 // 1, 2, 4 .. up to the host's cores.
@@ -44,8 +44,8 @@ void set_default_tile(Case& config, const DeviceInfo& device) {
 std::vector<AxisInfo> constants_axes() {
   return {{"task",
            "what is timed: getting `variants` variants by compiling them, from memory, from disk or from an archive; "
-           "compiling the one that proto1_flash would launch; making or reading an archive; a process from its start "
-           "to its first result; one launch",
+           "compiling the variant that proto1_flash would launch; making or reading an archive; a process from its "
+           "start to its first result; one launch",
            {"compile", "compile_one", "memory", "disk", "archive", "archive_create", "archive_load", "start_compile",
             "start_disk", "start_archive", "run"},
            0,
@@ -57,19 +57,24 @@ std::vector<AxisInfo> constants_axes() {
            0,
            0,
            1},
-          {"dtype", "of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
-          {"variants", "how many; the first 72 are head_dim x block_r x block_c x causal x alibi", {}, 1, 10000, 1},
-          {"workers", "threads that get them", {}, 1, 256, 1},
-          {"pch", "1: headers are precompiled, where the compiler can", {}, 0, 1, 1},
-          {"q_heads", "of a launch", {}, 1, 1024, 1},
-          {"q_len", "of a launch: queries, and keys", {}, 1, int64_t{1} << 24, 1},
-          {"head_dim", "of a launch: elements of a head", {}, 8, 256, 8},
-          {"block_r", "of a launch: query rows of a tile; of compile_one as proto1_flash has it", {}, 16, 256, 16},
-          {"block_c", "of a launch: keys of a tile; of compile_one as proto1_flash has it", {}, 16, 1024, 16},
-          {"causal", "of a launch", {}, 0, 1, 1},
-          {"alibi", "of a launch: 1: the score hook takes slope * distance off", {}, 0, 1, 1},
+          {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+          {"variants",
+           "number of variants; the first 72 are head_dim x block_r x block_c x causal x alibi",
+           {},
+           1,
+           10000,
+           1},
+          {"workers", "threads that get the variants", {}, 1, 256, 1},
+          {"pch", "1: headers are precompiled, if the compiler can", {}, 0, 1, 1},
+          {"q_heads", "heads of a launch", {}, 1, 1024, 1},
+          {"q_len", "queries, and keys, of a launch", {}, 1, int64_t{1} << 24, 1},
+          {"head_dim", "elements of a head of a launch", {}, 8, 256, 8},
+          {"block_r", "query rows of a tile of a launch; with compile_one as in proto1_flash", {}, 16, 256, 16},
+          {"block_c", "keys of a tile of a launch; with compile_one as in proto1_flash", {}, 16, 1024, 16},
+          {"causal", "1: a launch has a causal mask", {}, 0, 1, 1},
+          {"alibi", "1: the score hook of a launch subtracts slope * distance", {}, 0, 1, 1},
           {"run_time",
-           "of a launch: which constants are read at run time",
+           "constants that a launch reads at run time",
            {"none", "head_dim", "block_r", "block_c", "causal", "alibi", "all"},
            0,
            0,
@@ -91,7 +96,8 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(block);
   };
 
-  // Of a kernel, all that it can read at run time; all of them together where there are several.
+  // The values of run_time for a kernel: "none", each constant that the kernel can read at run time, and "all" if there
+  // are several.
   const auto read = [&](const std::string& kernel) {
     std::vector<std::string> values = run_time_axes(kernel, device);
     if (values.size() > 1) values.emplace_back("all");
@@ -116,7 +122,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add_run("tuned", 8, 1024, 64, 128, causal);
   }
 
-  // What takes longest comes last. A variant takes a GPU's compiler several times as long as the CPU's.
+  // The slowest cases come last. A GPU's compiler takes several times as long for a variant as the CPU's compiler.
   const std::vector<int64_t> counts =
       full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, large ? 10 : 20};
   const Axis few = integers("variants", {counts[1]}),
@@ -147,22 +153,19 @@ void complete_constants(Case& config, const DeviceInfo& device) {
   const auto set = [&](const std::vector<const char*>& axes, int64_t value) {
     for (const char* axis : axes) config.set(axis, value);
   };
-  const auto otherwise = [&](const char* axis, int64_t value) {
-    if (!config.has(axis)) config.set(axis, value);
-  };
   if (task == "run" || task == "compile_one") {
     const bool large = device.operations->span.large(), tuned = kernel == "tuned", run = task == "run";
     set({"variants", "workers"}, run ? 0 : 1);
     set({"pch"}, 0);
     if (kernel == "naive") set({"block_r", "block_c"}, 0);
-    otherwise("q_heads", large ? 32 : 8);
-    otherwise("q_len", large ? 4096 : tuned ? 1024 : 256);
-    otherwise("head_dim", 64);
-    otherwise("causal", 0);
-    otherwise("alibi", 0);
+    config.set_default("q_heads", large ? 32 : 8);
+    config.set_default("q_len", large ? 4096 : tuned ? 1024 : 256);
+    config.set_default("head_dim", 64);
+    config.set_default("causal", 0);
+    config.set_default("alibi", 0);
     if (run) {
-      otherwise("block_r", large ? 128 : 64);
-      otherwise("block_c", tuned && !large ? 128 : 64);
+      config.set_default("block_r", large ? 128 : 64);
+      config.set_default("block_c", tuned && !large ? 128 : 64);
       return;
     }
     config.set("run_time", std::string("none"));
@@ -173,9 +176,9 @@ void complete_constants(Case& config, const DeviceInfo& device) {
   config.set("run_time", std::string("none"));
   if (!takes_workers(task)) set({"workers"}, 1);
   if (task != "compile") set({"pch"}, 0);
-  otherwise("workers", 1);
-  otherwise("pch", 0);
-  otherwise("variants", 10);
+  config.set_default("workers", 1);
+  config.set_default("pch", 0);
+  config.set_default("variants", 10);
 }
 
 Variant run_variant(const Case& config) {

@@ -1,5 +1,5 @@
-// What proto4_constants varies: how variants are got, how many, by how many workers; and which constants are read at
-// run time.
+// The sweep of proto4_constants: the ways to get variants, the number of variants, the number of workers, and the
+// constants that are read at run time.
 #pragma once
 
 #include <optional>
@@ -13,21 +13,23 @@
 namespace attn {
 
 std::vector<AxisInfo> constants_axes();
-/// Launches that differ in what is read at run time are measured in turn; the host's work is a case at a time.
+/// Launches that differ in the constants that they read at run time are measured in turn. Cases of the host are
+/// measured one at a time.
 std::vector<std::string> constants_compared_axes();
 
 /// `profile` is "quick" (minutes on two cores) or "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Axes that say nothing of a task are 0, 1 worker, or "none".
+/// Sets the axes that the case does not name. An axis that means nothing for the task is 0, or "none", or 1 worker.
 void complete_constants(Case& config, const DeviceInfo& device);
 
-/// Why the device has no such kernel, variants or constants at run time, else empty.
+/// Why the device does not have the kernel, the variants or the constants at run time of the case. Empty if it has
+/// them.
 std::string constants_unable(const Case& config, const DeviceInfo& device);
 
-/// What a case with task=run launches.
+/// The variant that a case with task=run launches.
 Variant run_variant(const Case& config);
-/// What a case with task=compile_one compiles: that, of a small shape.
+/// The variant that a case with task=compile_one compiles: run_variant(), with small_shape().
 Variant compiled_variant(const Case& config);
 
 }  // namespace attn

@@ -31,7 +31,8 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 
 bool runs(const Variant& variant, const DeviceInfo& device) { return !skip_reason(variant.plan(device), device); }
 
-// The variants of a grid that run, in steps of about the golden section of their number: any first few are spread.
+// The variants of a grid that run. They are ordered by steps of about the golden section of their number, so that the
+// first few are spread over the grid.
 std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
   std::vector<Variant> all;
   for (const int64_t head_dim : grid.head_dims) {
@@ -75,7 +76,7 @@ AttentionHooks Variant::hook() const {
   hook.change = alibi ? ScoreChange::any : ScoreChange::none;
   hook.name = alibi ? "alibi" : "no alibi";
   const int64_t heads = config.shape.q_heads;
-  std::vector<float> slopes;  // of the paper: 2^(-8 (h + 1) / heads)
+  std::vector<float> slopes;  // as in the paper: 2^(-8 (h + 1) / heads)
   for (int64_t head = 0; head < heads; ++head) {
     slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
   }
@@ -119,7 +120,7 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
   if (kernel == "naive") return {"head_dim", "causal", "alibi"};
   if (device.on_host && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
-  // Of the wgmma kernel even `if constexpr` against `if` changes what the assembler makes of it: its text stays.
+  // In the wgmma kernel even a change from `if constexpr` to `if` changes the assembler's code. So its text stays.
   const bool flag_alone = kernel == "mma_sync" || device.on_host;
   return flag_alone ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }

@@ -1,4 +1,4 @@
-// The variants that an application would ship of one of proto1's kernels: a grid of head dims, tiles and flags.
+// The variants of a kernel of proto1_flash that an application would ship: a grid of head_dims, tiles and flags.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,24 @@ struct Variant {
   Plan plan(const DeviceInfo& device) const;
 };
 
-/// How many variants the grid of head_dim x block_r x block_c x causal x alibi has, 3 x 3 x 2 x 2 x 2 of them.
+/// The number of variants of the base grid, head_dim x block_r x block_c x causal x alibi: 3 x 3 x 2 x 2 x 2 on the
+/// cpu.
 inline constexpr size_t base_variants = 72;
 
-/// What variants compute to be checked: small and odd.
+/// The shape of a check of a variant. It is small, and its lengths are odd.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
-/// Those of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then finer ones, several
-/// hundred in all. Any first N of them are spread over their grid. Their shapes are small_shape().
+/// The variants of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then a finer grid,
+/// several hundred in all. For any N the first N variants are spread over their grid. Their shapes are small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
 /// The function constants of `kernel` that may be run-time parameters, as axis names in the order of the study:
-/// head_dim, block_r, block_c, causal, alibi. Others size arrays, vectors or register tiles, or are template arguments.
+/// head_dim, block_r, block_c, causal, alibi. The other constants are sizes of arrays, vectors or register tiles, or
+/// template arguments.
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device);
 
-/// The constants behind a value of the axis run_time: "none", one of run_time_axes(), or "all" of them.
+/// The names of the constants that a value of the axis run_time means: "none", an axis of run_time_axes(), or "all"
+/// axes.
 std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel, const DeviceInfo& device);
 
 }  // namespace attn

@@ -18,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t launched_variants = 16;      // of those that a check has, as many are launched
-constexpr size_t traced_variants = 4;         // of those that a case compiles
+constexpr size_t launched_variants = 16;      // most variants that a check launches
+constexpr size_t traced_variants = 4;         // most variants that are compiled again with a trace
 constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
-constexpr int64_t look_ups_per_reading = 64;  // of the clock
+constexpr int64_t look_ups_per_reading = 64;  // look-ups between two readings of the clock, at least one round
 
-/// Of this process: the most memory it has had since reset(), where the system lets it be reset.
+/// The most memory that this process has had since reset(). known() is false if the system does not allow the reset.
 class PeakMemory {
  public:
   void reset() {
@@ -57,7 +57,7 @@ Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint6
   return problem.check();
 }
 
-/// Getting many variants in one of the ways there are.
+/// Gets many variants in the way that the task says.
 class VariantsProblem : public HostProblem {
  public:
   VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants, std::vector<KernelSource> sources,
@@ -75,7 +75,7 @@ class VariantsProblem : public HostProblem {
 
   double sample() override { return sample_(); }
 
-  /// Whether each variant came from where the task says, is the code that a compilation gives, and computes attention.
+  /// Checks that each variant came from the place that the task says, and that the launched variants compute attention.
   Check check() override {
     Check check;
     std::optional<PipelineCache> archived;
@@ -109,7 +109,7 @@ class VariantsProblem : public HostProblem {
   }
 
  private:
-  /// What takes a sample; what it finds on disk is made here.
+  /// The function that takes a sample. The files that a sample finds on disk are made here.
   std::function<double()> sampler() {
     const size_t count = sources_.size();
     if (task_.starts_with("compile")) return [this] { return get_all("", ""); };
@@ -131,9 +131,10 @@ class VariantsProblem : public HostProblem {
     };
   }
 
-  /// All variants through a new cache: seconds, archive and loading included. Keeps what the phases took.
+  /// Gets all variants through a new cache. Returns the seconds, with reading the archive and loading included. Records
+  /// the times of the phases.
   double get_all(const std::string& folder, const std::string& archive) {
-    cache_.reset();  // unloads what the sample before has loaded
+    cache_.reset();  // unloads the kernels that the last sample loaded
     cache_.emplace(device_, folder, CompileOptions{.precompile_headers = pch_});
     PeakMemory peak;
     peak.reset();
@@ -164,8 +165,9 @@ class VariantsProblem : public HostProblem {
     return seconds;
   }
 
-  /// What a compiler that does not tell its optimiser's time took, in the proportions of some variants that are
-  /// compiled again with a trace, which takes a tenth longer. As it is where there is no trace.
+  /// The times of the phases of a compiler that does not tell its optimiser's time. Some variants are compiled again
+  /// with a trace, which takes a tenth longer. Their phases give the proportions. Without a trace the times are
+  /// returned as they are.
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();
@@ -180,7 +182,7 @@ class VariantsProblem : public HostProblem {
     return {traced_->front_end_s * scale, traced_->optimizer_s * scale, traced_->code_generation_s * scale};
   }
 
-  /// All variants, as often as a sample needs: seconds for one round of all of them.
+  /// Looks all variants up, as often as a sample needs. Returns the seconds for one round of all variants.
   double look_up_all() {
     const Stopwatch stopwatch;
     int64_t rounds = 0;
@@ -208,7 +210,7 @@ class VariantsProblem : public HostProblem {
   std::optional<PipelineCache> cache_;
   std::optional<CompileTimes> traced_;
   std::optional<PipelineArchive> loaded_;
-  const Pipeline* volatile found_ = nullptr;  // so that look-ups are not left out
+  const Pipeline* volatile found_ = nullptr;  // volatile, so that the compiler keeps the look-ups
   std::map<std::string, std::vector<double>> samples_;
 };
 

@@ -27,7 +27,7 @@ const std::string shape_words =
     "{values.contender.work}, {values.contender.heads} heads, {values.contender.q_len} tokens, head_dim "
     "{values.contender.head_dim}, causal {values.contender.causal}, {values.contender.dtype}";
 
-/// What the inner loop of a result's kernel has; null where the record does not tell.
+/// The counts of instructions in the inner loop of a result's kernel; null where the record does not have them.
 Json loop_of(const Measurement& result) {
   const std::vector<Json> kernels = result.kernels();
   return kernels.empty() ? Json(nullptr) : kernels.front().value("loop", Json(nullptr));
@@ -37,7 +37,7 @@ double multiply_add_share(const Json& loop) {
 }
 bool tells_loop(const Measurement& result) { return loop_of(result).is_object(); }
 
-/// Says why, where both records have the counts: what the inner loops consist of.
+/// Adds the reason to a conclusion: the instructions of both inner loops, where both records have the counts.
 void add_loops(Conclusion& conclusion, const Evidence& evidence) {
   const Json baseline = loop_of(*evidence.results.front()), contender = loop_of(*evidence.results.back());
   if (!baseline.is_object() || !contender.is_object()) return;
@@ -56,7 +56,7 @@ void add_loops(Conclusion& conclusion, const Evidence& evidence) {
       "{values.baseline_loop.loads} load.";
 }
 
-/// Says how long was searched, where the contender was found by a search.
+/// Adds the length of the search, where a search found the contender.
 void add_search(Conclusion& conclusion, const Evidence& evidence) {
   const Json& facts = evidence.results.back()->values;
   if (!facts.is_object() || !facts.contains("tried")) return;
@@ -85,7 +85,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
           }};
 }
 
-/// A figure of results that were not measured again.
+/// A claim about a figure of results that are not measured again in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
               const std::string& title, const std::string& content, const Advice& advice) {
   return {
@@ -101,14 +101,14 @@ Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement
       .advice = advice};
 }
 
-/// The fastest generated kernel against that of hand.
+/// Pairs the hand-written kernel with the fastest generated kernel.
 std::vector<Results> fastest_generated(const Results& group) {
   Results made;
   std::ranges::copy_if(group, std::back_inserter(made), [](const auto* one) { return generated(*one); });
   return pair(where(group, "generator", "hand"), made);
 }
 
-/// Each result whose generator begins so against that of hand.
+/// Pairs the hand-written kernel with the fastest kernel of the generator.
 Pick of_tool(const std::string& generator) {
   return [generator](const Results& group) {
     return pair(where(group, "generator", "hand"), where(group, "generator", generator));
@@ -128,7 +128,8 @@ Claim slower() {
   return claim;
 }
 
-/// The published study set a generated Q K^T against a whole attention; here it meets a hand-written Q K^T.
+/// The published study compared a generated Q K^T with a whole attention. Here a hand-written Q K^T takes the place of
+/// the whole attention.
 Claim published() {
   return compared({"published", "A generated Q K^T reaches at most 70 % of the rate of a hand-written one.",
                    "time of the fastest generated kernel / time of the hand-written one", ">=", 1 / 0.7,
@@ -144,7 +145,7 @@ Claim viable() {
        "the rule of this experiment, registered before the first run"},
       by_hand_or_generated, against("generator", "hand"), "{values.contender.generator}", "the hand-written kernel",
       {"Take the generator where the hand-written kernel is too much to keep.", "Do not take the generator here."});
-  // One for each generator, whichever others there are.
+  // One conclusion for each generator, for any set of other generators.
   claim.subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({}); };
   return claim;
 }
@@ -226,7 +227,8 @@ Claim source(const std::string& generator, const std::string& tool) {
   return claim;
 }
 
-/// Also of a kernel that was compiled ahead of time, which takes its device no time.
+/// The seconds of compilation. A kernel compiled ahead of time has them in its values, because its device spends no
+/// time on compiling it.
 double compile_s(const Measurement& result) {
   const bool ahead = result.values.is_object() && result.values.contains("compile_s");
   return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();

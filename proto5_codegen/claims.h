@@ -1,4 +1,4 @@
-// What proto5_codegen claims, and how its measurements answer.
+// The claims of proto5_codegen, and how its measurements decide them.
 #pragma once
 
 #include <vector>

@@ -17,9 +17,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* folder = "proto5_codegen/generated";
-constexpr const char* arch = "sm_90a";  // what scripts/generate_cuda.py compiles for
+constexpr const char* arch = "sm_90a";  // the architecture that proto5_codegen/tools/generate_cuda.py compiles for
 
-/// What a case calls a generator, and the Python package that it is.
+/// The name of a generator in a case, and the name of its Python package.
 const std::map<std::string, std::string, std::less<>> packages = {
     {"triton", "triton"}, {"tilelang", "tilelang"}, {"halide_gpu", "halide"}};
 
@@ -92,13 +92,13 @@ int64_t product_of(const std::map<std::string, int64_t>& lengths, const std::vec
   int64_t product = 1;
   for (const std::string& name : names) {
     const auto found = lengths.find(name);
-    if (found == lengths.end()) throw BadInput(fmt::format("'{}' is no length that a kernel is told", name));
+    if (found == lengths.end()) throw BadInput(fmt::format("'{}' is no length that a kernel can take", name));
     product *= found->second;
   }
   return product;
 }
 
-/// The product, divided by `per` and rounded up.
+/// The product of the named lengths, divided by `per` and rounded up.
 int64_t parts_of(const std::map<std::string, int64_t>& lengths, const std::vector<std::string>& names, int64_t per) {
   return (product_of(lengths, names) + per - 1) / per;
 }
@@ -108,7 +108,7 @@ const void* pointer_to(const std::string& tensor, const CodegenParams& pointers)
                                                     {"v", pointers.v},     {"in", pointers.in},
                                                     {"out", pointers.out}, {"slopes", pointers.slopes}};
   const auto found = known.find(tensor);
-  if (found == known.end()) throw BadInput(fmt::format("'{}' is no tensor that a kernel is told", tensor));
+  if (found == known.end()) throw BadInput(fmt::format("'{}' is no tensor that a kernel can take", tensor));
   return found->second;
 }
 
@@ -145,7 +145,8 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
     }
     return index;
   } catch (const json::exception& error) {
-    throw BadInput(fmt::format("{}: {} is not as scripts/generate_cuda.py writes it: {}", name, place, error.what()));
+    throw BadInput(
+        fmt::format("{}: {} is not as proto5_codegen/tools/generate_cuda.py writes it: {}", name, place, error.what()));
   } catch (const BadInput& error) {
     throw BadInput(fmt::format("{}: {}: {}", name, place, error.what()));
   }
@@ -178,8 +179,10 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   };
   const std::optional<AheadIndex> index = read_ahead_index(config.generator);
   if (!index) {
-    return unable(fmt::format("no kernels in {}; scripts/generate_cuda.py makes them with the Python package {}",
-                              folder, packages.at(config.generator)));
+    return unable(
+        fmt::format("no kernels in {}; proto5_codegen/tools/generate_cuda.py makes them with the Python "
+                    "package {}",
+                    folder, packages.at(config.generator)));
   }
   if (device.arch != arch)
     return unable(fmt::format("its kernels are for {}, {} has {}", arch, device.spec, device.arch));
@@ -195,7 +198,7 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   Launch launch;
   launch.source = {.path = fmt::format("{}/{}", folder, kernel->file), .entry = kernel->entry};
   if (!std::filesystem::exists(std::filesystem::path(source_root()) / launch.source.path)) {
-    return unable(fmt::format("{} is not there; scripts/generate_cuda.py makes it", launch.source.path));
+    return unable(fmt::format("{} is not there; proto5_codegen/tools/generate_cuda.py makes it", launch.source.path));
   }
   const auto lengths = lengths_of(config);
   const auto side = [&](size_t i) {

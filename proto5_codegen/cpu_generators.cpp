@@ -11,14 +11,15 @@
 namespace attn {
 namespace {
 
-constexpr int64_t values_keys = 256;   // whose values stay in the second cache, and weights are read in long pieces
+constexpr int64_t values_keys = 256;   // their values stay in the second cache; weights are read in long pieces
 constexpr int64_t product_rows = 128;  // of a threadgroup of scores or values
 constexpr int64_t softmax_rows = 16;
-constexpr int64_t halide_rows = 64;      // of a threadgroup where a schedule does not say another number
-constexpr int64_t expected_keys = 1024;  // what the autoscheduler is told
-constexpr int64_t whole_tiles = 96;      // a number of rows that tiles of 2, 3, 4, 6, 8 and 12 divide
+constexpr int64_t halide_rows = 64;      // of a threadgroup, unless a schedule has another number
+constexpr int64_t expected_keys = 1024;  // the number of keys that the autoscheduler is told
+constexpr int64_t whole_tiles = 96;      // rows; tiles of 2, 3, 4, 6, 8 and 12 divide it
 
-/// The register tile of the products, by the registers that there are: accumulators leave a quarter to operands.
+/// The register tile of the products, by the number of the device's vector registers. Accumulators leave a quarter of
+/// them to operands.
 void add_register_tile(FunctionConstants& constants, const DeviceInfo& device) {
   const bool many = device.vector_registers >= 32;
   const int64_t vectors = many ? 4 : 2;
@@ -51,10 +52,10 @@ Launch hand_launch(const CodegenCase& config, const DeviceInfo& device) {
   return launch;
 }
 
-enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // SCHEDULE of halide_pipelines.py
+enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // the constant SCHEDULE of halide_pipelines.py
 
-/// The constants of the fragment but those of the problem. Where nobody searched, the register tile of tuned is that of
-/// the hand-written kernels.
+/// The constants of the fragment, without the constants of the problem. Where nobody searched, the tuned schedule has
+/// the register tile of the hand-written kernels.
 FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& device, HalideSchedule schedule) {
   FunctionConstants constants = {
       {"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}, {"VECTOR_WIDTH", device.simd_width}};
@@ -131,7 +132,8 @@ Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (config.generator == "compiler") return {.launches = {plain_launch(config)}};
   if (python_package("halide") == 0)
     return {.unable = "generator " + config.generator +
-                      ": the Python package halide is missing (scripts/venv codegen installs it)"};
+                      ": the Python package halide is missing (scripts/tools/venv "
+                      "proto5_codegen/tools/requirements.txt installs it)"};
   const HalideSchedule schedule = config.generator == "halide_plain"  ? HALIDE_PLAIN
                                   : config.generator == "halide_auto" ? HALIDE_AUTO
                                                                       : HALIDE_TUNED;

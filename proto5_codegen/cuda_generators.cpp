@@ -14,7 +14,7 @@ namespace {
 
 uint32_t tiles_of(int64_t length, int64_t tile) { return static_cast<uint32_t>((length + tile - 1) / tile); }
 
-/// What a search found in the place of the usual constant.
+/// The constant that a search found, or else the usual one.
 int64_t constant(const CodegenCase& config, const char* name, int64_t usual) {
   return config.constants.contains(name) ? config.constants.at(name) : usual;
 }
@@ -28,7 +28,8 @@ Launch generated_launch(const CodegenCase& config, const std::string& file, cons
   return launch;
 }
 
-// As few threads a row as leave each no more than 16 elements, and at least a warp.
+// A row gets the fewest threads that leave each thread at most 16 elements, but at least a warp and at most 256
+// threads.
 Plan softmax_plan(const CodegenCase& config) {
   constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
   constexpr int64_t all_threads = 2048, fewer_threads = 1536;
@@ -44,8 +45,8 @@ Plan softmax_plan(const CodegenCase& config) {
     return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
                                   most_units * most_row_threads * of_unit)};
   }
-  // So few 16-bit elements fit into the registers that a thread has where all threads are there. Only rows of eight
-  // warps, which have as many sums to add up, spill then.
+  // So few 16-bit elements fit into the registers of a thread where a multiprocessor has all its threads. Only kernels
+  // for rows of eight warps spill then, because they have eight sums to add up; they get fewer threads.
   const bool few = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = generated_launch(config, "softmax", "softmax");
@@ -71,7 +72,7 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// Tiles have 128 rows, and a threadgroup computes four of them in S. Where that leaves multiprocessors without a
+// Tiles have 128 rows, and a threadgroup computes four tiles of S. Where that leaves multiprocessors without a
 // threadgroup, tiles have half the rows, and threadgroups compute fewer.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
@@ -166,7 +167,8 @@ Plan plain_plan(const CodegenCase& config) {
 }  // namespace
 
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device) {
-  constexpr int64_t warp = 32, quarters = 4, registers = 16384, granule = 256;  // of a quarter, and given to a warp
+  // Each quarter of a multiprocessor has `registers`; a warp gets them in granules.
+  constexpr int64_t warp = 32, quarters = 4, registers = 16384, granule = 256;
   constexpr int64_t most_warps = 64, most_threadgroups = 32, reserved_bytes = 1024;
   const int64_t warps = tiles_of(launch.threads, warp);
   const int64_t of_warp = tiles_of(std::max(binary.registers, 1) * warp, granule) * granule;

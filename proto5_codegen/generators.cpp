@@ -29,7 +29,7 @@ CodegenCase CodegenCase::from(const Case& config) {
   CodegenCase one;
   const std::vector<std::string> works = work_names();
   const auto work = std::ranges::find(works, config.text("work"));
-  if (work == works.end()) throw BadInput(fmt::format("work '{}' is none", config.text("work")));
+  if (work == works.end()) throw BadInput(fmt::format("work '{}' is unknown", config.text("work")));
   one.work = static_cast<CodegenWork>(work - works.begin());
   one.generator = config.text("generator");
   const int64_t heads = config.integer("heads"), tokens = config.integer("q_len");
@@ -51,7 +51,7 @@ Work CodegenCase::amount() const {
   switch (work) {
     case WORK_SCORES:
       return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
-    case WORK_SOFTMAX:  // a subtraction, an exponential, a sum, a division; what limits are the bytes
+    case WORK_SOFTMAX:  // a subtraction, an exponential, a sum, a division; the bytes are the limit
       return {.flops = 4 * pairs, .bytes = 2 * rows * keys * element, .bound = Bound::memory, .dtype = dtype};
     case WORK_VALUES:
       return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
@@ -92,7 +92,7 @@ int64_t function_lines(const KernelSource& source) {
   constexpr const char* blocks[] = {"if w.plain:", "if w.auto:", "if w.tuned:"};
   std::istringstream text(read_source(source, source.path));
   int64_t lines = 0;
-  size_t left_out = std::string::npos;  // lines that stand farther right than this belong to another schedule
+  size_t left_out = std::string::npos;  // lines with a larger indent belong to another schedule
   bool within = false;
   for (std::string line; std::getline(text, line);) {
     const size_t indent = line.find_first_not_of(' ');

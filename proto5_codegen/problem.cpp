@@ -6,19 +6,13 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/cases/compare_rows.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/modified_attention.h"
 #include "proto5_codegen/tuning.h"
 
 namespace attn {
 namespace {
-
-Buffer uploaded(Device& device, const void* data, size_t bytes) {
-  if (bytes == 0) return {};
-  Buffer buffer(device, bytes);
-  buffer.upload(data, bytes);
-  return buffer;
-}
-Buffer uploaded(Device& device, const Tensor& tensor) { return uploaded(device, tensor.data.data(), tensor.bytes()); }
 
 const void* data_of(const Buffer& buffer) { return buffer.bytes() > 0 ? buffer.data() : nullptr; }
 
@@ -33,17 +27,17 @@ CodegenInputs::CodegenInputs(Device& device, const CodegenCase& config_, uint64_
     : config(config_),
       seed(seed_),
       tensors(std::move(tensors_)),
-      q(uploaded(device, tensors.q)),
-      k(uploaded(device, tensors.k)),
-      v(uploaded(device, tensors.v)),
-      in(uploaded(device, tensors.in)),
+      q(uploaded(device, tensors.q.data)),
+      k(uploaded(device, tensors.k.data)),
+      v(uploaded(device, tensors.v.data)),
+      in(uploaded(device, tensors.in.data)),
       out(device,
           static_cast<size_t>(config.heads() * config.shape.q_len * config.columns()) * size_bytes(config.dtype)) {
   if (config.work != WORK_MODIFIED) return;
   std::vector<float> of_heads;
   const std::vector<double> one = alibi_slopes(config.shape.q_heads);
   for (int64_t b = 0; b < config.shape.batch; ++b) of_heads.insert(of_heads.end(), one.begin(), one.end());
-  slopes = uploaded(device, of_heads.data(), of_heads.size() * sizeof(float));
+  slopes = uploaded(device, of_heads);
 }
 
 const CodegenReference& CodegenInputs::reference() {
@@ -66,7 +60,7 @@ CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::sh
   std::optional<AttentionHooks> hooks;
   if (config.work == WORK_MODIFIED) {
     hooks = ModifiedAttention(config.modifiers(), flash).hooks();
-    hook_data_ = uploaded(device, hooks->data.data(), hooks->data.size());
+    hook_data_ = uploaded(device, hooks->data);
   }
   attention_.emplace(device, pipelines, flash, plan, hooks ? hooks->lists : ListScope::none);
   find_room(pipelines);
@@ -121,21 +115,15 @@ Tensor CodegenProblem::output() const {
 
 Check CodegenProblem::check() {
   const CodegenReference& want = inputs_->reference();
-  const auto columns = static_cast<size_t>(config_.columns());
   const Tensor out = output();
-  std::vector<double> got(want.out.size());
-  for (size_t i = 0; i < want.rows.size(); ++i) {
-    const RowIndex& row = want.rows[i];
-    out.load(out.offset(row.batch, row.head, row.q, 0), std::span(got).subspan(i * columns, columns));
-  }
-  Check check = compare(got, want.out, want.allowed, [&](size_t i) {
-    const RowIndex& row = want.rows[i / columns];
-    return fmt::format("batch {}, head {}, row {}, column {}", row.batch, row.head, row.q, i % columns);
-  });
-  check.rows_checked = static_cast<int64_t>(want.rows.size());
-  for (const Buffer* buffer : {&inputs_->q, &inputs_->k, &inputs_->v, &inputs_->in, &inputs_->out, &inputs_->slopes}) {
-    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
-  }
+  Check check = compare_rows(
+      want.rows, static_cast<size_t>(config_.columns()),
+      [&](const RowIndex& row, std::span<double> numbers) {
+        out.load(out.offset(row.batch, row.head, row.q, 0), numbers);
+      },
+      want.out, want.allowed,
+      [](const RowIndex& row) { return fmt::format("batch {}, head {}, row {}", row.batch, row.head, row.q); });
+  check_guards(check, {&inputs_->q, &inputs_->k, &inputs_->v, &inputs_->in, &inputs_->out, &inputs_->slopes});
   return check;
 }
 
@@ -160,13 +148,13 @@ Json CodegenProblem::of_source() const {
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> codegen_problems() {
-  return [last = std::weak_ptr<CodegenInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<CodegenInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& one = plan.config<CodegenCase>();
-    std::shared_ptr<CodegenInputs> inputs = last.lock();
-    if (!inputs || !inputs->config.same_inputs(one)) {
-      inputs = std::make_shared<CodegenInputs>(lab.device(), one, lab.seed(), random_tensors(one, lab.seed()));
-      last = inputs;
-    }
+    const auto inputs = pool.get([&](const CodegenInputs& made) { return made.config.same_inputs(one); },
+                                 [&] {
+                                   return std::make_shared<CodegenInputs>(lab.device(), one, lab.seed(),
+                                                                          random_tensors(one, lab.seed()));
+                                 });
     return std::make_unique<CodegenProblem>(lab.device(), lab.pipelines(), inputs, one, plan);
   };
 }

@@ -17,7 +17,8 @@ namespace attn {
 /// The plan of a CodegenCase.
 CasePlan codegen_case_plan(const Case& config, const Setting& setting);
 
-/// Inputs of one work and shape on the device, with the oracle's answer: what the generators of one comparison share.
+/// Inputs of one work, shape and dtype on the device, with the oracle's answer. The generators of one comparison share
+/// them.
 struct CodegenInputs {
   CodegenInputs(Device& device, const CodegenCase& config, uint64_t seed, CodegenTensors tensors);
   const CodegenReference& reference();
@@ -33,16 +34,17 @@ struct CodegenInputs {
 
 class CodegenProblem : public Problem {
  public:
-  /// `plan`: that of the case. Throws CompileError, and BadInput where the device does not take it.
+  /// `plan`: the case's plan. Throws CompileError, and BadInput where the device cannot run the plan.
   CodegenProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<CodegenInputs> inputs,
                  const CodegenCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
   Check check() override;
-  /// source_lines() and search_facts(); on a GPU how many threadgroups a multiprocessor has room for; of a kernel
-  /// compiled ahead of time by which version, how long that took, its constants, and what the search for them found.
+  /// For a kernel that this process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time:
+  /// its lines of source, the generator's version, the seconds of compilation, the constants, and the result of the
+  /// search for them. On a GPU also how many threadgroups a multiprocessor has room for.
   Json values() const override;
-  /// What the last launch wrote: [batch, heads, q_len, columns].
+  /// The output of the last launch: [batch, heads, q_len, columns].
   Tensor output() const;
 
  private:
@@ -53,14 +55,14 @@ class CodegenProblem : public Problem {
   std::shared_ptr<CodegenInputs> inputs_;
   CodegenCase config_;
   Launch launch_;
-  const Kernel* kernel_ = nullptr;            // takes CodegenParams, or what ahead_ says
+  const Kernel* kernel_ = nullptr;            // takes CodegenParams, or the parameters that ahead_ describes
   int64_t at_once_ = 0;                       // threadgroups that a multiprocessor has room for; 0 on a cpu
   std::optional<AheadIndex> ahead_;           // of a generator whose kernels were compiled ahead of time
-  std::optional<AttentionLaunch> attention_;  // or that of common/attention
+  std::optional<AttentionLaunch> attention_;  // of a case that is_flash(), in the place of kernel_
   Buffer hook_data_;
 };
 
-/// Makes problems of the experiment; cases of one work and shape share their inputs, and the oracle's answer.
+/// Makes the experiment's problems. Cases of one work, shape and dtype share their inputs and the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> codegen_problems();
 
 }  // namespace attn

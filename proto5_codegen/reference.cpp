@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-constexpr double full_check_products = 1e8;  // multiplications and exponentials up to which all rows are checked
+constexpr double full_check_products = 1e8;  // up to so many multiplications and exponentials, all rows are checked
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;
 
@@ -26,8 +26,8 @@ std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
 }
 
 // A sum of n products in f32, rounded to nearest at each step, errs by about sqrt(n) u of the sum of their sizes
-// (Higham and Mary 2019). Tensor cores, which take the products of 16-bit types, round towards zero, by n / 16 steps of
-// 2 u. Scores also round once for the scale, and the output in its type.
+// (Higham and Mary 2019). Tensor cores, which compute the products of 16-bit types, round towards zero, in n / 16 steps
+// of 2 u each. Scores round once more for the scale, and the output rounds to its type.
 double product_error(DType dtype, double products, double sum_of_sizes) {
   return (2 * std::sqrt(products) + (dtype == DType::f32 ? 0 : products / 8) + 8) * u * sum_of_sizes;
 }
@@ -50,8 +50,8 @@ void score_row(const CodegenCase& config, const CodegenTensors& tensors, const R
 }
 
 // A weight errs by its exponent's rounding (the difference from the maximum is rounded, and the product with log2(e)),
-// by the exponential (2^-20 holds those of all devices; Halide's fast one takes half of that), and by the sum of n
-// weights. A weight below 2^-126 may be a denormal, which is flushed, or 2^-126.
+// by the exponential (2^-20 bounds the errors of all devices; Halide's fast_exp takes half of that), and by the sum of
+// n weights. A kernel may flush a weight below 2^-126 to zero, or give 2^-126 for it.
 void softmax_row(const CodegenCase& config, const CodegenTensors& tensors, const RowIndex& row, double* out,
                  double* allowed) {
   const std::vector<double> in = row_of(tensors.in, row);

@@ -10,22 +10,23 @@
 
 namespace attn {
 
-/// What the works read: q, k, v [batch, heads, q_len, head_dim], in [batch, heads, q_len, kv_len]; what a work does not
-/// read is empty.
+/// The inputs of the works: q, k, v [batch, heads, q_len, head_dim], in [batch, heads, q_len, kv_len]. A tensor that a
+/// work does not read is empty.
 struct CodegenTensors {
   Tensor q, k, v, in;
 };
 
-/// Independent standard normal values, all times `size`; values of `in` too.
+/// Independent standard normal values times `size`, in all tensors, `in` included.
 CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double size = 1);
 
-/// Some rows of the output, and how far a kernel may be from them.
+/// Some rows of the output, and how far a kernel's values may be from them.
 struct CodegenReference {
   std::vector<RowIndex> rows;
   std::vector<double> out, allowed;  // rows x columns
 };
 
-/// The rows that are checked: all, or of large cases a sample, so that checking stays cheaper than measuring.
+/// The rows that are checked: all rows of a small case, or a sample of the rows of a large one, so that checking stays
+/// cheaper than measuring.
 std::vector<RowIndex> checked_rows(const CodegenCase& config, uint64_t seed);
 
 CodegenReference codegen_reference(const CodegenCase& config, const CodegenTensors& tensors,

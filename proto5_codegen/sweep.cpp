@@ -13,7 +13,8 @@ std::vector<AxisInfo> codegen_axes() {
        "what is computed: scores S = scale Q K^T, softmax P of given scores, values P V of given weights, attention as "
        "a whole, attention modified by ALiBi and a soft cap",
        work_names(), 0, 0, 1},
-      {"generator", "what made the kernel; hand: written here; search: the same with constants that were searched",
+      {"generator",
+       "what made the kernel; hand: written here; search: the hand-written kernel with constants that a search found",
        generator_names(), 0, 0, 1},
       {"dtype", "of all tensors", {"f32", "bf16"}, 0, 0, 1},
       {"head_dim", "elements of a head; 0: the work has none", {}, 0, 128, 64},
@@ -28,11 +29,12 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   const std::vector<std::string> generators = generators_of(device);
-  // `own` axes stand in the place of the usual ones.
+  // The axes in `own` replace the usual ones.
   const auto add = [&](Block own) {
     for (Axis& axis :
-         Block{texts("generator", generators), texts("dtype", {device.operations->span.dtype}), integers("head_dim", {64}),
-               integers("batch", {1}), integers("heads", {device.operations->span.heads}), integers("q_len", {large ? 2048 : 1024})}) {
+         Block{texts("generator", generators), texts("dtype", {device.operations->span.dtype}),
+               integers("head_dim", {64}), integers("batch", {1}), integers("heads", {device.operations->span.heads}),
+               integers("q_len", {large ? 2048 : 1024})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -55,17 +57,14 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
 }
 
 void complete_codegen(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("work", std::string("attention"));
-  otherwise("generator", std::string("hand"));
-  otherwise("dtype", device.operations->span.dtype);
-  otherwise("head_dim", int64_t{64});
-  otherwise("batch", int64_t{1});
-  otherwise("heads", int64_t{8});
-  otherwise("q_len", int64_t{1024});
-  otherwise("causal", int64_t{0});
+  config.set_default("work", std::string("attention"));
+  config.set_default("generator", std::string("hand"));
+  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("head_dim", int64_t{64});
+  config.set_default("batch", int64_t{1});
+  config.set_default("heads", int64_t{8});
+  config.set_default("q_len", int64_t{1024});
+  config.set_default("causal", int64_t{0});
   const std::string& work = config.text("work");
   if (work == "softmax") {
     config.set("head_dim", int64_t{0});

@@ -1,4 +1,4 @@
-// What proto5_codegen varies.
+// The axes and the sweeps of proto5_codegen.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace attn {
 
 std::vector<AxisInfo> codegen_axes();
 Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device);
-/// What a case does not name; axes that its work does not have get the value that says so.
+/// Sets the axes that a case does not name. An axis that the case's work does not have gets the value that says so.
 void complete_codegen(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

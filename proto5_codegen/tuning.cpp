@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t least_accumulators = 8;  // that two multiply-add units with a latency of 4 keep under way
+constexpr int64_t least_accumulators = 8;  // two multiply-add units with a latency of 4 work on so many at a time
 
-/// A file of winners, read once in a process; an empty object where there is none.
+/// A file of winners, read once in a process; an empty object where there is no file.
 const Json& winners(const std::string& path) {
   static std::mutex mutex;
   static std::map<std::string, Json> known;
@@ -36,7 +36,7 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
-/// Of a tile for a whole attention, else of the constants in kernels/NAME.cuda.cu.
+/// The tiles of a whole attention; of the other works the constants in kernels/NAME.cuda.cu.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
   if (config.work == WORK_SOFTMAX) {
@@ -86,7 +86,7 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   }
   if (config.work == WORK_VALUES && config.shape.head_dim % lanes != 0) return "the columns are no multiple of a tile";
   if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
-  // A tile that is no power of two is none that the kernel of a whole attention halves.
+  // The kernel of a whole attention halves its tile, and so takes only a power of two.
   if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0) return "no power of two";
   if (config.generator != "halide_tuned") return {};
   if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";
@@ -104,7 +104,7 @@ std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned
 
 namespace {
 
-/// What the file has for a case; null where it has nothing.
+/// The entry of a case in the file of winners; null where there is none.
 const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
   const std::string path = tuning_path(device);
   const Json& all = winners(path);

@@ -1,4 +1,4 @@
-// Constants that a search found: what is searched, and where the winners are kept.
+// Constants that a search found: the space of a search, and the file that keeps the winners.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@ namespace attn {
 /// Constants and the values that a search tries for each.
 using SearchSpace = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
-/// Of a generator that has something to search ("search", "halide_tuned"); empty for others.
+/// The space of the generators that are searched, "search" and "halide_tuned"; empty for other generators.
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 
-/// Why these constants make no kernel, for what a plan does not say; empty where they do.
+/// The reason why these constants make no kernel, where a plan does not give the reason; empty where there is none.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
-/// The name of a case in the file of winners: all that decides what is searched, but for the length, which is that of
-/// the search.
+/// The name of a case in the file of winners. It holds the values that decide what is searched, without the length: the
+/// winner of one length serves all lengths.
 std::string tuning_key(const CodegenCase& config);
 
 /// The file of a device's winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
-/// What a record says of the search behind a case: "tried", how many variants, and "search_s", the seconds; null where
-/// there was none.
+/// The facts for the record about the search for a case's constants: "tried", the number of variants, and "search_s",
+/// the seconds. Null where nobody searched.
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
-/// The same case with the constants that were found for it on devices of this arch; as it is where nobody searched.
+/// The case with the constants that a search found for it on devices of this arch; unchanged where nobody searched.
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device);
 
 }  // namespace attn

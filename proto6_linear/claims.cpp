@@ -21,7 +21,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
 }
 bool is(const Measurement& result, const char* variant) { return has(result, "variant", variant); }
 
-/// Everything but these axes as a case has it that names nothing.
+/// Whether all axes except those in `but` have the values of a case that names no axis.
 bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) {
   for (const auto& [axis, value] : {std::pair{"gate", "none"},
                                     {"normalised", "0"},
@@ -42,7 +42,7 @@ const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// A pair that is compared in turn, of long sequences: short ones are for the search.
+/// A claim about a pair that is compared in turn, on long sequences. Short sequences are for the search.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {
@@ -62,7 +62,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
       .advice = advice};
 }
 
-/// A figure of single results, or of several that were not measured in turn.
+/// A claim about a figure of single results, or of several results that were not measured in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
               const std::set<std::string>& varies, Pick pick, Figure figure, const std::string& title,
               const std::string& content, const Advice& advice) {
@@ -121,7 +121,7 @@ Claim segments() {
                   {"Let the rule cut sequences.", "Take one segment for each sequence."});
 }
 
-/// The published chunk against the fastest other one.
+/// Compares the published chunk with the fastest other chunk.
 Claim published_chunk(int64_t head_dim, int64_t chunk) {
   const std::string name = std::to_string(chunk);
   Claim claim = compared(
@@ -241,7 +241,7 @@ Claim floor_of_bytes() {
       "us "
       "with cold caches: {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of what a "
       "copy of as many bytes takes in the same rounds.",
-      {"What is left is the rate of memory.", "Look for what beside memory takes the time."});
+      {"What is left is the rate of memory.", "Find what other than memory takes the time."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["mb"] = evidence.results.front()->work->bytes / 1e6;
     conclusion.values["us"] = 1e6 * seconds(*evidence.results.front());
@@ -249,7 +249,7 @@ Claim floor_of_bytes() {
   return claim;
 }
 
-/// On a device whose products are what limits.
+/// A claim for devices that are limited by their products.
 Claim rate(int64_t head_dim, double pct) {
   Claim claim = figured(
       {fmt::format("rate_{}", head_dim),
@@ -413,10 +413,10 @@ Claim decode_rate() {
       "writes the states at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the "
       "rate "
       "of a copy in the same rounds, cold.",
-      {"Expect a step to take the time of its states.", "Look for what beside memory takes a step's time."});
+      {"Expect a step to take the time of its states.", "Find what other than memory takes a step's time."});
 }
 
-/// Tokens whose keys and values are read in the time of a step, at the copy rate of the same rounds.
+/// The number of tokens whose keys and values are read in the time of a step, at the copy rate of the same rounds.
 double even_tokens(const Measurement& result, double copy_pct) {
   const Case& config = result.config;
   const double copy = result.work->bytes / seconds(result) / (copy_pct / 100);
@@ -456,7 +456,7 @@ Claim decode_break_even() {
 
 // ---- softmax attention
 
-/// What the record says of the softmax kernel at a length, and of the other form.
+/// Words on the softmax kernel at a length, from its record: its key, its time and its rate.
 std::string softmax_words(const Evidence& evidence, int64_t tokens) {
   for (const Measurement* result : evidence.results) {
     if (!is(*result, "softmax") || result->config.integer("q_len") != tokens) continue;
@@ -515,7 +515,7 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
                       result->values.at("softmax_cosine").get<double>());
     }
     conclusion.values["quality"] = quality;
-    conclusion.aa_floor = 0;  // a length, no ratio of times
+    conclusion.aa_floor = 0;  // the estimate is a length, not a ratio of times
   };
   return claim;
 }

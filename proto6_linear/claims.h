@@ -1,4 +1,4 @@
-// What proto6_linear claims, and how its measurements answer.
+// The claims of proto6_linear, and how its measurements decide them.
 #pragma once
 
 #include <vector>

@@ -12,20 +12,20 @@ namespace attn {
 namespace {
 
 constexpr int64_t last_of_small = 8192, last_of_large = 65536;
-// Of what is left of the budget, for the two cases of a probe, and for their comparison.
+// Shares of the budget that is left: for the two cases of a probe, and for their comparison.
 constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
 bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }
 
 std::string setting_of(const Case& config) { return config.key_without({"q_len", "chunk"}); }
 
-/// Both cases of a search, whose lengths are still to be set.
+/// The two cases of a search, before their lengths are set.
 struct Pair {
   Case softmax, linear;
 };
 
-/// Of each group that has softmax attention: one pair for each gate, feature map and so on, of the first form in the
-/// group that the device takes.
+/// The pairs of each group that has softmax attention: one pair for each gate, feature map and so on. The linear case
+/// is the first form in the group that the device can run.
 std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const Setting& setting) {
   std::vector<Pair> pairs;
   std::set<std::string> known;
@@ -43,7 +43,7 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
   return pairs;
 }
 
-/// Those that have no record in this run, nor in the one that it goes on with.
+/// The cases that have no record in this run or in the run that it resumes.
 std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
   std::vector<Case> missing;
   for (const Case& config : cases) {
@@ -53,7 +53,7 @@ std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cas
   return missing;
 }
 
-/// The ratio of a length; nothing where a case cannot run, or the budget is spent.
+/// The ratio at a length; nothing where a case cannot run, or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
   const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});

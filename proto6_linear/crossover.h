@@ -1,5 +1,5 @@
-// From which length on linear attention is faster than softmax attention: by powers of two, then by bisection. Each
-// probe is a comparison A B A' of the two on the same inputs.
+// Searches the length from which on linear attention is faster than softmax attention, by powers of two, then by
+// bisection. Each probe is a comparison A B A' of the two on the same inputs.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,29 @@
 
 namespace attn {
 
-/// The id of the claim for which probes are compared.
+/// The id of the claim that the comparisons of probes belong to.
 inline constexpr const char* crossover_hypothesis = "crossover_256";
 
-/// The search along lengths. It asks for a length at a time, and is told the time of linear attention over that of
-/// softmax attention there.
+/// The search over lengths. next() asks for one length at a time. add() takes the time of linear attention divided by
+/// the time of softmax attention at that length.
 class Bracket {
  public:
-  static constexpr int64_t first = 16,
-                           grain = 8;  // the shortest length, and the least distance of two that are told apart
+  /// The shortest length, and the least distance between two lengths.
+  static constexpr int64_t first = 16, grain = 8;
 
   explicit Bracket(int64_t last) : last_(last) {}
-  /// Nothing once both sides are as close as they can be told apart: by less than an eighth, by `grain`, or because
-  /// the ratios of both may be 1; and where linear attention is faster at the shortest length, or at none.
+  /// The next length to probe. Nothing once the slower and the faster side differ by at most an eighth or by at most
+  /// `grain`, or the ratios of both sides may be 1. Nothing either where linear attention is faster at the shortest
+  /// length, or at no length.
   std::optional<int64_t> next() const;
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 
   bool begins_faster() const;
-  /// Where the ratio is 1, between the two sides in proportion to logarithms; from the longest length that is certainly
-  /// slower to the shortest that is certainly faster. At an end of the range: that end. Of at least one probe.
+  /// The length where the ratio is 1, interpolated between the two sides in proportion to logarithms. Its interval goes
+  /// from the longest length where linear attention is certainly slower to the shortest length where it is certainly
+  /// faster. Where one side is missing, the length is that end of the range. Needs at least one probe.
   Estimate tokens() const;
-  /// The length that is nearest to tokens(), on the faster side where there is one.
+  /// The probed length next to tokens(): the faster side, or the slower side where there is no faster one.
   int64_t nearest() const;
 
  private:
@@ -43,13 +45,13 @@ class Bracket {
   std::map<int64_t, Estimate> ratios_;
 };
 
-/// The comparisons of one search, by the contender's case but for its length.
+/// The comparisons of each search. Contenders of one search differ only in length and chunk.
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
-/// Searches for each linear case of the selection that stands beside softmax attention, and then does what
-/// Experiment::run() does with the cases that no search has measured. A search ends where the budget does; lengths that
-/// were measured before are not measured again.
+/// Runs a search for each linear case of the selection that has softmax attention in its group. Then runs the cases
+/// that no search has measured, as Experiment::run() does. A search ends where the budget is spent. Lengths that were
+/// measured before are not measured again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

@@ -11,7 +11,9 @@
 #include "common/attention/launch.h"
 #include "common/base/error.h"
 #include "common/base/stopwatch.h"
+#include "common/cases/compare_rows.h"
 #include "common/cases/feature_oracle.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/inputs.h"
 #include "common/cases/problem.h"
 #include "common/cases/user_functions.h"
@@ -19,17 +21,9 @@
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;  // lengths belong to the case: other seeds draw other numbers into them
+/// The seed of lengths. Lengths belong to the case: the seed of a run does not change them.
+constexpr uint64_t drawn_by = 1;
 constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // rows and tokens of softmax_distance()
-
-template <typename T>
-Buffer uploaded(Device& device, const std::vector<T>& values) {
-  if (values.empty()) return {};
-  Buffer buffer(device, values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
-}
-Buffer uploaded(Device& device, const Tensor& tensor) { return uploaded(device, tensor.data); }
 
 template <typename T>
 std::vector<T> downloaded(const Buffer& buffer) {
@@ -48,8 +42,8 @@ Strides gate_strides(const LinearConfig& config) {
   return {config.heads * rows * width, rows * width, width};
 }
 
-/// Logarithms of decays. By head as RetNet has them, from 1 - 2^-5 to 1 - 2^-12; else of a sigmoid of random numbers,
-/// whose channels remember 16 times as long (GLA).
+/// Logarithms of decays. By head: the decays of RetNet, from 1 - 2^-5 to 1 - 2^-12. By token: a sigmoid of random
+/// numbers. By channel: such a sigmoid that remembers 16 times as long (GLA).
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -75,7 +69,7 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   return gate;
 }
 
-/// Softmax attention of the same tensors.
+/// The shape of softmax attention on the same tensors.
 AttentionShape attention_shape(const LinearConfig& linear) {
   return {.batch = linear.sequences,
           .q_heads = linear.heads,
@@ -221,9 +215,9 @@ SharedInputs::SharedInputs(Device& device, PipelineCache& pipelines, const Linea
       seed(seed_),
       inputs(std::move(inputs_)),
       feature_(double_precision(config_.linear.feature, device, pipelines)) {
-  q = uploaded(device, inputs.q);
-  k = uploaded(device, inputs.k);
-  v = uploaded(device, inputs.v);
+  q = uploaded(device, inputs.q.data);
+  k = uploaded(device, inputs.k.data);
+  v = uploaded(device, inputs.v.data);
   gate = uploaded(device, inputs.gate);
   initial_state = uploaded(device, inputs.initial_state);
   initial_key_sum = uploaded(device, inputs.initial_key_sum);
@@ -243,7 +237,7 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // The later half of the rows, where there is something to choose from.
+  // Rows of the later half, which see enough tokens to choose from.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {
@@ -334,20 +328,16 @@ Check LinearOutputs::check() {
   const LinearConfig& linear = config_.linear;
   const LinearReference& want = inputs->reference();
   const Tensor all = o();
-  std::vector<double> got;
-  got.reserve(want.o.size());
-  const auto width = static_cast<size_t>(linear.value_dim);
-  std::vector<double> row(width);
-  for (const LinearRow& of : want.rows) {
-    const int64_t first = linear.ragged ? inputs->inputs.starts[static_cast<size_t>(of.sequence)] : 0;
-    all.load(all.offset(linear.ragged ? 0 : of.sequence, of.head, first + of.row, 0), row);
-    got.insert(got.end(), row.begin(), row.end());
-  }
-  Check check = compare(got, want.o, want.o_allowed, [&](size_t i) {
-    const LinearRow& of = want.rows[i / width];
-    return fmt::format("o of sequence {}, head {}, token {}, column {}", of.sequence, of.head, of.row, i % width);
-  });
-  check.rows_checked = static_cast<int64_t>(want.rows.size());
+  Check check = compare_rows(
+      want.rows, static_cast<size_t>(linear.value_dim),
+      [&](const LinearRow& row, std::span<double> numbers) {
+        const int64_t first = linear.ragged ? inputs->inputs.starts[static_cast<size_t>(row.sequence)] : 0;
+        all.load(all.offset(linear.ragged ? 0 : row.sequence, row.head, first + row.row, 0), numbers);
+      },
+      want.o, want.o_allowed,
+      [](const LinearRow& row) {
+        return fmt::format("o of sequence {}, head {}, token {}", row.sequence, row.head, row.row);
+      });
   const auto compare_state = [&](const Buffer& buffer, const std::vector<double>& wanted,
                                  const std::vector<double>& allowed, const char* what, int64_t size) {
     if (buffer.bytes() == 0) return;
@@ -360,10 +350,8 @@ Check LinearOutputs::check() {
   };
   compare_state(final_state_, want.state, want.state_allowed, "final state", linear.state_elements());
   compare_state(final_key_sum_, want.key_sum, want.key_sum_allowed, "final key sum", linear.head_dim);
-  for (const Buffer* buffer : {&inputs->q, &inputs->k, &inputs->v, &inputs->gate, &inputs->initial_state,
-                               &inputs->initial_key_sum, &inputs->starts, &o_, &final_state_, &final_key_sum_}) {
-    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
-  }
+  check_guards(check, {&inputs->q, &inputs->k, &inputs->v, &inputs->gate, &inputs->initial_state,
+                       &inputs->initial_key_sum, &inputs->starts, &o_, &final_state_, &final_key_sum_});
   return check;
 }
 
@@ -373,7 +361,7 @@ LinearProblem::LinearProblem(Device& device, PipelineCache& pipelines, std::shar
 
 Check LinearProblem::check() {
   Check check = outputs_.check();
-  if (!launch_.guards_intact()) check.fail("a guard band of what lies between phases was overwritten");
+  if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
   return check;
 }
 
@@ -415,7 +403,7 @@ double HostScanProblem::sample() {
 
 Check HostScanProblem::check() {
   Check check = outputs_.check();
-  if (!launch_.guards_intact()) check.fail("a guard band of what lies between phases was overwritten");
+  if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
   return check;
 }
 
@@ -429,46 +417,31 @@ Json HostScanProblem::values() const {
 
 namespace {
 
-/// The inputs that problems still have, for others that need the same. Only the problems keep them alive: when the last
-/// of a shape goes, so do they.
-class KnownInputs {
- public:
-  std::shared_ptr<SharedInputs> of(Experiment& lab, const LinearCase& one) {
-    std::erase_if(known_, [](const std::weak_ptr<SharedInputs>& inputs) { return inputs.expired(); });
-    for (const std::weak_ptr<SharedInputs>& inputs : known_) {
-      if (auto found = inputs.lock(); found && one.same_inputs(found->config)) return found;
-    }
-    auto made = std::make_shared<SharedInputs>(lab.device(), lab.pipelines(), one, lab.seed());
-    known_.push_back(made);
-    return made;
-  }
-
- private:
-  std::vector<std::weak_ptr<SharedInputs>> known_;
-};
+std::shared_ptr<SharedInputs> inputs_of(InputPool<SharedInputs>& pool, Experiment& lab, const LinearCase& one) {
+  return pool.get([&](const SharedInputs& made) { return one.same_inputs(made.config); },
+                  [&] { return std::make_shared<SharedInputs>(lab.device(), lab.pipelines(), one, lab.seed()); });
+}
 
 }  // namespace
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems() {
-  return [known = KnownInputs(), last_flash = std::weak_ptr<FlashInputs>()](
+  return [pool = InputPool<SharedInputs>(), flash_pool = InputPool<FlashInputs>()](
              Experiment& lab, const Case&, const CasePlan& plan) mutable -> std::unique_ptr<Problem> {
     const auto& one = plan.config<LinearCase>();
     if (one.softmax) {
-      std::shared_ptr<FlashInputs> inputs = last_flash.lock();
-      if (!inputs || !one.flash.same_tensors(inputs->config())) {
-        inputs = std::make_shared<FlashInputs>(lab.device(), one.flash, lab.seed(), "");
-        last_flash = inputs;
-      }
+      const auto inputs =
+          flash_pool.get([&](const FlashInputs& made) { return one.flash.same_tensors(made.config()); },
+                         [&] { return std::make_shared<FlashInputs>(lab.device(), one.flash, lab.seed(), ""); });
       return std::make_unique<FlashProblem>(lab.device(), lab.pipelines(), inputs, one.flash, plan);
     }
-    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one, plan);
+    return std::make_unique<LinearProblem>(lab.device(), lab.pipelines(), inputs_of(pool, lab, one), one, plan);
   };
 }
 
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems() {
-  return [known = KnownInputs()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<SharedInputs>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& one = plan.config<LinearCase>();
-    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), known.of(lab, one), one, plan);
+    return std::make_unique<HostScanProblem>(lab.device(), lab.pipelines(), inputs_of(pool, lab, one), one, plan);
   };
 }
 

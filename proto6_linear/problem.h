@@ -18,27 +18,30 @@
 
 namespace attn {
 
-/// Of the command line: a file of the user's.
+/// The option of the command line for a file of the user's.
 inline constexpr const char* feature_option = "--feature-function";
 
-/// Everything a case of proto6_linear says, typed.
+/// The values of a case of proto6_linear, typed.
 struct LinearCase {
   LinearConfig linear;
   bool softmax = false;  // variant softmax: the project's attention kernel instead
   Layout layout = Layout::bhsd;
   bool with_state = false;  // initial and final states
-  /// Log decays, as they are drawn: "usual", or of tests "weak" (nearly 0) and "strong" (nearly all decays at once).
+  /// How log decays are drawn: "usual"; in tests also "weak" (nearly 0) and "strong" (nearly everything decays at
+  /// once).
   std::string decay = "usual";
   FlashConfig flash = {};  // of softmax, as softmax_attention() gives it
 
   /// Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
-  /// Tokens of each sequence; the same in every run. Ragged: the first has all, one of several none.
+  /// Tokens of each sequence, the same in every run. Ragged: the first sequence has all tokens, one of several has
+  /// none.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
 
-/// Softmax attention of the same inputs: the device's fastest kernel with its default tile. Causal or full as the case.
+/// Softmax attention on the same inputs: the device's fastest kernel with its default tile, causal or full like the
+/// case.
 FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
@@ -48,19 +51,21 @@ CasePlan linear_case_plan(const Case& config, const Setting& setting);
 /// Seeded inputs.
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed);
 
-/// How far softmax attention of the same inputs is from linear attention, both by their oracles, over some rows.
+/// How far softmax attention is from linear attention on the same inputs. Both outputs come from their oracles, over
+/// some rows.
 struct SoftmaxDistance {
   double cosine = 0;    // mean over rows of the cosine of the angle between the two outputs
   double relative = 0;  // size of the difference over size of the softmax output, all rows together
 };
 
-/// Inputs of one shape on the device, with the oracle's answer: what the cases of one comparison share.
+/// Inputs of one shape on the device, with the oracle's answer. The cases of one comparison share them.
 struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
-  /// `inputs` in the place of random ones.
+  /// Takes `inputs` in the place of random ones.
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
   const LinearReference& reference();
-  /// Nothing where the shape has no softmax attention (values of another width than keys, ragged).
+  /// Nothing where the shape has no softmax attention (values of another width than keys, ragged sequences), or more
+  /// than 131072 tokens.
   std::optional<SoftmaxDistance> softmax_distance();
 
   LinearCase config;
@@ -81,7 +86,7 @@ class LinearOutputs {
   LinearTensors tensors() const;
   void poison();
   Check check();
-  /// O, and behind it final states and key sums, byte by byte.
+  /// The bytes of O, then of the final states, then of the key sums.
   std::vector<std::byte> bytes() const;
   Tensor o() const;
   std::vector<float> final_state() const;
@@ -96,7 +101,7 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// Runs the plan, which is of this configuration. Throws as LinearLaunch does.
+  /// Runs `plan`, the plan of `config`. Throws as LinearLaunch does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
@@ -111,8 +116,8 @@ class LinearProblem : public Problem {
   LinearLaunch launch_;
 };
 
-/// With scan host: a sample is the launch of chunk_h, the way of the states to the host and back with the scan between,
-/// and the launch of chunk_o.
+/// A case with scan host. A sample is the launch of chunk_h, the copy of the states to the host, the scan, the copy
+/// back, and the launch of chunk_o.
 class HostScanProblem : public HostProblem {
  public:
   HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
@@ -130,7 +135,7 @@ class HostScanProblem : public HostProblem {
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;
 };
 
-/// Makes problems of the experiment; cases of one shape share their inputs, and the oracle's answer.
+/// Make the experiment's problems. Cases of one shape share their inputs and the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems();
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems();
 

@@ -12,8 +12,8 @@
 namespace attn {
 namespace {
 
-constexpr int64_t window = 256;      // tokens: the most that a chunk has
-constexpr int64_t block_rows = 256;  // that are loaded at once
+constexpr int64_t window = 256;      // tokens: the most in a chunk
+constexpr int64_t block_rows = 256;  // rows that are loaded at once
 constexpr double affordable = 1e9;   // multiplications
 
 typedef double Doubles __attribute__((vector_size(32), aligned(8), may_alias));
@@ -47,7 +47,7 @@ class Rows {
     return values;
   }
 
-  /// Decays of the rows of S that a token finds.
+  /// The token's decays of the rows of S.
   void decays(int64_t row, std::vector<double>& to) const {
     const int64_t dims = config_.head_dim, all = inputs_.k.seq;
     const int64_t token = (batch_ * config_.heads + head_) * all + first_ + row;
@@ -67,7 +67,7 @@ class Rows {
   int64_t batch_ = 0, head_, first_ = 0, count_ = 0;
 };
 
-/// Sums over tokens, and over the squares of their terms.
+/// Sums over tokens, and sums of the squares of their terms.
 struct RunningSums {
   explicit RunningSums(const LinearConfig& config)
       : dims(static_cast<size_t>(config.head_dim)),
@@ -103,40 +103,45 @@ struct RunningSums {
   std::vector<double> s, z, z_squares;
   std::vector<float> s_squares;
   std::vector<float> value_squares;
-  double length = 0;  // tokens that the sums have, those that have decayed counting less
+  double length = 0;  // tokens in the sums; decayed tokens count less
 };
 
-// How a kernel errs. u is 2^-24, half a unit in the last place of f32; `unit` is the same of the inputs' type: 2^-11 of
-// f16, 2^-8 of bf16, and 0 of f32, whose products are taken as exact as f32. The oracle reads the rounded inputs.
+// The errors of a kernel. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
+// the inputs' type: 2^-11 for f16, 2^-8 for bf16, and 0 for f32, whose products are taken to be as exact as f32. The
+// oracle reads the rounded inputs.
 //
-// An output is a sum over the tokens j that it sees and the rows d of S of the terms t_dj = scale q_d k_jd v_j,
-// decayed. A kernel never has these one by one. It adds some up in other orders, and rounds four kinds of partial sums:
+// An output is the sum of the terms t_dj = scale q_d k_jd v_j, decayed, over the tokens j that it sees and the rows d
+// of S. A kernel never computes these terms one by one. It adds some of them up in other orders, and
+// rounds these numbers:
 //
-//   the state S        to multiply it by q: an error of one unit of each q_d S_d
-//   f(q), and what a gate makes of it: the same
+//   the state S        before the product with q: an error of one unit of each q_d S_d
+//   f(q)               and its product with a gate's decay: the same error
 //   scores             of tokens of the same chunk, at most 256: one unit of each score times v
-//   f(k) or v          times its decay: one unit of each term; f(k) and v times its decay, two roundings, sqrt(2) units
+//   f(k) or v          times its decay: one unit of each term
+//   f(k) and v         times its decay, two roundings: sqrt(2) units of each term
 //
-// Errors of different numbers are independent, so they add up as squares, to the roots over_rows (of the sum of
-// (q_d S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). A rounding's
-// standard deviation is 0.4 units; the largest of a million is five of these, 2 units. O itself is rounded to its type,
-// by one unit at most, of which two are allowed.
+// Errors of different numbers are independent, so their squares add up. The roots of these sums are over_rows (of (q_d
+// S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). The standard deviation
+// of a rounding is 0.4 units. The largest of a million roundings is five standard deviations, 2 units. O itself is
+// rounded to its type, by at most one unit; two units are allowed.
 //
-// Sums are taken in f32. n tokens that are added up with errors of u of the sum each, rounded to nearest, err by about
-// sqrt(n) u (Higham and Mary 2019), of which two are allowed; where decays shorten what the sum remembers, n is what it
-// remembers. Tensor cores round sums towards zero, all the same way, by u on average: (head_dim + 256) / 16 steps
-// within a chunk, and n / 16 where the state itself is their accumulator; three times as many, of 8, for products of
-// tf32, which never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All this is relative to
-// the sizes of partial sums, which are as large as the roots above and the result.
+// Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
+// by about sqrt(n) u (Higham and Mary 2019); twice that is allowed. Where decays shorten the sum's memory, n is the
+// number of tokens that it remembers. Tensor cores round all sums in one direction, towards zero, by u on average. They
+// take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is their accumulator.
+// Products of tf32 take three times as many steps, of 8, and never accumulate the state. A product of head_dim terms
+// adds sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large as the roots
+// above and the result.
 //
-// A chunk's decay is an exponential of a sum of logarithms, wrong by 2^-20 and by 88 * 8 u at most, where the sum is so
-// large that all has decayed; or a product of up to 256 decays: 4e-5 for all.
+// A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
+// 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all.
 //
-// NORMALISED, numerator and divisor err so, each by its own sums, and the quotient by both.
+// With NORMALISED, numerator and divisor err in this way, each by its own sums. The quotient errs by both.
 //
-// Why a missing chunk shows: m of n tokens, all alike, move o by sqrt(m / n) of its size times about a normal number.
-// In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size: a chunk of 16 among a million tokens is 16 times that. In
-// bf16 it is 0.03 of the size: a chunk of 64 shows in every row within 60000 tokens behind it.
+// Why a missing chunk is noticed: m of n tokens, all alike, move o by sqrt(m / n) of its size times about a normal
+// number. In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size; a chunk of 16 among a million tokens moves o by 16
+// times that. In bf16 the tolerance is 0.03 of the size; a chunk of 64 is noticed in every row of the next 60000
+// tokens.
 struct Errors {
   double unit, term_unit, out_unit, f32, decay;
 
@@ -221,7 +226,7 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
   LinearReference reference;
   const int64_t tasks = config.sequences * config.heads, dims = config.head_dim, values = config.value_dim;
   std::mutex mutex;
-  std::vector<int64_t> first_row;  // of each task's, among those answered
+  std::vector<int64_t> first_row;  // the place of each task's first row among the rows that are answered
   std::vector<std::vector<int64_t>> wanted;
   std::mt19937_64 random(seed);
   for (int64_t task = 0; task < tasks; ++task) {

@@ -25,34 +25,38 @@ std::vector<AxisInfo> linear_axes() {
        0,
        1},
       {"scan",
-       "how phases turns what chunks add into the state before each: copied to the host and back; in passes; in one "
-       "pass "
-       "that looks back",
+       "how phases makes the state before each chunk from what the chunks add; host: on the host, between two copies; "
+       "passes: in passes; lookback: in one pass that looks back",
        {"host", "passes", "lookback", "none"},
        0,
        0,
        1},
       {"dtype", "of Q, K and V", dtypes, 0, 0, 1},
-      {"out_dtype", "of O; as dtype where not named", dtypes, 0, 0, 1},
+      {"out_dtype", "of O; where not named: dtype", dtypes, 0, 0, 1},
       {"head_dim", "columns of Q and K", {}, 8, 256, 8},
-      {"value_dim", "columns of V and O; as head_dim where not named", {}, 8, 256, 8},
+      {"value_dim", "columns of V and O; where not named: head_dim", {}, 8, 256, 8},
       {"chunk", "tokens of a chunk; 0: the variant has none", {}, 0, 256, 16},
       {"batch", "sequences", {}, 1, 65535, 1},
       {"heads", "of Q, K, V and O", {}, 1, 65535, 1},
       {"q_len", "tokens of the longest sequence", {}, 1, longest_sequence, 1},
-      {"causal", "1: a token sees those up to its own; 0: it sees all", {}, 0, 1, 1},
-      {"gate", "what has a decay of its own", {"none", "head", "token", "channel"}, 0, 0, 1},
-      {"normalised", "1: divided by the sum of the keys' products", {}, 0, 1, 1},
-      {"feature", "of each element of Q and K", {"identity", "elu1", "relu"}, 0, 0, 1},
+      {"causal", "1: a token sees the tokens up to itself; 0: it sees all tokens", {}, 0, 1, 1},
+      {"gate",
+       "one decay for each head, each token of a head, or each channel of a token",
+       {"none", "head", "token", "channel"},
+       0,
+       0,
+       1},
+      {"normalised", "1: O is divided by the product of the query and the sum of the keys", {}, 0, 1, 1},
+      {"feature", "map of each element of Q and K", {"identity", "elu1", "relu"}, 0, 0, 1},
       {"layout", "order of Q, K, V and O", {"bhsd", "bshd"}, 0, 0, 1},
       {"lengths",
-       "equal: each sequence has q_len tokens; ragged: the first has, one of several has none, others are between",
+       "equal: each sequence has q_len tokens; ragged: the first has q_len, one of several has none, others have fewer",
        {"equal", "ragged"},
        0,
        0,
        1},
       {"state", "1: from an initial state to a final state", {}, 0, 1, 1},
-      {"segments", "of fused, parts of a sequence that run at once; 0: by rule", {}, 0, 4096, 1},
+      {"segments", "of fused: parts of a sequence that run at once; 0: as many as the rule says", {}, 0, 4096, 1},
   };
 }
 
@@ -63,7 +67,7 @@ std::vector<std::string> linear_compared_axes() {
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // `own` axes stand in the place of the shape's.
+  // The axes in `own` replace the axes of the shape.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
                             integers("q_len", {4096}), integers("head_dim", {64}),
@@ -76,12 +80,12 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis lookback = texts("scan", {"lookback"}), all_scans = texts("scan", {"host", "passes", "lookback"});
   const Axis both = texts("variant", {"phases", "fused"}), wide = integers("head_dim", {128});
   const Axis one_batch = integers("batch", {1});
-  // From which length on: the searches begin with these cases.
-  const Axis beside = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
-  add({beside, lookback, one_batch, start, integers("causal", {1, 0})});
-  add({beside, lookback, one_batch, start, wide});
-  add({beside, lookback, one_batch, start, texts("gate", {"none", "token"})});
-  add({beside, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
+  // The searches for the crossover begin with these cases.
+  const Axis compared = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
+  add({compared, lookback, one_batch, start, integers("causal", {1, 0})});
+  add({compared, lookback, one_batch, start, wide});
+  add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
+  add({compared, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
   // The host's scan, of one head as in the published study; decode; lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
@@ -101,7 +105,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
     if (!large) add({fused, dims, integers("chunk", {16, 32, 64})});
   }
   if (large) {
-    // The rows of fla's records, without a gate and with one by head.
+    // The rows of fla's records, without a gate and with a gate by head.
     const Axis gates = texts("gate", {"none", "head"});
     const auto row = [&](int64_t head_dim, int64_t heads, int64_t batch, int64_t tokens) {
       add({fused, integers("head_dim", {head_dim}), integers("heads", {heads}), integers("batch", {batch}),
@@ -119,9 +123,10 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   if (!full) return sweep;
   for (const int64_t head_dim : {64, 128, 256}) {
     const Axis dims = integers("head_dim", {head_dim});
-    add({beside, lookback, one_batch, start, dims, integers("causal", {1, 0}), integers("heads", {1, large ? 16 : 4})});
-    add({beside, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
-    add({beside, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
+    add({compared, lookback, one_batch, start, dims, integers("causal", {1, 0}),
+         integers("heads", {1, large ? 16 : 4})});
+    add({compared, lookback, one_batch, start, dims, texts("gate", {"none", "head", "token", "channel"})});
+    add({compared, lookback, one_batch, start, dims, texts("dtype", {"f32", "f16", "bf16"})});
     add({both, lookback, dims, texts("dtype", {"f32", "f16", "bf16"})});
     add({both, lookback, dims, texts("gate", {"none", "head", "token", "channel"})});
     add({phases, texts("scan", {"passes", "lookback"}), dims, chunks});
@@ -154,32 +159,29 @@ Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
 }
 
 void complete_linear(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("variant", std::string("fused"));
+  config.set_default("variant", std::string("fused"));
   const std::string variant = config.text("variant");
-  otherwise("scan", std::string("lookback"));
+  config.set_default("scan", std::string("lookback"));
   if (variant == "phases" && config.text("scan") == "none") config.set("scan", std::string("lookback"));
   if (variant != "phases") config.set("scan", std::string("none"));
-  otherwise("dtype", device.operations->span.dtype);
-  otherwise("out_dtype", config.text("dtype"));
-  otherwise("head_dim", int64_t{64});
-  otherwise("value_dim", config.integer("head_dim"));
-  otherwise("batch", int64_t{1});
-  otherwise("heads", int64_t{8});
-  otherwise("q_len", int64_t{4096});
-  otherwise("causal", int64_t{1});
-  otherwise("gate", std::string("none"));
-  otherwise("normalised", int64_t{0});
-  otherwise("feature", std::string(config.integer("normalised") != 0 ? "elu1" : "identity"));
-  otherwise("layout", std::string("bhsd"));
-  otherwise("lengths", std::string("equal"));
-  otherwise("state", int64_t{variant == "recurrent"});
-  otherwise("segments", int64_t{0});
+  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("out_dtype", config.text("dtype"));
+  config.set_default("head_dim", int64_t{64});
+  config.set_default("value_dim", config.integer("head_dim"));
+  config.set_default("batch", int64_t{1});
+  config.set_default("heads", int64_t{8});
+  config.set_default("q_len", int64_t{4096});
+  config.set_default("causal", int64_t{1});
+  config.set_default("gate", std::string("none"));
+  config.set_default("normalised", int64_t{0});
+  config.set_default("feature", std::string(config.integer("normalised") != 0 ? "elu1" : "identity"));
+  config.set_default("layout", std::string("bhsd"));
+  config.set_default("lengths", std::string("equal"));
+  config.set_default("state", int64_t{variant == "recurrent"});
+  config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer ones do more products; phases has
-  // a state to write and read for each chunk.
+  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer chunks do more products. phases
+  // writes and reads a state for each chunk.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -1,4 +1,4 @@
-// What proto6_linear varies.
+// The axes and the sweeps of proto6_linear.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ std::vector<AxisInfo> linear_axes();
 /// The axes that are measured in turn: forms, scans, chunks, gates.
 std::vector<std::string> linear_compared_axes();
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device);
-/// A feature map of the user's: --feature-function, and what is swept with one.
+/// The option --feature-function for a feature map of the user's, and the sweep with such a map.
 FileOption feature_file();
 Sweep feature_sweep(const std::string& profile, const DeviceInfo& device);
-/// What a case does not name; axes that its variant does not have get the value that says so.
+/// Sets the axes that a case does not name. An axis that the case's variant does not have gets the value that says so.
 void complete_linear(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -19,7 +19,7 @@ constexpr const char* expectation = "expectation before the first run";
 using Names = std::vector<std::string>;
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 4;  // tiles of one shape from which "the fastest" means something
+constexpr size_t whole_tile_sweep = 4;  // from so many tiles of one shape on, "the fastest" means something
 
 std::set<std::string> what_varies() {
   std::set<std::string> axes = tile_axes;
@@ -27,8 +27,8 @@ std::set<std::string> what_varies() {
   return axes;
 }
 
-// Of results that differ in their tile alone the first: the sweep begins with the default tile, and tries others for
-// some modifiers only.
+// Keeps the first of the results that differ only in their tile: the sweep begins with the default tile, and tries
+// other tiles for some modifiers only.
 Pick at_first_tiles(const Pick& pick) {
   return [pick](const Results& group) {
     Results first;
@@ -37,7 +37,8 @@ Pick at_first_tiles(const Pick& pick) {
   };
 }
 
-// With modifiers: the fastest tile but that one which is the fastest without them, and that one.
+// Pairs of results with modifiers: the tile that is the fastest without modifiers, against the fastest of the other
+// tiles.
 std::vector<Results> plain_tile_and_others(const Results& group) {
   const auto by_modifiers = grouped(group, tile_axes);
   const auto plain = std::ranges::find_if(
@@ -55,7 +56,7 @@ std::vector<Results> plain_tile_and_others(const Results& group) {
   return picks;
 }
 
-// Plain attention, and with exactly these modifiers, whatever their values.
+// Pairs plain attention with attention that has exactly these modifiers, of any values.
 Pick plain_and(const Names& modifiers) {
   return [modifiers](const Results& group) {
     Results plain, modified;
@@ -72,7 +73,8 @@ Pick plain_and(const Names& modifiers) {
   };
 }
 
-// With exactly these modifiers, and with exactly those others, of the same values where both have them.
+// Pairs attention that has exactly the modifiers of `baseline` with attention that has exactly the modifiers of
+// `contender`. A modifier that both have has the same value in both.
 Pick both(const Names& baseline, const Names& contender) {
   return [baseline, contender](const Results& group) {
     Names shared;
@@ -106,7 +108,7 @@ void describe(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// The contender's modifiers with their values first, then the shape.
+// The subject of a claim: the contender's modifiers with their values, then the shape.
 std::string subject_of(const Evidence& evidence) {
   const Case& config = evidence.results.back()->config;
   const Names on = modifiers_on(config);
@@ -150,7 +152,7 @@ Claim same_tile() {
               }};
 }
 
-// Score modifiers in another form than as constants, against constants.
+// Score modifiers in another form than as constants, against score modifiers as constants.
 Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
@@ -194,7 +196,7 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
           .complete = describe};
 }
 
-// Time with a rule that hides pairs, over the share of pairs that it leaves.
+// Time with a rule that hides pairs over time without it, divided by the share of pairs that the rule leaves.
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
             const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, modifiers, what, advice);
@@ -217,7 +219,7 @@ bool is_plain(const Measurement& r, const std::string& task, const std::string& 
   return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
 }
 
-// The same mask two ways.
+// The same mask, made in two ways.
 Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
                const Names& contender, const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, contender, what, advice);
@@ -232,7 +234,7 @@ Claim two_ways(const std::string& id, const std::string& text, double threshold,
   return claim;
 }
 
-// Query heads that share a key/value head, against as many heads of each.
+// Query heads that share a key/value head, against as many key/value heads as query heads.
 Claim grouped() {
   return {.hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
                          "time with shared heads / time with as many heads of each", "<=", 1.01,
@@ -264,8 +266,8 @@ Claim grouped() {
           .complete = describe};
 }
 
-// Cases that differ in who turns Q and K alone, the first fastest of `baseline` against each of `contender`: values of
-// the axis rope.
+// Pairs cases that differ only in the kernel that turns Q and K. `baseline` and `contender` are values of the axis
+// rope: the fastest case with `baseline` against each case with a value in `contender`.
 Pick turned_by(const std::string& baseline, const std::set<std::string>& contender) {
   return [=](const Results& group) {
     Results before;
@@ -308,7 +310,7 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .complete = describe};
 }
 
-// The launch that turns Q and K against attention without it.
+// The launch that turns Q and K, against attention without that launch.
 Claim rope_share() {
   Claim claim =
       turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
@@ -335,7 +337,7 @@ Claim rope_share() {
   return claim;
 }
 
-// The same launch against the rate of a copy.
+// The launch that turns Q and K, against the rate of a copy.
 Claim rope_copy() {
   return {
       .hypothesis = {"rope_copy",

@@ -18,8 +18,8 @@ int64_t expand_row_bytes(const ExpandShape& shape) {
   return shape.head_dim * static_cast<int64_t>(size_bytes(shape.dtype));
 }
 
-/// Rows of a threadgroup: on a GPU those that its threads have in flight, on the cpu so few that they stay in the first
-/// cache for all heads of the group.
+/// Rows of a threadgroup. On a GPU these are the rows that its threads have in flight. On the cpu they are so few that
+/// they stay in the first cache for all heads of the group.
 int64_t expand_tile_rows(const ExpandShape& shape, const DeviceInfo& device) {
   if (!device.on_host) {
     const int64_t most = expand_threads / (expand_row_bytes(shape) / vector_bytes);

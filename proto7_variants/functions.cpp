@@ -22,10 +22,10 @@ struct Option {
 };
 constexpr std::array<Option, 2> options = {
     {{FunctionKind::score, "score_function", "--score-function",
-      "a score function of your own, behind the modifiers:\n"
+      "a score function of your own, after the modifiers:\n"
       "float score(float s, int q, int k, const ScoreContext& context)"},
      {FunctionKind::mask, "mask_function", "--mask-function",
-      "a mask function of your own, beside the modifiers:\n"
+      "a mask function of your own, in addition to the modifiers:\n"
       "bool visible(int q, int k, const MaskContext& context), and for tiles that are\n"
       "skipped KeyRange keys(int q, const MaskContext& context)"}}};
 
@@ -64,7 +64,7 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
   if (mask) {
     hooks.includes["common/attention/kernels/keys.h"] = instead("keys");
     hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
-    // A function that is not given the context is the same for all heads.
+    // A function that does not take the context is the same for all heads.
     const bool may_take_context = std::ranges::any_of(std::array{"Context", "auto", "template"}, [&](const char* word) {
       return mask->text.find(word) != std::string::npos;
     });
@@ -92,7 +92,7 @@ void UserFunctions::add(AttentionHooks& hooks, Device& device, PipelineCache& pi
                         std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     modify(scores, batch, head, q);
     for (const ScoreFunction& step : steps) step(scores, batch, head, q);
-    // Whatever a score function makes of a score that a rule hides.
+    // A rule hides a pair for any score that the score function gives the pair.
     const auto [begin, end] = rules->range(batch, q);
     for (size_t i = 0; i < scores.size(); ++i) {
       const auto k = static_cast<int64_t>(i);

@@ -14,25 +14,25 @@
 
 namespace attn {
 
-/// The functions of a case, behind all other modifiers: the score function changes what they make of a score, and a
-/// pair is seen if every rule and the mask function allow it.
+/// The functions of a case. They come after all other modifiers: the score function changes the score that the
+/// modifiers make. A pair is seen if every rule and the mask function allow it.
 struct UserFunctions {
   std::optional<UserFunction> score = {}, mask = {};
   bool lists = true;  // the mask function has lists of key blocks, which the device makes once
 
-  /// Of the files that stand in the case. Throws BadInput as function_of_case does.
+  /// The functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
 
-  /// Why there is no oracle for them where `device` is under test; empty where there is one.
+  /// Why there is no oracle for these functions where `device` is under test; empty where there is one.
   std::string unable(const DeviceInfo& device) const;
 
-  /// Puts their texts into the kernel's hooks.
+  /// Puts the texts of the functions into the kernel's hooks.
   void add_texts(AttentionHooks& hooks) const;
-  /// The same, and their part of the oracle. `attention` has the ranges that the other rules leave.
+  /// add_texts(), and the functions' part of the oracle. `attention` has the ranges that the other rules leave.
   void add(AttentionHooks& hooks, Device& device, PipelineCache& pipelines, const ModifiedAttention& attention) const;
 };
 
-/// --score-function and --mask-function; each fixes its axis to `none` and the file's value.
+/// The options --score-function and --mask-function. Each fixes its axis to `none` and the file's value.
 std::vector<FileOption> function_options();
 
 /// Throws BadInput where one of the files does not compile.

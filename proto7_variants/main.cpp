@@ -1,8 +1,8 @@
 // proto7_variants: what does each modifier of attention cost, if all are hooks of one kernel?
 //
 // ALiBi, soft cap, additive tensors, sinks, windows, prefixes, documents, lengths and shared heads, by themselves and
-// together, on the tuned kernels of common/attention, and functions of the user's beside them. Each case is checked
-// against the oracle with the same functions in double. Hypotheses: claims.cpp.
+// together, and functions of the user's, on the tuned kernels of common/attention. Each case is checked against the
+// oracle with the same functions in double. Hypotheses: claims.cpp.
 #include "common/cases/axes.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/claims.h"

@@ -22,14 +22,14 @@ ExpandShape expand_shape(const FlashConfig& flash) {
           .dtype = flash.dtype};
 }
 
-// The copies alone.
+// A problem of task=expand: only the copies.
 class ExpandProblem : public Problem {
  public:
   ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash, const Plan& plan)
       : k_(tensor(flash, seed, 1)),
         v_(tensor(flash, seed, 2)),
-        k_buffer_(uploaded(device, k_)),
-        v_buffer_(uploaded(device, v_)),
+        k_buffer_(uploaded(device, k_.data)),
+        v_buffer_(uploaded(device, v_.data)),
         k_out_(device, k_.bytes() * static_cast<size_t>(expand_shape(flash).group)),
         v_out_(device, k_out_.bytes()),
         copies_(device, pipelines, k_, expand_shape(flash).group, k_buffer_, v_buffer_, k_out_, v_out_, plan) {}
@@ -41,11 +41,6 @@ class ExpandProblem : public Problem {
   static Tensor tensor(const FlashConfig& flash, uint64_t seed, uint64_t stream) {
     const AttentionShape& s = flash.shape;
     return random_tensor(s.batch, s.kv_heads, s.kv_len, s.head_dim, flash.dtype, flash.layout, seed, stream);
-  }
-  static Buffer uploaded(Device& device, const Tensor& tensor) {
-    Buffer buffer(device, tensor.bytes());
-    buffer.upload(tensor.data.data(), tensor.bytes());
-    return buffer;
   }
 
   Tensor k_, v_;
@@ -174,46 +169,39 @@ void VariantsProblem::dump(const std::string& path) const {
 }
 
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
-                               const VariantsInputs& last) {
+                               VariantsPools& pools) {
   const FlashConfig &flash = config.flash, on_copies = config.attention();
   const Rotary& rotary = config.modifiers.rotary;
   VariantsInputs inputs;
   if (rotary.by == "none") {
-    const bool fits = last.plain && flash.same_tensors(last.plain->config());
-    inputs.plain = fits ? last.plain : std::make_shared<FlashInputs>(device, flash, seed, path);
+    inputs.plain = pools.plain.get([&](const FlashInputs& made) { return flash.same_tensors(made.config()); },
+                                   [&] { return std::make_shared<FlashInputs>(device, flash, seed, path); });
   } else {
-    const bool fits =
-        last.rotary && flash.same_tensors(last.rotary->raw.config()) && rotary.turns_like(last.rotary->rotary);
-    inputs.rotary = fits ? last.rotary : std::make_shared<RotaryInputs>(device, flash, seed, path, rotary);
+    const auto fits = [&](const RotaryInputs& made) {
+      return flash.same_tensors(made.raw.config()) && rotary.turns_like(made.rotary);
+    };
+    inputs.rotary =
+        pools.rotary.get(fits, [&] { return std::make_shared<RotaryInputs>(device, flash, seed, path, rotary); });
   }
   if (!config.copies_heads) return inputs;
   const std::shared_ptr<FlashInputs> shared = inputs.shared();
-  if (last.copied && last.copied->of == shared && on_copies.same_tensors(last.copied->copies.config())) {
-    inputs.copied = last.copied;
-  } else {
-    inputs.copied = std::make_shared<CopiedInputs>(device, shared, on_copies, seed);
-  }
+  const auto fits = [&](const CopiedInputs& made) {
+    return made.of == shared && on_copies.same_tensors(made.copies.config());
+  };
+  inputs.copied =
+      pools.copied.get(fits, [&] { return std::make_shared<CopiedInputs>(device, shared, on_copies, seed); });
   return inputs;
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems() {
-  // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
-  struct Last {
-    std::weak_ptr<FlashInputs> plain;
-    std::weak_ptr<RotaryInputs> rotary;
-    std::weak_ptr<CopiedInputs> copied;
-  };
-  return [last = Last()](Experiment& lab, const Case&, const CasePlan& plan) mutable -> std::unique_ptr<Problem> {
+  return [pools = VariantsPools()](Experiment& lab, const Case&,
+                                   const CasePlan& plan) mutable -> std::unique_ptr<Problem> {
     const auto& variants = plan.config<VariantsConfig>();
     Device& device = lab.device();
     if (variants.task == "expand") {
       return std::make_unique<ExpandProblem>(device, lab.pipelines(), lab.seed(), variants.flash, plan);
     }
-    const VariantsInputs inputs = variants_inputs(device, lab.seed(), lab.input(), variants,
-                                                  {last.plain.lock(), last.rotary.lock(), last.copied.lock()});
-    if (inputs.plain) last.plain = inputs.plain;
-    if (inputs.rotary) last.rotary = inputs.rotary;
-    if (inputs.copied) last.copied = inputs.copied;
+    const VariantsInputs inputs = variants_inputs(device, lab.seed(), lab.input(), variants, pools);
     return std::make_unique<VariantsProblem>(device, lab.pipelines(), inputs, variants, plan);
   };
 }

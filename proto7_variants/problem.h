@@ -1,5 +1,5 @@
-// One problem of proto7_variants: the tuned kernels of common/attention with the hooks of modifiers.h, behind launches
-// that turn Q and K, and that copy key/value heads; or these alone.
+// One problem of proto7_variants: launches that turn Q and K and that copy key/value heads, then a kernel of
+// common/attention with the hooks of modifiers.h. The launches before attention can also run alone.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/attention/modifiers.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/expand.h"
@@ -17,54 +18,60 @@
 
 namespace attn {
 
-/// Everything a case of proto7_variants says, typed.
+/// The values of a case of proto7_variants, typed.
 struct VariantsConfig {
-  /// "rope": the launches that turn Q and K, and nothing else; "expand": the one that copies key/value heads.
+  /// "attention"; "rope": only the launches that turn Q and K; "expand": only the launch that copies key/value heads.
   std::string task = "attention";
-  FlashConfig flash;          // as modified_config has it
+  FlashConfig flash;          // as modified_config() makes it
   bool copies_heads = false;  // attention reads a copy of the key/value heads for each query head
   Modifiers modifiers;
   UserFunctions functions = {};
-  std::string pointless = {};  // why the case is no other than one without some modifier; empty where it is
+  std::string pointless = {};  // why one of the modifiers changes nothing in this case; else empty
 
-  /// Throws BadInput for what makes no sense on any device, and as UserFunctions::from does.
+  /// Throws BadInput for a case that makes no sense on any device, and as UserFunctions::from() does.
   static VariantsConfig from(const Case& config, const Files& files = {});
-  /// What the attention kernel computes: on copies there are as many key/value heads as query heads.
+  /// The configuration of the attention kernel. On copies it has as many key/value heads as query heads.
   FlashConfig attention() const;
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
-/// The launches that turn Q and K, the one that copies heads, then one of attention with its modifiers, and the
-/// arithmetic of the pairs that no rule hides, those of a mask function among them; or why there is none.
+/// The launches that turn Q and K, the launch that copies heads, then the launch of attention with its modifiers; or
+/// the reason why there is no plan. The plan's work has the arithmetic of the pairs that no rule hides; pairs that only
+/// a mask function hides count, too.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
 /// The plan of a VariantsConfig.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);
 
-/// Tensors with a copy of the key/value heads of others for each query head.
+/// Tensors that have, for each query head, a copy of its key/value head in other tensors.
 struct CopiedInputs {
-  /// `config`: of attention on the copies.
+  /// `config`: the configuration of attention on the copies.
   CopiedInputs(Device& device, std::shared_ptr<FlashInputs> shared, const FlashConfig& config, uint64_t seed);
 
   std::shared_ptr<FlashInputs> of;
   FlashInputs copies;
 };
 
-/// Tensors of one shape, and of one way to turn them, if they turn.
+/// Tensors of one shape, and of one way to turn them, where they turn.
 struct VariantsInputs {
   std::shared_ptr<FlashInputs> plain = {};
   std::shared_ptr<RotaryInputs> rotary = {};  // in place of `plain`
-  std::shared_ptr<CopiedInputs> copied = {};  // beside them, or null
+  std::shared_ptr<CopiedInputs> copied = {};  // in addition to these, or null
 
-  /// With key/value heads that are shared.
+  /// The tensors whose key/value heads are shared.
   std::shared_ptr<FlashInputs> shared() const;
 };
-/// Those of a case: the last ones where they fit, else new ones; `seed` and `path` as FlashInputs has them.
+struct VariantsPools {
+  InputPool<FlashInputs> plain = InputPool<FlashInputs>();
+  InputPool<RotaryInputs> rotary = InputPool<RotaryInputs>();
+  InputPool<CopiedInputs> copied = InputPool<CopiedInputs>();
+};
+/// The inputs of a case: from the pools where they fit, else new ones; `seed` and `path` as in FlashInputs.
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
-                               const VariantsInputs& last = {});
+                               VariantsPools& pools);
 
 class VariantsProblem : public Problem {
  public:
-  /// Runs the plan, which is of this configuration.
+  /// Runs `plan`, the plan of `config`.
   VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config,
                   const Plan& plan);
 
@@ -72,10 +79,10 @@ class VariantsProblem : public Problem {
   void poison() override;
   Check check() override;
   void dump(const std::string& path) const override;
-  /// With a mask function, of which only the device can tell how many pairs are seen.
+  /// The work with a mask function: only the device can tell how many pairs the function leaves.
   std::optional<Work> work() const override { return counted_; }
 
-  /// What attention wrote last; with task=rope, Q as it was turned.
+  /// The last output of attention; with task=rope, the turned Q.
   Tensor output() const { return attention_ ? attention_->output() : rotary_.value().turned_q(); }
 
  private:
@@ -86,7 +93,7 @@ class VariantsProblem : public Problem {
   std::optional<Work> counted_;
 };
 
-/// Makes problems of the experiment; cases of one shape share their tensors, and the oracle's answer.
+/// Makes the experiment's problems. Cases of one shape share their tensors and the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems();
 
 }  // namespace attn

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "common/base/parallel.h"
+#include "common/cases/compare_rows.h"
 #include "common/cases/reference.h"
 
 namespace attn {
@@ -36,7 +37,7 @@ AttentionInputs turned(const FlashInputs& raw, const Rotary& rotary) {
 }
 
 // `wanted` was rounded from double, `buffer` from f32: they may differ by a unit in the last place.
-Check compare_rows(const Buffer& buffer, const Tensor& wanted, const char* name) {
+Check check_turned(const Buffer& buffer, const Tensor& wanted, const char* name) {
   Tensor got = wanted;
   buffer.download(got.data.data(), got.bytes());
   const AttentionShape shape{.batch = wanted.batch,
@@ -49,19 +50,17 @@ Check compare_rows(const Buffer& buffer, const Tensor& wanted, const char* name)
   const std::vector<RowIndex> rows = all ? all_rows(shape) : sample_rows(shape, rows_checked, 0);
   const auto dim = static_cast<size_t>(wanted.dim);
   const double unit = wanted.dtype == DType::f32 ? 0x1p-23 : wanted.dtype == DType::f16 ? 0x1p-10 : 0x1p-7;
-  std::vector<double> values(rows.size() * dim), want(values.size()), allowed(values.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int64_t at = wanted.offset(rows[i].batch, rows[i].head, rows[i].q, 0);
-    got.load(at, std::span(values).subspan(i * dim, dim));
-    wanted.load(at, std::span(want).subspan(i * dim, dim));
-  }
+  const auto load = [](const Tensor& tensor) {
+    return [&tensor](const RowIndex& row, std::span<double> numbers) {
+      tensor.load(tensor.offset(row.batch, row.head, row.q, 0), numbers);
+    };
+  };
+  std::vector<double> want(rows.size() * dim), allowed(want.size());
+  for (size_t i = 0; i < rows.size(); ++i) load(wanted)(rows[i], std::span(want).subspan(i * dim, dim));
   for (size_t i = 0; i < want.size(); ++i) allowed[i] = 4e-6 + unit * std::abs(want[i]);
-  Check check = compare(values, want, allowed, [&](size_t i) {
-    const RowIndex& row = rows[i / dim];
-    return fmt::format("turned {} of batch {}, head {}, row {}, column {}", name, row.batch, row.head, row.q, i % dim);
+  return compare_rows(rows, dim, load(got), want, allowed, [&](const RowIndex& row) {
+    return fmt::format("turned {} of batch {}, head {}, row {}", name, row.batch, row.head, row.q);
   });
-  check.rows_checked = static_cast<int64_t>(rows.size());
-  return check;
 }
 
 }  // namespace
@@ -150,8 +149,8 @@ Check RotaryLaunches::check() {
   FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
   Check check;
   for (const Step& step : steps_) {
-    if (step.what.shape.q_heads > 0) check.merge(compare_rows(turned.q_buffer(), turned.q(), "q"));
-    if (step.what.shape.kv_heads > 0) check.merge(compare_rows(turned.k_buffer(), turned.k(), "k"));
+    if (step.what.shape.q_heads > 0) check.merge(check_turned(turned.q_buffer(), turned.q(), "q"));
+    if (step.what.shape.kv_heads > 0) check.merge(check_turned(turned.k_buffer(), turned.k(), "k"));
   }
   for (FlashInputs* inputs : {&raw, &turned}) {
     if (!inputs->q_buffer().guards_intact() || !inputs->k_buffer().guards_intact()) {

@@ -1,4 +1,5 @@
-// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases that turn.
+// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases with such
+// launches.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ struct RotaryStep {
   int64_t first_position;
   std::string phase;
 };
-/// In their order: one, unless Q and K begin at different positions.
+/// The steps in their order: one, unless Q and K begin at different positions; none where no launch turns them.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
-/// Their launches and the bytes that they move.
+/// The launches of the steps, and their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
 
-/// Tensors as they are before they turn, and turned by the oracle in double, rounded once: the oracle's Q and K.
+/// Tensors before they turn, and tensors that were turned in double and rounded once: the oracle's Q and K.
 struct RotaryInputs {
   RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
                const Rotary& rotary);
@@ -42,14 +43,16 @@ class RotaryLaunches {
                  const Plan& plan);
 
   void encode(CommandEncoder& encoder) const;
-  /// What the launches are to write is NaN, or what it was before where they write in place.
+  /// Fills the outputs of the launches with NaN. Where the launches write in place, puts back the values before the
+  /// turn.
   void poison();
-  /// What they wrote against the oracle, within the rounding of the dtype; of large tensors a sample of rows.
+  /// Compares the outputs of the launches with the oracle's, within the rounding of the dtype; of large tensors a
+  /// sample of rows.
   Check check();
 
   /// Q as the last launch left it.
   Tensor turned_q() const;
-  /// What attention reads.
+  /// The buffers that attention reads.
   Buffer& q();
   Buffer& k();
 

@@ -25,13 +25,13 @@ Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int6
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
       {"task",
-       "what is launched: attention; or, alone, what turns Q and K, or the copy of key/value heads for each query head",
+       "what is launched; rope: only the turns of Q and K; expand: only a copy of key/value heads for each query head",
        {"attention", "rope", "expand"},
        0,
        0,
        1},
       {"kv_heads_by",
-       "how attention finds the key/value head of a query head: by an index, or in a copy for each that is made first",
+       "how attention finds the key/value head of a query head: by an index, or in a copy that a launch makes first",
        {"index", "copy"},
        0,
        0,
@@ -39,8 +39,8 @@ std::vector<AxisInfo> variants_axes() {
   for (AxisInfo& axis : modifier_infos()) axes.push_back(std::move(axis));
   const std::vector<AxisInfo> others = {
       {"rope",
-       "rotary positions. before: a launch turns Q and K; query: it turns K, and the attention kernel Q; kernel: the "
-       "attention kernel turns both",
+       "rotary positions. before: a launch turns Q and K; query: a launch turns K, and the attention kernel Q; "
+       "kernel: the attention kernel turns both",
        {"none", "before", "query", "kernel"},
        0,
        0,
@@ -80,7 +80,7 @@ std::set<std::string> variants_narrowing_axes() {
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // `own` axes stand in the place of the shape's.
+  // The axes in `own` replace the axes of the shape.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
     for (Axis& axis : shapes_of(device, length, dims, causal)) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
@@ -96,7 +96,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
       add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
-    // Masks. Tiles of the size of the blocks, which they then meet one by one.
+    // Masks. Tiles have the size of the mask's blocks, so that each tile meets one block.
     const Axis rows = integers("block_r", {128}), keys = integers("block_c", {128});
     const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});
     for (const int64_t causal : {0, 1}) {
@@ -112,7 +112,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {large ? 8 : 1})});
   };
   modifiers(2048);
-  // Tiles with a modifier and without. Every modifier has its value here, so that who names some gets no tiles.
+  // Tiles with a modifier and without. Every modifier's axis has a value here, so that a run that names modifiers gets
+  // no tiles.
   const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
                          const std::vector<int64_t>& keys) {
     for (const Axis& modifier :
@@ -126,7 +127,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
         large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
-  // Forms of the score modifiers; all off too, in the kernel that has them all.
+  // Forms of the score modifiers. All of them are off, too, in the kernel that has them all.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<Axis>& of) {
     add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
     for (const Axis& modifier : of) {
@@ -135,7 +136,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30});
   forms({128}, 0, {alibi, soft_cap});
-  // Key/value heads that share a head by index: groups of 1, 2, 4, 8.
+  // Query heads that share a key/value head by an index: groups of 1, 2, 4, 8 and 32.
   if (large) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
@@ -146,7 +147,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {texts("task", {"rope"})});
   };
   rope(2048);
-  // The same by copies, and the copies alone: groups of 1, 2, 3, 4, 7, 8, and all query heads with one.
+  // Shared heads by copies, and the copies alone: groups of 1, 2, 3, 4, 7, 8, and all query heads with one key/value
+  // head.
   const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
     for (const char* task : {"attention", "expand"}) {
       add(2048, {128}, 0,
@@ -194,7 +196,7 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
 
 namespace {
 
-// Keys and values alone: there are no queries, no tile and no modifiers.
+// A case of task=expand has only keys and values: no queries, no tile and no modifiers.
 void complete_expand(Case& config) {
   if (!config.has("kv_heads")) config.set("kv_heads", config.integer("q_heads"));
   if (!config.has("kv_len")) config.set("kv_len", config.integer("q_len"));
@@ -213,7 +215,7 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   for (const auto& [axis, off] : modifier_axes()) {
     if (!config.has(axis) || task != "attention") config.set(axis, off);
   }
-  if (turns_alone) {  // says nothing of attention
+  if (turns_alone) {  // the axes of attention have no meaning
     config.set("rope", std::string("before"));
     config.set("causal", int64_t{0});
     config.set("variant", std::string("tuned"));

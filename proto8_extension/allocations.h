@@ -1,4 +1,4 @@
-// Counts what a program allocates: operator new of the whole program, that of its libraries too.
+// Counts the allocations of the whole program: its calls of operator new, those in libraries included.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What proto8_extension claims, and how its measurements answer.
+// The claims of proto8_extension, and how its measurements decide them.
 #pragma once
 
 #include <vector>

@@ -9,7 +9,7 @@
 namespace attn {
 namespace {
 
-/// A framework as a program may have it: tensors are buffers of one shape, and it can add.
+/// A framework as a program may have it: its tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;
@@ -53,7 +53,7 @@ std::function<void()> direct_empty(Host& host, const Launch& launch) {
   };
 }
 
-/// As a library hands a tensor over: a struct of its own for each, with a deleter.
+/// A tensor as a library hands it over: each tensor has a struct of its own, with a deleter.
 struct Managed {
   DLTensor tensor;
   void* context;
@@ -87,14 +87,9 @@ Tensors::Tensors(Host& host, const FlashConfig& flash, uint64_t seed) : config(f
   host_k = drawn(1);
   host_v = drawn(2);
   host_o = host_q;
-  const auto uploaded = [&](const Tensor& tensor) {
-    Buffer buffer(*host.device, tensor.bytes());
-    buffer.upload(tensor.data.data(), tensor.bytes());
-    return buffer;
-  };
-  q = uploaded(host_q);
-  k = uploaded(host_k);
-  v = uploaded(host_v);
+  q = uploaded(*host.device, host_q.data);
+  k = uploaded(*host.device, host_k.data);
+  v = uploaded(*host.device, host_v.data);
   o = Buffer(*host.device, host_o.bytes());
 }
 

@@ -14,7 +14,7 @@
 
 namespace attn {
 
-/// What all cases of a run share: the device as a framework has it, with all work on the default stream, and the
+/// All cases of a run share a host: the device as a framework has it, with all work on the default stream, and the
 /// engines, with kernels from one folder.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
@@ -29,12 +29,12 @@ struct Host {
   attn_engine* c = nullptr;
 };
 
-/// Q, K, V and O of a case on the host's device, with the same values for each seed.
+/// Q, K, V and O of a case on the host's device. A seed always gives the same values.
 struct Tensors {
   Tensors(Host& host, const FlashConfig& config, uint64_t seed);
 
   TensorView view(Buffer& buffer) const;
-  /// Points into this, and into the shape here.
+  /// The result points to the buffer's memory and to `shape`.
   DLTensor described(Buffer& buffer);
 
   FlashConfig config;
@@ -43,21 +43,21 @@ struct Tensors {
   Buffer q, k, v, o;
 };
 
-/// Why there is no such path in this build; empty where there is one.
+/// Why this build does not have the path; empty where it has.
 std::string path_missing(const std::string& path);
 
-/// One call of the plan's launch, without any interface. As call_of() else.
+/// One call of the plan's launch, without any interface; else like call_of().
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
 
-/// One call by a path other than "direct", which returns when the kernel is enqueued (on a GPU) or done. Host and
-/// tensors outlive it.
+/// One call by a path other than "direct". The call returns when the kernel is enqueued (on a GPU) or done. Host and
+/// tensors must outlive the function.
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors);
 
 /// Throws std::runtime_error with the message where a call of attn.h failed.
 void checked(attn_status status);
 
-/// PyTorch's operator on the tensors; its output is new memory, which the call after the next may reuse. `output` is
-/// set to the last one. In a build with PyTorch (ATTN_TORCH).
+/// A call of PyTorch's operator on the tensors. The output is new memory, which the call after the next may reuse.
+/// `output` is set to the last output. Only in a build with PyTorch (ATTN_TORCH).
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
 

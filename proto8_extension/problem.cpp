@@ -11,6 +11,8 @@
 
 #include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
+#include "common/cases/compare_rows.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/reference.h"
 #include "proto8_extension/allocations.h"
 #include "proto8_extension/paths.h"
@@ -19,14 +21,16 @@
 namespace attn {
 namespace {
 
-/// Calls of a sample, the same for all paths: fewer than a stream takes before it makes its host wait.
+/// The number of calls of a sample, the same for all paths. It is smaller than the number that a stream takes before it
+/// makes its host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;
   return std::clamp<int64_t>(pairs_of_sample / pairs, device.on_host ? 1 : 16, most);
 }
 
-/// Whether outputs are those of the oracle, in a sample of rows. Without `written` the output is the tensors' own.
+/// Compares an output with the oracle's, in a sample of rows. The output is `written`, or `tensors.o` where `written`
+/// is null.
 Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   Tensor got = tensors.host_q;
   host.device->download(got.data.data(), written ? written : tensors.o.data(), got.bytes());
@@ -34,24 +38,21 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   const ReferenceRows want =
       reference_attention(shape, tensors.host_q, tensors.host_k, tensors.host_v, sample_rows(shape, 64, 1));
   const double relative = tensors.config.dtype == DType::f32 ? 1e-4 : 1e-2;
-  std::vector<double> values, allowed;
-  for (size_t row = 0; row < want.rows.size(); ++row) {
-    const auto [batch, head, q] = want.rows[row];
-    for (int64_t d = 0; d < shape.head_dim; ++d) {
-      values.push_back(got.at(batch, head, q, d));
-      allowed.push_back(relative * (1 + std::abs(want.o[values.size() - 1])));
-    }
-  }
-  Check check = compare(values, want.o, allowed,
-                        [&](size_t i) { return fmt::format("element {} of the rows that were drawn", i); });
-  check.rows_checked = static_cast<int64_t>(want.rows.size());
-  return check;
+  std::vector<double> allowed;
+  for (const double o : want.o) allowed.push_back(relative * (1 + std::abs(o)));
+  return compare_rows(
+      want.rows, static_cast<size_t>(shape.head_dim),
+      [&](const RowIndex& row, std::span<double> numbers) {
+        got.load(got.offset(row.batch, row.head, row.q, 0), numbers);
+      },
+      want.o, allowed,
+      [](const RowIndex& row) { return fmt::format("o of batch {}, head {}, query {}", row.batch, row.head, row.q); });
 }
 
-/// One call after the other; a sample is the mean time of a call: of the smallest until it returns, of others until the
-/// device has done all of the sample, which on a GPU works while the next call is made. A thread of its own makes them,
-/// as that of a framework would: to the thread of the loop another context is current on a GPU, that of the loop's
-/// device.
+/// Makes one call after the other. A sample is the mean time of a call. The smallest call is timed until it returns.
+/// Other calls are timed until the device has done all calls of the sample; a GPU works while the next call is made. A
+/// thread of its own makes the calls, as a framework's thread would: on a GPU the thread of the loop has another
+/// current context, the context of the loop's device.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)
@@ -97,7 +98,7 @@ class CallProblem : public HostProblem {
       wait();
     }).get();
   }
-  // A copy waits for the default stream, where all calls are.
+  // A copy waits for the default stream, which has all calls.
   void wait() { host_->device->download(&last_, tensors_->o.data(), sizeof last_); }
 
   std::shared_ptr<Host> host_;
@@ -194,8 +195,7 @@ CasePlan extension_plan(const Case& config, const Setting& setting) {
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> extension_problems() {
   struct Shared {
     std::shared_ptr<Host> host;
-    std::string shape;
-    std::weak_ptr<Tensors> tensors;
+    InputPool<Tensors> tensors;
     std::optional<TemporaryFolder> cache;
   };
   return [shared = std::make_shared<Shared>()](Experiment& lab, const Case& config,
@@ -204,13 +204,10 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CaseP
       shared->cache.emplace();
       shared->host = std::make_shared<Host>(lab.device().info().spec, shared->cache->path().string());
     }
-    const std::string shape = config.key({"dtype", "q_heads", "q_len", "head_dim"});
-    std::shared_ptr<Tensors> tensors = shared->tensors.lock();
-    if (!tensors || shape != shared->shape) {
-      tensors = std::make_shared<Tensors>(*shared->host, plan.config<FlashConfig>(), lab.seed());
-      shared->tensors = tensors;
-      shared->shape = shape;
-    }
+    const auto& flash = plan.config<FlashConfig>();
+    const auto tensors =
+        shared->tensors.get([&](const Tensors& made) { return flash.same_tensors(made.config); },
+                            [&] { return std::make_shared<Tensors>(*shared->host, flash, lab.seed()); });
     if (config.text("task") == "first_call") return std::make_unique<FirstCallProblem>(shared->host, tensors, config);
     return std::make_unique<CallProblem>(shared->host, tensors, config, plan);
   };

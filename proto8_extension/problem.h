@@ -8,10 +8,12 @@
 
 namespace attn {
 
-/// The kernel that a case's call launches. Or why there is no such path. The plan of a FlashConfig.
+/// The plan of the kernel that a case's call launches, with its FlashConfig; or the reason why this build has no such
+/// path.
 CasePlan extension_plan(const Case& config, const Setting& setting);
 
-/// All cases of a run share device and engines, those of one shape their tensors.
+/// Makes the experiment's problems. All cases of a run share the device and the engines. Cases of one shape share their
+/// tensors.
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> extension_problems();
 
 }  // namespace attn

@@ -5,15 +5,16 @@ namespace attn {
 std::vector<AxisInfo> extension_axes() {
   return {
       {"task",
-       "what is timed: calls on tensors that are there, one after the other: of 16 tokens until each returns, of more "
-       "until all are done; or the first call of an engine",
+       "what is timed; call: calls on existing tensors, one after the other, with 16 tokens until each call returns, "
+       "with more tokens until all calls are done; first_call: the first call of an engine",
        {"call", "first_call"},
        0,
        0,
        1},
       {"path",
-       "who calls: the launch itself; Engine; attn.h; attn.h with tensors described anew; a C++ backend with "
-       "attention; PyTorch's operator; attn.h with copies of all tensors from and to the host",
+       "what is called; direct: the launch itself; engine: Engine; c: attn.h; dlpack: attn.h with tensors described "
+       "anew; concept: a C++ backend with attention; torch: PyTorch's operator; copies: attn.h with copies of all "
+       "tensors from and to the host",
        {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
        0,
        0,
@@ -45,18 +46,15 @@ Sweep extension_sweep(const std::string& profile, const DeviceInfo& /*device*/) 
 }
 
 void complete_extension(Case& config, const DeviceInfo& device) {
-  const auto otherwise = [&](const char* axis, AxisValue value) {
-    if (!config.has(axis)) config.set(axis, std::move(value));
-  };
-  otherwise("task", std::string("call"));
-  otherwise("path", std::string("c"));
-  otherwise("op", std::string("flash"));
+  config.set_default("task", std::string("call"));
+  config.set_default("path", std::string("c"));
+  config.set_default("op", std::string("flash"));
   if (config.text("task") == "call") config.set("from", std::string("none"));
-  otherwise("from", std::string("archive"));
-  otherwise("dtype", device.operations->span.dtype);
-  otherwise("q_heads", int64_t{8});
-  otherwise("q_len", int64_t{1024});
-  otherwise("head_dim", int64_t{64});
+  config.set_default("from", std::string("archive"));
+  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("q_heads", int64_t{8});
+  config.set_default("q_len", int64_t{1024});
+  config.set_default("head_dim", int64_t{64});
 }
 
 FlashConfig extension_config(const Case& config, const DeviceInfo& device) {

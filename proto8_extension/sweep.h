@@ -1,4 +1,4 @@
-// What proto8_extension varies.
+// The axes and the sweeps of proto8_extension.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace attn {
 
-/// Tokens of the smallest call: one threadgroup, so that the way to the device is most of the time.
+/// Tokens of the smallest call. It has one threadgroup, so that the way to the device is most of its time.
 inline constexpr int64_t one_tile = 16;
 
 std::vector<AxisInfo> extension_axes();

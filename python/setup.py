@@ -1,7 +1,7 @@
 """Builds the libraries with CMake, and installs them into the package, with the kernels' sources and archives.
 
-Operators of PyTorch are built where the Python that builds has PyTorch: pip install --no-build-isolation ./python.
-$ATTENTION_PROTO_LIBRARIES names the folder `bin` of a build for that Python, to be taken instead.
+PyTorch's operators are built if the Python that builds has PyTorch: pip install --no-build-isolation ./python. If
+$ATTENTION_PROTO_LIBRARIES names the folder `bin` of a build for that Python, setup installs this build instead.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ TREE = pathlib.Path(__file__).resolve().parent.parent
 
 
 def build(torch):
-    """The folder of a build."""
+    """Builds with CMake and returns the build folder."""
     folder = TREE / "build/python"
     found = [f"-DATTN_TORCH={pathlib.Path(torch.origin).parent}"] if torch else []
     subprocess.run(["cmake", "-S", TREE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DATTN_EXPERIMENTS=OFF",
@@ -40,7 +40,7 @@ class Build(build_py):
 
 
 class WithLibraries(Distribution):
-    """Wheels are of one platform."""
+    """Makes wheels for one platform, because they contain libraries."""
 
     def has_ext_modules(self):
         return True

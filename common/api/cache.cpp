@@ -98,7 +98,7 @@ void Engine::prefill(const CacheCall& call, void* stream) {
       key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
         DecodeConfig config = config_of(call);
-        config.block_c = 0;  // as prefill chooses
+        config.block_c = 0;  // prefill_config() chooses
         ready.prefill.emplace(*own.device, own.pipelines, config, prefill_plan(config, own.device->info(), 0, 0),
                               call.k.batch);
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
@@ -113,7 +113,7 @@ void Engine::prefill(const CacheCall& call, void* stream) {
           static_assert(sizeof data <= most_staged_bytes);
           std::memcpy(params.head, &data, sizeof data);
           own.stage(encoder, params);
-          ready.has_known = false;  // until all is encoded
+          ready.has_known = false;  // until the launch is encoded
         }
         ready.prefill->encode(encoder, tensors, ready.memory.data());
         ready.known = data;

@@ -31,13 +31,14 @@ void require(bool holds, fmt::format_string<Values...> text, Values&&... values)
 }
 
 constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
-constexpr int64_t most_count = 65535;  // a GPU's grid along two of its dimensions
+constexpr int64_t most_count = 65535;  // the limit of a GPU's grid in two of its dimensions
 constexpr double most_scale = 0x1p127;
 constexpr int64_t most_int = std::numeric_limits<int>::max();
 
-// ---- what lies where
+// ---- overlaps in memory
 
-/// The memory of a tensor, or of a dense table: addresses from `begin` to before `end`, equal where there is nothing.
+/// The memory of a tensor, or of a dense table: addresses from `begin` to before `end`. They are equal if the tensor is
+/// empty.
 struct Place {
   const char* name;
   int64_t begin, end;
@@ -69,7 +70,7 @@ Place place_of(const char* name, const TensorView& t) {
   return place;
 }
 
-/// What a call reads or writes.
+/// The tensors and tables that a call reads, or that it writes.
 class Places {
  public:
   void add(const Place& place) { places_.at(count_++) = place; }
@@ -81,7 +82,8 @@ class Places {
   size_t count_ = 0;
 };
 
-/// Rows, so many along each axis; strides are in bytes, positive, and 0 along an axis of one row.
+/// The rows of a tensor: the count and the stride along each axis. Strides are in bytes and positive; an axis of one
+/// row has stride 0.
 struct Rows {
   struct Axis {
     int64_t count, stride;
@@ -107,17 +109,18 @@ bool same(const TensorView& a, const TensorView& b) {
          equal(a.strides.head, b.strides.head, a.heads) && equal(a.strides.row, b.strides.row, a.tokens);
 }
 
-/// Steps of `stride` bytes, from `least` to `most` of them.
+/// A number of steps of `stride` bytes: at least `least`, at most `most`.
 struct Steps {
   int64_t stride, least = 0, most = 0;
 };
 
-/// Whether some sum of steps leads from `at` into [least, most]. It looks at so many sums as strides of tensors need
-/// where one lies within another; where they would be more, it does not know, and says no.
+/// Whether some sum of steps leads from `at` into [least, most]. `looks` limits the sums that the function tries.
+/// Strides of tensors that nest need fewer sums than the limit. At the limit the function does not know, and returns
+/// false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
-  int64_t down = 0, up = 0;  // as far as the others lead
+  int64_t down = 0, up = 0;  // how far the other steps lead
   for (const Steps& other : steps.subspan(1)) {
     down += other.stride * other.least;
     up += other.stride * other.most;
@@ -132,7 +135,7 @@ bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t
   return false;
 }
 
-/// Whether a byte belongs to both. Tensors may lie between the rows of another, as slices of one tensor do.
+/// Whether a byte belongs to both places. A tensor may lie between the rows of another one, as slices of a tensor do.
 bool meet(const Place& a, const Place& b) {
   if (a.end <= b.begin || b.end <= a.begin) return false;
   const Rows of_a = rows_of(a), of_b = rows_of(b);
@@ -151,7 +154,7 @@ bool meet(const Place& a, const Place& b) {
   return leads_into(steps, a.begin - b.begin, 1 - of_a.bytes, of_b.bytes - 1, looks);
 }
 
-/// Whether some of its rows may lie on others.
+/// Whether some rows of the place may overlap.
 bool folds(const Place& place) {
   if (!place.tensor) return false;
   Rows rows = rows_of(place);
@@ -200,7 +203,7 @@ void check_float(const char* name, DType dtype) {
   if (size_bytes(dtype) <= 1) refuse("{}: {} is not allowed; f32, f16 and bf16 are", name, attn::name(dtype));
 }
 
-/// Kernels have it in f32, some times log2(e), and take denormals as 0.
+/// Kernels hold the scale in f32, some of them times log2(e), and treat denormals as 0.
 void check_scale(double scale) {
   constexpr double least = 0x1p-126;
   const double size = std::abs(scale);
@@ -208,7 +211,7 @@ void check_scale(double scale) {
           "scale {}: 2^-126 to 2^127 are allowed, and their negatives", scale);
 }
 
-/// Numbers that each lie between two.
+/// Each value is from `least` to `most`.
 void check_values(const char* name, const int* values, int64_t count, int64_t least, int64_t most) {
   for (int64_t i = 0; i < count; ++i) {
     require(values[i] >= least && values[i] <= most, "{}[{}] is {}; {} to {} are allowed", name, i, values[i], least,
@@ -222,7 +225,7 @@ int64_t count_rows(const TensorView& t) {
   return rows;
 }
 
-/// What attention has in common. Whether there is anything to do.
+/// The checks that all attention calls share. Returns whether there are rows to compute.
 bool check_attention(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o, double scale,
                      bool gpu, int64_t most_batch = most_count) {
   check_tensor("q", q, gpu);
@@ -253,7 +256,7 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
 
 // ---- attention
 
-/// A number from `least` to `most`, or the one that is off. The largest of a type is no limit.
+/// The value is from `least` to `most`, or `off`. A `most` that is the largest value of the type is no limit.
 template <typename T>
 void check_number(const char* name, T value, T off, T least, T most) {
   if (value == off || (value >= least && value <= most)) return;
@@ -279,7 +282,7 @@ void check_modifiers(const FlashCall& call) {
   }
 }
 
-/// Kernels find a tile's keys by its first and its last query, and look at documents of queries' own keys alone.
+/// Kernels find a tile's keys by its first and its last query, and read only the documents of the queries' own keys.
 void check_documents(const int* documents, int64_t queries, int64_t keys) {
   int begin = 0, end = 0;
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {
@@ -351,7 +354,7 @@ void check_cache_values(const CacheCall& call) {
                       call.k.tokens, call.k.batch);
 }
 
-/// Pages that tokens are appended to, of lengths and a table that are right, are there once.
+/// No page gets new tokens twice. lengths and table have passed their checks.
 void check_appended_pages(const CacheCall& call) {
   std::vector<int32_t> pages;
   for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
@@ -456,7 +459,7 @@ bool check(const LinearCall& call, bool gpu) {
   if (call.initial_state) {
     const Place before = place_of("initial_state", call.initial_state, states);
     check_apart(place_of("o", call.o), before);
-    // A state may be written where it was read.
+    // The final state may overwrite the initial state.
     if (call.final_state && call.final_state != call.initial_state) {
       check_apart(place_of("final_state", call.final_state, states), before);
     }
@@ -489,7 +492,7 @@ bool check(const RopeCall& call, bool gpu) {
   check_written(written, read);
   check_apart(q_out, k);
   check_apart(k_out, q);
-  // Rows may turn where they are.
+  // Rows may turn in place.
   if (!same(call.q, call.q_out)) check_apart(q_out, q);
   if (!same(call.k, call.k_out)) check_apart(k_out, k);
   if (call.offsets && !gpu) {

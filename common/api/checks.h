@@ -1,7 +1,6 @@
-// What a call has to be before a kernel may run: sizes, types, options, values of tables, and what lies where in
-// memory.
+// Checks of a call before a kernel runs: sizes, types, options, values of tables, and overlaps in memory.
 //
-// Every function throws BadInput with one line, which says what is wrong and what is allowed.
+// Every function throws BadInput with one line that says what is wrong and what is allowed.
 #pragma once
 
 #include <initializer_list>
@@ -10,8 +9,9 @@
 
 namespace attn {
 
-// Whether the call has any rows to compute. On the cpu, tables are read: lengths, page numbers, documents and offsets
-// with which a kernel would leave a tensor are refused. With `gpu` they stand where the host cannot look.
+// Each returns whether the call has any rows to compute. On the cpu it also reads the tables, and refuses lengths, page
+// numbers, documents and offsets with which a kernel would read or write outside a tensor. With `gpu` it does not,
+// because the tables are in device memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
@@ -20,9 +20,9 @@ bool check(const RopeCall& call, bool gpu);
 /// Keys that a sequence of the cache may have.
 int64_t capacity_of(const CacheCall& call);
 
-/// Of a cache alone: k's sizes, max_pages, and q.batch, the number of sequences.
+/// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.
 void check_cache(const CacheCall& call, bool gpu);
-/// The same, and what lengths and table say, which are on the host.
+/// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
 
 /// Elements of a dense tensor.
@@ -35,9 +35,9 @@ constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
 /// Keys of a row of FlashCall::bias.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
-/// Turns off what changes nothing: a window that reaches all keys, whatever its size, a prefix that all queries see
-/// anyway, a window to the right of causal attention. So they need no kernel of their own, and no number in a kernel is
-/// larger than the sequence. The call is one that check() let pass, with keys.
+/// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the
+/// option, a window to the right with causal attention. So these options need no separate kernel, and no number in a
+/// kernel is larger than the sequence. The call has passed check(), and has keys.
 void simplify(FlashCall& call);
 
 }  // namespace attn

@@ -19,13 +19,13 @@ Engine::Engine(std::string spec, EngineOptions options) : spec_(std::move(spec))
 
 Engine::~Engine() { delete state_.load(); }
 
-// Threads did not come along with a fork, and locks may be held by those that did not: the old state is left alone.
+// After a fork the child has none of the parent's other threads, and those threads may hold locks. So the child does
+// not touch the old state.
 Engine::State& Engine::state() {
   State* old = state_.load(std::memory_order_acquire);
   if (old->born == forks.load(std::memory_order_relaxed)) return *old;
   if (!old->device->info().on_host) {
-    throw DeviceMissing(spec_ +
-                        ": a process that was forked behind the first use of CUDA has no GPU; spawn it instead");
+    throw DeviceMissing(spec_ + ": a process that was forked after the first use of CUDA has no GPU; spawn it instead");
   }
   auto fresh = std::make_unique<State>(spec_, options_);
   if (state_.compare_exchange_strong(old, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();

@@ -1,5 +1,5 @@
-// What the files of the engine share, one for each operation: how a call finds the launch that serves it, and what is
-// kept ready.
+// Engine::State: how a call finds the launch that serves it, and which launches are kept. The files of the engine, one
+// for each operation, share it.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,17 +29,17 @@
 #include "common/paged/prefill.h"
 
 namespace attn {
-namespace engine {  // with a name, since Engine::State, which a header knows, has parts of these types
+namespace engine {  // not anonymous: Engine::State, which engine.h declares, has members of these types
 
-// Launches that are kept, captured ones apart: more shapes than a program has at a time. As a rule one has some KiB on
-// the cpu and some MiB on a GPU; with a mask as many bytes as that has.
+// The most launches that are kept, without the captured ones: more shapes than a program uses at a time. A launch
+// usually has some KiB on the cpu and some MiB on a GPU. With a mask it has as many bytes as the mask.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
-constexpr size_t zero_bytes = 65536 * sizeof(int);  // of any batch, and of any row (checks.h)
+constexpr size_t zero_bytes = 65536 * sizeof(int);  // lengths of any batch, and a row of any width (checks.h)
 
 // ---- keys
 
-/// All that decides which launch serves a call, as words.
+/// The properties of a call that decide which launch serves it, as words.
 class Key {
  public:
   enum Op : int64_t { flash, few, decode, prefill, linear, rope, empty };
@@ -81,7 +81,7 @@ struct KeyHash {
 inline int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o) {
   return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
 }
-/// Of a call without rows, which makes no launch to refuse it.
+/// For a call without rows: no launch is made that could refuse it.
 inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }
@@ -90,7 +90,7 @@ inline void refuse_where(const std::string& unable) {
 
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-/// The block of memory that modifiers read: the head, then tables that a call may fill anew.
+/// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
 class ModifierBlock {
  public:
   ModifierBlock(Device& device, const FlashCall& call) {
@@ -164,7 +164,7 @@ class ModifierBlock {
   ModifierData head_{};
   Buffer memory_;
 };
-/// What is ready for the calls of one key: a launch, and the memory that it reads beside the caller's.
+/// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's.
 struct Prepared {
   std::optional<AttentionLaunch> attention;
   std::optional<ModifierBlock> modifiers;
@@ -172,14 +172,14 @@ struct Prepared {
   std::optional<PrefillLaunch> prefill;
   std::optional<LinearLaunch> linear;
   std::optional<RopeLaunch> rope;
-  Buffer memory;           // of few: lengths of equal sequences; of prefill: a PrefillData
-  PrefillData known = {};  // what it holds
+  Buffer memory;           // Key::few: lengths of equal sequences; Key::prefill: a PrefillData
+  PrefillData known = {};  // the content of `memory`
   bool has_known = false;
-  size_t bytes = 0;        // on the device, of all of them
-  uint64_t last_call = 0;  // that used it
+  size_t bytes = 0;        // all device memory of this entry
+  uint64_t last_call = 0;  // the number of the last call that used this entry
 };
 
-inline std::atomic<unsigned> forks = 0;  // that this process came from, behind the first engine
+inline std::atomic<unsigned> forks = 0;  // forks between the first engine and this process
 }  // namespace engine
 using namespace engine;
 
@@ -194,7 +194,8 @@ class Engine::State {
 
   uint64_t capture_of(void* stream) const { return device->capture_of(stream); }
 
-  /// Runs `encode` on what is ready for the key, made by `prepare` where it is not, and hands the commands over.
+  /// Finds the entry of the key, or makes it with `prepare`. Then runs `encode` on the entry, and enqueues the
+  /// commands.
   template <typename Prepare, typename Encode>
   void run(const Key& key, void* stream, const Prepare& prepare, const Encode& encode) {
     const Device::Scope scope(*device);
@@ -202,7 +203,7 @@ class Engine::State {
     auto found = ready.find(key);
     if (found == ready.end()) {
       lock.unlock();
-      const std::lock_guard one_at_a_time(preparing);  // others that are ready go on meanwhile
+      const std::lock_guard one_at_a_time(preparing);  // calls with prepared launches go on meanwhile
       lock.lock();
       found = ready.find(key);
       if (found == ready.end()) {
@@ -235,7 +236,7 @@ class Engine::State {
     }
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
   }
-  /// Of a call without tokens: the state stays what it was.
+  /// For a call without tokens: the final state is the initial state.
   void copy_state(const LinearCall& call, void* stream) {
     const int64_t words = call.q.batch * call.q.heads * call.q.width * call.v.width;
     if (!call.final_state || call.final_state == call.initial_state || words == 0) return;
@@ -266,7 +267,7 @@ class Engine::State {
   const unsigned born;
   std::unique_ptr<Device> device;
   PipelineCache pipelines;
-  std::mutex preparing, mutex;  // mutex: of all below, and of what a launch keeps between its own launches
+  std::mutex preparing, mutex;  // mutex: for all members below, and for data that a launch keeps between its runs
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
   uint64_t calls = 0;
@@ -280,8 +281,9 @@ class Engine::State {
                 .kernel;
   }
 
-  // For one launch more, of so many bytes. What is released may still be under way on some stream: releasing waits for
-  // that, which a capture forbids. So much goes at once, the longest unused first.
+  // Makes room for one more launch of `bytes` bytes. A launch that is released may still run on some stream. Releasing
+  // waits for it, and waiting is not allowed during a capture. So many launches are released at once, the least
+  // recently used first.
   void make_room(size_t bytes) {
     const size_t most_bytes = device->info().on_host ? most_bytes_of_cpu : most_bytes_of_gpu;
     using Entry = decltype(ready)::iterator;
@@ -302,7 +304,7 @@ class Engine::State {
     }
   }
 
-  const Kernel *stage_ = nullptr, *empty_ = nullptr;  // found with their first use
+  const Kernel *stage_ = nullptr, *empty_ = nullptr;  // loaded at their first use
   std::optional<Buffer> zeros_;
 };
 

@@ -20,13 +20,13 @@ Modifiers modifiers_of(const FlashCall& call) {
 #include "common/attention/options.def"
   m.documents = call.documents != nullptr;
   m.block_sparse = call.blocks != nullptr;
-  m.lists = false;  // they would be made on the host's time
+  m.lists = false;  // the host would have to make the lists in every call
   if (call.bias) {
     std::string axes;
     for (int axis = 0; axis < 4; ++axis) {
       if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
     }
-    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // of one element: any axis but k
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // a bias of one element may name any axis but k
   }
   return m;
 }
@@ -41,7 +41,7 @@ bool modified(const FlashCall& call) {
   return found;
 }
 
-/// The options, of tables whether they are there.
+/// Adds the values of the options, and for each table whether the call has it.
 void add_options(Key& key, const FlashCall& call) {
   int64_t tables = 0;
 #define ATTN_MODIFIER(type, name, ...) key.add(call.name);
@@ -59,7 +59,7 @@ AttentionShape shape_of(const FlashCall& call) {
           .q_len = call.q.tokens,
           .kv_len = call.k.tokens,
           .head_dim = call.q.width,
-          .causal = call.causal && call.prefix == 0,  // the keys hook has both
+          .causal = call.causal && call.prefix == 0,  // with a prefix, the keys hook does both
           .scale = call.scale};
 }
 
@@ -76,8 +76,8 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
           .hook_data = hook_data};
 }
 
-/// Whether the launch of decoding serves it, which shares the keys of few rows out among all units, and whatever their
-/// number with the same launch.
+/// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units, and one launch
+/// serves any number of keys.
 bool few_rows(const FlashCall& call, bool changed) {
   constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
                     most_lengths = int64_t{1} << 24;
@@ -91,8 +91,8 @@ int64_t room_for(int64_t keys) {
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// For no keys, one that no query sees: outputs are 0, and lse has the sinks alone. `zeros` are as many as a key's
-/// width and the batch.
+/// Replaces a call without keys by a call with one key that no query sees: outputs are 0, and lse has only the sinks.
+/// `zeros` has room for a key's row and for a length of each sequence of the batch.
 FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
   FlashCall call;
   call.q = given.q;

@@ -1,6 +1,5 @@
-// How a C++ program adds attention to a framework that it cannot change: WithAttention<B> is B with attention. It
-// derives from B, so that everything else is there without being written out, and needs of B what the concept Framework
-// says.
+// A C++ program adds attention to a framework that it cannot change: WithAttention<B> is B with attention. The class
+// derives from B, so it has all members of B. B satisfies the concept Framework.
 #pragma once
 
 #include <concepts>
@@ -10,20 +9,20 @@
 
 namespace attn {
 
-/// The parts of Framework, each with a name that a compiler's message shows.
+/// The parts of Framework. Each has a name, which a compiler's message shows.
 template <typename B>
 concept HasTensors = requires { typename B::Tensor; };
-/// A tensor as the engine sees it, without a copy.
+/// view() describes a tensor for the engine, without a copy.
 template <typename B>
 concept ShowsTensors = requires(B& framework, typename B::Tensor& tensor) {
   { framework.view(tensor) } -> std::same_as<TensorView>;
 };
-/// A new tensor like another.
+/// empty_like() makes a new tensor with the shape of another.
 template <typename B>
 concept MakesTensors = requires(B& framework, const typename B::Tensor& tensor) {
   { framework.empty_like(tensor) } -> std::same_as<typename B::Tensor>;
 };
-/// Where the framework's work goes: a GPU's stream, or null.
+/// stream() is the stream of a GPU on which the framework's work runs, or null.
 template <typename B>
 concept HasStream = requires(const B& framework) {
   { framework.stream() } -> std::convertible_to<void*>;
@@ -32,7 +31,7 @@ concept HasStream = requires(const B& framework) {
 template <typename B>
 concept Framework = HasTensors<B> && ShowsTensors<B> && MakesTensors<B> && HasStream<B>;
 
-/// A framework that has attention: FlashCall without its tensors says which.
+/// A framework that has attention. A FlashCall without tensors holds the options.
 template <typename B>
 concept AttentionFramework =
     Framework<B> && requires(B& framework, typename B::Tensor& tensor, const FlashCall& options) {
@@ -44,7 +43,7 @@ class WithAttention : public B {
  public:
   using Tensor = typename B::Tensor;
 
-  /// The engine is of the framework's device, and outlives this. `arguments` are B's.
+  /// The engine is on the framework's device, and outlives this object. `arguments` go to B's constructor.
   template <typename... Arguments>
   explicit WithAttention(Engine& engine, Arguments&&... arguments)
       : B(std::forward<Arguments>(arguments)...), engine_(&engine) {}
@@ -55,7 +54,7 @@ class WithAttention : public B {
     attend(q, k, v, o, options);
     return o;
   }
-  /// The same into a tensor that is there.
+  /// As attention(), but writes to an existing tensor `o`.
   void attend(Tensor& q, Tensor& k, Tensor& v, Tensor& o, const FlashCall& options = {}) {
     FlashCall call = options;
     call.q = this->view(q);

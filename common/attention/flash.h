@@ -1,4 +1,4 @@
-// Attention as an operation of a device: its kernels, how they are launched, and the tile that suits them.
+// Attention as an operation of a device: its kernels, their launches, and the choice of a tile.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/shape.h"
+#include "common/base/divided_up.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
 #include "common/launch/plan.h"
 
 namespace attn {
 
-/// What one launch of attention does.
+/// The configuration of one launch of attention.
 struct FlashConfig {
   std::string variant;
   AttentionShape shape;
@@ -26,53 +27,58 @@ struct FlashConfig {
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
   int64_t block_r = 0, block_c = 0;
-  /// The register tile of `tuned` on a cpu, vectors of queries by rows of keys or columns; 0: as suits the host.
+  /// The register tile of `tuned` on a cpu: vectors of queries by rows of keys or columns. 0: the tile that suits the
+  /// host.
   int64_t tile_vectors = 0, tile_rows = 0;
-  /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in that; 0:
-  /// they are as `shape` says.
+  /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in these
+  /// tensors. 0: K and V have the sizes that `shape` gives.
   int64_t page_size = 0, pool_pages = 0;
 
   /// Tiles of a head.
-  int64_t row_tiles() const { return (shape.q_len + block_r - 1) / block_r; }
-  /// Whether both read and write tensors of the same shapes, types and layout.
+  int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
+  /// Whether both configurations read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
     return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
   }
 };
 
-/// What decides which tile is the fastest, beside the shape.
+/// Facts that decide, in addition to the shape, which tile is the fastest.
 struct TileHints {
-  ScoreChange change = ScoreChange::none;  // that of the score hook
-  bool reads = false;                      // the score hook reads a number for each score, which takes registers
-  int64_t window = 0;                      // keys that a query sees at most; 0: all that the shape has
+  ScoreChange change = ScoreChange::none;  // AttentionHooks::change
+  bool reads = false;                      // the score hook reads a number for each score; this takes registers
+  int64_t window = 0;                      // the most keys that a query sees; 0: all keys of the shape
 };
+
+/// Strides as kernels take them, in elements.
+inline TensorStrides kernel_strides(const Strides& strides) { return {strides.batch, strides.head, strides.row}; }
 
 class FlashOperation {
  public:
-  /// The device's. Throws std::logic_error where it has none.
+  /// The operation of the device. Throws std::logic_error if the device has no kernel for attention.
   static const FlashOperation& of(const DeviceInfo& device);
 
   virtual ~FlashOperation() = default;
-  /// From textbook to tuned.
+  /// The variants that the device has, from textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// The kernel as `hooks` need it, without their texts; null where there are none.
+  /// The launch of the kernel that `hooks` need, without the texts of the hooks. `hooks` is null if there are none.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
-  /// Why the kernel does not take this configuration, threadgroup memory apart.
+  /// Why the kernel does not take this configuration; nothing if it does. The threadgroup memory of a tile is not
+  /// checked here.
   virtual std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                                                  const AttentionHooks* /*hooks*/ = nullptr) const {
     return std::nullopt;
   }
-  /// Fills the tile where it is 0: the one expected to be fastest for the shape.
+  /// Replaces a tile size that is 0, so that the tile is the one that is expected to be the fastest for the shape.
   virtual void choose_tile(FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                            const TileHints& /*hints*/ = {}) const {}
-  /// Where the first tile of a head begins: at query 0, or before it where rows are cut into tiles from the last on.
+  /// The query at which the first tile of a head begins: 0, or less if rows are cut into tiles from the last row on.
   virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
-  /// Lists of key blocks for a launch with these parameters (mask_lists.h).
+  /// Gives the lists of key blocks for a launch with these parameters (mask_lists.h).
   using Lists = std::function<MaskLists(const AttentionParams&)>;
-  /// What encodes a launch on the tensors that the parameters point to. It keeps what a launch takes beside them (a
-  /// list of tiles, counters) on the device, so that two launches of one EncodeFunction must not run at the same time.
-  /// `lists`: of a kernel that was compiled with MASK_LISTS=1, else empty.
+  /// Encodes a launch on the tensors that the parameters point to. The function keeps the other data of a launch (a
+  /// list of tiles, counters) on the device. Two launches of one EncodeFunction must therefore not run at the same
+  /// time. `lists` is for a kernel that was compiled with MASK_LISTS=1, else it is empty.
   using EncodeFunction = std::function<void(CommandEncoder&, const AttentionParams&)>;
   virtual EncodeFunction encode_function(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
                                          const Kernel& kernel, Lists lists = {}) const {
@@ -80,11 +86,11 @@ class FlashOperation {
   }
 
  protected:
-  /// Encodes a kernel whose parameters are those of attention, or those with lists behind.
+  /// For a kernel whose parameters are AttentionParams or, with `lists`, WithLists<AttentionParams>.
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
-/// In one line why the device has no such variant; empty where it has.
+/// Why the device does not have this variant, in one line; empty if it does.
 std::string variant_unable(const std::string& variant, const DeviceInfo& device);
 
 /// FlashOperation::choose_tile() of the device; a device without attention leaves the tile as it is.

@@ -1,5 +1,5 @@
-// Hooks: what a caller puts in the place of common/attention/kernels/score.h, keys.h, mask.h, pages.h, rotate.h and
-// sink.h, for the kernel and for the oracle.
+// Hooks: the texts with which a caller replaces score.h, keys.h, mask.h, pages.h, rotate.h and sink.h of
+// common/attention/kernels in a kernel, and the functions that stand for these texts in the oracle.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace attn {
 
-/// Changes a row's scaled scores, that of key k at scores[k], keys that a causal mask hides left out; -infinity hides a
-/// pair. Called from several threads at once.
+/// Changes the scaled scores of a row in place. scores[k] is the score of key k; keys that a causal mask hides are not
+/// in the span. A score of -infinity hides the pair. Several threads call the function at once.
 using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
 
-/// A logit for each query head that takes part in the softmax of its rows as a key without a value would; -infinity:
-/// none.
+/// Gives the logit of a query head. The logit takes part in the softmax of the head's rows like the score of a key that
+/// has no value. -infinity: the head has no sink.
 using SinkFunction = std::function<double(int64_t batch, int64_t head)>;
 
-/// The same as a ScoreFunction from a function of one pair: double(score, batch, head, q, k).
+/// Makes a ScoreFunction from a function of one pair: double(score, batch, head, q, k).
 template <typename Function>
 ScoreFunction each_score(Function function) {
   return [function = std::move(function)](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
@@ -33,39 +33,47 @@ ScoreFunction each_score(Function function) {
   };
 }
 
-/// What a score hook does to scores with the constants that it has.
+/// How a score hook changes scores, with the values of its constants.
 ///   none    leaves them as they are
-///   linear  adds a slope times the place of the key, and nothing else: the text defines score_slope (kernels/score.h)
-///   any     anything
+///   linear  only adds a slope times the place of the key; the text defines score_slope (kernels/score.h)
+///   any     may change them in any way
 enum class ScoreChange { none, linear, any };
 
 /// Which rows the rotate hook changes.
 enum class Rotation { none, queries, all };
 
-/// What has lists of key blocks of its own, where a mask hook's tiles walk lists (kernels/mask_lists.h): nothing, so
-/// that tiles walk the range of their rows' keys and ask for every pair; or, as the mask depends on it, all sequences
-/// together, each sequence, or each head. In order: what suits a scope suits those behind it.
+/// Which sequences and heads share lists of key blocks. With a mask hook, tiles can walk such lists
+/// (kernels/mask_lists.h).
+///   none      there are no lists: tiles walk the range of their rows' keys, and ask the hook about every pair
+///   all       all sequences and heads share lists
+///   sequence  each sequence has lists of its own: the mask depends on the sequence
+///   head      each head of each sequence has lists of its own: the mask depends on the head
+/// A mask that may share lists in a scope may also have lists of a narrower scope.
 enum class ListScope { none, all, sequence, head };
 
-/// Changed attention: the hooks' texts for the kernel, what they need beside them, and the same for the oracle.
+/// Hooks of one attention: their texts for the kernel, the data and constants that these texts need, and the functions
+/// that do the same in the oracle.
 struct AttentionHooks {
-  std::string text = {};                        // in place of common/attention/kernels/score.h; empty: the identity
-  std::map<std::string, std::string> includes;  // in place of the other hooks' headers, and headers that texts name
-  std::vector<KernelSource> fragments;          // what the text declares and does not define
+  std::string text = {};                        // replaces common/attention/kernels/score.h; empty: the identity
+  std::map<std::string, std::string> includes;  // replace the headers of other hooks, and headers that texts include
+  std::vector<KernelSource> fragments;          // functions that the text declares and does not define
   Linking linking = Linking::before_optimizer;
-  std::vector<std::byte> data;            // what ScoreContext::data points to
+  std::vector<std::byte> data;            // ScoreContext::data points to it
   ListScope lists = ListScope::none;      // of the mask hook
-  ScoreFunction reference = {};           // also of the keys hook and the mask hook, which mask what they leave out
-  SinkFunction sink = {};                 // empty: there is none
-  std::string name;                       // hooks of the same inputs with the same name have the same reference
-  FunctionConstants constants = {};       // that the text reads
-  ScoreChange change = ScoreChange::any;  // whatever the other hooks do
+  ScoreFunction reference = {};           // also hides the pairs that the keys hook and the mask hook leave out
+  SinkFunction sink = {};                 // empty: there is no sink
+  std::string name;                       // hooks with the same name and the same inputs have the same reference
+  FunctionConstants constants = {};       // that the texts read
+  ScoreChange change = ScoreChange::any;  // of the score hook alone; the other hooks do not count
   Rotation rotation = Rotation::none;
-  double score_error = 0;  // that the kernel's text adds to a score, as a share of it: of an approximate tanh
-  bool guarded = false;    // KernelSource::guarded: a text is a user's
+  double score_error = 0;  // relative error that the kernel's text adds to a score, as an approximate tanh does
+  bool guarded = false;    // KernelSource::guarded: some text is a user's
 };
 
-/// A value as a hook's data.
+/// Adds the hooks' texts, fragments and constants to the source of a kernel.
+void add_hooks(KernelSource& source, const AttentionHooks& hooks);
+
+/// The bytes of a value, as data of a hook.
 template <typename T>
 std::vector<std::byte> bytes_of(const T& value) {
   const auto bytes = std::as_bytes(std::span(&value, 1));

@@ -9,8 +9,6 @@
 namespace attn {
 namespace {
 
-TensorStrides kernel_strides(const Strides& strides) { return {strides.batch, strides.head, strides.row}; }
-
 Work work_of(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   const auto q = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
@@ -29,7 +27,7 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device, cons
 
 constexpr const char* mask_header = "common/attention/kernels/mask.h";
 
-// `naive` has no tiles, and asks for every pair; so does a device that has no kernel for lists.
+// `naive` has no tiles, and asks for every pair. Kernels of a device that cannot make lists ask for every pair too.
 bool walks_lists(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook) {
   return hook && hook->lists != ListScope::none && config.variant != "naive" && device.operations->mask_list_threads;
 }
@@ -42,12 +40,7 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
   launch.phase = "attention";
   launch.source.run_time = std::move(run_time);
   if (hook) {
-    launch.source.includes = hook->includes;
-    if (!hook->text.empty()) launch.source.includes["common/attention/kernels/score.h"] = hook->text;
-    launch.source.fragments = hook->fragments;
-    launch.source.linking = hook->linking;
-    launch.source.constants.merge(hook->constants);
-    launch.source.guarded = hook->guarded;
+    add_hooks(launch.source, *hook);
     if (hook->includes.contains(mask_header) && config.variant != "naive") {
       launch.source.constants["MASK_LISTS"] = walks_lists(config, device, hook);
     }

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "common/base/divided_up.h"
+
 namespace attn {
 namespace {
 
@@ -34,7 +36,8 @@ Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const La
   source.includes = attention.source.includes;
   source.linking = attention.source.linking;
   source.guarded = attention.source.guarded;
-  // Of what the attention kernel has only that which these hooks name: a constant that is not used does not compile.
+  // Only the constants and fragments of the attention kernel that these hooks name: a constant that is not used does
+  // not compile.
   const std::string text = expanded_text(source);
   for (const auto& [name, value] : attention.source.constants) {
     if (names(text, name)) source.constants[name] = value;
@@ -54,7 +57,7 @@ FlashOperation::Lists mask_lists(Device& device, const FlashConfig& config, cons
     Buffer counts, entries;
     const void* data = nullptr;
   };
-  const int64_t capacity = (config.shape.kv_len + config.block_c - 1) / config.block_c;
+  const int64_t capacity = divided_up(config.shape.kv_len, config.block_c);
   const uint64_t count = launch.grid.count();
   MaskLists lists{.counts = nullptr,
                   .entries = nullptr,

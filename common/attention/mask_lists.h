@@ -8,11 +8,12 @@
 
 namespace attn {
 
-/// What makes the lists that `attention` walks: a kernel of the same hooks.
+/// The launch that makes the lists that `attention` walks. Its kernel has the same hooks.
 Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const Launch& attention, ListScope scope);
 
-/// Gives the lists of a launch's parameters, which the device makes when it is first asked for those of a hook's data;
-/// they are kept until it is asked for those of other data. `kernel` is that of `launch`, from mask_launch().
+/// A function that gives the lists for a launch's parameters. The device makes them when the function is first called
+/// with the data of a hook, and keeps them until it is called with other data. `launch` comes from mask_launch(),
+/// `kernel` is its kernel.
 FlashOperation::Lists mask_lists(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel);
 
 }  // namespace attn

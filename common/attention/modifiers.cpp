@@ -72,7 +72,8 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   hooks.change = m.soft_cap != 0 || m.bias != "none" || m.score_by != "constant" ? ScoreChange::any
                  : m.alibi                                                       ? ScoreChange::linear
                                                                                  : ScoreChange::none;
-  // Of the hardware's tanh; of others some units of f32 are in the tolerance already.
+  // The error of the hardware's tanh. Other versions of tanh are off by some units of f32, which the tolerance
+  // includes.
   hooks.score_error = m.soft_cap != 0 && dtype != DType::f32 ? 0x1p-11 : 0;
   return hooks;
 }

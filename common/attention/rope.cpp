@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/attention/kernels/rope.h"
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/parallel.h"
 
@@ -74,7 +75,7 @@ void rope_scale(const RopeNtk& ntk, const RopeConfig& config, std::vector<double
 }
 void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<double>& frequencies) {
   const auto d = static_cast<double>(config.rotary_dim);
-  // The pair, as a fraction, that turns so often in the original length.
+  // The number of the pair, as a fraction, that turns `turns` times in the original length.
   const auto pair_of = [&](double turns) {
     return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
   };
@@ -100,7 +101,7 @@ void rope_scale(const RopeLlama3& llama, const RopeConfig&, std::vector<double>&
   }
 }
 
-/// In units of 2^-64 turns, modulo one turn.
+/// The frequencies in turns per position, modulo one turn, in units of 2^-64.
 std::vector<uint64_t> rope_turns(const std::vector<double>& frequencies) {
   std::vector<uint64_t> turns;
   for (const double frequency : frequencies) {
@@ -130,7 +131,7 @@ void rope_check_shape(const RopeShape& shape) {
 int64_t rope_element_bytes(DType dtype) { return static_cast<int64_t>(size_bytes(dtype)); }
 
 RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape& shape, int64_t alignment) {
-  // A stride along which there is one element does not matter.
+  // The stride of a dimension with one element does not matter.
   const int64_t batch = shape.batch > 1 ? strides.batch : 0;
   const int64_t head = heads > 1 ? strides.head : 0, row = shape.rows > 1 ? strides.row : 0;
   for (const int64_t stride : {batch, head, row}) {
@@ -140,7 +141,7 @@ RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape&
   }
   for (const int64_t stride : {head, row}) {
     if (std::abs(stride) > std::numeric_limits<int32_t>::max()) {
-      throw BadInput(fmt::format("rope: a stride of {} elements: those of heads and rows fit 32 bits", stride));
+      throw BadInput(fmt::format("rope: a stride of {} elements: strides of heads and rows fit 32 bits", stride));
     }
   }
   return {batch, static_cast<int>(head), static_cast<int>(row)};
@@ -159,7 +160,7 @@ RopeTensor rope_tensor(const void* in, void* out, const Strides& in_strides, con
                           rope_strides(out_strides, heads, shape, alignment), static_cast<int>(heads)};
   const RopeStrides &a = tensor.in_strides, &b = tensor.out_strides;
   if (in == out && (a.batch != b.batch || a.head != b.head || a.row != b.row)) {
-    throw BadInput("rope: the output is the input with other strides; in place they are the same");
+    throw BadInput("rope: the output is the input with other strides; in place, both have the same strides");
   }
   return tensor;
 }
@@ -177,17 +178,9 @@ Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const Devic
       {"HEAD_DIM", config.head_dim},          {"ROTARY_DIM", config.rotary_dim},
       {"IN_TYPE", element_type(shape.dtype)}, {"INTERLEAVED", config.pairing == RopePairing::interleaved},
       {"TABLE", shape.table_positions > 0},   {"GROUP", tiles.group}};
-  launch.grid = {1, static_cast<uint32_t>((shape.rows + tiles.rows - 1) / tiles.rows),
-                 static_cast<uint32_t>(shape.batch)};
+  launch.grid = {1, static_cast<uint32_t>(divided_up(shape.rows, tiles.rows)), static_cast<uint32_t>(shape.batch)};
   operation.share_out(launch, config, shape, tiles);
   return launch;
-}
-
-template <typename T>
-Buffer rope_upload(Device& device, const std::vector<T>& values) {
-  Buffer buffer(device, values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
 }
 
 }  // namespace
@@ -263,10 +256,10 @@ RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfi
   alignment_bytes_ = tiles.alignment_bytes;
   if (shape.table_positions > 0) {
     const RopeTable table = rope_table(config, shape.table_positions);
-    cosines_ = rope_upload(device, table.cosines);
-    sines_ = rope_upload(device, table.sines);
+    cosines_ = uploaded(device, table.cosines);
+    sines_ = uploaded(device, table.sines);
   } else {
-    frequencies_ = rope_upload(device, rope_turns(rope_frequencies(config)));
+    frequencies_ = uploaded(device, rope_turns(rope_frequencies(config)));
     factor_ = static_cast<float>(rope_attention_factor(config));
   }
 }

@@ -1,5 +1,6 @@
 // RoPE (rotary position embedding, Su et al. 2021): pairs of elements of the rows of Q and K are turned by angles that
-// grow with the row's position. Frequencies and their scalings, the oracle, and a launch that turns Q and K.
+// grow with the row's position. This file has the frequencies and their scalings, the table of cosines and sines, and a
+// launch that turns Q and K.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +19,25 @@ namespace attn {
 /// Which elements make pair i: i and i + rotary_dim / 2 (GPT-NeoX, Llama), or 2i and 2i + 1 (GPT-J).
 enum class RopePairing { half_split, interleaved };
 
-// Scalings, for sequences that are longer than those of the training. Factors are at least 1, lengths are in tokens.
+// Scalings, for sequences that are longer than the sequences of the training. Factors are at least 1, lengths are in
+// tokens.
 
-/// Frequencies over `factor` (Chen et al. 2023).
+/// All frequencies are divided by `factor` (Chen et al. 2023).
 struct RopeLinear {
   double factor;
   bool operator==(const RopeLinear&) const = default;
 };
-/// theta times factor^(d / (d - 2)), where d is rotary_dim, more than 2: the lowest frequency is over `factor`.
+/// theta is multiplied by factor^(d / (d - 2)), where d is rotary_dim, which is more than 2. This divides the lowest
+/// frequency by `factor`.
 struct RopeNtk {
   double factor;
   bool operator==(const RopeNtk&) const = default;
 };
-/// Frequencies that turn fewer than beta_slow times in original_length over `factor`, those that turn more than
-/// beta_fast times as they are, a ramp between, which begins and ends at whole pairs unless `truncate` is off; and an
-/// attention factor (Peng et al. 2023). Where that is 0, it is 0.1 ln(factor) + 1, or with mscale and mscale_all_dim,
-/// if neither is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
+/// Peng et al. 2023. Frequencies that turn fewer than beta_slow times in original_length are divided by `factor`.
+/// Frequencies that turn more than beta_fast times stay as they are. Between them is a ramp, which begins and ends at
+/// whole pairs unless `truncate` is off. There is an attention factor too. If attention_factor is 0, the factor is
+/// 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) /
+/// (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
@@ -55,41 +59,41 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// All of these throw BadInput for a configuration that the comments above do not allow.
+// The functions from here to rope_table() throw BadInput for a configuration that the comments above do not allow.
 
 void rope_check_config(const RopeConfig& config);
 
 /// The angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.
 std::vector<double> rope_frequencies(const RopeConfig& config);
 
-/// What cosines and sines are multiplied with: YaRN's attention factor, else 1.
+/// The factor on cosines and sines: YaRN's attention factor, else 1.
 double rope_attention_factor(const RopeConfig& config);
 
-/// Cosines and sines of `positions` positions from `first` on, times the attention factor, each [positions, rotary_dim
-/// / 2].
+/// Cosines and sines, times the attention factor, of `positions` positions from `first` on; each is
+/// [positions, rotary_dim / 2].
 struct RopeTable {
   std::vector<float> cosines, sines;
 };
 RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first = 0);
 
-/// What a launch turns: as many rows of Q as of K.
+/// Sizes of the tensors that a launch turns. Q and K have the same number of rows.
 struct RopeShape {
-  int64_t batch = 1, q_heads = 1, kv_heads = 1;  // batch at most 65535; no heads of either: it is left alone
+  int64_t batch = 1, q_heads = 1, kv_heads = 1;  // batch at most 65535; a tensor with 0 heads is left alone
   int64_t rows = 1;
   DType dtype = DType::f32;
-  int64_t table_positions = 0;  // of a table that the kernel reads; 0: the kernel works out cosines and sines itself
+  int64_t table_positions = 0;  // in the table that the kernel reads; 0: the kernel works out cosines and sines itself
 };
 
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
-/// Strides are in elements; those of heads and rows fit 32 bits. On a GPU addresses and strides are multiples of the
-/// largest power of two, up to 16, that divides the bytes of rotary_dim / 2 elements. The output may be the input, with
-/// the same strides, and else does not overlap it.
+/// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses and strides are multiples of
+/// the largest power of two, up to 16, that divides the bytes of rotary_dim / 2 elements. The output may be the input,
+/// with the same strides; otherwise they do not overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
   Strides q_strides{}, k_strides{}, q_out_strides{}, k_out_strides{};
-  /// [batch], on the device: positions of the first rows; null stands for zeros. All positions are less than 2^31; they
-  /// are in the table if there is one, and may be negative if not.
+  /// [batch], on the device: positions of the first rows; null stands for zeros. All positions are less than 2^31. With
+  /// a table they are positions of the table; without one they may be negative.
   const int* offsets = nullptr;
 };
 
@@ -97,7 +101,7 @@ struct RopeTensors {
 struct RopeTiles {
   int64_t group = 1;            // elements that a kernel reads at once (GROUP)
   int64_t rows = 1;             // of a threadgroup
-  int64_t alignment_bytes = 1;  // that addresses and strides of tensors are multiples of
+  int64_t alignment_bytes = 1;  // addresses and strides of tensors are multiples of it
 };
 
 /// RoPE as an operation of a device.
@@ -105,25 +109,26 @@ class RopeOperation {
  public:
   virtual ~RopeOperation() = default;
   virtual RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const = 0;
-  /// Grid, threads and threadgroup memory; the grid comes as [1, tiles of rows, batch].
+  /// Sets grid, threads and threadgroup memory of a launch whose grid is [1, tiles of rows, batch] before.
   virtual void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
                          const RopeTiles& tiles) const = 0;
 };
 
-/// The launch "rope"; its work counts each tensor read once and written once. Throws BadInput for a shape that cannot
-/// be.
+/// A plan of the launch "rope". Its work counts each tensor as read once and written once. Throws BadInput for a shape
+/// that no launch can have.
 Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
 
 /// A kernel that is loaded for one configuration, with its frequencies or table on the device, ready to be encoded on
-/// any tensors of its shape. It lives no longer than its device and pipelines.
+/// any tensors of its shape. Its device and pipelines must outlive it.
 class RopeLaunch {
  public:
-  /// Runs the launch of the plan's phase, which is of this configuration. Throws BadInput where the device cannot,
-  /// CompileError and OutOfMemory.
+  /// Takes the launch `phase` from the plan, which is of this configuration. Throws BadInput if the device cannot run
+  /// the plan, CompileError and OutOfMemory.
   RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
              const Plan& plan, std::string_view phase = "rope");
 
-  /// Throws BadInput for tensors that are not as RopeTensors says, as far as that can be seen.
+  /// Throws BadInput for addresses and strides that RopeTensors does not allow. Positions, and whether an output
+  /// overlaps its input, are not checked.
   void encode(CommandEncoder& encoder, const RopeTensors& tensors) const;
 
  private:

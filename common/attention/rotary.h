@@ -1,4 +1,4 @@
-// Rotary positions of a case: who turns Q and K, and by which angles.
+// Rotary positions of a case: which kernel turns Q and K, and by which angles.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace attn {
 
-/// Key i stands at position + i, the last query at the last key.
+/// Key i stands at `position` + i. The last query stands at the position of the last key.
 struct Rotary {
-  /// Who turns: "none"; "before": a launch of its own Q and K; "query": a launch K, and the attention kernel Q;
-  /// "kernel": the attention kernel both.
+  /// "none": nothing is turned. "before": a launch of its own turns Q and K. "query": a launch of its own turns K, the
+  /// attention kernel turns Q. "kernel": the attention kernel turns both.
   std::string by = "none";
   RopeConfig config = {};
-  bool table = false;     // launches read cosines and sines, and do not work them out
-  bool in_place = false;  // launches write where they read
+  bool table = false;     // launches read cosines and sines from a table, and do not work them out
+  bool in_place = false;  // the outputs of launches are their inputs
   int64_t position = 0;
 
   bool launches() const { return by == "before" || by == "query"; }
   bool in_kernel() const { return by == "query" || by == "kernel"; }
-  /// Whether both turn tensors in the same way, whoever does it.
+  /// Whether both turn tensors in the same way. `by` does not count.
   bool turns_like(const Rotary& other) const { return config == other.config && position == other.position; }
 };
 

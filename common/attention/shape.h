@@ -1,4 +1,4 @@
-// Sizes of attention, and what follows from them.
+// Sizes of an attention problem, and quantities that follow from them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct AttentionShape {
   double scale = 0;  // factor on q.k; 0 stands for 1/sqrt(head_dim)
 
   double effective_scale() const;
-  /// Keys that a query sees.
+  /// How many keys query q sees.
   int64_t keys_seen(int64_t q) const;
   /// Query-key pairs that are not masked, over the whole batch.
   double unmasked_pairs() const;

@@ -9,8 +9,8 @@
 namespace attn {
 namespace {
 
-// Behind a user's text: what calls it without its last argument where the text leaves that out, by overloads that are
-// no candidates where it does not.
+// Adapters, which stand after a user's text. Kernels call functions with a context as their last argument. If the text
+// leaves this argument out, an overload of the adapter takes the call. Else the overload is no candidate.
 constexpr const char* score_adapter = R"(
 template <typename S, typename Context>
 auto score(S s, int q, int k, const Context&) -> decltype(score(s, q, k)) {
@@ -41,27 +41,27 @@ KeyRange bound_of(int q, const Context& context) {
 }  // namespace
 
 std::string UserFunction::header(bool in_double) const {
-  // In the name of a #line a quote or a backslash would end it or begin an escape.
+  // In a #line, a quote would end the name, and a backslash would begin an escape.
   std::string shown = name;
   std::replace_if(shown.begin(), shown.end(), [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
-  // Few functions use all they are given.
+  // Few functions use all their arguments.
   std::string quiet =
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
-  std::string behind = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
-  if (guarded) {  // of what a compiler warns, only what cannot be meant, and that as an error
+  std::string closing = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
+  if (guarded) {  // three warnings, of code that nobody means, become errors; all others are off
     quiet +=
         "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Weverything\"\n"
         "#pragma clang diagnostic error \"-Wreturn-type\"\n#pragma clang diagnostic error \"-Wuninitialized\"\n"
         "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n";
     if (kind == FunctionKind::mask) quiet += "using MaskContext = ScoreContext;\n";
     if (kind != FunctionKind::feature) {
-      behind +=
-          fmt::format("#line 1 \"behind {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
+      closing +=
+          fmt::format("#line 1 \"after {}\"{}", shown, kind == FunctionKind::mask ? mask_adapter : score_adapter);
     }
   }
   return fmt::format("#include \"common/kernel/{}.h\"\n{}{}#line 1 \"{}\"\n{}\n{}", in_double ? "math_double" : "math",
-                     work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet, shown, text, behind);
+                     work < 0 ? "" : fmt::format("#define WORK {}\n", work), quiet, shown, text, closing);
 }
 
 std::string UserFunction::text_name() const { return "file-" + sha256(text).substr(0, 12); }

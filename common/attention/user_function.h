@@ -1,5 +1,5 @@
-// A score function, mask function or feature map that somebody else wrote: its text, as kernels include it.
-// docs/score_functions.md says what a text may use.
+// A score function, mask function or feature map of a user: its text, as kernels include it. docs/score_functions.md
+// says what a text may use.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,21 @@
 
 namespace attn {
 
-/// A feature map is linear attention's: float feature(float x), of each element of Q and K.
+/// A feature map is part of linear attention: float feature(float x), applied to each element of Q and K.
 enum class FunctionKind { score, mask, feature };
 
 /// Text and name of a function.
 struct UserFunction {
-  std::string name;  // what messages call it: a path
+  std::string name;  // a path, which messages name
   std::string text;
-  int64_t work = -1;  // WORK in the text; negative: there is none
+  int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;
-  bool guarded = false;  // a user's file: it may leave the context out, and kernels with it run guarded
+  bool guarded = false;  // a user's file: its functions may leave the context out, and kernels with it run guarded
 
-  /// The text as kernels include it, in float or in double, with line numbers of its own. Tells it from all others.
+  /// The text as kernels include it, in float or in double, with line numbers of its own. Different functions have
+  /// different headers.
   std::string header(bool in_double = false) const;
-  /// Tells its text from others: "file-" and the first 12 hex digits of the text's SHA-256.
+  /// A name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
   std::string text_name() const;
 };
 

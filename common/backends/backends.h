@@ -1,4 +1,4 @@
-// The devices of this build, for Device::open() and what asks about them.
+// The devices of this build, for the static functions of Device.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ struct Backend {
   std::string_view name;                                             // "cuda"
   std::string_view options = {};                                     // after "cuda:" in a spec: "N"; empty: none
   std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null: this build lacks the device
-  std::string_view missing = {};                                     // what the build lacks then
-  /// Device::open_for_caller(); null: as open(), since the device has no streams.
+  std::string_view missing = {};                                     // without the device: what this build lacks
+  /// Device::open_for_caller(). Null if the device has no streams: open() is then used.
   std::unique_ptr<Device> (*open_for_caller)(std::string_view spec, std::optional<void*> stream) = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Device's static functions: they look a device up in backends().
+// The static functions of Device, which look a device up in backends().
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ const Backend* find_backend(std::string_view name) {
   return found == backends().end() ? nullptr : &*found;
 }
 
-/// Of a spec, whose device this build has. Throws as Device::open() says.
+/// The backend of a spec. Throws the errors of Device::open(), also if this build lacks the device.
 const Backend& backend_of(std::string_view spec) {
   const Backend* const backend = find_backend(spec.substr(0, spec.find(':')));
   if (!backend) throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));

@@ -1,4 +1,4 @@
-// Whole files: read in one piece, and replaced so that a reader sees the old one or the new one.
+// Whole files: read in one piece, and replaced so that a reader sees the old file or the new file.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,11 @@
 
 namespace attn {
 
-/// The bytes of a file; nothing where it cannot be read.
+/// The bytes of a file; nothing if it cannot be read.
 std::optional<std::string> read_file(const std::filesystem::path& path);
 
-/// A file while it is made, beside its place. It is locked: whoever else wants the same file waits in the constructor.
-/// A process that dies leaves it unlocked, and the next one takes over.
+/// A file while it is written, under the name TARGET.part. It is locked: another process or thread that wants the same
+/// file waits in the constructor. If a process dies, the lock is released, and the next process takes over the file.
 class PendingFile {
  public:
   explicit PendingFile(std::filesystem::path target);
@@ -20,7 +20,7 @@ class PendingFile {
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
 
-  /// Writes the text and renames the file to its place. False if the disk is full or the folder cannot be written.
+  /// Writes the text and renames the file to its target. False if the disk is full or the folder cannot be written.
   bool write(std::string_view text);
 
  private:

@@ -1,5 +1,5 @@
-// Where warnings go. A program has spdlog's own logger; a library that other programs load names another, since the
-// terminal and spdlog's logger are theirs.
+// The logger for warnings. A program uses spdlog's default logger. A library that other programs load sets another
+// logger, because the terminal and spdlog's default logger belong to those programs.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -9,11 +9,11 @@
 
 namespace attn {
 
-/// What set_logger() named, else spdlog's default logger.
+/// The logger of set_logger(), else spdlog's default logger.
 std::shared_ptr<spdlog::logger> logger();
 void set_logger(std::shared_ptr<spdlog::logger> other);
 
-/// A logger that appends to a file, which it makes with its first message; where it cannot, messages are lost.
+/// A logger that appends to a file. It creates the file with its first message; if it cannot, messages are lost.
 std::shared_ptr<spdlog::logger> file_logger(const std::string& path);
 
 }  // namespace attn

@@ -8,10 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/divided_up.h"
+
 namespace attn {
 
-/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on as many threads, this one among them, as
-/// `most` says; parts are handed out as threads become free. Returns when all are done; rethrows an exception of
+/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on at most `most` threads, including the
+/// calling thread. A thread takes a part when it is free. Returns when all parts are done; rethrows an exception of
 /// `body`.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most = std::thread::hardware_concurrency()) {
@@ -19,7 +21,7 @@ void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most =
   const auto work = [&] {
     for (int64_t begin; (begin = next.fetch_add(grain)) < count;) body(begin, std::min(begin + grain, count));
   };
-  const int64_t threads = std::min(most, (count + grain - 1) / grain);
+  const int64_t threads = std::min(most, divided_up(count, grain));
   std::vector<std::future<void>> others;
   for (int64_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, work));
   work();

@@ -7,11 +7,11 @@
 namespace attn {
 
 struct ProcessResult {
-  int status = 0;      // of exit; 128 and the signal's number where one ended it; 127 where there is no such program
+  int status = 0;  // exit status; 128 plus the signal's number if a signal ended it; 127 if there is no such program
   std::string output;  // of stdout and stderr together
 };
 
-/// Runs a program and waits for it. Throws std::runtime_error where the system starts none.
+/// Runs a program and waits for it. Throws std::runtime_error if the system cannot start a process.
 ProcessResult run_process(const std::vector<std::string>& arguments);
 
 }  // namespace attn

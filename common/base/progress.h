@@ -1,4 +1,4 @@
-// What a long task shows while it runs.
+// The progress that a long task shows while it runs.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,15 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `steps` more are to be done.
+  /// Adds `steps` steps that are still to be done.
   void add(size_t steps) { total_ += steps; }
-  /// Names what runs now.
+  /// Names the step that runs now.
   void begin(const std::string& what);
-  /// A step is done; `result` is its line where there is no bar.
+  /// Ends a step; `result` is its line if there is no bar.
   void finish(const std::string& result);
-  /// A line that is shown also when progress is not.
+  /// Shows a line, even if progress is not shown.
   void note(const std::string& text);
-  /// Takes the bar away.
+  /// Removes the bar.
   void clear();
 
  private:

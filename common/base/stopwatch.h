@@ -1,4 +1,4 @@
-// Seconds since a moment, by the clock that never jumps.
+// Seconds since a moment, by a clock that never jumps.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ class Stopwatch {
  public:
   /// Seconds since construction or the last lap.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  /// The same, and starts again.
+  /// Returns seconds(), and starts again.
   double lap() {
     const Clock::time_point now = Clock::now();
     return std::chrono::duration<double>(now - std::exchange(start_, now)).count();

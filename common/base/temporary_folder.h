@@ -1,4 +1,4 @@
-// A folder for files that nobody is to find afterwards.
+// A folder for temporary files.
 #pragma once
 
 #include <cerrno>
@@ -9,10 +9,10 @@
 
 namespace attn {
 
-/// A new folder where the system keeps temporary files, removed with all that is in it at the end of the scope.
+/// A new folder in the system's folder for temporary files. The end of the scope removes it with all its files.
 class TemporaryFolder {
  public:
-  /// Throws std::filesystem::filesystem_error where none can be made.
+  /// Throws std::filesystem::filesystem_error if no folder can be made.
   TemporaryFolder() {
     std::string name = std::filesystem::temp_directory_path() / "attention-proto-XXXXXX";
     if (!mkdtemp(name.data()))

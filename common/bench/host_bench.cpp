@@ -1,5 +1,6 @@
-// What the host pays around a kernel: keys and look-ups, encoding, submitting, and getting a kernel from disk or an
-// archive. A memory hit should stay below 200 ns, one on disk below 1 ms, and an empty dispatch in the microseconds.
+// The host's costs of running a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk or from
+// an archive. A hit in memory should take less than 200 ns, a hit on disk less than 1 ms, and an empty dispatch some
+// microseconds.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -11,7 +12,7 @@
 namespace attn {
 namespace {
 
-// With as many constants as the attention kernels have.
+// An empty kernel with as many constants as the attention kernels have.
 KernelSource source() {
   const std::string path = "bench/kernel.cpu.cpp";
   std::string body =
@@ -35,7 +36,7 @@ KernelSource source() {
           {{path, body}}};
 }
 
-// A kernel of the tree, so that files are read.
+// A kernel of the source tree: its files are read.
 KernelSource source_on_disk() {
   KernelSource on_disk = source();
   on_disk.path = "common/attention/kernels/tuned.cpu.cpp";
@@ -76,7 +77,7 @@ void kernel_source_hash(benchmark::State& state) {
 }
 BENCHMARK(kernel_source_hash);
 
-// Among `range` others, as in a long sweep.
+// A look-up among `range` kernels, as in a long sweep.
 void pipeline_memory_hit(benchmark::State& state) {
   PipelineCache& cache = pipelines();
   KernelSource wanted = source();
@@ -111,7 +112,7 @@ void binary_load(benchmark::State& state) {
 }
 BENCHMARK(binary_load)->Unit(benchmark::kMicrosecond);
 
-// The kernel of proto1_flash, whose object file is as large as they get.
+// The kernel of proto1_flash, which has one of the largest object files.
 void pipeline_disk_load_tuned(benchmark::State& state) {
   const TemporaryFolder folder;
   KernelSource wanted = source_on_disk();
@@ -126,7 +127,7 @@ void pipeline_disk_load_tuned(benchmark::State& state) {
 }
 BENCHMARK(pipeline_disk_load_tuned)->Unit(benchmark::kMicrosecond);
 
-// Of `range` variants.
+// Loads an archive of `range` variants.
 void archive_load(benchmark::State& state) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "archive";
@@ -160,7 +161,7 @@ void encode_dispatch(benchmark::State& state) {
 }
 BENCHMARK(encode_dispatch);
 
-// One submission of `range` dispatches with nothing to do; the time of each is the slope.
+// One submission of `range` dispatches with nothing to do. The slope over `range` is the time of a dispatch.
 void submit_empty(benchmark::State& state) {
   const Kernel& kernel = *pipelines().get(source()).kernel;
   CommandEncoder encoder;

@@ -21,9 +21,9 @@ std::vector<AxisInfo> flash_axes() {
            1},
           {"batch", "sequences", {}, 1, 4096, 1},
           {"q_heads", "query heads", {}, 1, 1024, 1},
-          {"kv_heads", "key/value heads, a divisor of q_heads; as q_heads where not named", {}, 1, 1024, 1},
+          {"kv_heads", "key/value heads, a divisor of q_heads; the value of q_heads where not named", {}, 1, 1024, 1},
           {"q_len", "queries per sequence", {}, 1, longest_sequence, 1},
-          {"kv_len", "keys per sequence; as q_len where not named", {}, 1, longest_sequence, 1},
+          {"kv_len", "keys per sequence; the value of q_len where not named", {}, 1, longest_sequence, 1},
           {"head_dim", "elements of a head", {}, 8, 256, 8},
           {"causal", "1: query q sees keys up to q + kv_len - q_len", {}, 0, 1, 1},
           {"dtype", "of Q, K and V", {"f32", "f16", "bf16"}, 0, 0, 1},
@@ -83,7 +83,7 @@ std::vector<Axis> flash_input_axes(const std::string& path) {
                             integers("kv_len", {k.shape[2]}),
                             integers("head_dim", {q.shape[3]}),
                             texts("dtype", {std::string(name(q.dtype))})};
-  // What the command line could not ask for is no better from a file.
+  // A file may hold only the shapes that the command line allows.
   const std::vector<AxisInfo> known = flash_axes();
   for (const Axis& axis : axes) parse_axis(axis.name + "=" + to_string(axis.values.front()), known);
   return axes;

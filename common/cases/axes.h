@@ -1,4 +1,5 @@
-// The axes of attention: what a case of any attention experiment may say, and what follows from what it leaves out.
+// The axes of attention: the values that a case of an attention experiment may set, and the values of axes that the
+// case leaves out.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +13,20 @@
 
 namespace attn {
 
-inline constexpr int64_t longest_sequence = int64_t{1} << 24;  // that an axis allows, in tokens
+inline constexpr int64_t longest_sequence = int64_t{1} << 24;  // the largest length in tokens that an axis allows
 
 std::vector<AxisInfo> flash_axes();
 
-/// kv_len and kv_heads follow q_len and q_heads, and the tile follows the shape, where they are not named. Tile axes
-/// are 0 for `naive`, which has no tile.
+/// Sets the axes that a case leaves out: kv_len to q_len, kv_heads to q_heads, and the tile by the shape. The tile axes
+/// are 0 for the variant `naive`, which has no tile.
 void complete_flash(Case& config, const DeviceInfo& device);
-/// The same where hooks change what is the fastest tile.
+/// Does what complete_flash() does, for hooks that change which tile is fastest.
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
 /// One launch of attention, with the case's FlashConfig. Throws BadInput for a case that no device can run.
 CasePlan flash_plan(const Case& config, const Setting& setting);
 
-/// The shape axes that a safetensors file with q, k, v fixes. Throws BadInput.
+/// The shape axes and the dtype that a safetensors file with q, k, v fixes. Throws BadInput.
 std::vector<Axis> flash_input_axes(const std::string& path);
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// What a case asks of a kernel, typed.
+// The configuration that a case asks for, as a typed structure.
 #pragma once
 
 #include "common/attention/flash.h"
@@ -7,7 +7,7 @@
 
 namespace attn {
 
-// Both throw BadInput for a case that makes no sense on any device.
+// Both functions throw BadInput for a case that makes no sense on any device.
 FlashConfig flash_config_of(const Case& config);
 DecodeConfig decode_config_of(const Case& config);
 

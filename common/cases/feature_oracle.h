@@ -13,7 +13,8 @@ namespace attn {
 
 /// Applies the function to each value, in place. Called from one thread at a time.
 using FeatureFunction = std::function<void(std::span<double> values)>;
-/// A named feature by its formula, a user's on the device; it then holds on to both.
+/// Computes a named feature map by its formula, and a user's feature map on `device`. The function of a user's feature
+/// map keeps references to `device` and `pipelines`.
 FeatureFunction double_precision(const Feature& feature, Device& device, PipelineCache& pipelines);
 FeatureFunction double_precision(const std::string& name);
 

@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-/// A text after the splices of its lines, as a compiler's second phase leaves it, with the line of each character.
+/// A text after a compiler's second phase, which joins lines that end in a backslash; with the line of each character.
 struct Spliced {
   explicit Spliced(std::string_view raw) {
     int line = 1;
@@ -34,8 +34,8 @@ struct Spliced {
 bool starts_word(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// The first thing that no function may use, and its line; nothing where there is none. Comments and literals do not
-/// count.
+/// The first word or directive that no function may use, and its line; empty where there is none. Comments and
+/// literals do not count.
 std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) {
   constexpr std::array words = {"asm", "__asm", "__asm__", "extern"};
   constexpr std::array includes = {"include", "include_next", "import", "embed"};
@@ -44,7 +44,8 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   };
   const Spliced spliced(raw);
   const std::string_view text = spliced.text;
-  bool line_begins = true, directive = false;  // whether the next token is the first of a line, or names a directive
+  // Whether the next token is the first of a line, and whether it names a directive.
+  bool line_begins = true, directive = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
     const char c = text[i];
@@ -77,7 +78,7 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
       i = end - 1;
     } else {
       line_begins = directive = false;
-      const bool separates = c == '\'' && i > 0 && continues_word(text[i - 1]);  // the digits of a number
+      const bool separates = c == '\'' && i > 0 && continues_word(text[i - 1]);  // between digits of a number
       if (c != '"' && (c != '\'' || separates)) continue;
       size_t end = i + 1;
       while (end < text.size() && text[end] != c && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
@@ -88,7 +89,8 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   return std::nullopt;
 }
 
-/// The first byte that is part of no UTF-8 text, control characters among them; npos where there is none.
+/// The place of the first control character other than white space, or of the first sequence that is not UTF-8; npos
+/// where there is none.
 size_t find_binary(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };

@@ -1,4 +1,4 @@
-// What a text may not be that a compiler is to see as a user's function.
+// Which texts of users' functions are refused before a compiler sees them.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,9 @@
 
 namespace attn {
 
-/// Why the text is no function's, with the line: bytes that are no UTF-8 text, or what reaches out of the file
-/// (#include and its like, `extern`, `asm`). Comments and literals do not count. Nothing where a compiler may have it.
+/// Why the text is refused, with the line: it has bytes that are not UTF-8 text, or it reaches out of its file with
+/// #include, #include_next, #import, #embed, `extern` or `asm`. Comments and literals do not count. Empty where the
+/// text is not refused.
 std::optional<std::string> refused_text(std::string_view text);
 
 }  // namespace attn

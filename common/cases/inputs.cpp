@@ -9,19 +9,14 @@
 namespace attn {
 namespace {
 
-// Above this many multiplications the oracle checks a sample of rows, so that checking stays cheaper than measuring.
+// Above full_check_products multiplications the oracle checks a sample of rows, of about sampled_check_products
+// multiplications, so that checking stays cheaper than measuring.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
 
 constexpr int64_t signature_keys = 64;
-constexpr double needle_margin = 4;  // the needle's weight over that of all other keys, as a logarithm
-
-Buffer upload(Device& device, const Tensor& tensor) {
-  Buffer buffer(device, tensor.bytes());
-  buffer.upload(tensor.data.data(), tensor.bytes());
-  return buffer;
-}
+constexpr double needle_margin = 4;  // log of the needle's weight over the weight of all other keys
 
 Tensor from_stored(const StoredTensor& stored, Layout layout) {
   Tensor tensor =
@@ -44,7 +39,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// change(row, batch, head, s) for all rows of the tensor.
+// Calls change(row, batch, head, s) for all rows of the tensor, and stores the changed rows.
 template <typename Change>
 void change_rows(Tensor& tensor, const Change& change) {
   std::vector<double> row(static_cast<size_t>(tensor.dim));
@@ -59,8 +54,8 @@ void change_rows(Tensor& tensor, const Change& change) {
   }
 }
 
-// Adds a key k times `factor` to every second query. With the default scale this raises that key's score by about
-// factor sqrt(dim), and gives the others a standard deviation of `factor`.
+// Adds `factor` times a key to every second query. With the default scale this raises that key's score by about
+// factor sqrt(dim), and gives the scores of the other keys a standard deviation of `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   std::vector<double> key(static_cast<size_t>(shape.head_dim));
@@ -110,9 +105,9 @@ FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, Atte
     : config_(std::move(config)),
       seed_(seed),
       inputs_(std::move(inputs)),
-      q_buffer_(upload(device, inputs_.q)),
-      k_buffer_(upload(device, inputs_.k)),
-      v_buffer_(upload(device, inputs_.v)) {
+      q_buffer_(uploaded(device, inputs_.q.data)),
+      k_buffer_(uploaded(device, inputs_.k.data)),
+      v_buffer_(uploaded(device, inputs_.v.data)) {
   const AttentionShape& shape = config_.shape;
   const auto rows = static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len);
   o_buffer_ = Buffer(device, rows * static_cast<size_t>(shape.head_dim) * size_bytes(config_.out_dtype));

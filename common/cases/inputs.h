@@ -1,4 +1,4 @@
-// Q, K and V of a shape on a device, with the oracle's answer: what the cases of one comparison share.
+// Q, K and V of a shape on a device, with the oracle's answer. The cases of one comparison share them.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace attn {
 
-/// What Q, K and V hold.
-///   random   independent standard normal values. What is timed, and checked before. All keys weigh about the same, so
-///            the maximum of a row hardly grows after its first block of keys.
-///   needles  the same, changed in two ways. Every second query looks for one key of those that it sees, anywhere: with
-///            a head_dim of 32 or more, this key takes most of the row's weight, so the maximum jumps there, and older
-///            outputs shrink to little. And V has a signature of its own in every 64 keys, one value, 1 or -1, in each
-///            column, so that a missing, doubled or foreign block moves the outputs of the other queries five times as
-///            far as with random values alone.
+/// The values of Q, K and V.
+///   random   independent standard normal values. These inputs are timed, and checked before they are timed. All keys
+///            weigh about the same, so the maximum of a row hardly grows after its first block of keys.
+///   needles  the random values, changed in two ways. Every second query looks for one key, drawn from all keys that it
+///            sees. With a head_dim of 32 or more, this key takes most of the row's weight: the running maximum jumps
+///            at the key, and outputs from earlier keys shrink to little. And every block of 64 keys has its own
+///            signature: for each column of V, 1 or -1 is added to all rows of the block. A missing, doubled or foreign
+///            block then moves the outputs of the other queries five times as far as with random values alone.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {
@@ -29,10 +29,10 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 
 class FlashInputs {
  public:
-  /// Seeded tensors, or those of a safetensors file with q, k, v if `input` is not empty.
+  /// Tensors drawn with `seed`, or the q, k and v of the safetensors file `input` if it is not empty.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input,
               InputKind kind = InputKind::random);
-  /// These tensors, which fit the configuration; `seed` chooses the rows that the oracle checks.
+  /// Takes tensors that fit the configuration; `seed` chooses the rows that the oracle checks.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, AttentionInputs inputs);
   ~FlashInputs();
 
@@ -40,11 +40,12 @@ class FlashInputs {
   const Tensor& q() const { return inputs_.q; }
   const Tensor& k() const { return inputs_.k; }
   const Tensor& v() const { return inputs_.v; }
-  /// On the device, for launches before that of attention.
+  /// Q, K and V on the device, for launches that run before the attention kernel.
   Buffer& q_buffer() { return q_buffer_; }
   Buffer& k_buffer() { return k_buffer_; }
   Buffer& v_buffer() { return v_buffer_; }
-  /// The oracle's answer, computed once for each name of what changes it.
+  /// The oracle's answer, computed once for each `name`. Calls with the same `name` must pass the same `score` and
+  /// `sink`.
   const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {},
                                  const SinkFunction& sink = {});
 

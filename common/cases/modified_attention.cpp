@@ -10,13 +10,15 @@
 #include <span>
 
 #include "common/attention/kernels/modifiers/run_time.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 namespace {
 
-constexpr uint64_t table_seed = 7;  // tables are part of what a case says, not of a run's inputs
+constexpr uint64_t table_seed = 7;  // fixed, because tables belong to a case and not to the inputs of a run
 
-/// Appends a table to a hook's data, where a kernel may read it 16 bytes at a time; the offset from its beginning.
+/// Appends a table to a hook's data, aligned so that a kernel may read 16 bytes at a time. Returns the table's offset
+/// from the beginning of the data.
 template <typename T>
 int append(std::vector<std::byte>& data, const std::vector<T>& table) {
   data.resize((data.size() + 15) / 16 * 16);
@@ -58,10 +60,9 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
                          modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
   }
-  if (modifiers_.block_sparse > 0) {  // of a table of its own, so that it is the same with other modifiers
+  if (modifiers_.block_sparse > 0) {  // a generator of its own draws the same blocks with any other modifiers
     std::mt19937_64 of_blocks(table_seed);
-    const int64_t count = (s.kv_len + sparse_block - 1) / sparse_block,
-                  words = sparse_words(static_cast<int>(s.kv_len));
+    const int64_t count = divided_up(s.kv_len, sparse_block), words = sparse_words(static_cast<int>(s.kv_len));
     blocks_.resize(static_cast<size_t>(count * words));
     for (int64_t row = 0; row < count; ++row) {
       for (int64_t column = 0; column < count; ++column) {
@@ -81,7 +82,8 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
   }
 }
 
-// Between -2 and 2, from the element's number alone, since the tensor may have as many elements as there are scores.
+// A value between -2 and 2, computed from the element's number: the tensor may have as many elements as there are
+// scores, too many to store.
 float ModifiedAttention::bias_at(int64_t element) const {
   uint64_t bits = static_cast<uint64_t>(element) * 0x9E3779B97F4A7C15u;
   bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93u;
@@ -185,7 +187,7 @@ int64_t ModifiedAttention::keys_seen(int64_t batch, int64_t q) const {
   const int64_t own = own_key(q);
   const auto [begin, end] = range(batch, q);
   if (m.global_tokens == 0 || own < m.global_tokens) return keys_between(own, begin, end);
-  // The window, and what of the global keys is before it or behind it.
+  // The keys in the window, the global keys before the window, and the global keys after it.
   const auto [first, last] = window(own);
   const int64_t global = std::min(end, m.global_tokens);
   return keys_between(own, std::max(begin, first), std::min(end, last)) +

@@ -1,4 +1,5 @@
-// Modifiers of attention with drawn tables: hooks for the kernels, and the same in double for the oracle.
+// Modifiers of attention with drawn tables: hooks for the kernels, and the same functions in double precision for the
+// oracle.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +11,23 @@
 
 namespace attn {
 
-/// Modifiers on one shape, with the tables that they read: drawn with a seed of their own, from the shape alone.
+/// Modifiers on one shape, with the tables that they read. The tables depend only on the modifiers and the shape: their
+/// seed is fixed.
 class ModifiedAttention {
  public:
   ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
 
   /// modifier_hooks() with the tables that the kernel reads, and the oracle's functions.
   AttentionHooks hooks() const;
-  /// First and last key, plus one, that a query sees but for unmasked(), within [0, kv_len]; none where the first is
-  /// not before the last.
+  /// The range [begin, end) of keys within [0, kv_len] that the range rules let a query see; unmasked() may hide more
+  /// keys. No key where begin >= end.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
-  /// Whether the rules that are no range let a query see a key: of global tokens, with their window, and of blocks.
+  /// Whether the rules that are not ranges let a query see a key: global_tokens with its window, and block_sparse.
   bool unmasked(int64_t q, int64_t k) const;
-  /// Query-key pairs that no rule hides, over the whole batch.
+  /// The number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
-  /// Of the tensor that is added to the scores; 0 where there is none.
+  /// The number of elements of the tensor that is added to the scores; 0 where there is no such tensor.
   int64_t bias_elements() const { return bias_elements_; }
 
  private:
@@ -34,16 +36,16 @@ class ModifiedAttention {
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;  // that are seen, by the blocks
+  int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;  // that block_sparse lets it see
   int64_t keys_seen(int64_t batch, int64_t q) const;
 
   Modifiers modifiers_;
   AttentionShape shape_;
   DType dtype_;
   std::vector<float> slopes_, sinks_;
-  RopeTable angles_;                      // from the first position that a query or a key has
+  RopeTable angles_;                      // begins at the first position of any query or key
   std::vector<int> lengths_, documents_;  // documents: begin and end for each key
-  std::vector<unsigned> blocks_;          // as ModifierData has them
+  std::vector<unsigned> blocks_;          // in the layout of ModifierData::blocks
   int64_t bias_strides_[3] = {}, bias_elements_ = 0;
 };
 

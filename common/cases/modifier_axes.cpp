@@ -44,7 +44,7 @@ Rotary rotary_of(const Case& config) {
   rotary.table = config.text("rope_angles") == "table";
   rotary.in_place = config.integer("rope_in_place") != 0;
   rotary.position = config.integer("rope_position");
-  rope_frequencies(rotary.config);  // throws where the configuration cannot be
+  rope_frequencies(rotary.config);  // throws where the configuration is invalid
   if (rotary.in_kernel() && rotary.config.rotary_dim % 8 != 0) {
     throw BadInput(
         fmt::format("rope={}: rotary_dim={}: a kernel turns multiples of 8 on the way in; rope=before turns "
@@ -130,31 +130,41 @@ const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
 
 std::vector<AxisInfo> modifier_infos() {
   return {
-      {"alibi", "1: a penalty by distance, of a slope for each head", {}, 0, 1, 1},
+      {"alibi", "1: a penalty that grows with distance, with a slope per head", {}, 0, 1, 1},
       {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
       {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
       {"score_by",
-       "how alibi, soft_cap and bias come into the kernel: as constants, what is off is not compiled; at run time, one "
-       "kernel has all and branches; or in a function that is never inlined",
+       "how alibi, soft_cap and bias come into the kernel: as constants, where a modifier that is off is not compiled; "
+       "at run time, where one kernel has all modifiers and branches; or in a function that is never inlined",
        {"constant", "run_time", "noinline"},
        0,
        0,
        1},
       {"sinks", "1: a logit for each head in the denominator", {}, 0, 1, 1},
       {"window_left", "keys before its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
-      {"window_right", "keys behind its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
-      {"prefix", "keys that every query sees beside the causal ones; 0: none", {}, 0, longest_sequence, 1},
-      {"documents",
-       "a query sees its own document alone, of so many keys on average; 0: all",
+      {"window_right", "keys after its own that a query sees; -1: all", {}, -1, longest_sequence, 1},
+      {"prefix",
+       "first keys that every query sees in addition to the causal ones; 0: none",
        {},
        0,
        longest_sequence,
        1},
-      {"lengths", "1: sequences have lengths of their own, and padding behind", {}, 0, 1, 1},
-      {"global_tokens", "with a window: first tokens that see all and that all see; 0: none", {}, 0, 4096, 1},
+      {"documents",
+       "a query sees only its own document; the value: keys of a document on average; 0: no documents",
+       {},
+       0,
+       longest_sequence,
+       1},
+      {"lengths", "1: each sequence has its own length, and padding after it", {}, 0, 1, 1},
+      {"global_tokens",
+       "with a window: first tokens that see all keys and that all queries see; 0: none",
+       {},
+       0,
+       4096,
+       1},
       {"block_sparse", "per cent of the blocks of 128 x 128 positions that are seen; 0: all", {}, 0, 99, 1},
-      {"window_by", "what the window is: a range of keys, or a mask", {"range", "mask"}, 0, 0, 1},
-      {"lists", "1: masks have lists of key blocks; 0: each pair is asked for", {}, 0, 1, 1}};
+      {"window_by", "how a kernel applies the window: as a range of keys, or as a mask", {"range", "mask"}, 0, 0, 1},
+      {"lists", "1: kernels read a mask's lists of key blocks; 0: they ask the mask for each pair", {}, 0, 1, 1}};
 }
 
 std::vector<std::string> modifiers_on(const Case& config) {

@@ -12,22 +12,25 @@
 
 namespace attn {
 
-/// The axes of Modifiers and of the user's functions, each with what turns it off; rotary_axes() say more of `rope`.
+/// The axes of Modifiers and of the user's functions, each with the value that turns it off. rotary_axes() has the
+/// axes that describe `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
-/// What a user may say of them, but for `rope` and the user's functions.
+/// The AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
 std::vector<AxisInfo> modifier_infos();
-/// The names of those that a case turns on.
+/// The names of the axes of modifier_axes() that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
-/// The axes that say more about `rope`, each with its value where nothing turns.
+/// The axes that describe `rope`, each with its value in a case without RoPE.
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
-/// What a case asks for. Throws BadInput for what makes no sense on any device.
+/// The modifiers that a case asks for. Both functions throw BadInput for a case that makes no sense on any device.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
-/// Why a case is no other than one without some modifier; empty where it is. A sweep crosses such values.
+/// Why a value of a case's modifier axes changes nothing or does not go with the others; empty where all values count.
+/// A sweep that crosses axes has such cases.
 std::string pointless(const Modifiers& modifiers, const Case& config);
 
-/// The attention that the hooks modify: with a prefix its mask is the hook's alone. Throws as flash_config_of() does.
+/// The attention that the hooks modify. With a prefix it is not causal: the hook does all of the masking. Throws as
+/// flash_config_of() does.
 FlashConfig modified_config(const Case& config);
 
 }  // namespace attn

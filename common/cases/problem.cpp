@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/cases/compare_rows.h"
 #include "common/cases/configurations.h"
+#include "common/cases/input_pool.h"
 #include "common/cases/tolerance.h"
 
 namespace attn {
@@ -17,10 +19,7 @@ FlashProblem::FlashProblem(Device& device, PipelineCache& pipelines, std::shared
       config_(std::move(config)),
       hook_(std::move(hook)),
       launch_(device, pipelines, config_, plan, hook_ ? hook_->lists : ListScope::none) {
-  if (hook_) {
-    hook_buffer_ = Buffer(device, hook_->data.size());
-    hook_buffer_.upload(hook_->data.data(), hook_buffer_.bytes());
-  }
+  if (hook_) hook_buffer_ = uploaded(device, hook_->data);
   const Strides q = inputs_->q().strides(), kv = inputs_->k().strides();
   tensors_ = {.q = inputs_->q_buffer_.data(),
               .k = inputs_->k_buffer_.data(),
@@ -56,31 +55,15 @@ Check FlashProblem::check() {
   const AttentionShape& shape = config_.shape;
   const ReferenceRows& want =
       hook_ ? inputs_->reference("hook " + hook_->name, hook_->reference, hook_->sink) : inputs_->reference();
-  const Tensor o = output();
-  const std::vector<float> all_lse = lse();
-  std::vector<double> got, got_lse;
-  got.reserve(want.o.size());
-  for (const RowIndex& row : want.rows) {
-    for (int64_t d = 0; d < shape.head_dim; ++d) got.push_back(o.at(row.batch, row.head, row.q, d));
-    got_lse.push_back(all_lse[static_cast<size_t>((row.batch * shape.q_heads + row.head) * shape.q_len + row.q)]);
-  }
   const AttentionTolerance allowed =
       attention_tolerance(shape, config_.dtype, config_.out_dtype, hook_ && hook_->change != ScoreChange::none, want,
                           score_error_ + (hook_ ? hook_->score_error : 0));
-  const auto place = [&](size_t i) {
-    const RowIndex& row = want.rows[i];
+  Check check = compare_attention(output(), lse(), want, allowed, [](const RowIndex& row) {
     return fmt::format("batch {}, head {}, query {}", row.batch, row.head, row.q);
-  };
-  const size_t dim = static_cast<size_t>(shape.head_dim);
-  Check check = compare(got, want.o, allowed.o,
-                        [&](size_t i) { return fmt::format("o of {}, column {}", place(i / dim), i % dim); });
-  check.merge(compare(got_lse, want.lse, allowed.lse, [&](size_t i) { return "lse of " + place(i); }));
-  check.rows_checked = static_cast<int64_t>(want.rows.size());
+  });
   check.merge(others_);
-  for (const Buffer* buffer :
-       {&inputs_->q_buffer_, &inputs_->k_buffer_, &inputs_->v_buffer_, &inputs_->o_buffer_, &inputs_->lse_buffer_}) {
-    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
-  }
+  check_guards(check, {&inputs_->q_buffer_, &inputs_->k_buffer_, &inputs_->v_buffer_, &inputs_->o_buffer_,
+                       &inputs_->lse_buffer_});
   return check;
 }
 
@@ -97,22 +80,22 @@ void FlashProblem::dump(const std::string& path) const {
 }
 
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems() {
-  // Only the problems keep the tensors alive: when the last of a shape goes, so do they.
   struct Shared {
     std::shared_ptr<FlashInputs> random, needles;
   };
-  return [last = std::weak_ptr<Shared>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
+  return [pool = InputPool<Shared>()](Experiment& lab, const Case&, const CasePlan& plan) mutable {
     const auto& flash = plan.config<FlashConfig>();
-    std::shared_ptr<Shared> shared = last.lock();
-    if (!shared || !flash.same_tensors(shared->random->config())) {
-      shared = std::make_shared<Shared>();
-      shared->random = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
-      if (lab.input().empty()) {
-        shared->needles = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "", InputKind::needles);
-      }
-      last = shared;
-    }
-    // The problem keeps all of what is shared alive by its part of it.
+    const std::shared_ptr<Shared> shared = pool.get(
+        [&](const Shared& made) { return flash.same_tensors(made.random->config()); },
+        [&] {
+          auto made = std::make_shared<Shared>();
+          made->random = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
+          if (lab.input().empty()) {
+            made->needles = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "", InputKind::needles);
+          }
+          return made;
+        });
+    // This pointer to the random inputs keeps the whole of `shared` alive, the needles too.
     auto problem = std::make_unique<FlashProblem>(
         lab.device(), lab.pipelines(), std::shared_ptr<FlashInputs>(shared, shared->random.get()), flash, plan);
     if (shared->needles) {

@@ -1,4 +1,4 @@
-// One attention problem on a device: tensors, the launch of one variant and tile, and its check.
+// One attention problem on a device: its tensors, the launch of one variant and tile, and the check of its outputs.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace attn {
 
 class FlashProblem : public Problem {
  public:
-  /// Runs the launch "attention" of the plan, which is of this configuration and these hooks. Throws as AttentionLaunch
+  /// Runs the launch "attention" of `plan`, which must be the plan of `config` and `hook`. Throws as AttentionLaunch
   /// does.
   FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
                const Plan& plan, std::optional<AttentionHooks> hook = {});
@@ -35,15 +35,16 @@ class FlashProblem : public Problem {
   Check check() override;
   void dump(const std::string& path) const override;
 
-  /// Has launches read queries and keys elsewhere, with the strides of the inputs: rows before they are turned, say.
+  /// Makes launches read queries and keys from `q` and `k`, with the strides of the inputs. A caller gives rows that
+  /// RoPE has not turned yet, for example.
   void read(const void* q, const void* k) { tensors_.q = q, tensors_.k = k; }
-  /// Scores may be off by this share of their size, beside what the hooks' texts add: where Q or K are rounded on the
-  /// device, an element may round the other way than the oracle's.
+  /// Allows scores to be off by this share of their size, in addition to the error of the hooks' texts. For launches
+  /// that round Q or K on the device: an element may round to another neighbour than in the oracle.
   void allow_score_error(double share) { score_error_ = share; }
-  /// Has check() say also what came of another problem, of the same kernel.
+  /// Makes check() include the result of a check of another problem with the same kernel.
   void also(const Check& other) { others_.merge(other); }
 
-  /// What the last launch wrote.
+  /// The outputs of the last launch.
   Tensor output() const;
   std::vector<float> lse() const;
 
@@ -58,8 +59,9 @@ class FlashProblem : public Problem {
   double score_error_ = 0;
 };
 
-/// Makes problems of an experiment; cases of one shape share their tensors, and the oracle's answer. Each kernel is
-/// also launched once on needles (InputKind) before it is timed, unless the tensors are the user's.
+/// A function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's answer.
+/// Each kernel is also launched and checked once on needles (InputKind) before it is timed, unless the tensors come
+/// from the user's file.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

@@ -55,7 +55,7 @@ struct Head {
   std::vector<double> keys, values, key_norms;
 };
 
-/// Of one row, what ReferenceRows has of it.
+/// The part of ReferenceRows that belongs to one row.
 struct Row {
   std::span<double> o, spread, swing;
   double &lse, &score_size, &mean_score;
@@ -73,7 +73,7 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
     scores[k] = scale * std::transform_reduce(query.begin(), query.end(), head.keys.data() + k * shape.head_dim, 0.0);
   }
   if (score) score(scores, row.batch, row.head, row.q);
-  for (const double s : scores) max = std::max(max, s);  // a NaN never wins here, but reaches the sum below
+  for (const double s : scores) max = std::max(max, s);  // a NaN is never the maximum; it reaches the sum below
   if (max == -infinity) max = 0;                         // every pair is hidden, or its score is NaN
 
   std::fill(result.o.begin(), result.o.end(), 0.0);
@@ -83,7 +83,7 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
   std::vector<double> weights(scores.size());
   double sum = std::exp(sink - max), score_size = 0, mean_score = 0;
   for (int64_t k = 0; k < visible; ++k) {
-    if (scores[k] == -infinity) continue;  // a hidden pair: whatever V holds there is not read
+    if (scores[k] == -infinity) continue;  // a hidden pair: V is not read
     const double weight = weights[k] = std::exp(scores[k] - max);
     sum += weight;
     score_size += weight * (query_norm * head.key_norms[k] + std::abs(scores[k]));
@@ -161,7 +161,7 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
   const double least_weight = v.dtype == DType::f16 ? 0x1p-14 : 0;
   const int64_t queries_per_kv_head = shape.q_heads / shape.kv_heads;
 
-  // Rows that stand together and read the same keys and values share their conversion to double.
+  // Consecutive rows that read the same keys and values share the conversion of these to double.
   for (auto first = result.rows.begin(); first != result.rows.end();) {
     const int64_t batch = first->batch, kv_head = first->head / queries_per_kv_head;
     const auto last = std::find_if(first, result.rows.end(), [&](const RowIndex& row) {

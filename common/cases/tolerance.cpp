@@ -5,44 +5,46 @@
 
 namespace attn {
 
-// The oracle reads the rounded inputs, so these have no error. A kernel computes
+// The oracle reads the rounded inputs, so the inputs have no error. A kernel computes
 //
 //   o = sum over the row's n keys of p v / sum of p,   p = 2^(log2(e) s - shift),   w = p / sum of p,
 //
-// and errs in six places. u is 2^-24, half a unit in the last place of f32; `unit` is the same of another type: 2^-11
-// of f16, 2^-8 of bf16.
+// and errs in six places. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
+// another type: 2^-11 for f16, 2^-8 for bf16.
 //
-// 1. P is rounded to the 16 bits of V for the product P V: an error of one unit at most, relative to the weight, in the
-//    numerator alone. Those of different keys are independent, so in o they add up to a standard deviation of
-//    0.4 unit spread, spread = sqrt(sum of (w v)^2). The largest of a million is five times that, 2 units, and a row of
-//    one key can take one. Where all weights are nearly the same, all are rounded the same way: unit |o|.
+// 1. P is rounded to the 16 bits of V for the product P V. The error is at most one unit relative to the weight, in the
+//    numerator alone. The errors of different keys are independent, so in o they add up to a standard deviation of
+//    0.4 unit spread, where spread = sqrt(sum of (w v)^2). The largest error among a million elements is five standard
+//    deviations, which is 2 units of spread. A row of one key can have an error of one unit. Where all weights are
+//    nearly equal, all are rounded in the same direction, and the error of o is unit |o|.
 // 2. A score s = scale q k is a sum of d products in f32. Rounding its partial sums to nearest errs by u scale |q| |k|
-//    times a factor that grows with sqrt(d). Tensor cores round them towards zero, all `steps` the same way, by 2 u of
-//    the partial sum at most and u / 2 of s on average: d / 16 steps, or 3 d / 8 for three products of tf32, which
-//    stand for one of f32. Scaling and the rounding of exponents add some u of |s|. An error of a score is a relative
-//    error of its weight, in numerator and denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread +
-//    |o|). A hook's own exp or tanh may add 1e-5, or a share of the score that the hook
-//    names.
-// 3. The exponential: 2^-22 of a GPU's, 2e-7 of the cpu's polynomial, and 2^-22 for the products P V of tf32; 2^-20 for
-//    all. For bf16 the cpu takes a polynomial of 8e-5, an error that a row of few keys shows in full.
-// 4. Sums over keys in f32, whose partial sums are at most swing + |o|, from whichever end they begin. Rounded to
-//    nearest, n errors of at most u of the partial sum add up to about sqrt(n) u of it (Higham and Mary 2019). Tensor
-//    cores round towards zero, all n / 16 steps the same way, by at most 2 u. (Of f32 `mma_sync` adds up blocks in f32;
-//    64 u hold the steps within a block.) The 64 u also hold the reciprocal, the logarithm and the few u of a
-//    rescaling; the slack of lazy rescaling only moves exponents.
-// 5. A weight far below the sum that it is added to is not rounded at random, but lost: at most u of the sum for each
-//    weight below 2^-22 of it. Random inputs have none up to 16384 keys; beside a key that takes most of the row's
-//    weight, almost all are.
+//    times a factor that grows with sqrt(d). Tensor cores round the partial sums towards zero: all `steps` err in the
+//    same direction, each by at most 2 u of the partial sum and by u / 2 of s on average. There are d / 16 steps; f32
+//    has 3 d / 8 steps, because three products of tf32 stand for one of f32. Scaling and the rounding of exponents add
+//    some u of |s|. An error of a score is a relative error of its weight, in the numerator and the denominator: o errs
+//    by (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, or a share of the
+//    score that the hook names.
+// 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
+//    The tolerance is 2^-20 for all of them. For bf16 the cpu uses a polynomial with an error of 8e-5; a row of few
+//    keys shows this error in full.
+// 4. Sums over keys are in f32. Their partial sums are at most swing + |o|, for either order of the keys. With rounding
+//    to nearest, n errors of at most u of the partial sum add up to about sqrt(n) u of it (Higham and Mary 2019).
+//    Tensor cores round towards zero: all n / 16 steps err in the same direction, by at most 2 u. (With f32, `mma_sync`
+//    adds up blocks in f32; 64 u cover the steps within a block.) The 64 u also cover the reciprocal, the logarithm and
+//    the few u of a rescaling. The slack of lazy rescaling only moves exponents.
+// 5. A weight far below the sum that it is added to is lost, instead of being rounded in a random direction. Each
+//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs have no such weights up to 16384 keys.
+//    Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
-// The log-sum-exp has neither V nor rounded weights in it: it errs by what is common to the weights, 2 to 5, and by its
-// own rounding. Bounds that are reached, such as those of 1 and 6, are taken twice or more, so that a correct kernel
-// uses about half of its tolerance.
+// The log-sum-exp contains neither V nor rounded weights. It errs by the errors that the weights have in common, 2 to
+// 5, and by its own rounding. Bounds that kernels reach, such as the bounds of 1 and 6, are taken twice or more, so
+// that a correct kernel uses about half of its tolerance.
 //
-// Why a wrong block shows: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is about normally
-// distributed, another one for each element, and the log-sum-exp by m / n. For m = 64 and n = 65536 this is 0.03 spread
-// and 1e-3. The tolerances of bf16, the widest, are then 0.02 spread + 0.012 |o|, |o| being about as large as spread,
-// and 2.1e-4.
+// Why a wrong block exceeds the tolerance: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is
+// about normally distributed and differs between elements. It moves the log-sum-exp by m / n. For m = 64 and n = 65536
+// these are 0.03 spread and 1e-3. bf16 has the widest tolerances, which are then 0.02 spread + 0.012 |o| and 2.1e-4;
+// |o| is about as large as spread.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error) {
   constexpr double u = 0x1p-24;
@@ -50,7 +52,7 @@ AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype,
   const double weight_unit = dtype == DType::f32 ? 0 : unit(dtype);
   const double exponential = dtype == DType::bf16 ? 2 * 8e-5 : 0x1p-20;
   const double hook = hooked ? 1e-5 : 0;
-  // Of f16 the spacing of denormals. Of others what is below every number that counts.
+  // The spacing of denormals of f16. For the other types, a number below all that count.
   const double least = out_dtype == DType::f16 ? 0x1p-24 : 1e-30;
 
   const size_t dim = static_cast<size_t>(shape.head_dim);

@@ -1,4 +1,5 @@
-// How far a kernel's outputs may be from the oracle's: by its arithmetic, and by what the row makes of its errors.
+// How far a kernel's outputs may be from the oracle's. The tolerance depends on the kernel's arithmetic and on the
+// weights and values of the row.
 #pragma once
 
 #include <vector>
@@ -9,11 +10,12 @@
 namespace attn {
 
 struct AttentionTolerance {
-  std::vector<double> o, lse;  // of ReferenceRows' o and lse
+  std::vector<double> o, lse;  // for each element of ReferenceRows::o and ReferenceRows::lse
 };
 
-/// For Q, K, V of `dtype` and O of `out_dtype`; `hooked`: a score hook changes the scores, and adds an error of
-/// `score_error` times the score. The derivation is in the definition.
+/// The tolerance for Q, K, V of `dtype` and O of `out_dtype`. `hooked`: a score hook changes the scores. `score_error`:
+/// the error that hooks and rounding on the device add to a score, as a share of the score. tolerance.cpp has the
+/// derivation.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error = 0);
 

@@ -26,8 +26,8 @@
 namespace attn {
 namespace {
 
-constexpr size_t most_bytes = size_t{1} << 20;  // of a file
-constexpr size_t most_message_bytes = 400;      // of what a compiler says, in a message of ours
+constexpr size_t most_bytes = size_t{1} << 20;  // the largest file
+constexpr size_t most_message_bytes = 400;      // the longest part of a compiler's message that an error repeats
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;  // of MaskOracle::visible_pairs
 
 std::string kind_name(FunctionKind kind) {
@@ -47,7 +47,7 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// The first error of a compiler's message: one in the function's own text if there is one.
+/// The first error in the function's own text that a compiler's message has; else the first error of the message.
 std::string first_error(const CompileError& error, const std::string& file) {
   std::istringstream lines{std::string(error.log())};
   std::string first, own;
@@ -63,15 +63,15 @@ std::string first_error(const CompileError& error, const std::string& file) {
   return shortened(own.empty() ? first : own) + (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
 }
 
-/// What stands between two marks in a text; empty where they are not there.
+/// The text between two marks; empty where the marks are missing.
 std::string between(std::string_view text, std::string_view open, std::string_view close) {
   const size_t begin = text.find(open);
   const size_t end = begin == text.npos ? begin : text.find(close, begin + open.size());
   return end == text.npos ? std::string() : std::string(text.substr(begin + open.size(), end - begin - open.size()));
 }
 
-/// The first function that clang's linker (by its symbol) or NVRTC misses, as C++ writes it; empty where the message is
-/// about something else.
+/// The first function that clang's linker or NVRTC reports as undefined, as C++ writes its name; empty where the
+/// message reports something else. (The linker reports a symbol, which is demangled.)
 std::string undefined_function(std::string_view message) {
   std::string name = between(message, "Symbols not found: [ ", " ]");
   if (name.empty()) name = between(message, "error: function \"", "\" was referenced but not defined");
@@ -92,14 +92,15 @@ ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head
           static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
 }
 
-/// A cpu device for double precision, since not all devices have double; null where the device under test is the host
-/// itself and runs functions, or the build has no cpu device.
+/// A cpu device for double precision, because not all devices have double. Null where the device under test is the host
+/// and runs users' functions, or where the build has no cpu device.
 std::unique_ptr<Device> open_for_double(const Device& under_test) {
   const bool itself = under_test.info().on_host && under_test.info().operations->user_function;
   return itself || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
 }
 
-/// A function in double, on the device of open_for_double(), else on the device under test.
+/// A function in double precision. It runs on the device of open_for_double(), or on the device under test where that
+/// is null.
 class InDouble {
  public:
   InDouble(Device& under_test, PipelineCache& pipelines, const UserFunction& function)
@@ -108,7 +109,7 @@ class InDouble {
     pipeline_ = &(own_ ? *own_pipelines_ : pipelines).get(function_oracle(on_.info(), function, true));
   }
 
-  /// Runs the kernel over so many elements.
+  /// Runs the kernel over `elements` elements.
   void run(int64_t elements, const auto& parameters) {
     CommandEncoder encoder;
     const ElementKernel kernel = on_.info().operations->user_function.value();
@@ -164,7 +165,7 @@ UserFunction read_function(FunctionKind kind, const std::string& path) {
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path) {
   if (path.empty()) {
-    throw BadInput(fmt::format("{}={}: is a file's; give the file with {} FILE", axis, value, option));
+    throw BadInput(fmt::format("{}={}: names the text of a file; give the file with {} FILE", axis, value, option));
   }
   UserFunction function = read_function(kind, path);
   if (const std::string has = function.text_name(); has != value) {
@@ -180,7 +181,7 @@ void require_compiles(Device& device, const UserFunction& function) {
   for (const bool in_double : {false, true}) {
     if (in_double && function.kind == FunctionKind::mask) break;
     Device& on = in_double && own ? *own : device;
-    if (!on.info().operations->user_function) continue;  // its plans say so
+    if (!on.info().operations->user_function) continue;  // the plans for this device report it
     try {
       const KernelSource source = function_oracle(on.info(), function, in_double);
       const Binary binary = on.compile(source);
@@ -190,8 +191,8 @@ void require_compiles(Device& device, const UserFunction& function) {
         throw BadInput(fmt::format("{} calls {}, which it does not define", what, shortened(missing)));
       }
       throw BadInput(fmt::format("{} does not compile{}; wanted is {}\n{}", what,
-                                 in_double ? " with double for float, as the oracle has it" : "", wanted(function.kind),
-                                 first_error(error, function.name)));
+                                 in_double ? " with double in place of float, as the oracle compiles it" : "",
+                                 wanted(function.kind), first_error(error, function.name)));
     }
   }
 }
@@ -204,7 +205,7 @@ ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const U
 
     InDouble function;
     Buffer scores;
-    std::mutex mutex;  // rows come from several threads
+    std::mutex mutex;  // several threads ask for rows
   };
   const auto rows = std::make_shared<Rows>(device, pipelines, function, shape.kv_len);
   return [rows, shape](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
@@ -233,7 +234,7 @@ std::function<void(std::span<double>)> double_precision(Device& device, Pipeline
   };
 }
 
-// What it takes to evaluate a mask function on some rows of a head at once.
+// The buffers and the kernel that evaluate a mask function on several rows of a head at once.
 struct MaskOracle::Rows {
   Rows(Device& device, const Pipeline& loaded, const AttentionShape& of, int64_t rows)
       : on(device),
@@ -243,7 +244,7 @@ struct MaskOracle::Rows {
         visible(device, static_cast<size_t>(rows * of.kv_len)),
         bounds(device, static_cast<size_t>(rows) * sizeof(KeyRange)) {}
 
-  /// Of the queries first, first + step, ...: what is seen, [count][kv_len], and the bounds.
+  /// Sets `seen`, [count][kv_len], and `ranges` for the queries first, first + step, ...
   void evaluate(int64_t batch, int64_t head, int64_t first, int64_t step, int64_t count) {
     MaskOracleParams params{};
     params.visible = static_cast<unsigned char*>(visible.data());
@@ -265,11 +266,11 @@ struct MaskOracle::Rows {
   Device& on;
   const Pipeline& pipeline;
   const AttentionShape shape;
-  const int64_t most;  // rows
+  const int64_t most;  // rows that one launch evaluates
   Buffer visible, bounds;
   std::vector<unsigned char> seen;
   std::vector<KeyRange> ranges;
-  std::mutex mutex;  // rows come from several threads
+  std::mutex mutex;  // several threads ask for rows
 };
 
 MaskOracle::MaskOracle(Device& device, PipelineCache& pipelines, const UserFunction& function,
@@ -291,8 +292,8 @@ double MaskOracle::visible_pairs(const Range& range, const Seen& seen) const {
   const std::lock_guard lock(rows_->mutex);
   const AttentionShape& shape = rows_->shape;
   const int64_t pairs = shape.batch * shape.q_heads * shape.q_len * shape.kv_len;
-  const int64_t step = std::min(shape.q_len, (pairs + most_pairs - 1) / most_pairs);
-  const int64_t sampled = (shape.q_len + step - 1) / step;
+  const int64_t step = std::min(shape.q_len, divided_up(pairs, most_pairs));
+  const int64_t sampled = divided_up(shape.q_len, step);
   double count = 0;
   for (int64_t batch = 0; batch < shape.batch; ++batch) {
     for (int64_t head = 0; head < shape.q_heads; ++head) {

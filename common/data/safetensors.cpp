@@ -1,4 +1,4 @@
-// Reader and writer of safetensors files. A file comes from outside: nothing its header says is taken on trust.
+// Reader and writer of safetensors files. A file comes from outside, so the reader checks everything in its header.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr uint64_t max_header_bytes = 100'000'000;  // the limit of the format's own reader
 
-/// Bytes to read from, and how messages call them.
+/// The bytes to read, and their name in messages.
 struct Source {
   std::string origin;
   uint64_t size;
@@ -37,7 +37,7 @@ struct Source {
   }
 };
 
-/// Where a tensor lies in the file, as its header entry has it.
+/// The place of a tensor in the file, from its header entry.
 struct Entry {
   DType dtype;
   std::vector<int64_t> shape;
@@ -47,7 +47,7 @@ struct Entry {
 constexpr std::array<std::pair<std::string_view, DType>, 3> stored_dtypes = {
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-/// Bytes of a tensor; nothing where they do not fit 63 bits or a size is negative.
+/// Bytes of a tensor; nothing if they do not fit 63 bits, or if a size is negative.
 std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = static_cast<int64_t>(size_bytes(dtype));
   for (const int64_t size : shape) {
@@ -57,7 +57,7 @@ std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& sh
 }
 
 struct Header {
-  json entries;  // of the wanted tensors; what is said of others is checked to be JSON and dropped
+  json entries;  // of the wanted tensors; the entries of other tensors are checked to be JSON and dropped
   uint64_t data_offset;
 };
 
@@ -109,7 +109,7 @@ Header read_header(const Source& source, const std::set<std::string>& wanted) {
   return {std::move(entries), sizeof(header_bytes) + header_bytes};
 }
 
-/// A list of integers that fit int64 and are not negative; nothing where it is anything else.
+/// A list of integers that fit int64 and are not negative; nothing for any other value.
 std::optional<std::vector<int64_t>> sizes(const json& entry, const char* key) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_array()) return std::nullopt;

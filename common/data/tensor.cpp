@@ -26,8 +26,8 @@ struct Float {
   static Bits encode(double value) { return std::bit_cast<Bits>(static_cast<float>(value)); }
 };
 
-/// An IEEE format of 16 bits, or e4m3, whose largest exponent has numbers too, and one NaN. Encoding goes from double
-/// in one step: by way of float it would round twice.
+/// An IEEE format of 16 bits, or e4m3. In e4m3 the largest exponent also has numbers, and one NaN. Encoding goes from
+/// double in one step; by way of float it would round twice.
 template <typename Unsigned, int exponent_bits, int mantissa_bits>
 struct SmallFloat {
   using Bits = Unsigned;
@@ -36,7 +36,7 @@ struct SmallFloat {
   static constexpr bool has_infinity = sizeof(Bits) == 2;
   static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   static constexpr uint64_t sign_bit = uint64_t{1} << bits_without_sign;
-  static constexpr uint64_t not_finite =  // the least magnitude that is no number
+  static constexpr uint64_t not_finite =  // the least magnitude that is not finite
       has_infinity ? ((uint64_t{1} << exponent_bits) - 1) << mantissa_bits : sign_bit - 1;
   static constexpr uint64_t quiet_nan = not_finite | uint64_t{1} << (mantissa_bits - 1);
   static constexpr uint64_t most = has_infinity ? not_finite : not_finite - 1;
@@ -62,7 +62,8 @@ struct SmallFloat {
     const uint64_t sign = bits >> (63 - bits_without_sign) & sign_bit;
     if (std::isnan(value)) return static_cast<Bits>(sign | quiet_nan);
 
-    // Steps of the result are 2^shift units of the double's significand; below the normal range they stay as wide.
+    // Steps of the result are 2^shift units of the double's significand. Below the normal range the steps do not
+    // shrink.
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
     const int subnormal_by = std::max(0, 1 - bias - exponent);
     const int shift = 52 - mantissa_bits + subnormal_by;

@@ -11,12 +11,12 @@
 
 namespace attn {
 
-/// e4m3 (OCP 8-bit floating point, 2023) and int8 have no infinities: what is too large becomes the largest value, 448
-/// or 127. An int8 has no NaN, which becomes 0, and never -128.
+/// e4m3 (OCP 8-bit floating point, 2023) and int8 have no infinities: a number that is too large becomes the largest
+/// value, 448 or 127. int8 has no NaN: NaN becomes 0. No number becomes -128.
 enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
-/// An ElementType, E4M3 or INT8, as function constants take it.
+/// The value of function constants for a dtype: an ElementType, E4M3 or INT8.
 int64_t element_type(DType dtype);
 /// "f32", "f16", "bf16", "e4m3" or "int8"; throws BadInput.
 DType parse_dtype(std::string_view text);
@@ -39,8 +39,8 @@ struct Tensor {
   Layout layout = Layout::bhsd;
   std::vector<std::byte> data;
 
-  /// Elements are zero. Throws std::invalid_argument for a negative size, std::length_error for more than memory can
-  /// be.
+  /// A tensor of zeros. Throws std::invalid_argument for a negative size, std::length_error for more bytes than memory
+  /// can have.
   static Tensor zeros(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout);
 
   int64_t count() const { return batch * heads * seq * dim; }
@@ -52,13 +52,13 @@ struct Tensor {
   /// Element by position in memory; store() rounds to nearest even in the tensor's dtype.
   double load(int64_t index) const;
   void store(int64_t index, double value);
-  /// The same for a run of elements; much faster than one at a time.
+  /// For a run of elements; much faster than one at a time.
   void load(int64_t index, std::span<double> values) const;
   void store(int64_t index, std::span<const double> values);
 };
 
-/// Standard normal values, rounded to dtype. A value depends on seed, stream and (b, h, s, d) alone: not on layout,
-/// batch or heads around it, nor on how many threads fill the tensor.
+/// Standard normal values, rounded to dtype. A value depends only on seed, stream and (b, h, s, d). It does not depend
+/// on the layout, on the tensor's batch or heads, or on the number of threads that fill the tensor.
 Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout, uint64_t seed,
                      uint64_t stream);
 
@@ -73,16 +73,17 @@ struct StoredTensor {
 };
 
 /// The named tensors of a safetensors file (https://huggingface.co/docs/safetensors: 8-byte little-endian header size,
-/// JSON header, data). Others in the file may have any dtype and are not read. Throws BadInput in one line that names
-/// the file and what is wrong: not there, truncated, a header that lies, a missing name, a dtype not F32, F16 or BF16.
+/// JSON header, data). Other tensors of the file may have any dtype and are not read. Throws BadInput with one line
+/// that names the file and the error: a missing or truncated file, a header that lies, a missing name, a dtype other
+/// than F32, F16 or BF16.
 std::map<std::string, StoredTensor> read_safetensors(const std::string& path, const std::vector<std::string>& names);
 
-/// The same from memory; `origin` names the bytes in messages. This is what is fuzzed.
+/// As read_safetensors(), from memory; `origin` names the bytes in messages. The fuzzer runs this function.
 std::map<std::string, StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& origin,
                                                       const std::vector<std::string>& names);
 
-/// Writes to a temporary name and renames. Throws BadInput where the file cannot be written, std::invalid_argument for
-/// a tensor whose data is not what its shape says, or whose dtype has 8 bits.
+/// Writes to a temporary name and renames. Throws BadInput if the file cannot be written, std::invalid_argument for a
+/// tensor whose data does not match its shape, or whose dtype has 8 bits.
 void write_safetensors(const std::string& path, const std::map<std::string, StoredTensor>& tensors);
 
 }  // namespace attn

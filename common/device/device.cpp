@@ -26,13 +26,13 @@ std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) c
 
 namespace {
 
-/// Why the device cannot run a kernel that no file of its dialect has; nothing where one has.
+/// The reason why the device cannot run a kernel that has no file in the device's dialect; nothing if there is a file.
 std::optional<std::string> lacks_kernel(const KernelSource& source, const DeviceInfo& device) {
   const std::string ending = fmt::format(".{}", device.operations->kernel_ending);
   const std::string_view path = source.path;
   if (!path.ends_with(ending) || source.includes.contains(source.path)) return std::nullopt;
   const std::filesystem::path file = std::filesystem::path(source_root()) / path;
-  // Without its folder the sources are not where they are looked for, which reading them says.
+  // If the folder is missing too, the source root is wrong; reading the source reports that.
   if (std::filesystem::exists(file) || !std::filesystem::exists(file.parent_path())) return std::nullopt;
   return no_kernel_for(path.substr(0, path.size() - ending.size()));
 }
@@ -90,11 +90,11 @@ void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(
 
 namespace {
 
-// Different from the NaN fill, so that a stray poison shows too.
+// Different from the NaN fill, so that a stray poison() also shows.
 constexpr unsigned char guard_byte = 0xA5;
 
-// Opens the guard bands to the host while it lives; before and after, a build with AddressSanitizer lets nobody touch
-// them. It does nothing in other builds and for memory that is not the host's.
+// Opens the guard bands to the host while it lives. Before and after, a build with AddressSanitizer reports any touch
+// of them. In other builds, and for memory that is not the host's, it does nothing.
 class GuardAccess {
  public:
   GuardAccess(const Device& device, void* block, size_t bytes)

@@ -1,6 +1,7 @@
-// Device: the one virtual class between the experiments and what runs their kernels. It knows nothing of attention.
+// Device: the one virtual class between the experiments and the hardware that runs their kernels. It knows nothing of
+// attention.
 //
-// The vocabulary is that of compute APIs; docs/design.md maps each word to CPU, CUDA and Metal.
+// The words are those of compute APIs; docs/design.md maps each word to CPU, CUDA and Metal.
 #pragma once
 
 #include <atomic>
@@ -23,38 +24,38 @@
 namespace attn {
 
 struct DeviceInfo {
-  std::string spec;                     // what opens it again: "cpu:threads=2"
+  std::string spec;                     // opens the device again: "cpu:threads=2"
   std::string backend;                  // "cpu", "cuda"
   std::string name;                     // the product's name
-  std::string arch;                     // what kernels are compiled for: "znver3", "sm_90a"
+  std::string arch;                     // the target of the kernel compiler: "znver3", "sm_90a"
   std::string toolchain;                // the kernel compiler and its version
   std::vector<std::string> features;    // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
-                                        // "pch" where CompileOptions::precompile_headers does something
+                                        // "pch" if CompileOptions::precompile_headers has an effect
   uint32_t units = 1;                   // threadgroups that run at once: host threads, multiprocessors
   uint32_t simd_width = 1;              // fp32 lanes of a simdgroup: a vector register, a warp
-  uint32_t vector_registers = 0;        // simdgroup registers a thread can name (cpu), 0 where it is not a limit
+  uint32_t vector_registers = 0;        // simdgroup registers a thread can name (cpu), 0 if they are no limit
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
   bool on_host = false;                // its kernels run on the host's threads, in the host's memory
-  int dlpack_type = 1, dlpack_id = 0;  // as tensors of it are described (https://dmlc.github.io/dlpack); 1: cpu
+  int dlpack_type = 1, dlpack_id = 0;  // DLPack's numbers for its tensors (https://dmlc.github.io/dlpack); 1: cpu
   const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
-  /// In one line why a threadgroup that needs so many bytes does not fit; nothing where it does.
+  /// The reason, in one line, why a threadgroup that needs `needed` bytes does not fit; nothing if it fits.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
 };
 
-/// Why a plan does not run on the device. A kernel without a file in the device's dialect, and threadgroup memory that
-/// does not fit, are reasons for all plans.
+/// The reason why a plan does not run on the device; nothing if it runs: Plan::unable, a kernel without a file in the
+/// device's dialect, or threadgroup memory that does not fit.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
-/// The plan's launch of that phase. Throws BadInput with the reason where the plan does not run on the device, and
-/// std::logic_error where it has no such launch.
+/// The plan's launch of that phase. Throws BadInput with the reason if the plan does not run on the device, and
+/// std::logic_error if the plan has no such launch.
 const Launch& planned_launch(const Plan& plan, std::string_view phase, const DeviceInfo& device);
 
-/// What the device tells of its state; negative or empty where it does not tell.
+/// The state that the device reports; negative or empty if the device does not report it.
 struct Clocks {
   double core_mhz = -1;
   double memory_mhz = -1;
@@ -63,27 +64,27 @@ struct Clocks {
   std::vector<std::string> throttle_reasons;
 };
 
-/// What stands in a kernel's machine code.
+/// The contents of a kernel's machine code.
 struct CodeContents {
-  std::map<std::string, int> instructions;  // how often each one does; empty where the device does not tell
-  std::map<std::string, int> classes;       // how often one of a class does (instruction_class.h); likewise
-  /// Of the innermost loop with the most multiply-adds: its classes, and "instructions", all that it has. Empty where
-  /// there is none, or the device does not tell.
+  std::map<std::string, int> instructions;  // count of each instruction; empty if the device does not report it
+  std::map<std::string, int> classes;       // count of each class (instruction_class.h); empty likewise
+  /// The innermost loop with the most multiply-adds: the counts of its classes, and "instructions", the count of all.
+  /// Empty if there is no such loop, or if the device does not report it.
   std::map<std::string, int> loop;
-  int64_t bytes = -1;  // of code, without data; -1 where the device does not tell
+  int64_t bytes = -1;  // of code, without data; -1 if the device does not report it
 };
 
-/// How a kernel is compiled, not to what: the code is the same whatever these say.
+/// How a kernel is compiled. These options do not change the code.
 struct CompileOptions {
-  /// Keeps what the compiler made of headers that read no function constant, for the next kernel. Without effect on
-  /// devices that do not have the feature "pch".
+  /// Keeps the compiled form of headers that read no function constant, for the next kernel. Without effect on devices
+  /// that do not have the feature "pch".
   bool precompile_headers = false;
-  /// Tells all phases apart in Binary::times, even where that takes a file in the temporary folder (NVRTC, whose
-  /// optimiser is counted as front end otherwise). Without effect on devices where it takes none.
+  /// Separates all phases in Binary::times, even if that needs a file in the temporary folder. NVRTC needs one; without
+  /// it NVRTC's optimiser counts as front end. Without effect on devices that need no file.
   bool trace_phases = false;
 };
 
-/// A loaded kernel; it lives no longer than its device.
+/// A loaded kernel. Its device outlives it.
 class Kernel {
  public:
   virtual ~Kernel() = default;
@@ -92,22 +93,23 @@ class Kernel {
 
 class Device {
  public:
-  /// "cpu", "cpu:threads=N", "cuda", "cuda:N". Throws BadInput for an unknown spec, DeviceMissing where the device is
-  /// not there.
+  /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
+  /// machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
-  /// For a program that has streams of its own, each of which enqueue() takes: on a GPU the program's primary context,
-  /// and a stream for what the device copies itself. It may allocate, upload and load while the program captures a
-  /// stream. The calling thread's context is as before behind every call, if it had one. With a `stream` of the
-  /// program's all that the device does is on that, as open_cuda_device_for() says. Throws as open() does.
+  /// For a program that has its own streams, which enqueue() takes. On a GPU the device uses the program's primary
+  /// context, and a separate stream for its own copies. It may allocate, upload and load while the program captures a
+  /// stream. Every call restores the calling thread's context, if the thread had one. With a `stream` of the program
+  /// the device does all work on that stream, as open_cuda_device_for() says. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
-  /// Whether this build has the backend, "cpu" or "cuda". The machine may lack it all the same.
+  /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);
-  /// The specs this build can be asked for, for messages and --help.
+  /// The specs that this build knows, for messages and --help.
   static std::string known_specs();
 
   virtual ~Device() = default;
   const DeviceInfo& info() const { return info_; }
-  /// Lowers the threadgroup memory budget, to explore another device's. Throws BadInput above the device's own.
+  /// Lowers the budget of threadgroup memory, to explore the budget of another device. Throws BadInput above the
+  /// device's own budget.
   void limit_threadgroup_memory(size_t bytes);
 
   static constexpr size_t buffer_alignment = 4096;  // bytes
@@ -116,29 +118,30 @@ class Device {
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
   virtual void download(void* target, const void* source, size_t bytes) = 0;
-  /// The same after all that is on a stream of the caller's, which must not be captured; the device is one of
+  /// Downloads after all work on a stream of the caller, which must not be captured. Only for a device of
   /// open_for_caller().
   virtual void download_after(void* stream, void* target, const void* source, size_t bytes);
 
   /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
-  /// All that decides the code beside the source: compiler version, options, arch. Part of the cache key.
+  /// Everything, apart from the source, that decides the code: compiler version, options, arch. Part of the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
   /// Runs the commands in order and waits. Returns the seconds between successive timestamps. Denormal floats are
-  /// flushed to zero in kernels. Throws OutOfMemory where threadgroup memory does not fit, DeviceFault and
-  /// DeviceTimeout.
+  /// flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault and DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
-  /// Hands the commands to the device and does not wait for them where it can work on its own (cuda); on others it runs
-  /// them. Kernels and memory must live until they have run. Throws std::logic_error for an encoder with timestamps,
-  /// and what submit() throws for a command that cannot be launched; those before it are then under way.
+  /// Hands the commands to the device. A device that works on its own (cuda) runs them later; other devices run them in
+  /// this call. Kernels and memory must live until the commands have run. Throws std::logic_error for an encoder with
+  /// timestamps. For a command that cannot be launched it throws as submit() does; the commands before it are then
+  /// under way.
   virtual void enqueue(const CommandEncoder& encoder);
-  /// The same on a stream of the caller's (a cudaStream_t; others take none, and do what enqueue() does). The device is
-  /// one of open_for_caller().
+  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore it). Only for a device of
+  /// open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
-  /// What a thread that did not open the device needs around its encoding, since tensor maps are made within a context:
-  /// while this lives, the context of a GPU is current to the thread, and behind it what was.
+  /// A thread that did not open the device holds a Scope while it encodes, because tensor maps are made within a
+  /// context. While the Scope lives, the GPU's context is current to the thread. Then the Scope restores the previous
+  /// context.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
@@ -150,13 +153,13 @@ class Device {
     const Device& device_;
     void* const before_;
   };
-  /// Numbers the graph that a caller captures the stream into; 0: none.
+  /// The number of the graph into which a caller captures the stream; 0: the stream is not captured.
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
-  /// Whether it has thrown DeviceLost; it then does so whatever is asked of it, but for releasing.
+  /// Whether the device has thrown DeviceLost. Then every function except release() throws it.
   bool lost() const { return lost_; }
-  /// Of all Buffers that are there, guard bands included.
+  /// Bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }
 
  protected:
@@ -171,8 +174,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side; starts as NaN (all bits set), so that what a kernel fails to write
-/// or reads too early shows. A build with AddressSanitizer reports a touch of the cpu device's guard bands at once.
+/// Device memory with a guard band on either side. It starts as NaN (all bits set), so that an element that a kernel
+/// fails to write, or reads too early, shows. A build with AddressSanitizer reports a touch of the cpu device's guard
+/// bands at once.
 class Buffer {
  public:
   Buffer() = default;
@@ -183,12 +187,12 @@ class Buffer {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  /// `bytes` may be less than the buffer's; more throws BadInput.
+  /// `bytes` may be less than the buffer's size; more throws BadInput.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
   /// Makes every byte all ones: NaN as f32, f16 and bf16.
   void poison();
-  /// Whether both guard bands are as they were made.
+  /// Whether both guard bands are unchanged.
   bool guards_intact() const;
 
   static constexpr size_t guard_bytes = 4096;
@@ -199,5 +203,14 @@ class Buffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+/// A buffer that holds a copy of the values; without values an empty Buffer, whose data() is null.
+template <typename T>
+Buffer uploaded(Device& device, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  Buffer buffer(device, values.size() * sizeof(T));
+  buffer.upload(values.data(), buffer.bytes());
+  return buffer;
+}
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// CommandEncoder: a plain value that lists what a device is to do, in order. Device::submit() runs the list.
+// CommandEncoder: a plain value, the list of commands for a device in their order. Device::submit() runs the list.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ namespace attn {
 
 class Kernel;
 
-/// Copies of the values for a kernel that takes several parameters, one for each, in their order: of a kernel that was
-/// not written for this program. A cuda kernel has them as its parameters; a cpu kernel is extern "C" void
-/// NAME(const void* const* arguments, const Threadgroup*) and finds the i-th value at arguments[i].
+/// Copies of the parameters of a kernel that takes several parameters, in their order: a kernel that was not written
+/// for this program. A cuda kernel gets the values as its parameters. A cpu kernel is extern "C" void NAME(const void*
+/// const* arguments, const Threadgroup*), and finds the i-th value at arguments[i].
 class Arguments {
  public:
   using Value = std::vector<std::byte>;
@@ -52,10 +52,10 @@ class CommandEncoder {
   struct Dispatch {
     const Kernel* kernel;
     Grid grid;
-    uint32_t threads;  // per threadgroup; a cpu threadgroup is one host thread, whatever this says
+    uint32_t threads;  // per threadgroup; the cpu ignores it and runs a threadgroup on one host thread
     size_t threadgroup_bytes;
     std::vector<std::byte> parameters;   // the kernel's one argument
-    std::optional<Arguments> arguments;  // or what takes its place
+    std::optional<Arguments> arguments;  // or a list of arguments in its place
 
     bool operator==(const Dispatch&) const = default;
   };
@@ -78,7 +78,7 @@ class CommandEncoder {
     commands_.emplace_back(
         Dispatch{&kernel, grid, threads, threadgroup_bytes, Arguments::bytes_of(parameters), std::nullopt});
   }
-  /// The same of a kernel that takes a list.
+  /// One launch of a kernel that takes a list of arguments.
   void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes, Arguments arguments) {
     commands_.emplace_back(Dispatch{&kernel, grid, threads, threadgroup_bytes, {}, std::move(arguments)});
   }
@@ -89,7 +89,7 @@ class CommandEncoder {
     commands_.push_back(std::move(command));
   }
 
-  /// Forgets the commands, and keeps the memory.
+  /// Removes the commands, and keeps the memory.
   void clear() {
     commands_.clear();
     timestamps_ = 0;

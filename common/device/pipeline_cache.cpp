@@ -14,9 +14,9 @@ namespace attn {
 
 namespace fs = std::filesystem;
 
-// One pipeline; its mutex makes a second thread that wants it wait for the first to compile it.
+// One pipeline. Its mutex makes a second thread wait while the first one compiles it.
 struct PipelineCache::Slot {
-  std::atomic<bool> ready{false};  // the pipeline is there, and stays as it is
+  std::atomic<bool> ready{false};  // `pipeline` is set and will not change
   std::mutex mutex;
   std::string cache_key;
   std::optional<Pipeline> pipeline;

@@ -1,4 +1,4 @@
-// Pipelines: binaries that are loaded, and the caches that they come from.
+// Pipelines: loaded binaries, and the caches from which they come.
 #pragma once
 
 #include <atomic>
@@ -17,33 +17,33 @@
 
 namespace attn {
 
-/// A binary that is loaded and ready to be dispatched.
+/// A loaded binary that can be dispatched.
 struct Pipeline {
   Binary binary;
   std::unique_ptr<Kernel> kernel;
-  std::string origin;  // "compiled", "disk" or "archive": where this process got it
-  double ready_s = 0;  // what getting it took here: compiling or reading, and loading
-  double load_s = 0;   // of that, loading
+  std::string origin;  // "compiled", "disk" or "archive": where this process got the binary
+  double ready_s = 0;  // seconds that this process took to compile or read the binary, and to load it
+  double load_s = 0;   // the part of ready_s for loading
 };
 
-/// Pipelines of one device: in memory, then (optionally) an archive, then one file each on disk, then the compiler.
-/// Safe to use from several threads and several processes: what one of them compiles, the others wait for. A key is
-/// compiled once per cache in memory, and once per folder.
+/// Pipelines of one device. The cache looks in memory, then (optionally) in an archive, then for one file each on disk,
+/// and then asks the compiler. Safe to use from several threads and several processes: when one compiles a key, the
+/// others wait for it. A key is compiled once per cache in memory, and once per folder.
 class PipelineCache {
  public:
   /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then only read. `options` are
-  /// for what is compiled.
+  /// for compilations.
   PipelineCache(Device& device, std::string folder, CompileOptions options = {});
   ~PipelineCache();
 
-  /// The pipeline for a source; throws CompileError, BadInput for a source that is not there.
+  /// The pipeline for a source. Throws CompileError, and BadInput for a missing source.
   const Pipeline& get(const KernelSource& source);
 
-  /// Looked into for all that is not loaded yet. Not while another thread is in get().
+  /// Attaches an archive, in which get() then looks for binaries that are not loaded yet. No thread may be in get().
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
-  /// What this cache has loaded so far, as an archive.
+  /// The binaries that this cache has loaded so far, as an archive.
   PipelineArchive archive() const;
-  /// Gets all of them, on as many threads as `workers` says; what fails on any is thrown here.
+  /// Gets the pipelines of all sources, on `workers` threads. Throws the error of a thread that fails.
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
   /// $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto.
@@ -58,7 +58,7 @@ class PipelineCache {
   const CompileOptions options_;
   std::atomic<bool> writable_{true};
   std::optional<PipelineArchive> archive_;
-  mutable std::mutex mutex_;  // of the table; each slot has its own
+  mutable std::mutex mutex_;  // for slots_; each Slot has its own mutex
   std::unordered_map<KernelSource, std::unique_ptr<Slot>, KernelSourceHash> slots_;
 };
 

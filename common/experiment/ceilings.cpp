@@ -19,16 +19,17 @@
 namespace attn {
 namespace {
 
-// Long against a launch, short against a time slice: on a machine that is shared, many short repetitions meet a quiet
-// moment, and few long ones do not.
+// Long compared with a launch's overhead, and short compared with a time slice. On a shared machine, some of many short
+// repetitions run in a quiet moment; few long repetitions do not.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
 
-/// Parts small enough that a unit which starts late or loses its core does not hold up the others for long.
+/// The number of parts of a launch. Parts are small: a unit that starts late or loses its core does not delay the
+/// others for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
-/// Throws BadInput where it has none.
+/// Throws BadInput where the device has no kernels for ceilings.
 const CeilingOperation& ceilings_of(const DeviceInfo& info) {
   if (!info.operations->ceilings) throw BadInput(fmt::format("{}: {}", info.spec, no_kernel_for("ceilings")));
   return *info.operations->ceilings;
@@ -36,7 +37,7 @@ const CeilingOperation& ceilings_of(const DeviceInfo& info) {
 
 CeilingKernels kernels_of(const DeviceInfo& info) { return ceilings_of(info).kernels(info); }
 
-/// Of the cache, which owns it. `changed`: constants that differ from the file's usual ones.
+/// A kernel of the ceilings; the pipeline cache owns it. `changed`: constants that are added to the usual ones.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());
@@ -77,7 +78,7 @@ struct MemoryShape {
   size_t bytes() const { return groups * part_bytes; }
 };
 
-/// Of about `bytes`, in parts of `part_bytes` where that is not 0.
+/// A shape of about `bytes`, in parts of `part_bytes` where that is not 0.
 MemoryShape memory_shape(const DeviceInfo& info, size_t bytes, size_t part_bytes) {
   if (part_bytes) return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
   return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};
@@ -139,7 +140,7 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Ceiling
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
-  // Double until a launch is long enough to tell its rate from its overhead, then scale to the wanted length.
+  // Double the iterations until a launch is long compared with its overhead, then scale them to the wanted length.
   long long iterations = 1024;
   double seconds = run_once(device, encode(iterations));
   while (seconds < repetition_s / 4 && iterations < (1ll << 40)) {

@@ -1,4 +1,5 @@
-// What the device reaches in this run: the copy rate, the matrix rate per dtype, and whether its caches can be flushed.
+// The rates that the device reaches in this run: the copy rate and the matrix rate per dtype. Also the flush of its
+// caches, and the test of the flush.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,25 +10,27 @@
 
 namespace attn {
 
-/// Best rates of many repetitions of about 2 ms on all units, within about `budget_s` seconds in all.
-///   copy    GB/s, read plus written, of buffers far larger than the last-level cache, with and without non-temporal
-///           loads and stores, the better of both. (On the cpu at most 128 MiB each, in parts.)
+/// The best rates among many repetitions of about 2 ms on all units. All of them together take about `budget_s`
+/// seconds.
+///   copy    GB/s, read plus written, of buffers far larger than the last-level cache. The better rate of copies with
+///           and without non-temporal loads and stores. (On the cpu at most 128 MiB each, in parts.)
 ///   f32     TFLOP/s of fused multiply-adds in registers.
-///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16) where it has them, else, or where that
-///           is more, as f32.
+///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16); the rate of f32 where the cpu has
+///           neither, or where f32 is faster.
 ///           cuda: the matrix units, by wgmma or mma.sync, on random data.
-///   f16     cpu: as f32, since kernels widen f16 to f32, which is the best accumulation a cpu has. cuda: as bf16.
-///   tf32    cuda: as bf16. The cpu has none: 0.
+///   f16     cpu: the rate of f32, because kernels widen f16 to f32, the best accumulation a cpu has. cuda: as bf16.
+///   tf32    cuda: as bf16. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// The arithmetic of a ceiling as one more subject of interleaved rounds: what the device reaches in the same moments.
+/// The arithmetic of a ceiling as one more subject of interleaved rounds. It shows the rate that the device reaches
+/// during the same rounds as the kernels.
 class MatrixCeiling {
  public:
   /// A launch of about `launch_s` seconds at the rate that was measured for the dtype.
   MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured, double launch_s);
   /// Seconds of a launch.
   double sample() const;
-  /// Of a launch.
+  /// Floating-point operations of a launch.
   double flops() const { return flops_; }
 
  private:
@@ -37,7 +40,7 @@ class MatrixCeiling {
   double flops_;
 };
 
-/// Pushes everything else out of the caches, by a fill of twice the last-level cache.
+/// Empties the caches of other data by filling a buffer of twice the last-level cache.
 class CacheFlush {
  public:
   /// Throws OutOfMemory.
@@ -48,16 +51,16 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// A copy between large buffers, or a read of one, behind a flush of the caches, as one more subject of interleaved
-/// rounds.
+/// A copy between large buffers, or a read of one buffer, as one more subject of interleaved rounds. A flush of the
+/// caches runs before each launch.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };
-  /// The faster of the kernels with and without non-temporal loads and stores.
+  /// Takes the faster kernel of two: with and without non-temporal loads and stores.
   MemoryCeiling(Device& device, PipelineCache& pipelines, Access access, const CacheFlush& flush);
   /// Seconds of a launch.
   double sample() const;
-  /// Read plus written by a launch.
+  /// Bytes that a launch reads plus bytes that it writes.
   double bytes() const { return bytes_; }
 
  private:
@@ -67,7 +70,8 @@ class MemoryCeiling {
   double bytes_ = 0;
 };
 
-/// Of two measurements of one device the better: a noisy neighbour makes a ceiling too low, never too high.
+/// The better of two measurements of one device, rate by rate. A noisy neighbour makes a ceiling too low, never too
+/// high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 
 /// The proof that a flush works: copying half a last-level cache takes longer after it.

@@ -1,4 +1,4 @@
-// The device's state over the rounds of a measurement.
+// Readings of the device's clocks, power and temperature over the rounds of a measurement.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class ClockLog {
  public:
   explicit ClockLog(const Device& device) : device_(device) {}
 
-  /// After each round; rounds that are shorter than the interval share a reading.
+  /// Called after each round. Rounds that are shorter than the interval share a reading.
   void read() {
     if (!readings_.empty() && since_last_.seconds() < interval_s) return;
     readings_.push_back(device_.clocks());

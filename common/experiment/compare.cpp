@@ -10,7 +10,7 @@ namespace attn {
 namespace {
 
 constexpr Rounds paired_rounds{15, 50};
-constexpr Rounds paired_host_rounds{6, 10};  // what the host does may take seconds
+constexpr Rounds paired_host_rounds{6, 10};  // fewer, because the host's work may take seconds
 
 bool is_ok(const Trial& trial) { return trial.record.status == "ok"; }
 
@@ -39,7 +39,7 @@ void Experiment::State::compare_each(const std::vector<Duel>& asked, double budg
     return std::find_if(compared_before.begin(), compared_before.end(),
                         [&](const auto& known) { return same_pair(duel, known); });
   };
-  std::vector<Duel> wanted;  // each pair once, whoever asks for it
+  std::vector<Duel> wanted;  // each pair once, also where several hypotheses ask for it
   for (const Duel& duel : asked) {
     const bool taken =
         std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) { return same_pair(duel, other); });
@@ -92,12 +92,12 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
   std::vector<Measured> measured;
   Scope scope = Scope::device_hot;
   if (all_ok()) {
-    // What goes wrong while they run in turn cannot be laid on one: the contender's record takes it.
+    // A failure while the trials run in turn belongs to no single trial. The contender's record takes it.
     guarded(trials[1].record, [&] {
       const auto any = [&](const auto& is) { return std::any_of(trials.begin(), trials.end(), is); };
       if (any([](const Trial& trial) { return trial.host != nullptr; })) scope = Scope::host;
       if (any([&](const Trial& trial) { return judged_cold(trial); })) scope = Scope::device_cold;
-      // As many launches a sample for all, so that they differ in nothing else.
+      // All samplers take the same number of launches per sample, so that only the cases differ.
       int launches = 1;
       for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(trial));
       std::vector<Sampler> samplers;

@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// The cases behind a conclusion, so that a replay can run them.
+/// The cases of a conclusion's measurements and comparison, so that a replay can run them.
 Json Experiment::State::cases_of(const Conclusion& conclusion) const {
   std::vector<Case> cases;
   const auto add = [&](const Case& config) {
@@ -104,7 +104,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == hypothesis.id;
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
-    if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not tell\n", "NOT JUDGED", silent);
+    if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
   if (!options.json) {
     fmt::print("{}", table(results, ceilings.value_or(Ceilings{})));

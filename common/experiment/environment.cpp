@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-/// What a command prints; nothing where it fails.
+/// The output of a command; empty where the command fails.
 std::optional<std::string> output_of(const std::vector<std::string>& arguments) {
   std::FILE* pipe = popen((shell_command(arguments) + " 2>/dev/null").c_str(), "r");
   if (!pipe) return std::nullopt;
@@ -37,7 +37,7 @@ std::string host_compiler() {
 }
 
 nlohmann::ordered_json git_state(const std::string& folder) {
-  // An unpacked archive inside someone else's work tree is not that tree: the folder must be its top.
+  // The folder must be the top of a work tree: an unpacked archive may lie inside a work tree of something else.
   const auto prefix = output_of({"git", "-C", folder, "rev-parse", "--show-prefix"});
   const auto commit = output_of({"git", "-C", folder, "rev-parse", "HEAD"});
   const auto status = output_of({"git", "-C", folder, "status", "--porcelain", "--untracked-files=no"});

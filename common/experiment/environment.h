@@ -1,4 +1,4 @@
-// What a record says of the machine and the tree it came from. The machine's name and its users are left out.
+// The description in a record of the machine and the work tree. It leaves out the machine's name and its users.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,13 +6,13 @@
 
 namespace attn {
 
-/// Now, as 2025-01-31T12:00:00Z.
+/// The current time, as 2025-01-31T12:00:00Z.
 std::string utc_now();
 
-/// "gcc 12.2.0" or "clang 19.1.7": what compiled the host code.
+/// The compiler of the host code: "gcc 12.2.0" or "clang 19.1.7", for example.
 std::string host_compiler();
 
-/// {commit, dirty} of the work tree whose top is `folder`; null where that is none, or there is no git.
+/// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of one, or without git.
 nlohmann::ordered_json git_state(const std::string& folder);
 
 }  // namespace attn

@@ -136,7 +136,7 @@ void restart_process(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   std::fflush(nullptr);
-  close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // the device's files: closing them ends what still runs on it
+  close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // closing the device's files ends the kernels that still run on it
   execv("/proc/self/exe", argv.data());
 }
 
@@ -148,7 +148,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     return status;
   };
   const SignalGuard guard;
-  // spdlog's own logger writes to stdout, which holds results only.
+  // spdlog's default logger writes to stdout, but stdout is for results only.
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   try {

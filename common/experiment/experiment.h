@@ -1,4 +1,4 @@
-// The loop every experiment shares: command line, cases, verify -> measure -> compare -> conclude, records.
+// The loop that every experiment shares: command line, cases, verify -> measure -> compare -> conclude, records.
 #pragma once
 
 #include <functional>
@@ -28,83 +28,85 @@ class Problem {
   virtual ~Problem() = default;
   /// The launches of the plan, once and in its order.
   virtual void encode(CommandEncoder& encoder) const = 0;
-  /// Makes the outputs NaN, so that what the next launch does not write shows.
+  /// Makes the outputs NaN, so that the check finds outputs that the next launch does not write.
   virtual void poison() = 0;
-  /// Compares what the last launch wrote with the oracle, and looks at the guard bands.
+  /// Compares the outputs of the last launch with the oracle, and checks the guard bands.
   virtual Check check() = 0;
-  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput where there are none worth a file.
+  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem without such outputs.
   virtual void dump(const std::string& path) const;
-  /// What the launches do, where only the device can tell; nothing: what the plan says.
+  /// The work of the launches, for a problem whose work only the device knows. Empty: the plan's work counts.
   virtual std::optional<Work> work() const { return std::nullopt; }
-  /// What else the record is to say of the case: an object, or null.
+  /// Further values of the case for the record: an object, or null.
   virtual Json values() const { return nullptr; }
 };
 
-/// A case about the host (compiling, say), which launches nothing. All that a sample needs is made ready before the
-/// first.
+/// A case about work of the host (compiling, for example), which launches nothing. The constructor prepares all that
+/// sample() needs.
 class HostProblem {
  public:
   virtual ~HostProblem() = default;
-  /// Does the work once; its seconds.
+  /// Does the work once; returns its seconds.
   virtual double sample() = 0;
-  /// Judges what the last sample left.
+  /// Checks the result of the last sample.
   virtual Check check() = 0;
-  /// Asked once the case is timed.
+  /// Further values of the case for the record: an object, or null. Called after the case is timed.
   virtual Json values() const { return nullptr; }
 };
 
-/// A file of the user's, beside --input, that an experiment takes.
+/// An option of an experiment that takes a user's file, in addition to --input.
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
-  /// The axes that the file fixes, one of them by what the file says: a case is then another one for another text.
-  /// Throws BadInput.
+  /// The axes that the file fixes. The value of one of them depends on the file's text, so that different texts make
+  /// different cases. Throws BadInput.
   std::function<std::vector<Axis>(const std::string& path)> axes;
 };
 
-/// What makes an experiment this one and not another.
+/// The description of one experiment.
 struct ExperimentSpec {
   std::string name;
   std::string summary;
   std::vector<AxisInfo> axes;
-  /// The axes that tell the cases of one comparison apart (tile, variant); the rest is the shape.
+  /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
-  /// The compared axes are tile and variant, and `complete` knows the best: it alone runs where the command line leaves
-  /// one shape and names no tile. False: all of them run.
+  /// True: the compared axes are tile and variant, and `complete` knows the best tile. Where the command line leaves
+  /// one shape and names no tile, only this tile runs. False: all cases of the shape run.
   bool default_tile = true;
-  /// Naming one of these axes narrows the sweep to its blocks that name no other of them: who asks for one modifier
-  /// does not get them all.
+  /// Where the command line names one of these axes, the sweep leaves out the blocks with an axis of this set that the
+  /// command line does not name. A user who asks for one modifier then does not get all modifiers.
   std::set<std::string> narrowing_axes = {};
-  /// What the experiment claims, registered before anything runs.
+  /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
-  /// Fills the axes that follow from others; also the default tile. Sees what the user did not name as absent.
+  /// Sets the axes that follow from others, and the default tile. Axes that are to be set are absent from the case.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
-  /// What a case does, or why it cannot. Pure. Throws BadInput for a case that makes no sense on any device.
+  /// The plan of a case: its launches, or the reason why it cannot run. A pure function. Throws BadInput for a case
+  /// that makes no sense on any device.
   std::function<CasePlan(const Case&, const Setting&)> plan;
-  /// Makes the problem of a plan that runs, whose launches are those of the plan. `make_host` is for plans about the
-  /// host.
+  /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` is for plans
+  /// about the host.
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> make;
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_host = {};
-  /// Fixes the shape axes from --input; null where an experiment takes no input file.
+  /// The shape axes that the file of --input fixes; null where an experiment takes no input file.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
   std::vector<FileOption> file_options = {};
-  /// What it sweeps where one of these files is given; empty: the same.
+  /// The sweep where one of these files is given; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
 };
 
-/// A case under measurement: either of the two problems, and the record that it fills.
+/// A case under measurement: a problem or a host problem, and the record that the loop fills.
 struct Trial {
   Case config;
   CasePlan plan = {};
   std::unique_ptr<Problem> problem = {};
   std::unique_ptr<HostProblem> host = {};
   Measurement record = {};
-  double launch_s = 0;  // of the launch that was checked
+  double launch_s = 0;  // seconds of the launch that was checked
 };
 
-/// The first duel of each claim, then the second of each ...: a budget that ends early leaves none out altogether. All
-/// duels whose comparisons are gathered into one conclusion come with the first: a part of them would be no answer.
+/// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. A budget that ends early
+/// then leaves out no claim altogether. All duels of a claim with `gather` come with the first duels, because a
+/// conclusion needs all of their comparisons.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {
@@ -117,34 +119,36 @@ class Experiment {
   uint64_t seed() const;
   /// --input, empty where there is none.
   const std::string& input() const;
-  /// The path that one of the experiment's own file options gives, by the option's name; empty where it is not given.
+  /// The path that one of the experiment's own file options gives; empty where the option is not given.
   std::string file(const std::string& option) const;
   const Files& files() const;
 
-  /// The cases of this run, after --axis, --shard, --resume and --replay; a group is measured interleaved.
+  /// The cases of this run, after --axis, --shard, --resume and --replay. The cases of a group are measured
+  /// interleaved.
   std::vector<std::vector<Case>> groups();
-  /// Makes, launches and checks each case; a skip, a wrong result or a failure is recorded and left out.
+  /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
   /// Times the verified cases in turn, checks them again and records them.
   void measure(std::vector<Trial> trials);
-  /// The same with at most this share of the budget that is left.
+  /// Measures with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
   /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
   void compare(const std::vector<Duel>& duels);
-  /// The same for what an experiment's body asks step by step, with at most this share of the budget that is left; also
-  /// in a replay, where compare() measures what the finding compared and nothing else.
+  /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
+  /// replay of a finding it measures these duels too; compare() without a share measures only the finding's pair then.
   void compare(const std::vector<Duel>& duels, double share);
-  /// Whether a conclusion about this hypothesis is wanted: in a replay of a finding only about its own.
+  /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
+  /// hypothesis.
   bool wants(const std::string& hypothesis) const;
-  /// All of an experiment that needs no more than its spec: measures the groups, compares what the claims want
-  /// compared, and concludes. Returns the exit status.
+  /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
+  /// exit status.
   int run();
-  /// The last two steps of run(), for a body with other steps before.
+  /// The last two steps of run(), for a body whose earlier steps are others.
   int compare_and_conclude();
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
-  const std::vector<Measurement>& results() const;  // this run's, and those resumed from
+  const std::vector<Measurement>& results() const;  // of this run, and of the run that it resumes
   const std::vector<Comparison>& comparisons() const;
 
  private:
@@ -154,14 +158,15 @@ class Experiment {
   std::unique_ptr<State> state_;
 };
 
-/// Takes the place of this process by the same program with other arguments; returns only if that fails.
+/// Replaces this process by the same program with other arguments; returns only if that fails.
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 void restart_process(const std::vector<std::string>& arguments);
 
-/// Parses the command line, runs `body`, turns exceptions into one line and an exit status: 0 done; 1 a case was wrong,
-/// failed or did not end; 2 bad arguments; 3 the device is not there; 130 interrupted, with everything measured so far
-/// kept. After an interruption verify(), measure() and compare() do not return; run_experiment says how to go on. Nor
-/// do they once a device is lost: that is recorded, and `restart` is called with the command line that goes on.
+/// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
+/// wrong, failed or did not end; 2 bad arguments; 3 the device is not there; 130 interrupted, with all measurements so
+/// far kept. After an interruption verify(), measure() and compare() do not return, and run_experiment() prints the
+/// command that goes on. They do not return either after the device is lost: the loss is recorded, and `restart` is
+/// called with the command line that goes on.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process);

@@ -15,28 +15,28 @@
 namespace attn {
 namespace {
 
-constexpr double max_launch_s = 0.5;      // a longer one may trip a display's watchdog, and hides clock changes
+constexpr double max_launch_s = 0.5;      // a longer launch may trip a display's watchdog, and hides clock changes
 constexpr double compare_share = 1 / 2.;  // of the budget, kept for the comparisons that hypotheses ask for
 constexpr double cold_share = 1 / 3.;     // of a group's budget, where some of its cases are judged hot
 constexpr double phase_share = 1 / 10.;   // of a group's budget, where some of its cases have several launches
 constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings; part of the start-up
-constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // of a launch of the ceiling among others
+constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // of a ceiling's launch in interleaved rounds
 constexpr double max_ceiling_pct = 105;  // above, something else used the device in the ceiling's turns
 
 constexpr Rounds sweep_rounds{3, 50};
-// What the host does may take seconds: as few as an interval can be had from, and in the quick profile fewer.
+// The host's work may take seconds. The full profile takes the fewest rounds that give an interval; quick takes fewer.
 constexpr Rounds host_rounds{3, 6};
 
-/// Which ceiling a trial is held against: by dtype and by length, in powers of 4, since what takes a core away for some
-/// milliseconds hits long launches and spares short ones.
+/// The ceiling that a trial is compared with: by dtype and by length of the launch, in powers of 4. Length matters
+/// because an event that takes a core away for some milliseconds hits long launches and spares short ones.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
   return {trial.plan.work.dtype, static_cast<int>(std::lround(std::log2(launch_s) / 2))};
 }
 
-/// The rate of launches that each do `amount` of what the ceiling does `ceiling_amount` of, in per cent of the
-/// ceiling's rate; nothing where something else used the device in the ceiling's turns.
+/// The rate of launches in per cent of the ceiling's rate. A launch does `amount` of work (flops or bytes); the ceiling
+/// does `ceiling_amount` of the same work. Empty where something else used the device in the ceiling's turns.
 std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, const Series& launches, double amount,
                                uint64_t seed) {
   const Estimate times = ratio(ceiling, launches, seed);
@@ -45,7 +45,7 @@ std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, con
   return found.value <= max_ceiling_pct ? std::optional(found) : std::nullopt;
 }
 
-/// Times a group of trials: hot, cold and by phases, each kind in rounds of its own, beside its ceilings.
+/// Times a group of trials hot, cold and by phases. Each of the three has its own rounds, together with its ceilings.
 class GroupTimer {
  public:
   GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed)
@@ -53,7 +53,8 @@ class GroupTimer {
 
   size_t running = 0;  // the trial whose turn it is
 
-  /// Has samplers of trials take turns, and then those of `ceilings`. Returns what they gave, the trials' first.
+  /// Makes the samplers of trials and then the samplers of `ceilings` take turns. Returns the trials' results, then the
+  /// ceilings'.
   using Subjects = std::vector<std::pair<size_t, Sampler>>;
   std::vector<Measured> take_turns(const Subjects& subjects, const std::vector<Sampler>& ceilings,
                                    const TimingPolicy& policy) {
@@ -132,7 +133,7 @@ const CacheFlush* Experiment::State::cold_flush() {
       flush.emplace(*device);
       *flush_test = test_flush(*device, *pipelines, *flush);
     } catch (const OutOfMemory&) {
-      // No room for the flush: not ok, as the test then says.
+      // No memory for the flush: flush_test->ok stays false.
     }
     if (!flush_test->ok) {
       flush.reset();
@@ -147,12 +148,12 @@ bool Experiment::State::judged_cold(const Trial& trial) {
 }
 
 int Experiment::State::launches_per_sample(const Trial& trial) {
-  // What takes a thousandth of a second by the launch that was checked is not short.
+  // A launch that took more than 2 ms when it was checked is not short.
   return trial.host || trial.launch_s > 2e-3 ? 1 : attn::launches_per_sample(*device, *trial.problem);
 }
 
 void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
-  // What the host does is timed apart: its scope is another.
+  // Cases about the host are timed apart from launches, because their scope is another.
   const auto of_host =
       std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
   if (of_host != trials.begin() && of_host != trials.end()) {
@@ -229,14 +230,15 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   } catch (const DeviceLost& error) {
     Trial& culprit = trials[timer.running];
     fail_lost(culprit.record, error);
-    store(std::move(culprit.record));  // which does not return
+    store(std::move(culprit.record));  // does not return
   } catch (const std::exception& error) {
-    // They ran in turn, so none of them can be told to be innocent.
+    // The trials ran in turn, so any of them may have caused the failure.
     failure = first_line(error.what());
   }
   measured_s += stopwatch.seconds();
 
-  // What a trial's samplers gave; nothing where it has none of the kind, or was interrupted before the first round.
+  // The results of a trial's sampler; null where the trial has no sampler of the kind, or was interrupted before the
+  // first round.
   const auto found = [](const GroupTimer::Subjects& subjects, const std::vector<Measured>& measured,
                         size_t trial) -> const Measured* {
     for (size_t i = 0; i < subjects.size() && i < measured.size(); ++i) {
@@ -253,7 +255,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
       continue;
     }
     const Measured* hot_of = found(hot_subjects, hot, i);
-    // Interrupted too early to say anything: as if never reached.
+    // After an interruption with too few rounds the trial is not recorded.
     if (!hot_of || static_cast<int>(hot_of->series.front().size()) < sweep_rounds.quick) continue;
     if (!host) timer.add(i, *hot_of, 0, Scope::device_hot);
     if (const Measured* cold_of = found(cold_subjects, cold_measured, i)) {

@@ -23,30 +23,30 @@ AXES
   --axis NAME=A:B:STEP       A, A+STEP, .. up to B   --axis block_c=16:128:16
   --axis NAME=A:B:pow2       A, 2A, 4A .. up to B    --axis q_len=1024:65536:pow2
   An axis that is not named keeps the profile's values; --list shows axes, values and hypotheses.
-  Where the axes named leave a single shape and its tile is not named, the default tile for that shape runs, of the
-  tuned variant unless `variant` is named.
+  Where the command line leaves a single shape and names no tile, only the default tile for that shape runs, with the
+  tuned variant unless --axis names `variant`.
 
 TABLE
-  One line per configuration; axes with one value in all of them stand above it.
-  median_us    median device time of one launch, caches as the launch before left them, in microseconds; of a case that
-               launches nothing, of what it does on the host
+  One line per configuration. Axes that have one value in all configurations stand above the table.
+  median_us    median device time of one launch in microseconds, with caches as the launch before left them; for a case
+               that launches nothing, the median time of its work on the host
   ci_%         half the 95 % confidence interval of the median, in percent of it
   cv_%         standard deviation over mean of all samples, in percent
   n            samples
   stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted
-  cold_us      the same median with caches flushed before each sample (full profile)
-  host_us      the same median from submit to completion, as the host sees it
+  cold_us      median device time with caches flushed before each sample (full profile; memory-bound cases in any)
+  host_us      median time of one launch from submit to completion, as the host sees it
   tflops       work over median; causal counts unmasked pairs only
   matrix_%     tflops in percent of the arithmetic rate that this run measured on the device for the dtype
   gbps         each input read once and each output written once, over the median
   copy_%       gbps in percent of the copy rate that this run measured on the device
   max_abs      largest difference from the double-precision oracle
-  status       ok; skipped, wrong, failed, timeout, oom: with the reason. '!' marks a device that said it was throttled
+  status       ok; skipped, wrong, failed, timeout or oom, with the reason. '!': the device reported throttling
 
 EXIT STATUS
-  0    done; also a replay that DIFFERS from its record, which it says
+  0    done; also after a replay that prints DIFFERS
   1    a case was wrong, failed or did not end, or a record could not be written
-  2    bad arguments: one line says what and what is allowed
+  2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
   130  interrupted; everything measured so far is kept, and --resume goes on from there
 )";
@@ -97,7 +97,7 @@ const Axis* Options::axis(std::string_view name) const {
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec) {
   Options options;
   options.arguments.assign(argv, argv + argc);
-  // Values are taken as text and read here, so that every message says what is allowed.
+  // CLI11 takes values as texts, and this function parses them, so that every message says what is allowed.
   std::string budget, seed, shard, threadgroup_memory, only;
   std::vector<std::string> axes;
 
@@ -131,8 +131,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     files.push_back(text(file.name.c_str(), options.files[file.name], "FILE", file.help));
   }
   auto* resume = app.add_flag("--resume", options.resume,
-                              "go on with the run in --measurements: what it has of the same code,\n"
-                              "device and seed is not measured again, and pairs in --out are not\n"
+                              "go on with the run in --measurements: cases that it measured with the same\n"
+                              "code, device and seed are not measured again, and pairs in --out are not\n"
                               "compared again");
   auto* shard_option = text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together are the run");
   auto* memory = text("--threadgroup-memory", threadgroup_memory, "BYTES",
@@ -175,7 +175,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     for (const CLI::Option* other : others) {
       if (*other)
         throw BadInput(
-            fmt::format("--replay takes the case and all about it from the record; leave {} out", other->get_name()));
+            fmt::format("--replay takes the case and its settings from the record; leave {} out", other->get_name()));
     }
     const bool hex = options.replay.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (!hex || options.replay.size() < min_replay_digits) {
@@ -233,7 +233,7 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
   };
   std::vector<Case> cases = expand(sweep, spec.axes, complete);
 
-  // Tile axes are the compared ones but `variant`; a name for the variant still leaves the choice of the tile open.
+  // The tile axes are the compared axes without `variant`: naming the variant leaves the choice of the tile open.
   const auto compared = [&](const std::string& axis) {
     return std::find(spec.compared_axes.begin(), spec.compared_axes.end(), axis) != spec.compared_axes.end();
   };

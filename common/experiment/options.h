@@ -24,31 +24,33 @@ struct Options {
   std::vector<std::string> arguments;  // argv
   std::string device = "cpu";
   std::string profile = "quick";  // or "full"
-  std::vector<Axis> axes;         // as named by --axis
+  std::vector<Axis> axes;         // given with --axis
   bool list = false, dry_run = false, only_verify = false, resume = false, json = false, quiet = false;
   std::optional<double> budget_s;
   uint64_t seed = 1;
   std::string input, dump_output;
-  Files files;  // of the experiment's own options
+  Files files;  // of the experiment's own file options
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
   std::string replay;  // id of a record, or the start of one
   DeviceOpener open_device = &Device::open;
 
-  /// Seconds to measure for: --budget, else what the profile allows. A GPU does in minutes what takes a cpu an hour.
+  /// Seconds to measure for: --budget, or the profile's default. The full profile takes minutes on a GPU and an hour on
+  /// a cpu.
   double budget(const DeviceInfo& info) const {
     return budget_s.value_or(profile != "full" ? 120 : info.operations->span.large() ? 300 : 3600);
   }
   const Axis* axis(std::string_view name) const;
 };
 
-/// Nothing where the command line asked for --help or --version, which are printed. Throws BadInput in one line.
+/// Empty after --help or --version, whose text is printed. Throws BadInput with one line.
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec);
 
-/// The cases that the options select, as groups to be measured interleaved: the profile's sweep; axes named with --axis
-/// or fixed by --input in place of its own; and, where these leave a single shape whose tile is not named, that shape's
-/// default tile. Throws BadInput, also where --dump-output meets more than one case.
+/// The cases that the options select, as groups to be measured interleaved. They are the profile's sweep, with axes
+/// from
+/// --axis and input files in place of the sweep's own. Where the command line leaves a single shape and names no tile,
+/// only the shape's default tile runs. Throws BadInput, also for --dump-output with any number of cases but one.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
 }  // namespace attn

@@ -6,34 +6,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/text_table.h"
 #include "common/experiment/options.h"
 
 namespace attn {
 namespace {
 
-constexpr size_t max_status = 100;  // the record has all of it
+constexpr size_t max_status = 100;  // longest status in the table; the record has the whole text
 
 using Row = std::vector<std::string>;
-
-/// Columns as wide as their widest cell; numbers to the right, the last column as it is.
-std::string align(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool last = i + 1 == row.size();
-      line += last ? row[i] : fmt::format("{:>{}}  ", row[i], widths[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
@@ -88,7 +69,7 @@ std::string summary(const Measurement& measurement) {
 
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
   if (results.empty()) return "no cases\n";
-  // Axes that all cases share with one value stand above the table.
+  // Axes with one value in all cases stand above the table.
   std::vector<Case> cases;
   for (const Measurement& result : results) cases.push_back(result.config);
   const std::vector<std::string> varying = varying_axes(cases);
@@ -113,7 +94,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
     row.insert(row.end(), figures.begin(), figures.end());
     rows.push_back(std::move(row));
   }
-  return results.front().config.key(constant) + "\n" + align(rows);
+  return results.front().config.key(constant) + "\n" + text_table(rows, Align::right);
 }
 
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
@@ -180,7 +161,7 @@ std::string verdict_text(const Json& finding) {
   std::string shown = state;
   std::transform(shown.begin(), shown.end(), shown.begin(), [](unsigned char c) { return std::toupper(c); });
   std::vector<std::string> lines;
-  // What was not supported is quoted as a claim: a bare statement after the verdict would read as a fact.
+  // A claim that is not supported is quoted as a claim: a bare statement after the verdict would read as a fact.
   if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
   lines.push_back(text(finding.at("title")));
   lines.push_back(fmt::format("{}: {}; confidence {}", text(hypothesis.at("metric")),

@@ -1,4 +1,4 @@
-// What a run shows when it has measured: the table and the verdicts.
+// The texts that a run prints: the table of measurements, the verdicts, --list and --dry-run.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace attn {
 /// "123.4 us [122.9, 124.0]", in microseconds.
 std::string format_interval(const Timing& timing);
 
-/// What came of one measurement, in a line.
+/// The result of one measurement, in one line.
 std::string summary(const Measurement& measurement);
 
 /// The table that --help describes.
@@ -27,7 +27,8 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
 std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
                     const std::function<const Plan&(const Case&)>& plan);
 
-/// A finding in two lines: verdict and title; metric, reason and confidence.
+/// A finding in a few lines: verdict and title; metric, reason and confidence; the advice if there is one. A claim that
+/// is not supported is quoted first.
 std::string verdict_text(const Json& finding);
 
 }  // namespace attn

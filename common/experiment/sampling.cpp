@@ -8,8 +8,8 @@
 namespace attn {
 namespace {
 
-constexpr double short_launch_s = 20e-6;  // below, several launches make one sample: a timestamp costs about 0.1 us
-constexpr double sample_s = 100e-6;       // what such a sample then takes
+constexpr double short_launch_s = 20e-6;  // of a shorter launch, a sample takes several: a timestamp costs about 0.1 us
+constexpr double sample_s = 100e-6;       // length of a sample of several launches
 
 }  // namespace
 
@@ -50,7 +50,7 @@ Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* 
 
 int launches_per_sample(Device& device, const Problem& problem) {
   const CommandEncoder encoder = encode_launches(problem, 1);
-  device.submit(encoder);  // the launch that was checked met cold caches and new pages
+  device.submit(encoder);  // a warm-up: the launch that was checked ran with cold caches and new pages
   const double launch_s = device.submit(encoder).at(0);
   return launch_s >= short_launch_s ? 1 : static_cast<int>(std::ceil(sample_s / std::max(launch_s, 1e-7)));
 }

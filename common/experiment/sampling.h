@@ -1,4 +1,5 @@
-// Samplers of a problem: what takes one sample of it, as common/records/timing.h takes its turns.
+// Samplers of a problem. A sampler takes one sample; measure_interleaved() of common/records/timing.h calls it in turn
+// with others.
 #pragma once
 
 #include "common/experiment/ceilings.h"
@@ -6,17 +7,17 @@
 
 namespace attn {
 
-/// Timestamp, launches, timestamp; after a flush where one is given.
+/// The commands: a flush if one is given, a timestamp, the launches, a timestamp.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr);
 
-/// Device and host seconds of one launch, both of the same submit, which makes `launches` of them.
+/// Device seconds and host seconds of one launch, both from the same submit of `launches` launches.
 Sampler hot_sampler(Device& device, const Problem& problem, int launches);
 /// Device seconds of one launch after a flush.
 Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& flush);
-/// Device seconds of each launch of the plan, in its order; after a flush where one is given.
+/// Device seconds of each launch of the plan, in the plan's order; after a flush if one is given.
 Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* flush);
 
-/// How many launches make one sample: more than one where a timestamp would weigh.
+/// The number of launches of one sample: more than one where the time of a timestamp would matter.
 int launches_per_sample(Device& device, const Problem& problem);
 
 }  // namespace attn

@@ -15,7 +15,7 @@
 namespace attn {
 namespace {
 
-/// A condition as a record has it; null in records of before there was such a condition.
+/// A condition of a record; null in a record that is older than the condition.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
 std::string new_run_id(const std::string& time) {
@@ -31,7 +31,7 @@ Json file_json(const std::string& option, const std::string& path) {
   return {{"path", path}, {"sha256", sha256(text.str())}};
 }
 
-/// Of the files that are given, by option; null where none is.
+/// The files that are given, by option; null where no file is given.
 Json files_json(const Files& files) {
   Json json;
   for (const auto& [option, path] : files) {
@@ -44,7 +44,7 @@ bool is_finding(const Json& record) { return record.is_object() && record.value(
 
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
-/// The one record of either file whose id starts with options.replay; sets the options it was measured under.
+/// The one record in the two files whose id starts with options.replay. Sets the options to the record's.
 Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
@@ -57,8 +57,8 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   const std::string files = fmt::format("{} or {}", options.measurements_path, options.findings_path);
   if (found.empty()) throw BadInput(fmt::format("--replay {}: no such record in {}", options.replay, files));
   if (found.size() > 1) {
-    throw BadInput(
-        fmt::format("--replay {}: {} records in {} start so; give more digits", options.replay, found.size(), files));
+    throw BadInput(fmt::format("--replay {}: the ids of {} records in {} start so; give more digits", options.replay,
+                               found.size(), files));
   }
   Json record = std::move(found.begin()->second);
   try {
@@ -82,8 +82,8 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
     };
     take_file(condition(run, "input"), "--input", options.input);
     if (!condition(run, "file").is_null()) {
-      throw BadInput(
-          fmt::format("--replay {}: a record of before cases told files apart; measure it anew", options.replay));
+      throw BadInput(fmt::format(
+          "--replay {}: the record is too old to name its file by option; measure the case again", options.replay));
     }
     const Json recorded_files = condition(run, "files");
     for (const FileOption& option : spec.file_options) {
@@ -113,11 +113,11 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   hypotheses = attn::hypotheses(claims);
   pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
 
-  // Before any file is hashed: what is no file, or an endless one, is told apart here.
+  // This comes before any file is hashed, because it refuses paths that are no file or never end.
   groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
   const std::string now = utc_now();
   std::vector<std::string> arguments = options.arguments;
-  if (!arguments.empty()) arguments[0] = spec.name;  // where it lies is nobody's business
+  if (!arguments.empty()) arguments[0] = spec.name;  // records leave out the program's folder
   run = {{"id", new_run_id(now)},
          {"ts", now},
          {"argv", arguments},
@@ -132,7 +132,7 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
 
   std::vector<Case> all;
   for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
-  for (const Case& config : all) plan(config);  // bad input shows here, before time is spent
+  for (const Case& config : all) plan(config);  // throws for bad input before time is spent
   cases_left = all.size();
   label_axes = varying_axes(all);
 }
@@ -148,7 +148,7 @@ const CasePlan& Experiment::State::plan(const Case& config) {
                               : plans.emplace(key, spec.plan(config, {device->info(), options.files})).first->second;
 }
 
-/// The command line that does the same again from nothing, with what it left to defaults written out.
+/// The command line that repeats the run from the start, with the defaults of device, profile and seed written out.
 std::string Experiment::State::replay_command() const {
   if (replays_finding()) return run_of(replayed).at("replay");
   std::vector<std::string> arguments = options.arguments;
@@ -176,7 +176,7 @@ void Experiment::State::open_records() {
                             format_duration(options.budget(device->info()))));
 }
 
-/// Takes over what an earlier run of this code under these conditions recorded, and its run id.
+/// Takes over the records of an earlier run with the same code and conditions, and its run id.
 void Experiment::State::resume() {
   std::vector<std::string> problems;
   const auto records = read_records(options.measurements_path, problems);

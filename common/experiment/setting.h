@@ -1,4 +1,4 @@
-// What a case runs under, as far as a plan may depend on it, and what an experiment plans for a case.
+// The setting that a plan may depend on (the device and the user's files), and the plan of a case.
 #pragma once
 
 #include <any>
@@ -14,7 +14,7 @@ namespace attn {
 
 /// The paths that an experiment's own file options give, by the option's name with its dashes.
 using Files = std::map<std::string, std::string>;
-/// Empty where the option is not given.
+/// The path of an option; empty where the option is not given.
 std::string file_of(const Files& files, const std::string& option);
 
 struct Setting {
@@ -24,7 +24,8 @@ struct Setting {
   std::string file(const std::string& option) const { return file_of(files, option); }
 };
 
-/// The plan of a case, and what the case says, typed: parsed once, for the problem that is made of the plan.
+/// The plan of a case, with the case's typed configuration. The configuration is parsed once; the problem of the plan
+/// uses it too.
 class CasePlan : public Plan {
  public:
   CasePlan() = default;
@@ -32,7 +33,7 @@ class CasePlan : public Plan {
   template <typename Config>
   CasePlan(Plan plan, Config config) : Plan(std::move(plan)), config_(std::move(config)) {}
 
-  /// Throws std::logic_error where the experiment kept nothing of this type.
+  /// Throws std::logic_error where the plan has no configuration of this type.
   template <typename Config>
   const Config& config() const {
     const auto* const kept = std::any_cast<Config>(&config_);

@@ -1,10 +1,10 @@
-// What an Experiment keeps: the parts of the loop, one file each. Private to common/experiment.
+// The state of an Experiment. Each part of the loop has a file. Private to common/experiment.
 //   selection.cpp  the command line's selection, --resume and --replay
 //   verify.cpp     makes, launches and checks a case
 //   measure.cpp    times cases in turn
 //   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
-//   conclude.cpp   judging, findings, table
+//   conclude.cpp   judges, writes findings, prints the table
 #pragma once
 
 #include <functional>
@@ -24,40 +24,43 @@
 
 namespace attn {
 
-/// Ends a run after an interruption, once what was measured is recorded.
+/// Thrown to end a run after an interruption, when the measurements are recorded.
 struct Interrupted {};
 
-/// Ends a run whose device is lost, once the case that lost it is recorded: a new process goes on with the others.
+/// Thrown to end a run whose device is lost, when the case that lost it is recorded. A new process goes on with the
+/// other cases.
 struct Restart {};
 
-/// Whether SIGINT or SIGTERM came.
+/// Whether the process received SIGINT or SIGTERM.
 bool interrupted();
 
-/// Reason of a case that was not reached; --resume takes it up again.
+/// The reason in the record of a case that the budget did not reach. --resume measures such a case.
 inline constexpr const char* budget_spent = "budget spent";
 
-/// How the reason of a case begins that lost the device; --resume does not take it up, it would only do so again.
+/// The first words of the reason in the record of a case that lost the device. --resume does not run such a case again:
+/// it would lose the device again.
 inline constexpr const char* device_lost = "device lost: ";
 
-/// The fields of a record's `run` under which a case is measured the same way again.
+/// The fields of a record's `run` that must be equal for --resume to take over the record.
 inline constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
 
-/// How many rounds a profile takes at least.
+/// The least number of rounds in each profile.
 struct Rounds {
   int quick, full;
 };
 
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// Names the hardware in records. The units tell a part of a machine (two of its threads, say) from all of it.
+/// The name of the hardware in records. It includes the number of units, because a device may be a part of a machine
+/// (two of its threads, for example).
 std::string device_name(const DeviceInfo& info);
 
-/// Ends a case that has no times to show.
+/// Sets status and reason of a case that fails, and removes its times.
 void fail(Measurement& record, std::string status, std::string reason);
-/// The same, of a case that lost the device.
+/// Does the same for a case that lost the device.
 void fail_lost(Measurement& record, const DeviceLost& error);
 
-/// Of duels and comparisons: whether both are about the same two cases.
+/// Whether two duels or comparisons have the same baseline and contender.
 bool same_pair(const auto& a, const auto& b) { return a.baseline == b.baseline && a.contender == b.contender; }
 
 struct Experiment::State {
@@ -66,46 +69,47 @@ struct Experiment::State {
   // selection.cpp
   bool replays_measurement() const;
   bool replays_finding() const;
-  /// Planned once, and kept.
+  /// The plan of a case. It is made once and kept.
   const CasePlan& plan(const Case& config);
   std::string replay_command() const;
-  /// Opens both files, takes over what --resume finds, and says what is to come.
+  /// Opens both files, takes over the records that --resume finds, and prints how many cases are to come.
   void open_records();
   void resume();
-  /// Takes over the pairs in findings about the measurements that --resume found.
+  /// Takes over the comparisons from findings about the measurements that --resume found.
   void resume_comparisons();
+  /// Whether --resume can take over the record, so that its case is not measured again.
   bool is_done(const Measurement& record);
-  /// Whether the record's kernels, all of them, are what the plan has today.
+  /// Whether all kernels of the record are equal to the plan's kernels of today.
   bool is_current(const Measurement& record, const Plan& plan);
 
   // verify.cpp
-  /// Compiles what the cases launch, several kernels at once. A kernel that does not compile is left to its case.
+  /// Compiles the kernels of the cases, several at once. The case of a kernel that does not compile reports the error.
   void compile_ahead(const std::vector<Case>& cases);
-  /// A case that may be measured, or nothing: then its record is stored.
+  /// The trial of a case that may be measured. Empty for other cases, whose records are stored.
   std::optional<Trial> verify(const Case& config);
   Trial new_trial(const Case& config);
   void make(Trial& trial);
-  /// One launch on poisoned outputs (or one sample of the host's work), and the check of what it wrote. Problems may
-  /// share their outputs, so nothing may run between the two.
+  /// One launch on poisoned outputs (or one sample of the host's work), and the check of its outputs. Problems may
+  /// share their outputs, so nothing may run between the launch and the check.
   void launch_and_check(Trial& trial);
-  /// The check once more, after timing. What the host did is not done again for it, since that may take long.
+  /// The check once more, after timing. The host's work is not repeated for it, because it may take long.
   void check_again(Trial& trial);
   Json pipeline_json(const Launch& launch);
-  /// Runs a step of a case; what goes wrong in it becomes the status of its record.
+  /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
 
   // measure.cpp
-  /// With at most so many seconds.
+  /// Measures for at most `most_s` seconds.
   void measure(std::vector<Trial> trials, double most_s);
   double budget_left() const { return options.budget(device->info()) - measured_s; }
-  /// What the sweep may still take; the rest is for comparisons.
+  /// The seconds that the sweep may still take. The rest of the budget is for comparisons.
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
   const Ceilings& measured_ceilings();
-  /// Measures the ceilings again; the better of both counts.
+  /// Measures the ceilings again, and keeps the better value of each.
   void raise_ceilings();
-  /// The record. A rate may be above a ceiling that was measured in bad moments: then the ceilings are raised. A
-  /// record whose rate stays above its ceiling fails.
+  /// The record as JSON. A rate may be above a ceiling that was measured while the device was busy: then the ceilings
+  /// are raised. A record whose rate stays above its ceiling fails.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where its self-test fails.
   const CacheFlush* cold_flush();
@@ -119,18 +123,19 @@ struct Experiment::State {
   void store(Measurement record, int launches_per_sample = 1);
   void store_skipped(Measurement record, std::string reason);
   void print_json(const Json& json) const;
-  /// What tells a case from the others of this run, for progress.
+  /// The axes in which the cases of this run differ, with the values of this case. For progress messages.
   std::string label(const Case& config) const;
 
   // compare.cpp
   void compare(const std::vector<Duel>& duels);
-  /// With at most so many seconds for all of them; what was compared before takes none.
+  /// Compares with at most `budget_s` seconds for all duels. Pairs that the resumed run compared take no time.
   void compare_each(const std::vector<Duel>& duels, double budget_s);
-  /// One of them, with its line of progress.
+  /// Compares one pair, and prints its line of progress.
   std::optional<Comparison> compare_now(const Duel& duel, double budget_s);
-  /// Nothing where a result was wrong or something failed: that is recorded.
+  /// Empty where a result was wrong or a step failed, or after an interruption. Wrong results and failures are
+  /// recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
-  /// The pair that the finding under replay compared, if it did.
+  /// The pair that the replayed finding compared, if it compared one.
   std::vector<Duel> replayed_duels() const;
   bool was_measured(const Case& config) const;
 
@@ -138,7 +143,7 @@ struct Experiment::State {
   int conclude(const std::vector<Conclusion>& conclusions);
   /// Measures the replayed measurement's case again and shows both. Returns the exit status.
   int replay_measurement();
-  /// Judges and records one conclusion; `known` are the findings recorded before. Returns the finding.
+  /// Judges and records one conclusion. `known`: the findings recorded before. Returns the finding.
   Json find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env);
   Json cases_of(const Conclusion& conclusion) const;
   Json environment();
@@ -148,11 +153,11 @@ struct Experiment::State {
   Experiment& lab;
   std::unique_ptr<Device> device;
   std::unique_ptr<PipelineCache> pipelines;
-  const ExperimentSpec spec;  // goes before the device: its `make` may keep buffers
+  const ExperimentSpec spec;  // destroyed before the device, because `make` may keep buffers
   Options options;
   Progress progress;
   Json replayed;  // the record that --replay names, else null
-  Json run;       // what a finding says of this run
+  Json run;       // the description of this run in findings
   std::vector<Claim> claims;
   std::vector<Hypothesis> hypotheses;  // of the claims
   std::optional<CacheFlush> flush;
@@ -165,10 +170,10 @@ struct Experiment::State {
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file;
   std::unordered_map<KernelSource, std::string, KernelSourceHash> source_hashes;
-  std::set<std::string> compiler_messages;            // that were shown
+  std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
-  std::vector<Comparison> compared_before;  // by the run that --resume goes on with, each pair once
+  std::vector<Comparison> compared_before;  // from the run that --resume goes on with, each pair once
   std::vector<Comparison> comparisons;
 };
 

@@ -1,32 +1,32 @@
 // The cuda dialect on Ampere and later (sm_80): asynchronous copies to shared memory, and a warp's matrix multiply-add
-// with the loads of its operands, as the PTX ISA 7.0 describes them.
+// with the loads of its operands. The PTX ISA 7.0 describes them.
 #pragma once
 
 #include "common/kernel/cuda.h"
 
 // ---- copies
 
-/// 16 bytes to shared memory past the first cache, or 16 zeros; both addresses are aligned.
+/// Copies 16 bytes to shared memory past the first cache, or writes 16 zero bytes; both addresses are aligned.
 DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
-/// The same where neighbours copy the rest of 128 bytes, which the second cache then gets at once.
+/// Like copy_16, if neighbours copy the rest of 128 bytes: the second cache then fetches all of them at once.
 DEVICE void copy_16_of_line(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
-/// Four bytes to shared memory; both addresses are aligned.
+/// Copies four bytes to shared memory; both addresses are aligned.
 DEVICE void copy_4(unsigned target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
-/// 16 bytes of ones, which are NaN in every type of attention's, to shared memory.
+/// Writes 16 bytes whose bits are all 1 to shared memory. They are NaN in every element type of attention.
 DEVICE void store_ones(unsigned target) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target), "r"(~0u) : "memory");
 }
 /// Ends a group of copies of this thread.
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until at most PENDING groups of this thread are under way.
+/// Waits until at most PENDING groups of this thread are under way.
 template <int PENDING>
 DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -34,13 +34,14 @@ DEVICE void wait_copies() {
 
 // ---- operands: blocks of 8 rows by 16 bytes, four at a time
 
-/// Lanes 8 i to 8 i + 7 give the rows of block i. Thread t gets of each block row t / 4, its four bytes t % 4.
+/// Lanes 8 i to 8 i + 7 give the addresses of the rows of block i. From row t / 4 of each block, thread t gets the
+/// group t % 4 of four bytes.
 DEVICE void load_blocks(unsigned (&blocks)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
                : "r"(row));
 }
-/// The same of blocks of 16-bit elements, each transposed.
+/// Like load_blocks, for blocks of 16-bit elements; each block is transposed.
 DEVICE void load_blocks_transposed(unsigned (&blocks)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
@@ -50,11 +51,11 @@ DEVICE void load_blocks_transposed(unsigned (&blocks)[4], unsigned row) {
 // ---- matrix multiply-add: D[16 x 8] += A[16 x 32 bytes] B[32 bytes x 8], f32 += 16 bit * 16 bit or tf32 * tf32
 //
 // Thread t, with row = t / 4 and quarter = t % 4, holds
-//   of D: (row, 2 quarter), (row, 2 quarter + 1), and the same of row + 8
+//   of D: (row, 2 quarter), (row, 2 quarter + 1), (row + 8, 2 quarter), (row + 8, 2 quarter + 1)
 //   of A: blocks (rows 0 to 7, first 16 bytes), (rows 8 to 15, first), (rows 0 to 7, second), (rows 8 to 15, second)
-//   of B: column row, bytes 4 quarter to 4 quarter + 3 of its first 16, and of its second
+//   of B: column `row`, bytes 4 quarter to 4 quarter + 3 of its first 16 bytes, and of its second 16 bytes
 
-/// F32 stands for tf32: of an operand only the sign, the exponent and ten bits of the mantissa are read.
+/// F32 stands for tf32: the product reads only the sign, the exponent and ten bits of the mantissa of an operand.
 template <int TYPE>
 DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #define MULTIPLY_ADD(SHAPE, NAME)                             \
@@ -69,8 +70,8 @@ DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
 #undef MULTIPLY_ADD
 }
 
-/// The same of 32-bit operands to about f32's accuracy: each is the sum of two tf32, and the product of the smaller ones
-/// is left out. Of 16-bit operands it is multiply_add.
+/// Multiplies 32-bit operands to about the accuracy of f32: each operand is the sum of two tf32, and the product of the
+/// two smaller parts is left out. For 16-bit operands it is multiply_add.
 template <int TYPE>
 DEVICE void multiply_add_exactly(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (TYPE == F32) {

@@ -1,9 +1,9 @@
-// Element types of 8 bits, which only caches have, as kernels of every dialect see them.
+// Element types of 8 bits, for kernels of every dialect. Only caches have these types.
 #pragma once
 
 #include "common/kernel/types.h"
 
-/// Beside ElementType.
+/// Further values, next to the values of ElementType.
 constexpr int E4M3 = 3, INT8 = 4;
 
 constexpr int bytes_of_type(int type) { return type == F32 ? 4 : type == F16 || type == BF16 ? 2 : 1; }

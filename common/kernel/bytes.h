@@ -1,10 +1,10 @@
-// The cuda dialect on Ampere and later: elements of 8 bits as exact ones of f16, two at a time.
+// The cuda dialect on Ampere and later: converts elements of 8 bits to f16, two at a time. The conversion is exact.
 #pragma once
 
 #include "common/kernel/byte_types.h"
 #include "common/kernel/cuda.h"
 
-/// a b + c of two f16 each.
+/// a b + c; each operand is a pair of f16.
 DEVICE unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
   unsigned d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -16,7 +16,7 @@ DEVICE unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
 template <int FROM, int FIRST, int SECOND>
 DEVICE unsigned pair_of_four(unsigned four) {
   if constexpr (FROM == INT8) {
-    // 1024 + (x + 128), less 1152.
+    // (1024 + (x + 128)) - 1152.
     const unsigned bits = __byte_perm(four ^ 0x80808080u, 0x64646464u, 0x4040 | FIRST | SECOND << 8);
     return multiply_add_pair(bits, 0x3c003c00u, 0xe480e480u);
   } else {
@@ -26,7 +26,7 @@ DEVICE unsigned pair_of_four(unsigned four) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(both)));
     return pair;
 #else
-    // Sign, exponent and mantissa to their places; the exponent's bias is then made up for by a power of 2.
+    // Moves sign, exponent and mantissa to their places in f16. A power of 2 then corrects the bias of the exponent.
     const unsigned bytes = __byte_perm(four, 0, 0x0404 | FIRST << 4 | SECOND << 12);
     const unsigned bits = (bytes >> 1 & 0x3f803f80u) | (bytes & 0x80008000u);
     return multiply_add_pair(bits, 0x5c005c00u, 0x80008000u);

@@ -1,14 +1,14 @@
-// The cpu dialect: elements of 8 bits as floats.
+// The cpu dialect: converts elements of 8 bits to floats.
 #pragma once
 
 #include "common/kernel/byte_types.h"
 #include "common/kernel/cpu.h"
 
-/// What load_elements() gives of an element of 1.
+/// The result of load_elements() for an element of 1.
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
 /// N elements of type TYPE (an ElementType, E4M3, INT8) at `index`, as floats, times unit_of_type(TYPE). The NaN of
-/// E4M3 becomes 480: looking for it here would take three quarters longer (rows_have_nan).
+/// E4M3 becomes 480, because a check for NaN here would take three quarters longer; rows_have_nan() checks for NaN.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
@@ -18,15 +18,16 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
     if constexpr (TYPE == INT8) {
       return __builtin_convertvector(bytes, Vector<float, N>);
     } else {
-      // Exponent and mantissa to those of an f16, whose bias is 8 larger; bits 14 and 15 are the sign, and 14 is not
-      // its place. Denormals of f16 are converted also where those of f32 count as 0.
+      // Moves exponent and mantissa to their places in an f16, whose bias is 8 larger. After the shift bits 14 and 15
+      // both hold the sign; bit 14 is cleared. The conversion handles denormals of f16 even if denormals of f32 count
+      // as 0.
       const auto bits = (__builtin_convertvector(bytes, Vector<short, N>) << 7) & static_cast<short>(0xbfff);
       return __builtin_convertvector(reinterpret_cast<Vector<_Float16, N>>(bits), Vector<float, N>);
     }
   }
 }
 
-/// One element, a NaN of E4M3 as NaN.
+/// One element, in the same units as load_elements(). A NaN of E4M3 is NaN here.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {

@@ -1,12 +1,12 @@
-// The cpu dialect: what a kernel that runs on host threads sees. Plain C++ with vector extensions (clang and gcc); no
-// standard library, so that a variant compiles in tens of milliseconds.
+// The cpu dialect: types and functions for kernels that run on host threads. It is plain C++ with vector extensions
+// (clang and gcc), without a standard library, so that a variant compiles in tens of milliseconds.
 //
 // A kernel is extern "C" void NAME(const Params*, const Threadgroup*). One call is one threadgroup, on one host thread.
 #pragma once
 
 #include "common/kernel/types.h"
 
-/// Where a threadgroup stands in the grid, and its scratch memory (aligned to 4096 bytes, contents undefined).
+/// The place of a threadgroup in the grid, and its scratch memory (aligned to 4096 bytes, contents undefined).
 struct Threadgroup {
   unsigned index[3];
   unsigned count[3];
@@ -14,8 +14,8 @@ struct Threadgroup {
   unsigned long memory_bytes;
 };
 
-// Loops are left as they are written unless one of these stands before them. Kernels are compiled by clang; gcc may
-// compile host code that includes this.
+// The compiler leaves a loop as it is written unless one of these macros stands before it. Clang compiles the kernels;
+// gcc may compile host code that includes this file.
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define VECTORIZE _Pragma("clang loop vectorize(enable)")
@@ -90,7 +90,7 @@ INLINE void store_floats(void* tensor, long long index, Vector<float, N> values)
   } else {
     const auto bits = reinterpret_cast<Vector<unsigned, N>>(values);
     const auto rounded =
-        values == values ? bits + (0x7FFFu + ((bits >> 16) & 1u)) : bits | 0x400000u;  // a NaN stays one
+        values == values ? bits + (0x7FFFu + ((bits >> 16) & 1u)) : bits | 0x400000u;  // a NaN stays a NaN
     store(static_cast<unsigned short*>(tensor) + index,
           __builtin_convertvector(rounded >> 16, Vector<unsigned short, N>));
   }

@@ -1,7 +1,8 @@
-// The cuda dialect: what a kernel that runs on a GPU sees. No toolkit headers, so that a variant compiles quickly.
+// The cuda dialect: functions for kernels that run on a GPU. It includes no headers of the toolkit, so that a variant
+// compiles quickly.
 //
-// A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). What only some GPUs have is in ampere.h
-// and wgmma.h.
+// A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). Functions that only some GPUs have are
+// in ampere.h and wgmma.h.
 #pragma once
 
 #include "common/kernel/types.h"
@@ -16,7 +17,7 @@ DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigne
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 DEVICE float not_a_number() { return __int_as_float(0x7fffffff); }
 
-// What a score hook, whose text is the same for every dialect, has of the host's compilers.
+// Builtins of the host's compilers that a score hook may use: its text is the same for every dialect.
 #define __builtin_inff infinity
 #define __builtin_expf expf
 #define __builtin_exp2f exp2f
@@ -24,7 +25,7 @@ DEVICE float not_a_number() { return __int_as_float(0x7fffffff); }
 #define __builtin_tanhf tanhf
 #define __builtin_fabsf fabsf
 
-/// Two floats as two 16-bit ones, the first in the low half, rounded to nearest.
+/// Two floats as a pair of 16-bit floats, the first in the low half, rounded to nearest.
 template <int TYPE>
 DEVICE unsigned pack(float low, float high) {
   unsigned pair;
@@ -50,7 +51,7 @@ DEVICE float load_float(const void* tensor, long long index) {
   }
 }
 
-/// Rounded to nearest, ties to even, as load_float and the oracle's tensors are.
+/// Stores one element, rounded to nearest, ties to even, like the elements of the oracle's tensors.
 template <int TYPE>
 DEVICE void store_float(void* tensor, long long index, float value) {
   if constexpr (TYPE == F32) {
@@ -73,14 +74,14 @@ DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
-/// Off by 2^-11 of the result at most.
+/// tanh(x), off by at most 2^-11 of the result.
 DEVICE float tanh_approx(float x) {
   float result;
   asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
-/// Thread t of each four gets word t of all of them, in their order.
+/// Thread t of each four threads gets word t of all four threads, in the threads' order.
 DEVICE void transpose_quad(unsigned (&words)[4]) {
   UNROLL for (int step = 1; step <= 2; ++step) {
     const bool odd = threadIdx.x & step;
@@ -93,14 +94,14 @@ DEVICE void transpose_quad(unsigned (&words)[4]) {
   }
 }
 
-/// NaN where x is NaN, which fmaxf would drop. On sm_80 and later.
+/// The larger of x and `least`; NaN if x is NaN, which fmaxf would drop. On sm_80 and later.
 DEVICE float at_least(float x, float least) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(least));
   return larger;
 }
 
-/// The same in all threads of each four.
+/// The sum, and the maximum, over each four threads; all four threads get the result.
 DEVICE float sum_of_quad(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);

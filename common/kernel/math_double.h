@@ -1,8 +1,8 @@
-// The functions of math.h in double precision, for the oracle: it takes the same text with `double` for `float`.
+// The functions of math.h in double precision, for the oracle: it compiles the same text with `double` for `float`.
 #ifdef __CUDACC__
 
 #define INFINITY __longlong_as_double(0x7ff0000000000000)
-// Literals stay float, and the toolkit's functions have overloads: for one double and one float there is none.
+// Literals stay float. The toolkit's functions have no overload for one double and one float.
 #define fabsf(x) fabs(static_cast<double>(x))
 #define fminf(x, y) fmin(static_cast<double>(x), static_cast<double>(y))
 #define fmaxf(x, y) fmax(static_cast<double>(x), static_cast<double>(y))

@@ -1,5 +1,5 @@
-// Element types as kernels of every dialect see them.
+// Element types, for kernels of every dialect.
 #pragma once
 
-/// Value of the function constants that say which element type a tensor has.
+/// Values of the function constants that give the element type of a tensor.
 enum ElementType { F32 = 0, F16 = 1, BF16 = 2 };

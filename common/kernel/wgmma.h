@@ -1,7 +1,7 @@
 // The cuda dialect on Hopper (sm_90a): tensor copies (TMA), their barriers, and the warpgroup's matrix multiply-add
-// (wgmma), as the PTX ISA 8.0 describes them.
+// (wgmma). The PTX ISA 8.0 describes them.
 //
-// Tiles lie in shared memory as the tensor copies leave them with Swizzle::bytes_128: panels of 64 16-bit columns, each
+// Tensor copies with Swizzle::bytes_128 write tiles to shared memory as panels of 64 16-bit columns. A panel is
 // [rows][128 bytes], aligned to 1024 bytes.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "common/kernel/tensor_map.h"
 
 constexpr int WARPGROUP = 128;     // threads
-constexpr int PANEL_COLUMNS = 64;  // of 16 bits
+constexpr int PANEL_COLUMNS = 64;  // of 16 bits each
 constexpr int PANEL_ROW_BYTES = 128;
 
 // ---- barriers between threads and tensor copies
@@ -23,12 +23,12 @@ struct Barrier {
   DEVICE void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives, and expects that many bytes of copies before the phase ends.
+  /// Arrives, and adds to the bytes of copies that must arrive before the phase ends.
   DEVICE void arrive_expect(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");
   }
-  /// Until the phase of that parity is over.
+  /// Waits until the phase of that parity is over.
   DEVICE void wait(unsigned parity) {
     asm volatile(
         "{\n"
@@ -42,10 +42,10 @@ struct Barrier {
   }
 };
 
-/// Makes initialised barriers known to the copy engine.
+/// Makes initialised barriers visible to the copy engine.
 DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// Named barriers (1 to 15) of `threads` threads: sync waits for all of them, arrive does not wait.
+/// Named barriers (1 to 15) of `threads` threads: named_sync waits for all threads, named_arrive does not wait.
 DEVICE void named_sync(int id, int threads) { asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 DEVICE void named_arrive(int id, int threads) {
   asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -53,8 +53,8 @@ DEVICE void named_arrive(int id, int threads) {
 
 // ---- tensor copies
 
-/// One box of a five-dimensional tensor to shared memory; the first coordinate counts elements of the innermost
-/// dimension. Its bytes arrive at `full`.
+/// Copies one box of a five-dimensional tensor to shared memory. The first coordinate counts elements of the innermost
+/// dimension. The box's bytes arrive at `full`.
 DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
@@ -63,8 +63,8 @@ DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, 
       : "memory");
 }
 
-/// One box of shared memory to a five-dimensional tensor. Threads that wrote to the box call fence_stores before, and a
-/// barrier lies between that and this. What is outside the tensor is not written.
+/// Copies one box of shared memory to a five-dimensional tensor. Threads that wrote to the box must have called
+/// fence_stores, and then passed a barrier with the calling thread. Elements outside the tensor are not written.
 DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, int c2, int c3, int c4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
                "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
@@ -72,9 +72,9 @@ DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, 
 }
 DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until the shared memory of all boxes that this thread has committed may be written again.
+/// Waits until the shared memory of all boxes that this thread has committed may be written again.
 DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-/// Until all boxes that this thread has committed are in the tensor.
+/// Waits until all boxes that this thread has committed are in the tensor.
 DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // ---- registers of a warpgroup
@@ -90,8 +90,8 @@ DEVICE void give_registers() {
 
 // ---- matrix multiply-add: D[64 x N] += A[64 x 16] B[16 x N], f32 += 16 bit * 16 bit
 //
-// Thread t of the warpgroup holds of D, for each group j of 8 columns, (row, 8 j + c), (row, 8 j + c + 1) and the same
-// of row + 8, with row = 16 (t / 32) + t % 32 / 4 and c = 2 (t % 4).
+// Thread t of the warpgroup holds four elements of D for each group j of 8 columns: (row, 8 j + c), (row, 8 j + c + 1),
+// (row + 8, 8 j + c) and (row + 8, 8 j + c + 1), with row = 16 (t / 32) + t % 32 / 4 and c = 2 (t % 4).
 
 DEVICE void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -100,35 +100,36 @@ DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// Low word of the descriptor of an operand in shared memory, in units of 16 bytes. Sums run along the columns of a
-/// panel (K major): `panel_bytes` is not used, 16 columns further is 32 bytes further. Sums run along its rows (MN
-/// major): `panel_bytes` lie between panels, 16 rows further is 2048 bytes further.
+/// Low word of the descriptor of an operand in shared memory, in units of 16 bytes. If sums run along the columns of a
+/// panel (K major), `panel_bytes` is not used, and a step of 16 columns is 32 bytes. If sums run along the rows of a
+/// panel (MN major), panels are `panel_bytes` apart, and a step of 16 rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
-/// The high word of all of them: eight rows further, and the swizzle of 128 bytes.
+/// The high word of all these descriptors: the distance of groups of eight rows, and the swizzle of 128 bytes.
 constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 
-/// The same of an operand of 16 columns (K major) that is not swizzled: groups of eight rows, each as the first eight
-/// columns of its rows, 16 bytes a row, and then the others.
+/// Low word of the descriptor of an operand of 16 columns (K major) that is not swizzled. It consists of groups of
+/// eight rows. A group has the first eight columns of its rows, 16 bytes a row, and then the other eight columns.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
 #define NARROW_OPERAND_HIGH (256 / 16)  // no constant, which would be data in every kernel
-/// Where element (row, column) of it is, counted in elements.
+/// The index of element (row, column) in a narrow operand.
 DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; }
 
 // ---- results
 //
-// N / 2 of them a thread, in registers that have names in PTX and none in C++: as operands of every product, up to 128
-// in and 128 out, they would be 9 to 13 % of what a kernel takes to compile. `s` is for products of shared memory, `o`
-// for those whose A is in registers.
+// A thread has N / 2 results, in registers that have names in PTX and none in C++. As operands of every product, up to
+// 128 in and 128 out, they would take 9 to 13 % of a kernel's compile time. `s` has the results of products `shared`
+// and `narrow`, `o` the results of products `registers`.
 
-/// Declares s0, s1, .. and o0, o1, .. for the kernel. Called once, before all else; all that uses them is inlined.
+/// Declares s0, s1, .. and o0, o1, .. for the kernel. A kernel calls it once, before all else. All functions that use
+/// these registers are inlined.
 template <int S_COUNT, int O_COUNT>
 DEVICE void declare_results() {
   asm volatile(".reg .f32 s<%0>, o<%1>;" ::"n"(S_COUNT), "n"(O_COUNT));
 }
 
-// Eight numbers from I on, which follow a register's letter.
+// Eight numbers from I on: the numbers in the names of eight registers.
 #define EIGHT_FROM(I) "n"(I), "n"(I + 1), "n"(I + 2), "n"(I + 3), "n"(I + 4), "n"(I + 5), "n"(I + 6), "n"(I + 7)
 #define TO_EIGHT(x) "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]), "=f"(x[4]), "=f"(x[5]), "=f"(x[6]), "=f"(x[7])
 // clang-format off
@@ -137,7 +138,7 @@ DEVICE void declare_results() {
   "mov.f32 %4, " r "%12; mov.f32 %5, " r "%13; mov.f32 %6, " r "%14; mov.f32 %7, " r "%15;"
 // clang-format on
 
-/// Results to C++, behind the wait for them.
+/// Reads results into C++. The caller has waited for them.
 template <int COUNT, int FROM = 0>
 DEVICE void read_s(float (&x)[COUNT]) {
   float* const to = x + FROM;
@@ -151,7 +152,7 @@ DEVICE void read_o(float (&x)[COUNT]) {
   if constexpr (FROM + 8 < COUNT) read_o<COUNT, FROM + 8>(x);
 }
 
-/// o times a factor for each of the thread's two rows.
+/// Multiplies o by a factor for each of the thread's two rows.
 template <int COUNT, int FROM = 0>
 DEVICE void scale_o(const float (&factor)[2]) {
   asm volatile(
@@ -163,7 +164,7 @@ DEVICE void scale_o(const float (&factor)[2]) {
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
 }
 
-/// The sum of the thread's results, each times 0: 0, or NaN where one is not finite.
+/// The sum of the thread's elements of o, each times 0. It is 0, or NaN if some element is not finite.
 template <int COUNT, int FROM = 0>
 DEVICE float zeros_of_o(float2 sum = {0, 0}) {
   asm volatile(
@@ -178,8 +179,8 @@ DEVICE float zeros_of_o(float2 sum = {0, 0}) {
   return sum.x + sum.y;
 }
 
-/// s = masked in columns from `end` on, by the thread's two rows; columns count from the thread's first. mask_s_before:
-/// in columns before `begin`.
+/// mask_s sets s to `masked` in columns from `end` on, for each of the thread's two rows. mask_s_before does so in
+/// columns before `begin`. Columns count from the thread's first column.
 template <int COUNT, int FROM = 0>
 DEVICE void mask_s(const int (&end)[2], float masked) {
   asm volatile(
@@ -207,25 +208,29 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
   if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
-/// o from FROM to FROM + 7, which is two groups of eight columns, to shared memory in 16 bits each. Lane l addresses
-/// the 16 bytes of row l % 16 of the warp in group l / 16. `sums`, pairs of 16 bits, get something of each element: they
-/// stay finite where all elements are. (Products of two, in half the instructions, would leave f16's range.)
-#define STORE_EIGHT(NAME, SUMS)                                                                                  \
-  asm volatile(                                                                                                  \
-      "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                                                \
-      "cvt.rn." NAME ".f32 a, o%4, o%3; cvt.rn." NAME ".f32 b, o%6, o%5;\n"                                      \
-      "cvt.rn." NAME ".f32 c, o%8, o%7; cvt.rn." NAME ".f32 d, o%10, o%9;\n"                                     \
-      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%2], {a, b, c, d};\n" SUMS "}"                             \
-      : "+r"(sums[0]), "+r"(sums[1])                                                                             \
-      : "r"(address), EIGHT_FROM(FROM)                                                                           \
+/// Stores o from FROM to FROM + 7, which is two groups of eight columns, to shared memory, in 16 bits each. The address
+/// of lane l is the 16 bytes of row l % 16 of the warp in group l / 16. Each element changes `sums`, pairs of 16-bit
+/// floats, such that the sums are finite if all elements are. BF16 adds products of two elements. In f16 such products
+/// would overflow, so F16 adds elements times 0, which takes twice the instructions.
+#define STORE_EIGHT(NAME, SUMS)                                                      \
+  asm volatile(                                                                      \
+      "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \
+      "cvt.rn." NAME ".f32 a, o%4, o%3; cvt.rn." NAME                                \
+      ".f32 b, o%6, o%5;\n"                                                          \
+      "cvt.rn." NAME ".f32 c, o%8, o%7; cvt.rn." NAME                                \
+      ".f32 d, o%10, o%9;\n"                                                         \
+      "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%2], {a, b, c, d};\n" SUMS "}" \
+      : "+r"(sums[0]), "+r"(sums[1])                                                 \
+      : "r"(address), EIGHT_FROM(FROM)                                               \
       : "memory")
 template <int TYPE, int FROM>
 DEVICE void store_o(unsigned address, unsigned (&sums)[2]) {
   if constexpr (TYPE == BF16) {
     STORE_EIGHT("bf16x2", "fma.rn.bf16x2 %0, a, b, %0; fma.rn.bf16x2 %1, c, d, %1;");
   } else {
-    STORE_EIGHT("f16x2", "fma.rn.f16x2 %0, a, z, %0; fma.rn.f16x2 %1, b, z, %1; fma.rn.f16x2 %0, c, z, %0; "
-                         "fma.rn.f16x2 %1, d, z, %1;");
+    STORE_EIGHT("f16x2",
+                "fma.rn.f16x2 %0, a, z, %0; fma.rn.f16x2 %1, b, z, %1; fma.rn.f16x2 %0, c, z, %0; "
+                "fma.rn.f16x2 %1, d, z, %1;");
   }
 }
 /// Whether pairs of 16 bits are finite numbers.
@@ -238,7 +243,7 @@ DEVICE bool finite_pairs(unsigned a, unsigned b) {
   return finite(a) && finite(b);
 }
 
-// The names of so many registers.
+// R8 to R128: the names of so many registers.
 #define NAMES(r, a, b, c, d, e, f, g, h) r #a "," r #b "," r #c "," r #d "," r #e "," r #f "," r #g "," r #h
 #define R8(r) NAMES(r, 0, 1, 2, 3, 4, 5, 6, 7)
 #define R16(r) R8(r) "," NAMES(r, 8, 9, 10, 11, 12, 13, 14, 15)
@@ -260,8 +265,9 @@ DEVICE bool finite_pairs(unsigned a, unsigned b) {
 template <int TYPE, int N>
 struct Mma;
 
-// `shared`: s = A B, or s += A B with `add`, A and B K major in shared memory. `narrow`: s = A B, A's fragment in
-// registers, B a narrow operand. `registers`: o = A B or o += A B, A's fragment in registers, B MN major in shared memory.
+// `shared`: s = A B, or s += A B with `add`; A and B are K major in shared memory. `narrow`: s = A B; A's fragment is
+// in registers, B is a narrow operand. `registers`: o = A B, or o += A B with `add`; A's fragment is in registers, B is
+// MN major in shared memory.
 #define MMA(TYPE, NAME, N, LIST)                                                 \
   template <>                                                                    \
   struct Mma<TYPE, N> {                                                          \
@@ -294,7 +300,8 @@ struct Mma;
   MMA(F16, "f16", N, LIST)    \
   MMA(BF16, "bf16", N, LIST)
 
-// The front end takes a millisecond and a half over each width: a kernel says before it includes this which it needs.
+// The front end takes a millisecond and a half for each width. So a kernel defines MMA_WIDTH before it includes this
+// file, to say which widths it needs.
 #ifndef MMA_WIDTH
 #define MMA_WIDTH(n) true
 #endif

@@ -1,4 +1,4 @@
-// A plan: what is launched on a device, worked out without touching one. Dry runs, skips, --resume, records and the
+// A plan: the launches on a device, computed without touching a device. Dry runs, skips, --resume, records and the
 // launches themselves all read it.
 #pragma once
 
@@ -25,16 +25,16 @@ struct Launch {
   KernelSource source;
   Grid grid = {};
   uint32_t threads = 1;          // of a threadgroup
-  size_t threadgroup_bytes = 0;  // of a threadgroup, beside what the kernel declares itself
+  size_t threadgroup_bytes = 0;  // of a threadgroup, in addition to memory that the kernel declares itself
   std::string phase = {};        // names the launch among those of its plan
 };
 
 struct Plan {
-  /// In the order in which they run. Of a case about the host: the kernels that it is about; none of them is launched.
+  /// In the order in which they run. In a case about the host: the kernels of the case, which are not launched.
   std::vector<Launch> launches = {};
   Work work = {};           // of all launches together
   bool host = false;        // the case is about the host (HostProblem)
-  std::string unable = {};  // why the device cannot run it, in words with the figures; empty where it can
+  std::string unable = {};  // the reason, with figures, why the device cannot run the plan; empty if it can
 };
 
 }  // namespace attn

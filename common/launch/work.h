@@ -1,4 +1,4 @@
-// What a launch does, for rates and the ceiling that they are held against.
+// The work of a launch, for rates and their ceiling.
 #pragma once
 
 #include <string_view>
@@ -7,17 +7,17 @@
 
 namespace attn {
 
-/// The resource that limits work at best: the rate of products, or that of memory. Work that memory limits is judged by
-/// its time with cold caches, and by the bytes a second that it moves.
+/// The resource that limits work at best: the rate of products, or the rate of memory. Work that memory limits is
+/// judged by its time with cold caches, and by the bytes a second that it moves.
 enum class Bound { matrix, memory };
 std::string_view name(Bound bound);
 
-/// What one launch does: causal counts only unmasked pairs (about half).
+/// The work of one launch. Causal attention counts only unmasked pairs (about half).
 struct Work {
   double flops = 0;
   double bytes = 0;  // each input read once, each output written once
   Bound bound = Bound::matrix;
-  DType dtype = DType::f32;  // of the products: whose ceiling the rate is held against
+  DType dtype = DType::f32;  // of the products; the rate is compared with the ceiling of this type
 };
 
 }  // namespace attn

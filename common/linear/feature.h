@@ -1,4 +1,4 @@
-// Feature maps: what a kernel is compiled with.
+// Feature maps of linear attention, with the text that a kernel is compiled with.
 #pragma once
 
 #include <map>
@@ -9,10 +9,10 @@
 
 namespace attn {
 
-/// A function of one element. The identity where `text` is empty.
+/// A function of one element. If `text` is empty, it is the identity.
 struct Feature {
-  std::string name = "identity";  // as an axis has it: of a user's it tells the text
-  std::string text = {};          // in the place of kernels/feature.h
+  std::string name = "identity";  // the value of an axis; for a user's function it identifies the text
+  std::string text = {};          // replaces kernels/feature.h
   std::optional<UserFunction> user = {};
 
   std::map<std::string, std::string> includes() const;
@@ -21,7 +21,7 @@ struct Feature {
 
 /// "identity", "elu1" or "relu"; throws BadInput.
 Feature named_feature(const std::string& name);
-/// One with a text of its own, `float feature(float x)`.
+/// A feature map with a user's text, `float feature(float x)`.
 Feature user_feature(const UserFunction& function);
 
 }  // namespace attn

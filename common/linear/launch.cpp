@@ -7,6 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "common/attention/flash.h"
 #include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/parallel.h"
@@ -23,8 +24,8 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
 // ---- scans
 
-/// Chunks of a span: of look-back a few, so that spans follow one another closely; of passes all, unless a device would
-/// idle.
+/// Chunks of a span. For look-back a few, so that spans follow one another closely. For passes all, unless the device
+/// would idle.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
@@ -53,7 +54,7 @@ Launch kernel_launch(const LinearConfig& config, const DeviceInfo& device, const
   return launch;
 }
 
-/// With q, k and v come the feature map and their type.
+/// For a kernel that reads q, k or v: adds their type and the feature map.
 void add_inputs(Launch& launch, const LinearConfig& config) {
   launch.source.constants["IN_TYPE"] = element_type(config.dtype);
   launch.source.includes = config.feature.includes();
@@ -112,7 +113,7 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
   return {launch};
 }
 
-constexpr int64_t most_elements = 256;  // of a width, and tokens of a chunk
+constexpr int64_t most_elements = 256;  // the most elements of a width, and tokens of a chunk
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (!device.operations->linear) return no_kernel_for("linear attention");
@@ -177,7 +178,7 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   const auto dims = static_cast<double>(config.head_dim), values = static_cast<double>(config.value_dim);
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
-    // Pairs of a full chunk that are not masked, for each of its tokens.
+    // Pairs of a full chunk that are not masked, divided by its tokens.
     const int64_t at_once = device.operations->linear->step(config);
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);
@@ -202,7 +203,7 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
   if ((workspace_ = info.operations->linear->workspace(device, config))) return;
   const int64_t state = config.state_elements();
-  int64_t groups = 1;  // that look back, of a span
+  int64_t groups = 1;  // threadgroups of a span that look back
   if (config.variant == "phases") {
     const int64_t numbers = config.chunk_numbers() * config.heads;
     span_chunks_ = attn::span_chunks(config, info);
@@ -225,9 +226,9 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   states_after_ = Buffer(device, floats(spans * state));
   if (config.normalised) key_sums_after_ = Buffer(device, floats(spans * config.head_dim));
   flags_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(spans * groups));
-  constexpr int64_t least_tickets = 3;  // words that scan_lookback has on a GPU
+  constexpr int64_t least_tickets = 3;  // words of scan_lookback on a GPU
   tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(std::max(config.heads * groups, least_tickets)));
-  // On a GPU flags and tickets are the kernels' own from here on.
+  // On a GPU only kernels write flags and tickets after this.
   for (Buffer* zeroed : {&flags_, &tickets_}) {
     const std::vector<std::byte> zeros(zeroed->bytes());
     zeroed->upload(zeros.data(), zeros.size());
@@ -235,7 +236,6 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
 }
 
 SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
-  const auto strides = [](const Strides& of) -> TensorStrides { return {of.batch, of.head, of.row}; };
   const auto pointer = [](const Buffer& buffer) {
     return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) : nullptr;
   };
@@ -244,12 +244,12 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
   p.k = tensors.k;
   p.v = tensors.v;
   p.o = tensors.o;
-  p.q_strides = strides(tensors.q_strides);
-  p.k_strides = strides(tensors.k_strides);
-  p.v_strides = strides(tensors.v_strides);
-  p.o_strides = strides(tensors.o_strides);
+  p.q_strides = kernel_strides(tensors.q_strides);
+  p.k_strides = kernel_strides(tensors.k_strides);
+  p.v_strides = kernel_strides(tensors.v_strides);
+  p.o_strides = kernel_strides(tensors.o_strides);
   p.gate = tensors.gate;
-  p.gate_strides = strides(tensors.gate_strides);
+  p.gate_strides = kernel_strides(tensors.gate_strides);
   p.initial_state = tensors.initial_state;
   p.initial_key_sum = tensors.initial_key_sum;
   p.final_state = tensors.final_state;
@@ -334,8 +334,8 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   ChunkParams params{};  // for rows_of_sequence() on the host
   params.starts = starts.empty() ? nullptr : starts.data();
   params.tokens = static_cast<int>(config_.tokens);
-  // Turns what chunks add, [.., width] a row of `rows`, into what stands before each; `current` holds what stands
-  // behind.
+  // Replaces what each chunk adds, a row of `width` elements, by the state before the chunk. `current` has the state
+  // after the chunk.
   const auto scan_row = [&](float* first, int64_t step, float* current, int64_t width, const float* decays,
                             int64_t decay_step, int64_t chunks) {
     for (int64_t c = 0; c < chunks; ++c) {

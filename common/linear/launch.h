@@ -1,4 +1,4 @@
-// Linear attention as launches: a configuration, its plan, and what encodes it on anybody's tensors.
+// Linear attention as launches: a configuration, its plan, and the class that encodes the plan on a caller's tensors.
 // kernels/linear.h has the mathematics.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/divided_up.h"
 #include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
 #include "common/launch/plan.h"
@@ -32,21 +33,21 @@ struct LinearConfig {
   bool causal = true;
   Gate gate = GATE_NONE;
   bool normalised = false;
-  double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 where normalised
+  double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 if normalised
   Feature feature;
-  int64_t segments = 0;     // of fused, parts of a sequence that run at once; 0: linear_segments()
-  int64_t span_chunks = 0;  // of scans on the device; 0: by rule
-  int64_t delay = 0;        // of tests: what holds up every second threadgroup that looks back
+  int64_t segments = 0;     // of fused: parts of a sequence that run at once; 0: linear_segments()
+  int64_t span_chunks = 0;  // chunks of a span, of scans on the device; 0: by rule
+  int64_t delay = 0;        // for tests: delays every second threadgroup that looks back
 
   double effective_scale() const;
-  int64_t chunks() const { return (tokens + chunk - 1) / chunk; }  // of the longest sequence
-  /// Numbers that chunks may have (place_of_chunk).
+  int64_t chunks() const { return divided_up(tokens, chunk); }  // of the longest sequence
+  /// The number of chunk numbers (place_of_chunk).
   int64_t chunk_numbers() const { return ragged ? all_rows / chunk + sequences : sequences * chunks(); }
   int64_t state_elements() const { return head_dim * value_dim; }
-  int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // of a decay
+  int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // elements of a decay
 };
 
-/// What one launch of a device's own form has beside the tensors.
+/// The memory, apart from the tensors, of a launch of a form that only one device has.
 class LinearWorkspace {
  public:
   virtual ~LinearWorkspace() = default;
@@ -59,90 +60,93 @@ class LinearWorkspace {
 class LinearOperation {
  public:
   virtual ~LinearOperation() = default;
-  /// Why the device does not take a configuration that no other reason forbids; empty where it does.
+  /// The device's own reason not to take a configuration that is otherwise allowed; empty if there is none.
   virtual std::string unable(const LinearConfig& config) const = 0;
   /// Tokens of a chunk whose products are computed at once.
   virtual int64_t step(const LinearConfig& config) const = 0;
-  /// Rows of the state that a threadgroup of a scan does, a divisor of head_dim.
+  /// Rows of the state for a threadgroup of a scan, a divisor of head_dim.
   virtual int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const = 0;
   /// Threadgroups of a scan in passes that keep the device busy.
   virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
   virtual Bound bound(const LinearConfig& config) const = 0;
-  /// As linear_chunk(), of "phases" or "fused".
+  /// linear_chunk() of the variants "phases" and "fused".
   virtual int64_t chunk(const std::string& variant) const = 0;
-  /// What the kernel of the launch's entry takes beside the constants that all devices have: constants, grid, threads
-  /// and threadgroup memory.
+  /// Adds to the launch what only this device's kernel of the launch's entry needs: constants, grid, threads and
+  /// threadgroup memory.
   virtual void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const = 0;
-  /// Of a form that keeps memory of its own between threadgroups; null where it has the memory of all.
+  /// The workspace of a form that needs other memory than LinearLaunch has; null for the other forms.
   virtual std::unique_ptr<LinearWorkspace> workspace(Device& /*device*/, const LinearConfig& /*config*/) const {
     return nullptr;
   }
-  /// Whether its scans leave flags and tickets as they found them, so that no launch has to.
+  /// Whether the device's scans reset flags and tickets. Otherwise each launch clears them.
   virtual bool resets_flags() const = 0;
 };
 
-/// Tokens of a chunk that suit a variant on the device, where nobody asks for others.
+/// The default tokens of a chunk of a variant on the device.
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
-/// Segments of each sequence by rule: one where sequences and heads alone fill the device.
+/// Segments of each sequence by rule: one segment if sequences and heads alone fill the device.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
-/// What a launch reads and writes, on its device; strides are in elements. On a GPU addresses and strides are multiples
-/// of 16 bytes.
+/// The tensors of a launch, on its device; strides are in elements. On a GPU addresses and strides are multiples of 16
+/// bytes.
 struct LinearTensors {
-  const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim], of v value_dim
+  const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim]; v has value_dim
   void* o = nullptr;                                    // [batch, heads, tokens, value_dim]
   Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
   /// Logarithms of decays, none above 0: by gate [heads], [batch, heads, tokens] or [batch, heads, tokens, head_dim].
   const float* gate = nullptr;
   Strides gate_strides{};
-  const float *initial_state = nullptr, *initial_key_sum = nullptr;  // [sequences, heads, head_dim, value_dim], and
-  float *final_state = nullptr, *final_key_sum = nullptr;  // [sequences, heads, head_dim]; null: zeros, unwanted
-  const int* starts = nullptr;                             // [sequences + 1], where ragged
+  /// States [sequences, heads, head_dim, value_dim], key sums [sequences, heads, head_dim]. A null initial tensor means
+  /// zeros; a null final tensor is not written.
+  const float *initial_state = nullptr, *initial_key_sum = nullptr;
+  float *final_state = nullptr, *final_key_sum = nullptr;
+  const int* starts = nullptr;  // [sequences + 1], if ragged
   const void* feature_data = nullptr;
 };
 
-/// The launches of a configuration, and the work of its tokens; or why the device does not take it. With scan host the
-/// case is about the host, and the launches are those before and behind it.
+/// The launches of a configuration, and the work of its tokens; or the reason why the device does not take the
+/// configuration. With scan host the launches are the launches before and after the scan, and the case is one of the
+/// host.
 ///
-/// The work counts what the recurrence needs, 4 head_dim value_dim a token, and, where causal, the products inside
+/// Work: the arithmetic of the recurrence, 4 head_dim value_dim a token and head, and, if causal, the products inside
 /// chunks that are not masked. Bytes: Q, K, V and O once, the gate, and states that are read or written.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
-/// Why no launch takes such widths, of Q and K and of V; empty where some do.
+/// The reason why no launch takes these widths, head_dim of Q and K, value_dim of V; empty if a launch does.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 
-/// Arithmetic of the recurrence alone, whatever the form: 4 head_dim value_dim for each token and head.
+/// Arithmetic of the recurrence alone, the same for all forms: 4 head_dim value_dim for each token and head.
 double recurrence_flops(const LinearConfig& config);
 
-/// Kernels that are loaded for one configuration, with the memory for states between their phases. Two launches of one
-/// LinearLaunch must not run at the same time. It lives no longer than its device and pipelines.
+/// The loaded kernels of one configuration, with the memory for states between their phases. One LinearLaunch must not
+/// run twice at the same time. Its device and pipelines outlive it.
 class LinearLaunch {
  public:
-  /// Runs the launches of the plan, which is of this configuration. Throws CompileError, OutOfMemory, and BadInput
-  /// where the device does not take it.
+  /// Runs the launches of the plan, which is of this configuration. Throws CompileError, OutOfMemory, and BadInput if
+  /// the device does not take the plan.
   LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan);
 
   /// All launches in turn. Throws std::logic_error with scan host.
   void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
 
-  /// With scan host, the launches before and behind it, and what it does between them: it copies states to the host,
-  /// turns what chunks add into the state before each, and copies them back.
+  /// With scan host: the launches before the scan, the scan, and the launches after it. scan_on_host() copies what each
+  /// chunk adds to the host, computes the state before each chunk, and copies these states back.
   void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;
   void encode_after(CommandEncoder& encoder, const LinearTensors& tensors) const;
   struct HostScan {
     double down_s = 0, sum_s = 0, up_s = 0;
   };
-  /// `starts` as the tensors have them, on the host; empty unless ragged.
+  /// starts: the values of LinearTensors::starts, on the host; empty unless ragged.
   HostScan scan_on_host(const LinearTensors& tensors, const std::vector<int>& starts);
 
-  /// Of what lies between phases.
+  /// Bytes of the memory between phases.
   size_t bytes() const;
   bool guards_intact() const;
 
  private:
   SpanParams parameters(const LinearTensors& tensors) const;
-  std::vector<const Buffer*> buffers() const;  // of what lies between phases
+  std::vector<const Buffer*> buffers() const;  // the memory between phases
   void dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const;
 
   Device* device_;
@@ -152,7 +156,7 @@ class LinearLaunch {
   int64_t span_chunks_ = 1, spans_ = 1;
   Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, states_after_, key_sums_after_;
   Buffer flags_, tickets_;
-  std::unique_ptr<LinearWorkspace> workspace_;  // of a device's own form
+  std::unique_ptr<LinearWorkspace> workspace_;  // of a form that only one device has
   std::vector<float> host_states_, host_key_sums_, host_decays_;
 };
 

@@ -27,7 +27,7 @@ CacheSizes checked_sizes(const CacheSizes& sizes) {
   return sizes;
 }
 
-/// The numbers below n, 0 last.
+/// The numbers below n, in falling order.
 std::vector<int32_t> all_below(int64_t n) {
   std::vector<int32_t> numbers(n);
   std::iota(numbers.rbegin(), numbers.rend(), 0);
@@ -83,7 +83,7 @@ std::optional<PageCopy> PagedKvCache::append(SequenceId id, int64_t tokens) {
     throw BadInput(fmt::format("paged cache: append of {} tokens to {}; from 0 to {} fit into {} pages of {}", tokens,
                                length, room, sizes_.max_pages, sizes_.page_size));
   }
-  const int64_t filled = length % sizes_.page_size;  // of a last page that has room
+  const int64_t filled = length % sizes_.page_size;  // tokens on the last page; 0 if that page is full
   const int64_t had = pages_for(length), has = pages_for(length + tokens);
   const bool copies = tokens > 0 && filled > 0 && holders_[entry(row, had - 1)] > 1;
   const int64_t needed = has - had + copies, left = free_pages_.size();
@@ -209,8 +209,8 @@ void PagedKvCache::shorten(int32_t row, int64_t tokens) {
   lengths_[row] = tokens;
 }
 
-// Only the last page of a sequence has slots without a token. Where it is the last page of all that hold it, the
-// longest of them counts; else it is full.
+// Only the last page of a sequence has slots without a token. If it is the last page of all sequences that hold it, the
+// longest sequence counts. Otherwise another sequence fills the page.
 int64_t PagedKvCache::wasted_slots() const {
   struct Last {
     int32_t holders = 0;

@@ -4,13 +4,14 @@
 
 #include <utility>
 
+#include "common/attention/flash.h"
 #include "common/base/error.h"
 #include "common/paged/kernels/merge.h"
 
 namespace attn {
 namespace {
 
-/// The queries of all sequences as those of one, whose every key they see.
+/// One sequence, which has the queries of all sequences. They see every key of the prefix.
 DecodeConfig prefix_config(DecodeConfig config, int64_t prefix) {
   config.shape.q_len = std::exchange(config.shape.batch, 1);
   config.shape.kv_len = prefix;
@@ -102,7 +103,7 @@ void CascadeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors
                            .own_lse = static_cast<const float*>(own_lse_.data()),
                            .o = tensors.o,
                            .lse = tensors.lse,
-                           .o_strides = {tensors.o_strides.batch, tensors.o_strides.head, tensors.o_strides.row},
+                           .o_strides = kernel_strides(tensors.o_strides),
                            .batch = static_cast<int>(shape.batch),
                            .heads = static_cast<int>(shape.q_heads)};
   encoder.dispatch(*merge_kernel_, merge_.grid, merge_.threads, merge_.threadgroup_bytes, params);

@@ -1,29 +1,31 @@
-// Attention of new queries over caches whose sequences begin with the same pages, which are read once for all of them:
-// one launch over the prefix, with the queries of all sequences as rows of its tiles, one over what each sequence has
-// of its own, and one that joins the two (cascade inference: Ye et al. 2024; Hydragen: Juravsky et al. 2024).
+// Attention of new queries over caches whose sequences begin with the same pages. These pages, the prefix, are read
+// once for all sequences. The first launch attends to the prefix; its tiles have the queries of all sequences as rows.
+// The second attends to each sequence's own keys. The third joins the two results (cascade inference: Ye et al. 2024;
+// Hydragen: Juravsky et al. 2024).
 #pragma once
 
 #include "common/paged/decode.h"
 
 namespace attn {
 
-/// The launches "prefix_attend", "attend" and "merge"; the work is that of `keys`, the tokens of all sequences
-/// together, of which the prefix' are read once. Unable where the cache is not on pages, where the prefix is not whole
-/// pages, at least one, with less than kv_len tokens, and where there is more than one query or tokens are appended.
+/// The launches "prefix_attend", "attend" and "merge". `keys`, the tokens of all sequences together, set the work; the
+/// tokens of the prefix are read once. The plan is unable if the cache is not on pages, if the prefix is not a whole
+/// number of pages, at least one and fewer than kv_len tokens, if a sequence has more than one query, or if tokens are
+/// appended.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
-/// Two launches of one CascadeLaunch must not run at the same time. It lives no longer than its device and pipelines.
+/// One CascadeLaunch must not run twice at the same time. Its device and pipelines outlive it.
 class CascadeLaunch {
  public:
   /// Runs the launches of the plan, which is of this configuration and prefix. Every sequence begins with the pages
-  /// that hold the first one's first `prefix` tokens. Throws as DecodeLaunch does.
+  /// that hold the first `prefix` tokens of the first sequence. Throws as DecodeLaunch does.
   CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix, const Plan& plan);
 
-  /// own_lengths, [batch], on the device: tokens of a sequence behind the prefix; tensors.lengths is not read.
+  /// own_lengths, [batch], on the device: tokens of a sequence after the prefix. tensors.lengths is not read.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const int* own_lengths) const;
-  /// The launch over what each sequence has of its own.
+  /// The launch over each sequence's own keys.
   const DecodeLaunch& own() const { return own_; }
-  /// As DecodeLaunch::at_rest(), of all launches.
+  /// DecodeLaunch::at_rest() of all launches.
   bool at_rest() const;
 
  private:

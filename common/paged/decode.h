@@ -1,5 +1,5 @@
-// Attention of a few new queries of each sequence over its cached keys, whether these lie one after the other or on
-// pages: a plan, and a launch that needs no inputs. kernels/decode.h says how the work is shared out.
+// Attention of a few new queries of each sequence over its cached keys. The cache is contiguous or on pages. This file
+// has the plan, and a launch that can be made without inputs. kernels/decode.h says how workers share the work.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace attn {
 
-/// Whether a cache of this type has scales: those of 8 bits.
+/// Whether a cache of this type has scales: caches of 8 bits do.
 inline bool has_scales(DType cache_dtype) { return size_bytes(cache_dtype) == 1; }
 
 struct DecodeConfig {
@@ -26,13 +26,13 @@ struct DecodeConfig {
   int64_t block_c = 64;                                                        // keys of a block
   int64_t workers = 0;                                                         // 0: decode_workers()
   bool join_last = true;  // the last worker of a tile joins its parts; false: a second launch does
-  /// The last q_len tokens of a sequence are not in the cache yet: the launch writes them there. It turns their queries
-  /// and keys by the angles of DecodeTensors where rotary_dim is not 0.
+  /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
+  /// is not 0, the launch turns their queries and keys by the angles of DecodeTensors.
   bool appends = false;
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
 
-  /// Query rows that share a key/value head: each key is read once for as many of them as a tile has.
+  /// Query rows that share a key/value head. A key is read once for all rows of a tile.
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
 };
 
@@ -42,69 +42,68 @@ class DecodeOperation {
   static constexpr int64_t most_rows = 64;  // of a tile
 
   virtual ~DecodeOperation() = default;
-  /// Why no launch takes such types and widths; empty where some do.
+  /// The reason why no launch takes the configuration's types and widths; empty if a launch does.
   virtual std::string unable(const DecodeConfig& config) const = 0;
-  /// Why not with this block_c; empty where it does.
+  /// The reason why no launch takes the configuration's block_c; empty if a launch does.
   virtual std::string unable_block(const DecodeConfig& config) const = 0;
-  /// Rows of a tile: as few tiles as can be.
+  /// Rows of a tile, for as few tiles as possible.
   virtual int64_t tile_rows(const DecodeConfig& config) const = 0;
   /// Workers that run at once.
   virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
-  /// What the kernel takes beside the constants that all have: constants, threads and threadgroup memory.
+  /// Adds to the launch what only this device's kernel needs: constants, threads and threadgroup memory.
   virtual void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const = 0;
-  /// Threadgroup memory of the launch that joins parts; it comes with the memory of the one that attends.
+  /// Threadgroup memory of the launch that joins parts. attend_bytes: the memory of the launch that attends.
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
-  /// The same as complete() for the kernel that joins a shared prefix and what each sequence has of its own.
+  /// As complete(), for the kernel that joins the results of a shared prefix and of each sequence's own keys.
   virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
 };
 
-/// As many workers as run at once, or up to a tenth fewer where they then share tiles evenly; no more than there are
-/// blocks where all sequences are as long as they can be.
+/// The number of workers that run at once, or up to a tenth fewer if these share the tiles evenly. It is at most the
+/// number of blocks when all sequences have kv_len keys.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
-/// Why no launch takes such types and widths on the device; empty where some do.
+/// The reason why no launch takes the configuration's types and widths on the device; empty if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
 
-/// The launch "attend", behind it "join" where a second launch joins; memory is the bound of the work, which is that of
-/// `keys`, the tokens of all sequences together. Or why the device does not take it.
+/// The launch "attend", then the launch "join" if a second launch joins. Memory bounds the work, which `keys`, the
+/// tokens of all sequences together, set. Or the reason why the device does not take the configuration.
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
                  const AttentionHooks* hooks = nullptr);
 
-/// What a launch reads and writes, on its device; all strides are in elements. On a GPU addresses and strides are
-/// multiples of 16 bytes.
+/// The tensors of a launch, on its device. All strides are in elements. On a GPU addresses and strides are multiples of
+/// 16 bytes.
 struct DecodeTensors {
   const void* q = nullptr;  // [batch, q_heads, q_len, head_dim], as o
   void* o = nullptr;
-  float* lse = nullptr;  // [batch, q_heads, q_len], natural log; null where nobody wants it
+  float* lse = nullptr;  // [batch, q_heads, q_len], natural log; null: not written
   Strides q_strides{}, o_strides{};
   const void *k = nullptr, *v = nullptr;
-  Strides k_strides{}, v_strides{};  // batch: from page to page; of a contiguous cache from sequence to sequence
-  const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; a contiguous cache has none
+  Strides k_strides{}, v_strides{};  // .batch: of a page, or of a sequence in a contiguous cache
+  const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; null for a contiguous cache
   int64_t max_pages = 0;
-  int64_t pages = 0;  // that k and v have; on a GPU, rows that see a key are NaN where the table names none of them
+  int64_t pages = 0;  // pages of k and v; on a GPU, a row that sees a key of another page number is NaN
   const float *k_scales = nullptr,
               *v_scales = nullptr;  // of a cache of 8 bits, finite: [pages, kv_heads], or [batch, kv_heads]
-  /// [batch]: tokens of a sequence, its queries' own among them; at most kv_len. On a GPU the rows of a sequence are
-  /// NaN where its length is negative, or greater, and nothing is appended to it.
+  /// [batch]: tokens of a sequence, including the tokens of its queries; at most kv_len. On a GPU, if a sequence's
+  /// length is negative or greater than kv_len, the sequence's rows are NaN, and no token is appended to it.
   const int* lengths = nullptr;
-  const void* hook_data = nullptr;  // what ScoreContext::data points to
-  /// Where new tokens are appended, by decode or by AppendLaunch, which takes nothing of the above but k to max_pages
-  /// and lengths: [batch, kv_heads, q_len, head_dim], of the cache's type. Token i becomes key length - q_len + i;
-  /// where that is negative there is none. No page of a sequence that takes new tokens belongs to another sequence as
-  /// well.
+  const void* hook_data = nullptr;  // ScoreContext::data
+  /// New tokens, which decode or AppendLaunch appends: [batch, kv_heads, q_len, head_dim], of the cache's type. Of the
+  /// members above AppendLaunch reads only k to max_pages, and lengths. Token i becomes key length - q_len + i; a token
+  /// with a negative number is not appended. A page that takes new tokens belongs to one sequence only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
 
-/// Those that are appended, as kernels see them.
+/// The new tokens, in the form that kernels take.
 NewTokens new_tokens(const DecodeTensors& tensors);
 
-/// Writes new keys, as they are, and values to the cache.
+/// Writes new keys, unturned, and values to the cache.
 class AppendLaunch {
  public:
-  /// Runs the launch "append" of the plan, which is of this configuration. Throws CompileError, and BadInput where the
-  /// device does not take it.
+  /// Runs the launch "append" of the plan, which is of this configuration. Throws CompileError, and BadInput if the
+  /// device does not take the plan.
   AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan);
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
 
@@ -115,20 +114,20 @@ class AppendLaunch {
 };
 Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 
-/// Kernels that are loaded for one configuration, with the memory in which workers leave their parts. Two launches of
-/// one DecodeLaunch must not run at the same time. It lives no longer than its device and pipelines.
+/// The loaded kernels of one configuration, with the memory in which workers leave their parts. One DecodeLaunch must
+/// not run twice at the same time. Its device and pipelines outlive it.
 class DecodeLaunch {
  public:
-  /// Runs the launches "attend" and "join" of the plan, which is of this configuration; `prefix` stands before their
-  /// names. Throws CompileError, OutOfMemory, and BadInput where the device does not take it.
+  /// Runs the launches "attend" and "join" of the plan, which is of this configuration; in the plan their names begin
+  /// with `prefix`. Throws CompileError, OutOfMemory, and BadInput if the device does not take the plan.
   DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                const std::string& prefix = "");
 
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   int64_t workers() const { return config_.workers; }
-  /// Of each worker.
+  /// Threadgroup memory of each worker.
   size_t threadgroup_bytes() const { return launches_.front().threadgroup_bytes; }
-  /// Whether all counters of parts are 0 again, as they are between two launches, and no guard band was overwritten.
+  /// Whether all counters of parts are 0, as between two launches, and no guard band was overwritten.
   bool at_rest() const;
 
  private:

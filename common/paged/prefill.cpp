@@ -17,7 +17,7 @@ std::string wrapper(const std::string& name) {
   return fmt::format("#include \"common/paged/kernels/prefill/{}.h\"\n", name);
 }
 
-/// The caller's hooks within those of prefill.
+/// The hooks of prefill, which call the caller's hooks.
 AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* of_caller) {
   AttentionHooks hooks;
   hooks.change = ScoreChange::none;
@@ -46,7 +46,7 @@ AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* o
   hooks.constants["PAGE_SIZE"] = config.page_size;
   hooks.constants["ROTARY_DIM"] = config.rotary_dim;
   hooks.constants["INTERLEAVED"] = config.pairing == RopePairing::interleaved;
-  hooks.rotation = Rotation::queries;  // also where nothing turns: kernels that turn queries take a before hook
+  hooks.rotation = Rotation::queries;  // even if nothing turns: only kernels that turn queries take a before hook
   if (config.rotary_dim > 0) hooks.includes[hook_file("rotate")] = wrapper("rotate");
   return hooks;
 }
@@ -112,7 +112,7 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
-  constexpr int64_t of_unit = 4;  // more shares than run at once, so that one that begins late has few
+  constexpr int64_t of_unit = 4;  // more shares than run at once, so that a threadgroup that begins late takes few
   const Launch& launch = planned_launch(plan, "attention", device.info());
   shares_ = static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, of_unit * device.info().units,
                                                 static_cast<int64_t>(launch.grid.count())}));
@@ -126,7 +126,7 @@ bool PrefillLaunch::at_rest() const {
 
 PrefillData PrefillLaunch::data(const DecodeTensors& tensors) const {
   PrefillData data;
-  std::memset(&data, 0, sizeof data);  // it is compared byte by byte
+  std::memset(&data, 0, sizeof data);  // encode() compares all bytes, padding too
   data.lengths = tensors.lengths;
   data.table = tensors.table;
   data.max_pages = static_cast<int>(tensors.max_pages);

@@ -1,5 +1,5 @@
-// Attention of long queries of each sequence, a prompt or a chunk of one, over its cached keys: the kernels of
-// common/attention with hooks for pages and lengths (kernels/prefill).
+// Attention of many queries of each sequence, a prompt or a chunk of a prompt, over its cached keys. The kernels are
+// the kernels of common/attention, with hooks for pages and lengths (kernels/prefill).
 #pragma once
 
 #include <cstdint>
@@ -13,44 +13,44 @@
 
 namespace attn {
 
-/// The kernel's configuration, with the tile that it chooses: of `config` prefill reads all but workers and join_last;
-/// a block_c of 0 leaves that to it.
+/// The kernel's configuration, including the tile. Prefill reads all members of `config` except workers and join_last;
+/// if block_c is 0, the function chooses it.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
 
-/// Why no launch takes such types and such a rotary_dim; empty where some do.
+/// The reason why no launch takes the configuration's types and rotary_dim; empty if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// The launch "attention"; the work is that of `pairs` of queries and keys, over all heads, and `keys`, the tokens of
-/// all sequences together. Or why the device does not take it. A mask hook is left out. With `appends` the launch turns
-/// the queries, writes the new keys, turned, and values to the cache, and attends.
+/// The launch "attention". The work has `pairs` pairs of a query and a key, over all heads, and `keys`, the tokens of
+/// all sequences together. Or the reason why the device does not take the configuration. A mask hook is left out. With
+/// `appends` the launch turns the queries, writes the new keys, turned, and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
-/// A kernel that is loaded for one configuration. Two launches of one PrefillLaunch must not run at the same time. It
-/// lives no longer than its device and pipelines.
+/// The loaded kernel of one configuration. One PrefillLaunch must not run twice at the same time. Its device and
+/// pipelines outlive it.
 class PrefillLaunch {
  public:
-  /// Runs the launch "attention" of the plan, which is of this configuration, for a cache of so many pages, or as many
-  /// sequences where it is contiguous. Throws CompileError, and BadInput where the device does not take it.
+  /// Runs the launch "attention" of the plan, which is of this configuration. pool_pages: the cache's pages, or the
+  /// sequences of a contiguous cache. Throws CompileError, and BadInput if the device does not take the plan.
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                 int64_t pool_pages);
 
-  /// Of the tensors all but scales. Where lengths, table, hook_data or what is of new tokens are others than before,
-  /// what the kernel reads is written anew: no launch may run then.
+  /// Reads all members of `tensors` except the scales. If lengths, table, hook_data or the new tokens differ from the
+  /// previous call's, encode() uploads the kernel's PrefillData anew; no launch may run at that time.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
-  /// The same for a caller that writes data(tensors) to the device itself, in the order of its stream.
+  /// For a caller that itself writes data(tensors) to `data` on the device, in the order of its stream.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;
-  /// Whether all counters are 0 again, as they are between two launches, and no guard band was overwritten.
+  /// Whether all counters are 0, as between two launches, and no guard band was overwritten.
   bool at_rest() const;
 
  private:
   bool appends_;
-  int shares_;  // of new tokens
+  int shares_;  // shares of the new tokens
   AttentionLaunch attention_;
   Buffer counters_;
   mutable Buffer data_;             // a PrefillData
-  mutable PrefillData known_ = {};  // what it holds
+  mutable PrefillData known_ = {};  // the content of data_
 };
 
 }  // namespace attn

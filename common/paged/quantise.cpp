@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "common/base/divided_up.h"
 #include "common/base/parallel.h"
 
 namespace attn {
@@ -15,9 +16,9 @@ double largest_of(DType dtype) {
   throw std::invalid_argument("a cache with scales is e4m3 or int8");
 }
 
-int64_t pages_of(const Tensor& tensor, int64_t page_size) { return (tensor.seq + page_size - 1) / page_size; }
+int64_t pages_of(const Tensor& tensor, int64_t page_size) { return divided_up(tensor.seq, page_size); }
 
-/// Calls body(b, page, h, at), `at` being the index of the page's scale, on all host threads.
+/// Calls body(b, page, h, at) on all host threads; `at` is the index of the page's scale.
 template <typename Body>
 void for_pages(const Tensor& tensor, int64_t page_size, const Body& body) {
   const int64_t pages = pages_of(tensor, page_size);
@@ -28,7 +29,7 @@ void for_pages(const Tensor& tensor, int64_t page_size, const Body& body) {
   });
 }
 
-/// The rows of `tensor` in `dtype`, each times its scale or divided by it.
+/// The rows of `tensor` in `dtype`, each multiplied or divided by its scale.
 Tensor rescaled(const Tensor& tensor, DType dtype, int64_t page_size, std::span<const float> scales, bool divides) {
   Tensor result = Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, dtype, tensor.layout);
   for_pages(tensor, page_size, [&](int64_t b, int64_t page, int64_t h, size_t at) {

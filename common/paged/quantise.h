@@ -1,5 +1,4 @@
-// Caches of 8 bits: an element is a stored number times a scale, of which each page of a sequence has one for each
-// head.
+// Caches of 8 bits: an element is a stored number times a scale. Each page of a sequence has a scale for each head.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +9,9 @@
 
 namespace attn {
 
-/// [batch, pages of a sequence, heads]: the largest magnitude on the page / 448 for e4m3, / 127 for int8; 1 where a
-/// page has zeros alone or no tokens. values: [batch, heads, tokens, dim], of which sequence b has the first lengths[b]
-/// tokens on pages of page_size. Throws std::invalid_argument for another dtype.
+/// [batch, pages of a sequence, heads]: the largest magnitude on the page / 448 for e4m3, / 127 for int8; 1 if a page
+/// has only zeros or no tokens. values: [batch, heads, tokens, dim]; sequence b has the first lengths[b] tokens, on
+/// pages of page_size. Throws std::invalid_argument for another dtype.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
 /// values / scale in dtype, rounded to nearest even.

@@ -15,7 +15,7 @@
 namespace attn {
 namespace {
 
-// More is surely a slip of the pen, and would fill memory before a run could say so.
+// More values or cases are surely a typing error, and would fill memory before a run could report it.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
 
@@ -45,7 +45,7 @@ std::string allowed(const AxisInfo& axis) {
   throw BadInput(fmt::format("axis {}: '{}' is not allowed; {}", axis.name, value, allowed(axis)));
 }
 
-/// The values of one axis as they are named: checked, without duplicates, in order.
+/// The values of one axis in the order in which they are named: checked, and without duplicates.
 class Values {
  public:
   explicit Values(const AxisInfo& axis) : axis_(axis) {}
@@ -163,6 +163,10 @@ int64_t Case::integer(std::string_view axis) const { return value_as<int64_t>(*t
 const std::string& Case::text(std::string_view axis) const { return value_as<std::string>(*this, axis, "a text"); }
 
 bool Case::has(std::string_view axis) const { return find_axis(axes_, axis) != axes_.end(); }
+
+void Case::set_default(std::string_view axis, AxisValue value) {
+  if (!has(axis)) set(axis, std::move(value));
+}
 
 void Case::set(std::string_view axis, AxisValue value) {
   const auto place = find_axis(axes_, axis);
@@ -299,7 +303,7 @@ std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;
-  // Every n-th, not a stretch: shapes grow along a sweep, and so each part gets its share of the long ones.
+  // A part is every n-th group: shapes grow along a sweep, and each part must get its share of the long ones.
   for (size_t index = i - 1; index < groups.size(); index += n) part.push_back(groups[index]);
   return part;
 }

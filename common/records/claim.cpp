@@ -94,15 +94,15 @@ double Comparison::aa_floor() const { return std::max(std::abs(aa.ci_lo - 1), st
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
   const auto& [value, ci_lo, ci_hi] = conclusion.estimate;
   const double threshold = hypothesis.threshold;
-  if (!conclusion.correct) return {State::inconclusive, "a result behind it failed its check"};
+  if (!conclusion.correct) return {State::inconclusive, "a result that it uses failed its check"};
 
   const std::string interval = fmt::format("{:.4g} [{:.4g}, {:.4g}]", value, ci_lo, ci_hi);
   const bool lo_holds = holds(ci_lo, hypothesis.op, threshold);
   if (!(ci_lo <= ci_hi) || lo_holds != holds(ci_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("the interval of {} crosses {:.4g}", interval, threshold)};
   }
-  // What matters is the distance to the threshold, not to 1: no effect at all soundly refutes "10 % slower". The floor
-  // is relative to the time, and so grows with a threshold above 1.
+  // The distance to the threshold counts, not the distance to 1: a ratio of 1 soundly refutes "10 % slower". The floor
+  // is relative to the time, so it grows with a threshold above 1.
   const double floor = conclusion.aa_floor * std::max(1.0, std::abs(threshold));
   if (std::abs(value - threshold) < floor) {
     return {State::inconclusive,

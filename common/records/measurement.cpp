@@ -66,7 +66,7 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
   if (measurement.status != "ok" || !measurement.work || !timed) return nullptr;
   const double matrix_ceiling = ceilings.matrix_tflops(measurement.dtype);
   require_below(measurement.tflops(), matrix_ceiling, "TFLOP/s");
-  // Hot data may come from caches, which copy faster than memory does; cold data may not.
+  // Hot data may come from caches, which copy faster than memory does. Cold data come from memory.
   if (measurement.timing(Scope::device_cold)) {
     require_below(measurement.gbps(), ceilings.copy_gbps, "GB/s");
   }
@@ -108,7 +108,7 @@ double Ceilings::matrix_tflops(DType dtype) const {
       return bf16_tflops;
     case DType::e4m3:
     case DType::int8:
-      break;  // no experiment multiplies them
+      break;  // no experiment multiplies int8
   }
   throw std::logic_error("matrix_tflops: no such dtype");
 }

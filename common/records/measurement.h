@@ -1,4 +1,4 @@
-// What a run measured: the record of one configuration.
+// The record of one measured configuration.
 #pragma once
 
 #include <map>
@@ -17,70 +17,73 @@
 
 namespace attn {
 
-/// One launch of several that make a case.
+/// One launch of a case that has several launches.
 struct Phase {
   std::string name;
   Json pipeline;
-  Timing time = {};  // n = 0 where it was not timed
+  Timing time = {};  // n = 0 where the launch was not timed
 };
 
-/// Rates the device reached in this run; results are reported as a share of them.
+/// The rates that the device reached in this run. Results are reported as a share of them.
 struct Ceilings {
   double copy_gbps = 0;  // bytes read plus bytes written
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
-  double tf32_tflops = 0;  // 0 where the device has no such products
+  double tf32_tflops = 0;  // 0 where the device has no products of tf32
 
-  /// Products of tf32 that make one as exact as f32 (Ootomo and Yokota 2022).
+  /// The number of products of tf32 that together are as exact as one product of f32 (Ootomo and Yokota 2022).
   static constexpr double tf32_of_f32 = 3;
-  /// Of products as exact as the dtype; of f32 the faster of multiply-adds and products of tf32.
+  /// The rate of products that are as exact as the dtype. For f32 it is the larger of the rates of multiply-adds and of
+  /// products of tf32.
   double matrix_tflops(DType dtype) const;
   Json json() const;
 };
 
-/// The line of one configuration, also for one that was skipped, wrong or failed.
+/// The record of one configuration, which may also be skipped, wrong or failed.
 struct Measurement {
-  std::string id;  // hash of the line without id
+  std::string id;  // record_id() of the record
   std::string run_id, experiment, device;
   Case config;                // the record's "case"
   std::string status = "ok";  // ok skipped wrong failed timeout oom
   std::string reason;
-  std::string log;  // what the compiler said where it failed
+  std::string log;  // the compiler's message where it failed
   std::optional<Check> check;
   std::optional<Work> work;
   std::vector<Timing> time;
-  DType dtype = DType::f32;            // whose matrix ceiling the rate is held against
-  std::optional<Estimate> matrix_pct;  // of the matrix ceiling as it was in the same rounds, sample by sample
-  std::optional<Estimate> copy_pct;    // of the copy ceiling in the same rounds, cold, where memory is the bound
-  std::optional<Estimate> read_pct;    // likewise of a read
-  Json pipeline, clocks;               // null where there is none; of several kernels the first
-  std::vector<Phase> phases;           // of a case of several launches; else empty
-  Json values;                         // what else the experiment says of the case; null where there is nothing
+  DType dtype = DType::f32;            // the dtype whose matrix ceiling the rate is compared with
+  std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling in the same rounds, sample by sample
+  std::optional<Estimate> copy_pct;    // per cent of the copy ceiling in the same rounds, cold, if memory is the bound
+  std::optional<Estimate> read_pct;    // the same for the ceiling of a read
+  Json pipeline, clocks;               // `pipeline` describes the first kernel; both may be null
+  std::vector<Phase> phases;           // the launches of a case that has several; else empty
+  Json values;                         // further values from the experiment; null where there are none
 
   const Timing* timing(Scope scope) const;
-  /// What the case is judged by: device_hot; device_cold where memory is the bound; host where nothing was launched.
+  /// The time by which the case is judged: device_hot; device_cold where memory is the bound; host where nothing was
+  /// launched. Null where there is no such time.
   const Timing* main_timing() const;
-  /// What the record says of each kernel, in the order of their launches.
+  /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;
-  /// Rates by the median of one scope; 0 without work or time. Arithmetic is at its best with hot caches; cold ones
-  /// leave no doubt that the bytes came from memory. Where the preferred scope is missing, the other stands in.
+  /// Rates by the median of one scope; 0 without work or time. tflops() prefers hot caches, which are best for
+  /// arithmetic. gbps() prefers cold caches, where all bytes come from memory. Each takes the other scope where its own
+  /// is missing.
   double tflops() const;
   double gbps() const;
-  /// The same with the interval of the time.
+  /// gbps() with the interval that follows from the time's interval.
   Estimate gbps_interval() const;
 };
 
 using Results = std::vector<const Measurement*>;
-/// Results that differ in the `free` axes alone, by the key of the others.
+/// Groups of results that differ only in the `free` axes, by the key of the other axes.
 std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free);
 
-/// Times as a list; a scope that was interrupted before its first round has nothing to say.
+/// Times as a list, without the scopes that were interrupted before their first round.
 Json to_json(const std::vector<Timing>& times);
-/// One time of such a list, read back. Throws BadInput for an unknown scope, Json::exception for a missing field or a
-/// wrong type.
+/// Reads one time of the list of to_json(). Throws BadInput for an unknown scope, Json::exception for a missing field
+/// or a wrong type.
 Timing timing_from_json(const Json& json);
-/// `ceilings` are the best of the run. Throws std::runtime_error where a rate is above its ceiling by more than 5 %,
-/// such a figure being an error and no result (the copy ceiling holds for cold times only), and for a number that is
-/// not finite. Sets id.
+/// The record as JSON, with its id. `ceilings` are the best of the run. Throws std::runtime_error for a number that is
+/// not finite, and for a rate more than 5 % above its ceiling: such a rate is an error of the measurement. (The copy
+/// ceiling holds only for cold times.)
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
 /// Throws BadInput for another schema, Json::exception for a missing field or a wrong type.
 Measurement measurement_from_json(const Json& json);

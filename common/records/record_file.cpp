@@ -20,12 +20,12 @@
 namespace attn {
 namespace {
 
-/// The text of a record: one line without its end. Bytes that are not UTF-8 (of a compiler's message, say) are
-/// replaced.
+/// The text of a record: one line without its end. Bytes that are not UTF-8 (from a compiler's message, for example)
+/// are replaced.
 std::string line_of(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// An exclusive lock on an open file, for as long as this lives. Where the file system has none, appends still go to
-/// the end of the file; only the repair of a torn line could then meet another process.
+/// An exclusive lock on an open file, for the lifetime of the object. On a file system without locks, appends still go
+/// to the end of the file. Only the repair of a torn line could then collide with another process.
 class FileLock {
  public:
   explicit FileLock(int descriptor) : descriptor_(descriptor) {
@@ -82,7 +82,7 @@ void RecordFile::append(const Json& record) {
     written = write(descriptor_, line.data(), line.size());
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(line.size())) return;
-  const int error = written < 0 ? errno : ENOSPC;  // a file takes less than it is given where the room ends
+  const int error = written < 0 ? errno : ENOSPC;  // a short write means that the disk is full
   const bool whole = !regular || ftruncate(descriptor_, status.st_size) == 0;
   throw std::runtime_error(
       fmt::format("cannot append to '{}': {}{}", path_, strerror(error), whole ? "" : "; its last line is torn"));

@@ -1,4 +1,4 @@
-// Files of records: one JSON object a line, appended whole. docs/records.md lists every field.
+// Files of records: one JSON object per line. docs/records.md lists every field.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,14 +9,15 @@ namespace attn {
 
 using Json = nlohmann::ordered_json;
 
-/// nlohmann would write NaN and infinity as null without a word. Throws std::runtime_error with the path of the first.
+/// Throws std::runtime_error for NaN and infinity, with the path of the first such number. (nlohmann would write it as
+/// null.)
 void require_finite(const Json& json, const std::string& path);
 
 /// id = first 16 hex digits of the SHA-256 of the record without its id.
 std::string record_id(const Json& record);
 
-/// Appends one line with a single write and a flush. Throws std::runtime_error (disk full, unwritable) with the path;
-/// a partly written line is cut off again, so that the file stays whole.
+/// A file to which append() adds one line with a single write and a flush. append() throws std::runtime_error with the
+/// path where the disk is full or the file unwritable. It cuts off a partly written line, so that the file stays whole.
 class RecordFile {
  public:
   explicit RecordFile(std::string path);  // throws BadInput where the file cannot be opened for appending
@@ -30,8 +31,8 @@ class RecordFile {
   int descriptor_ = -1;
 };
 
-/// All whole lines of a record file; a torn or unreadable line is skipped and described in `problems` ("line 7: ...").
-/// A missing file has no records. Before appending to a file with a torn last line, RecordFile ends that line.
+/// The records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`
+/// ("line 7: ..."). A missing file has no records. (RecordFile ends a torn last line before it appends another.)
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems);
 
 }  // namespace attn

@@ -14,12 +14,12 @@ namespace attn {
 namespace {
 
 constexpr int resamples = 2000;
-// Fewer rounds cannot carry a 95 % interval of a median: even from lowest to highest round it misses the median with
-// probability 2 * 0.5^rounds, which is below 5 % from six on.
+// Fewer rounds give no 95 % interval of a median: even the interval from the lowest to the highest round misses the
+// median with probability 2 * 0.5^rounds. This is below 5 % for six rounds or more.
 constexpr int min_rounds_for_ci = 6;
 
-/// Median of a series, and of rounds drawn from it with replacement. The samples are sorted once; a resample is then a
-/// weighted median, one pass over them.
+/// The median of a series, and medians of rounds drawn from it with replacement. The samples are sorted once. A
+/// resample is then a weighted median, which takes one pass over the samples.
 class Resampler {
  public:
   explicit Resampler(const Series& series) {
@@ -40,12 +40,12 @@ class Resampler {
   }
 
   double draw(std::mt19937_64& random) {
-    // One round tells nothing of the spread between rounds: the extremes it saw stand in for that.
+    // One round does not show the spread between rounds: its extremes stand in for the spread.
     if (rounds() == 1) return random() >> 63 ? sorted_.back().value : sorted_.front().value;
     weights_.assign(rounds(), 0);
     size_t total = 0;
     for (size_t i = 0; i < rounds(); ++i) {
-      const size_t round = (random() >> 32) * rounds() >> 32;  // the same on every standard library
+      const size_t round = (random() >> 32) * rounds() >> 32;  // gives the same numbers with every standard library
       ++weights_[round];
       total += sizes_[round];
     }
@@ -58,7 +58,7 @@ class Resampler {
     size_t round;
   };
 
-  /// Of `total` samples, each counted as often as its round was drawn.
+  /// The median of `total` samples, where each sample counts as often as its round was drawn.
   double weighted_median(size_t total) const {
     auto sample = sorted_.begin();
     size_t seen = weights_[sample->round];
@@ -72,7 +72,7 @@ class Resampler {
   std::vector<size_t> sizes_, weights_;  // per round
 };
 
-/// 95 % percentile interval over what `draw` returns.
+/// The 95 % percentile interval of the values that `draw` returns.
 template <typename Draw>
 Estimate bootstrap(double value, uint64_t seed, Draw draw) {
   std::mt19937_64 random(seed);
@@ -125,12 +125,12 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
     }
   }
 
-  // Testing the interval costs a bootstrap and cools the device down, and stopping at the first narrow one of many
-  // looks favours intervals that are narrow by luck: look rarely, at rounds that grow by a quarter.
+  // A test of the interval costs a bootstrap and lets the device cool down. Many tests would also favour intervals that
+  // are narrow by chance. The tests are therefore rare: the number of rounds grows by a quarter between them.
   int next_look = std::max({policy.min_rounds, min_rounds_for_ci,
                             (policy.min_samples + policy.samples_per_round - 1) / policy.samples_per_round});
   for (int rounds = 1;; ++rounds) {
-    // A round is kept whole or not at all, so that the series of all subjects stay paired.
+    // Only whole rounds are kept, so that the series of all subjects stay paired.
     std::vector<Series> current(subjects.size());
     for (size_t turn = 0; turn < subjects.size(); ++turn) {
       // A B C, then C B A: a drift that is linear over two rounds cancels.

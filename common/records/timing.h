@@ -1,5 +1,5 @@
-// From samples to statements: rounds of interleaved samples, medians with bootstrap confidence intervals, ratios taken
-// pair by pair. docs/measuring.md says why each constant is what it is.
+// Statistics of samples: rounds of interleaved samples, medians with bootstrap confidence intervals, and ratios taken
+// pair by pair. docs/measuring.md explains the constants.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ namespace attn {
 enum class Scope { device_hot, device_cold, host };
 std::string_view name(Scope scope);
 
-/// Samples in seconds; a round is the samples taken between two turns of the other subjects.
+/// Samples in seconds. A round has the samples that a subject takes between two turns of the other subjects.
 using Round = std::vector<double>;
 using Series = std::vector<Round>;
 
 struct TimingPolicy {
   int warmup = 4;  // throw-away samples per subject before the first round
   int samples_per_round = 1;
-  int min_samples = 10;  // per subject, before the interval may stop it
+  int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;
   double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
-  double budget_s = 1;      // for all subjects together; at least min_rounds are taken whatever it says
+  double budget_s = 1;      // for all subjects together; min_rounds are taken for any budget
   int min_rounds = 3;
 };
 
@@ -49,32 +49,32 @@ struct Timing {
 using Sampler = std::function<std::vector<double>()>;
 
 struct Measured {
-  std::vector<Series> series;  // one per value a sampler returns
+  std::vector<Series> series;  // one per value that a sampler returns
   std::string stop;
 };
 
-/// Samples the subjects in turn (A B C C B A A B C ...) until the first series of each is narrow enough or the budget
-/// is spent. `interrupted` is polled between samples; the unfinished round is then left out for all, and series is
-/// empty where none was finished. `after_round` is called after each round, between samples. Throws std::runtime_error
-/// for a sample that is not above 0.
+/// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
+/// narrow enough, or the policy's budget or most samples are reached. `interrupted` is polled between samples. After an
+/// interruption the unfinished round is left out for all subjects; without a finished round, `series` is empty.
+/// `after_round` is called after each round. Throws std::runtime_error for a sample that is not above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
 
 double median(std::vector<double> values);
-/// Median of all samples with a 95 % interval from 2000 bootstrap resamples of rounds; of a single round, its extremes.
-/// Throws std::invalid_argument without samples.
+/// Median of all samples, with a 95 % interval from 2000 bootstrap resamples of rounds. The interval of a single round
+/// has the round's extremes as its ends. Throws std::invalid_argument without samples.
 Estimate bootstrap_median(const Series& series, uint64_t seed);
-/// n = 0 without samples.
+/// Statistics of a series; n = 0 without samples.
 Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t seed);
 
-/// Median of contender / baseline, taken sample by sample within each round; bootstrap over rounds. The two series
-/// have the same rounds; a round that is shorter in one is cut.
+/// Median of contender / baseline, taken sample by sample within each round, with a bootstrap interval over rounds. The
+/// two series must have the same number of rounds. Where a round has more samples in one series, these are cut.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
-/// Exponent b of time = a * x^b by least squares in log-log space. Its interval follows from those of the times, which
-/// are independent: their parts in it add up as squares. Needs at least two points with different x; throws
-/// std::invalid_argument otherwise, and for an x or a time that is not above 0.
+/// Exponent b of time = a * x^b by least squares in log-log space. Its interval follows from the intervals of the
+/// times: the times are independent, so their contributions add up as squares. Throws std::invalid_argument without two
+/// points of different x, and for an x or a time that is not above 0.
 struct ScalingPoint {
   double x;
   Estimate time;

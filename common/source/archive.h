@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// Many binaries in one file, so that an application ships or warms up its variants at once (Metal's binary archive).
+/// Many binaries in one file. An application ships or warms up its variants at once (Metal's binary archive).
 /// The file is written to a temporary name and renamed; each entry carries a checksum.
 class PipelineArchive {
  public:

@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view assembler_key = "assembler";  // beside the constants, whose names are upper case
+constexpr std::string_view assembler_key = "assembler";  // differs from all constants, whose names are upper case
 
-// Where `name` is, or would be.
+// The place where `name` is, or would be.
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
   return std::lower_bound(entries.begin(), entries.end(), name,
@@ -96,7 +96,7 @@ std::string KernelSource::key() const {
 
 namespace {
 
-/// "flash_forward[BLOCK_C=128,...]" back to entry and function constants; nothing where it has more than these.
+/// Entry and function constants of "flash_forward[BLOCK_C=128,...]"; nothing if the text has more than these.
 std::optional<KernelSource> parse_source(std::string_view text) {
   const size_t open = text.find('[');
   if (open == text.npos || text.back() != ']') return std::nullopt;
@@ -150,7 +150,7 @@ std::string cxx_prologue(const KernelSource& source, const std::function<std::st
       continue;
     }
     const bool is_int = value == static_cast<int>(value);
-    // The smallest cannot be written: C++ reads it as the negative of a literal that is too large.
+    // INT64_MIN cannot be written as a literal: C++ reads it as the negative of a literal that is too large.
     const std::string number = value == INT64_MIN ? fmt::format("{} - 1", INT64_MIN + 1) : fmt::to_string(value);
     text +=
         fmt::format("constexpr {0} {1} = {2};\n#define {1}_VALUE ({2})\n", is_int ? "int" : "long long", name, number);
@@ -161,7 +161,7 @@ std::string cxx_prologue(const KernelSource& source, const std::function<std::st
 size_t KernelSourceHash::operator()(const KernelSource& source) const {
   size_t hash = source.path.size();
   const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
-  // Only what is quickly told apart, above all the variants of a kernel; comparing does the rest.
+  // Hashes only values that are quick to hash, above all those that differ between variants of a kernel.
   mix(std::hash<std::string>()(source.entry));
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
@@ -172,7 +172,8 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
 
 namespace {
 
-/// What an installed libattn reads, where this code is in one; empty in the libattn of a build, and in other programs.
+/// The source folder of an installed libattn, if this code is in one; empty in the libattn of a build, and in other
+/// programs.
 std::string installed_sources() {
   Dl_info here{};
   if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};
@@ -225,8 +226,8 @@ std::string read_source(const KernelSource& source, const std::string& path) {
 
 namespace {
 
-/// NAME where the line is #include "NAME", else nothing, whether or not the preprocessor would reach it: a file too
-/// many in the identity costs a recompilation, one too few a wrong result.
+/// NAME if the line is #include "NAME", else nothing. It does not matter whether the preprocessor would reach the line:
+/// a file too many in the identity costs a recompilation, a file too few a wrong result.
 std::string_view included_name(std::string_view line) {
   size_t at = line.find_first_not_of(" \t");
   if (at == line.npos || line[at] != '#') return {};
@@ -258,10 +259,10 @@ void collect(const KernelSource& source, const std::string& path, std::set<std::
   });
 }
 
-/// C++ without comments; what stands in quotes stays as it is.
+/// C++ without comments; text in quotes does not change.
 std::string without_comments(std::string_view text) {
   std::string kept;
-  char quote = 0;  // that the current literal began with
+  char quote = 0;  // the quote with which the current literal began
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
     if (quote) {
@@ -276,7 +277,7 @@ std::string without_comments(std::string_view text) {
       continue;
     } else if (text[i] == '"' ||
                (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
-      quote = text[i];  // a ' behind a digit separates digits
+      quote = text[i];  // a ' after a digit separates digits
     }
     kept += text[i];
   }
@@ -296,7 +297,7 @@ void expand(const KernelSource& source, const std::string& path, std::set<std::s
   });
 }
 
-/// Whether a file is no C++, and includes nothing.
+/// Whether a file is not C++, and so includes nothing.
 bool is_whole(const std::string& path) { return is_program(path) || is_machine_code(path); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The Python that runs programs which generate code.
+// The Python that runs programs that generate code.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,11 @@
 
 namespace attn {
 
-/// $ATTENTION_PROTO_PYTHON, else that of .venv under the source root, where scripts/venv puts packages, else python3.
+/// $ATTENTION_PROTO_PYTHON, else the Python of .venv under the source root, where scripts/tools/venv puts packages,
+/// else python3.
 std::string python();
 
-/// The version of a Python package, major * 10000 + minor * 100 + patch; 0 where it is not there. Asked for once in a
+/// The version of a Python package, major * 10000 + minor * 100 + patch; 0 if it is missing. Python is asked once in a
 /// process.
 int64_t python_package(const std::string& name);
 

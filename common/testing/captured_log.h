@@ -1,4 +1,4 @@
-// What is logged, for tests of warnings.
+// Captures the log, for tests of warnings.
 #pragma once
 
 #include <spdlog/sinks/ostream_sink.h>
@@ -11,7 +11,7 @@
 
 namespace attn::test {
 
-/// Takes the log's lines while it lives.
+/// Collects the lines that are logged during its lifetime.
 class CapturedLog {
  public:
   CapturedLog() : old_(spdlog::default_logger()) {

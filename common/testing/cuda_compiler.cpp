@@ -35,7 +35,7 @@ class HopperCompiler : public Device {
 
 std::unique_ptr<Device> open_hopper_compiler() { return std::make_unique<HopperCompiler>(); }
 #else
-std::unique_ptr<Device> open_hopper_compiler() { return Device::open("cuda"); }  // which says what the build lacks
+std::unique_ptr<Device> open_hopper_compiler() { return Device::open("cuda"); }  // throws DeviceMissing
 #endif
 
 }  // namespace attn::test

@@ -1,4 +1,4 @@
-// NVRTC, which needs no GPU: kernels for a Hopper GPU are compiled on any machine that has it.
+// Compiles kernels for a Hopper GPU on any machine that has NVRTC. NVRTC needs no GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@
 
 namespace attn::test {
 
-/// Compiles as a Hopper GPU would; what is submitted is not run. Throws DeviceMissing where the build has no CUDA
-/// device, or the machine no NVRTC.
+/// A device that compiles kernels as a Hopper GPU does, and runs nothing. Throws DeviceMissing where the build has no
+/// CUDA device, or the machine no NVRTC.
 std::unique_ptr<Device> open_hopper_compiler();
 
-/// A test that needs NVRTC; skipped where it is not there, and in a build without the CUDA device.
+/// A test that needs NVRTC. It is skipped on a machine without NVRTC, and in a build without the CUDA device.
 class CudaCompilerTest : public testing::Test {
  protected:
   void SetUp() override {

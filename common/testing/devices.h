@@ -1,4 +1,4 @@
-// Devices that the tests of pure functions make up.
+// Descriptions of devices, for tests of pure functions.
 #pragma once
 
 #include "common/backends/cpu/operations.h"
@@ -34,7 +34,7 @@ inline DeviceInfo hopper() {
   return info;
 }
 
-/// A GPU whose kernels take no tensor maps, which only a driver can make.
+/// A GPU whose kernels take no tensor maps. (Only a driver can make tensor maps.)
 inline DeviceInfo ampere() {
   DeviceInfo info = hopper();
   info.arch = "sm_80";

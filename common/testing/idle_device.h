@@ -1,4 +1,5 @@
-// A device that runs nothing and notes what it was to run; and a check by it that what runs is the plan.
+// A device that runs nothing and records its launches, and a check with it that a problem runs the launches of its
+// plan.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@
 
 namespace attn::test {
 
-/// A launch as a device sees it: the kernel by its key, which names all of its function constants.
+/// A launch as a device sees it. `kernel` is the kernel's key, which contains all of its function constants.
 struct Ran {
   std::string kernel;
   Grid grid;
@@ -33,7 +34,7 @@ struct Ran {
   }
 };
 
-/// Memory is the host's, and a kernel is no more than its name.
+/// A device whose memory is host memory, and whose kernels have only a name.
 class IdleDevice : public Device {
  public:
   explicit IdleDevice(DeviceInfo info) { info_ = std::move(info); }
@@ -63,8 +64,8 @@ class IdleDevice : public Device {
     return std::vector<double>(std::max<size_t>(encoder.timestamps(), 1) - 1);
   }
 
-  /// What it runs of encode(encoder), but for what a first encoding brings: lists of key blocks for a mask, say, which
-  /// belong to no plan.
+  /// The launches that a second encode(encoder) encodes. The first one may encode launches that belong to no plan: for
+  /// the lists of key blocks of a mask, for example.
   template <typename Encode>
   std::vector<Ran> runs_of(const Encode& encode) {
     CommandEncoder first, encoder;
@@ -96,7 +97,8 @@ inline std::vector<Ran> planned(const Plan& plan) {
   return launches;
 }
 
-/// Calls visit(plan, what was changed) for the plan with one function constant of one launch changed, for each of them.
+/// For each function constant of each launch: calls visit(changed plan, text) with this one constant changed. The text
+/// says what was changed.
 template <typename PlanOrCasePlan, typename Visit>
 void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
   for (size_t i = 0; i < plan.launches.size(); ++i) {

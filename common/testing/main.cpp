@@ -1,4 +1,5 @@
-// main() of the test binaries: that of GoogleTest, but 77 where every test was skipped, or there was none to run.
+// main() of the test binaries. It runs GoogleTest, and returns 77 where every test was skipped or there was none to
+// run.
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {

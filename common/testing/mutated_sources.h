@@ -1,4 +1,4 @@
-// Kernels broken on purpose, for tests that say what the checks catch.
+// Kernels broken on purpose, for tests that the checks find the errors.
 #pragma once
 
 #include <cstdlib>
@@ -13,9 +13,8 @@
 
 namespace attn::test {
 
-/// While it lives kernels are read from a copy of the folder of `file`, beside links to the other folders. In the copy
-/// one text, the first of its kind in `file`, is replaced by another. Throws std::runtime_error where `file` does not
-/// have it.
+/// During its lifetime kernels are read from a copy of the folder of `file`; the other folders of kernels are links. In
+/// the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error where `file` has no `from`.
 class MutatedSources {
  public:
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {

@@ -1,4 +1,4 @@
-// Tests over CPUs that this one need not be: whether kernels compile for them. For files cpu_*_test.cpp.
+// Tests whether kernels compile for other CPUs than the host's. For files cpu_*_test.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace attn::test {
 
-/// The parameter is a CPU by its name for LLVM. A test is skipped where LLVM cannot compile for it.
+/// The parameter is LLVM's name of a CPU. A test is skipped where LLVM cannot compile for this CPU.
 class OtherCpus : public testing::TestWithParam<const char*> {
  public:
   static std::string name_of(const testing::TestParamInfo<const char*>& test) {

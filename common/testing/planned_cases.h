@@ -1,4 +1,4 @@
-// Whether the problems of an experiment run the plans of their cases.
+// A test whether the problems of an experiment run the plans of their cases.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 namespace attn::test {
 
-/// Takes the cases that the experiment has with these values of axes ("q_len=32") on the device, and leaves out what
-/// the device does not run. Changes each function constant of a case's plan in turn, makes the problem of that plan,
+/// Takes the experiment's cases with these values of axes ("q_len=32") on the device, and leaves out cases that the
+/// device cannot run. Changes each function constant of a case's plan in turn, makes the problem of the changed plan,
 /// and expects that the device then runs the kernels of the changed plan, on its grids.
 inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, const DeviceInfo& info,
                                             const std::vector<std::string>& axes) {
@@ -28,9 +28,9 @@ inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, co
     return opened;
   };
   Experiment lab(experiment, options);
-  const ExperimentSpec spec = experiment;  // goes before the device: its `make` may keep buffers
+  const ExperimentSpec spec = experiment;  // destroyed before the device, because `make` may keep buffers
   int changes = 0;
-  std::unique_ptr<Problem> last;  // which keeps the inputs for the next one
+  std::unique_ptr<Problem> last;  // keeps the inputs for the next problem
   for (const std::vector<Case>& cases : lab.groups()) {
     for (const Case& config : cases) {
       const CasePlan plan = spec.plan(config, {info, lab.files()});

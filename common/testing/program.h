@@ -1,4 +1,4 @@
-// Programs of the build, run as a user runs them.
+// Tests that run programs of the build as a user runs them.
 #pragma once
 
 #include <fcntl.h>
@@ -26,12 +26,15 @@ struct Outcome {
   std::string out, err;
 };
 
-/// A test of one program, in a folder of its own, where its kernels are cached too.
+/// A test of one program. The program runs in a folder of its own. The programs of all tests share compiled kernels.
 class ProgramTest : public testing::Test {
  protected:
   explicit ProgramTest(const std::string& program) : program_(std::filesystem::path(ATTN_BINARY_DIR) / program) {
-    setenv("ATTENTION_PROTO_CACHE", path("cache").c_str(), 1);
+    setenv("ATTENTION_PROTO_CACHE", ATTN_TEST_KERNELS, 1);
   }
+
+  /// Makes the test's programs compile all kernels again, into the cache path("cache").
+  void own_cache() const { setenv("ATTENTION_PROTO_CACHE", path("cache").c_str(), 1); }
 
   std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
   static std::string text_of(const std::filesystem::path& file) {
@@ -49,7 +52,7 @@ class ProgramTest : public testing::Test {
     return all;
   }
 
-  /// stdin is the file `in`; stdout and stderr go to NAME.out and NAME.err.
+  /// Starts the program. Its stdin is the file `in`; its stdout and stderr go to the files NAME.out and NAME.err.
   pid_t start(const std::vector<std::string>& arguments, const std::string& name = "run",
               const std::string& in = "/dev/null") const {
     const pid_t child = fork();
@@ -78,7 +81,8 @@ class ProgramTest : public testing::Test {
   Outcome run(const std::vector<std::string>& arguments, const std::string& in = "/dev/null") const {
     return finish(start(arguments, "run", in));
   }
-  /// Arguments between blanks; one that has some, or is empty, stands between single quotes.
+  /// Runs the program with the arguments of `line`, which are separated by blanks. An argument with blanks, or an empty
+  /// one, stands between single quotes.
   Outcome run_line(const std::string& line) const {
     std::vector<std::string> arguments;
     std::istringstream words(line);
@@ -86,12 +90,12 @@ class ProgramTest : public testing::Test {
     return run(arguments);
   }
 
-  /// False where the schema of the records refuses one; a machine that cannot tell says so.
+  /// False where the schema refuses a record of the files. Without python3-jsonschema it prints so and returns true.
   bool schema_accepts(const std::vector<std::string>& files) const {
     std::string command = ATTN_SOURCE_DIR "/findings/validate";
     for (const std::string& file : files) command += " " + path(file).string();
     const int status = WEXITSTATUS(std::system(command.c_str()));
-    if (status == 77) std::puts("python3-jsonschema is not installed: records are not held against the schema");
+    if (status == 77) std::puts("python3-jsonschema is not installed: records are not checked against the schema");
     return status == 0 || status == 77;
   }
 
@@ -99,7 +103,7 @@ class ProgramTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// The same of a program that the test runs on the cpu; skipped in a build without that device.
+/// A test of a program that runs on the cpu device. It is skipped in a build without this device.
 class CpuProgramTest : public ProgramTest {
  protected:
   using ProgramTest::ProgramTest;

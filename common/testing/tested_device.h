@@ -1,4 +1,4 @@
-// The device under test, opened once for all tests of the process: the CPU, or what ATTN_TEST_DEVICE names.
+// The device under test: the CPU, or the device that ATTN_TEST_DEVICE names. All tests of a process share it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,13 +24,14 @@ inline Device& device() {
   return *opened;
 }
 
-/// On disk in the build folder, so that tests in processes of their own compile a kernel once.
+/// Kernels for the device under test, kept on disk in the build folder. Processes of tests compile each kernel only
+/// once.
 inline PipelineCache& pipelines() {
   static PipelineCache cache(device(), ATTN_TEST_KERNELS);
   return cache;
 }
 
-/// Skips itself where the device is not there.
+/// A test that skips itself where the device under test is missing.
 template <typename Test>
 class OnDevice : public Test {
  protected:

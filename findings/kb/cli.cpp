@@ -18,6 +18,7 @@
 
 #include "common/base/error.h"
 #include "common/base/progress.h"
+#include "common/base/text_table.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/store.h"
@@ -26,25 +27,25 @@
 namespace attn::kb {
 namespace {
 
-constexpr const char* summary = "The knowledge base: what the experiments found, searched, checked and compared.";
+constexpr const char* summary = "The knowledge base: searches, checks and compares the findings of the experiments.";
 
 constexpr const char* footer = R"(
 DATABASE
   --db FILE, else $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite.
-  ingest and add make it where it is not there. Several processes may use it at once.
+  ingest and add create the file if it is missing. Several processes may use it at once.
 
 EXIT STATUS
   0    done
-  1    ingest met bad lines, verify problems, compare a regression; or a file could not be written
-  2    bad input: one line says what and what is allowed
-  130  interrupted; of the file that was being taken in nothing is kept
+  1    ingest found bad lines, verify found problems, or compare found a regression; or a file could not be written
+  2    bad input: one line names it and says what is allowed
+  130  interrupted; nothing is kept of the file that was being ingested
 
-kb COMMAND --help says more of a command. Words that begin with '-' go behind '--'.
+kb COMMAND --help describes a command. Write '--' before words that begin with '-'.
 )";
 
 volatile std::sig_atomic_t stopped = 0;
 
-/// The first SIGINT or SIGTERM ends what is being taken in before it is kept; the second has its usual effect.
+/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing. The second has its usual effect.
 void heed_signals() {
   struct sigaction action{};
   action.sa_handler = [](int) { stopped = 1; };
@@ -64,25 +65,6 @@ void print(const std::string& text) {
 }
 
 std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
-/// A table whose columns are as wide as their widest cell; the last is as it is.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += i + 1 == row.size() ? row[i] : fmt::format("{:<{}}  ", row[i], widths[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
 
 Json summary_of(const Record& record) {
   Json json = {{"id", record.id},         {"kind", record.kind},   {"experiment", record.experiment},
@@ -106,7 +88,7 @@ std::string confidence_text(const Record& record) {
   return record.kind == "measurement" ? "" : fmt::format("{:g}", record.confidence);
 }
 
-/// Everything a command may be told; one set for all of them, as they share most.
+/// The arguments of all commands, which share most of them.
 struct Arguments {
   std::string db;
   bool json = false;
@@ -138,7 +120,7 @@ std::string one_of(const std::string& option, const std::string& text, const std
   throw BadInput(fmt::format("{} {}: not allowed; one of {}", option, text, fmt::join(allowed, ", ")));
 }
 
-/// A whole file, or stdin as "-", into the store; the lines that are bad go to stderr.
+/// Ingests a whole file, or stdin for "-", into the store. Reports bad lines on stderr.
 Ingested ingest(Store& store, const std::string& name) {
   const bool standard_input = name == "-";
   std::ifstream file;
@@ -156,7 +138,7 @@ Ingested ingest(Store& store, const std::string& name) {
   size_t shown = 0;
   const auto advance = [&](size_t bytes) {
     for (; shown < bytes >> 20; ++shown) {
-      if (shown >= megabytes) progress.add(1);  // the end of a pipe is not known beforehand
+      if (shown >= megabytes) progress.add(1);  // the size of a pipe is not known beforehand
       progress.begin(fmt::format("{}, MiB", standard_input ? "stdin" : name));
       progress.finish("");
     }
@@ -308,7 +290,7 @@ int run_show(const Arguments& given) {
   if (record.kind != "measurement") {
     row("tags", fmt::format("{}", fmt::join(json.at("tags").get<std::vector<std::string>>(), " ")));
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -323,7 +305,7 @@ int run_list(const Arguments& given) {
                       record.state, confidence_text(record), printable(record.device), headline(record)});
     }
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -343,7 +325,7 @@ int run_stats(const Arguments& given) {
     }
     rows.push_back({printable(name), value.is_string() ? value.get<std::string>() : value.dump()});
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -362,7 +344,7 @@ int run_topics(const Arguments& given) {
     row.push_back(topic["latest"]);
     rows.push_back(std::move(row));
   }
-  if (!given.json) print(table(rows));
+  if (!given.json) print(text_table(rows, Align::left));
   return 0;
 }
 
@@ -409,7 +391,7 @@ int run_verify(const Arguments& given) {
   return sound && (strictly || !given.strict) ? 0 : 1;
 }
 
-/// The same text, whatever its case and blanks.
+/// The text in lower case, with one blank before each word: texts that differ only in case and blanks become equal.
 std::string normal(const std::string& text) {
   std::istringstream words(text);
   std::string result;
@@ -418,8 +400,8 @@ std::string normal(const std::string& text) {
   return result;
 }
 
-/// What makes two records with different ids the same: one claim in one run; one case in one run with one time; one
-/// note in other words' case.
+/// A text that is equal for duplicates with different ids: findings of one claim in one run; measurements of one case
+/// in one run with the same times; notes that differ only in case and blanks.
 std::string identity(const Record& record) {
   const Json json = record.json();
   if (record.kind == "finding") {
@@ -441,7 +423,7 @@ int run_dedup(const Arguments& given) {
   for (auto& [key, records] : groups) {
     if (records.size() < 2) continue;
     ++duplicated;
-    // The surest is kept, of equals the last that came.
+    // The record with the highest confidence is kept; among equals, the one that arrived last.
     const auto kept = std::max_element(records.begin(), records.end(), [](const Record& a, const Record& b) {
       return std::pair(a.confidence, a.number) < std::pair(b.confidence, b.number);
     });
@@ -485,7 +467,7 @@ int run_export(const Arguments& given) {
 int run_cite(const Arguments& given) {
   const Store store = given.read();
   std::vector<Record> records;
-  for (const std::string& id : given.ids) records.push_back(store.find(id));  // all are known before any is printed
+  for (const std::string& id : given.ids) records.push_back(store.find(id));  // throws before anything is printed
   for (const Record& record : records) {
     const std::string text = citation(record);
     print(given.json ? json_line({{"id", record.id}, {"citation", text}}) : text + "\n");
@@ -505,7 +487,7 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
     if (record.device == device) side.records.push_back(record);
   }
   if (!side.records.empty()) return side;
-  // A part of the name will do where it names one device.
+  // A part of a name is enough if only one device matches it.
   std::map<std::string, std::vector<Record>> matching;
   const std::string wanted = normal(device);
   for (const Record& record : records) {
@@ -516,7 +498,7 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
   if (matching.empty())
     throw BadInput(fmt::format("{}: there are no records of that device; kb stats lists devices", device));
   if (matching.size() > 1)
-    throw BadInput(fmt::format("{}: more than one device is called so; give more of the name", device));
+    throw BadInput(fmt::format("{}: several devices have this in their name; give more of the name", device));
   return {matching.begin()->first, std::move(matching.begin()->second)};
 }
 
@@ -538,7 +520,7 @@ int run_compare(const Arguments& given) {
     }
   }
   Comparisons result = compare(a, b, min_floor);
-  // What matters comes first.
+  // Regressions come first, and configurations of only one side last.
   std::stable_sort(result.configurations.begin(), result.configurations.end(),
                    [](const Compared& x, const Compared& y) {
                      const auto rank = [](const Compared& one) {
@@ -571,7 +553,7 @@ int run_compare(const Arguments& given) {
                       printable(one.config), printable(one.reason)});
     }
   }
-  print(table(rows));
+  print(text_table(rows, Align::left));
   const std::string counts = fmt::format(
       "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} right only in A; only A has {}, only B "
       "{}\n",
@@ -581,7 +563,7 @@ int run_compare(const Arguments& given) {
   return result.regression() || bad ? 1 : 0;
 }
 
-/// A subcommand with what it does.
+/// A subcommand, and the function that runs it.
 struct Command {
   CLI::App* app;
   std::function<int(const Arguments&)> run;
@@ -603,73 +585,75 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
     return sub->add_option(name, target, help)->type_name("");
   };
   const auto filters = [&](CLI::App* sub, bool kinds) {
-    text(sub, "--device", given.filter.device, "D", "only of devices with this in their name");
-    text(sub, "--proto", given.filter.experiment, "P", "only of experiments whose name begins so: proto1");
-    text(sub, "--min-confidence", given.min_confidence, "C", "only this sure or surer, 0 to 1");
+    text(sub, "--device", given.filter.device, "D", "only records of devices with this in their name");
+    text(sub, "--proto", given.filter.experiment, "P", "only records of experiments whose name begins with P: proto1");
+    text(sub, "--min-confidence", given.min_confidence, "C", "only records with this confidence or more, 0 to 1");
     if (kinds) text(sub, "--kind", given.filter.kind, "K", "only finding, measurement or note");
-    text(sub, "--limit", given.limit, "N", "no more than N");
+    text(sub, "--limit", given.limit, "N", "at most N records");
   };
 
   CLI::App* sub =
-      command("ingest", "take in records: each FILE whole or not at all; known ones are passed over", run_ingest);
+      command("ingest", "add records: all sound lines of a FILE or none; known records are skipped", run_ingest);
   list(sub, "FILE", given.files, "measurements.jsonl, findings.jsonl, or '-' for stdin (default)");
 
   sub = command("add", "add a note by hand", run_add);
-  text(sub, "DOMAIN", given.note.domain, "", "what field it belongs to, e.g. attention_kernels")->required();
-  text(sub, "TOPIC", given.note.topic, "", "what it is about")->required();
+  text(sub, "DOMAIN", given.note.domain, "", "the field of knowledge, e.g. attention_kernels")->required();
+  text(sub, "TOPIC", given.note.topic, "", "the subject of the note")->required();
   text(sub, "CLAIM", given.note.claim, "", "the claim, a sentence")->required();
-  text(sub, "EVIDENCE", given.note.evidence, "", "what it rests on");
-  text(sub, "URL", given.note.url, "", "where it is from");
+  text(sub, "EVIDENCE", given.note.evidence, "", "the evidence for the claim");
+  text(sub, "URL", given.note.url, "", "address of the source");
   text(sub, "TITLE", given.note.title, "", "title of the source");
   text(sub, "TYPE", given.note.type, "", "type of the source: academic_paper, benchmark, blog_post, ...");
   text(sub, "CONFIDENCE", given.confidence, "", "0 to 1, or verified, high, medium, low, unverified; default 0.5");
-  text(sub, "TAGS", given.tags, "", "words with commas between");
+  text(sub, "TAGS", given.tags, "", "words, separated by commas");
 
-  sub = command("search", "findings and notes that have all the words, best first; WORD* finds what begins so",
+  sub = command("search", "findings and notes with all the words, best first; WORD* matches words that begin with WORD",
                 run_search);
-  list(sub, "QUERY", given.words, "words as they were written: d128, bf16, flash_attention, head_dim=64")->required();
+  list(sub, "QUERY", given.words, "words as the records have them: d128, bf16, flash_attention, head_dim=64")
+      ->required();
   filters(sub, false);
 
-  sub = command("show", "all about one record", run_show);
-  text(sub, "ID", given.id, "", "its id, or the first digits")->required();
+  sub = command("show", "print one record", run_show);
+  text(sub, "ID", given.id, "", "the id of a record, or its first digits")->required();
 
-  sub = command("list", "records, a line each, in order of arrival", run_list);
+  sub = command("list", "print one line per record, in order of arrival", run_list);
   filters(sub, true);
 
-  command("stats", "what the knowledge base has", run_stats);
-  command("topics", "hypotheses and topics, with verdicts", run_topics);
+  command("stats", "print numbers of records by kind, verdict, device and so on", run_stats);
+  command("topics", "print hypotheses and topics, with their verdicts", run_topics);
 
   sub =
       command("verify",
               "render every finding's text again, compute verdicts and confidence again, check ids, schema and units;\n"
-              "list findings that contradict each other and those whose kernels have changed since",
+              "list findings that contradict each other and findings whose kernels have changed since",
               run_verify);
   list(sub, "FILE", given.files, "check these record files in place of the knowledge base");
   sub->add_flag("--strict", given.strict, "exit 1 also for contradictions and stale findings");
 
-  sub = command("dedup", "list records that are there twice under different ids", run_dedup);
-  sub->add_flag("--apply", given.apply, "remove them, keep the surest and latest");
+  sub = command("dedup", "list records that are stored several times under different ids", run_dedup);
+  sub->add_flag("--apply", given.apply,
+                "remove duplicates; keep the record with the highest confidence, among equals the latest");
 
-  sub = command("export", "records for others, on stdout", run_export);
+  sub = command("export", "print records for other programs", run_export);
   text(sub, "--format", given.format, "F",
-       "jsonl (default): the lines as they came\nmd: findings for readers\ncsv: for spreadsheets\n"
+       "jsonl (default): the original lines\nmd: findings for readers\ncsv: for spreadsheets\n"
        "gpu-forge: kb add commands for the published study's knowledge base");
-  text(sub, "--skill", given.skill, "S", "gpu-forge: the SKILL to add to; default gpu-perf");
+  text(sub, "--skill", given.skill, "S", "with gpu-forge: the SKILL to add findings to; default gpu-perf");
   filters(sub, true);
 
-  sub = command("cite", "findings as citations", run_cite);
+  sub = command("cite", "print findings as citations", run_cite);
   list(sub, "ID", given.ids, "ids, or their first digits")->required();
 
   sub =
       command("compare",
-              "per configuration: is B FASTER, SLOWER, the SAME or UNCLEAR? Exit 1 where one is slower, or was right\n"
-              "in A and is not in B",
+              "say for each configuration if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if one is slower in B,\n"
+              "or correct in A and not in B",
               run_compare);
   text(sub, "A", given.a, "", "record file, device or commit")->required();
-  text(sub, "B", given.b, "", "the other")->required();
-  text(sub, "--by", given.by, "WHAT", "what A and B are: file (default); device or commit, of the knowledge base");
+  text(sub, "B", given.b, "", "record file, device or commit")->required();
+  text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");
   text(sub, "--floor", given.floor, "PERCENT",
-       "differences up to here are noise between runs; default 2, more where the records' A/A floor is higher");
+       "differences up to this are noise between runs; default 2, more where the records' A/A floor is higher");
   text(sub, "--proto", given.filter.experiment, "P", "with --by device or commit: only these experiments");
   return commands;
 }
@@ -739,7 +723,7 @@ int run_kb(int argc, const char* const* argv) {
     if (std::fflush(stdout) != 0) return complain("stdout: cannot be written", 1);
     return status;
   } catch (const Interrupted&) {
-    return complain("interrupted; of the file that was being taken in nothing is kept", 130);
+    return complain("interrupted; nothing is kept of the file that was being ingested", 130);
   } catch (const BadInput& error) {
     return complain(error.what(), 2);
   } catch (const std::exception& error) {

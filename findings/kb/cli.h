@@ -3,7 +3,7 @@
 
 namespace attn::kb {
 
-/// Does what the command line says; errors become one line on stderr and an exit status: 0 done; 1 bad lines, problems
+/// Runs the command line. An error becomes one line on stderr. Returns the exit status: 0 done; 1 bad lines, problems
 /// or a regression were found, or something failed; 2 bad input; 130 interrupted.
 int run_kb(int argc, const char* const* argv);
 

@@ -12,7 +12,7 @@
 namespace attn::kb {
 namespace {
 
-/// A configuration's last measurement on one side.
+/// The latest measurement of a configuration on one side.
 struct Latest {
   Json json;
   std::string device;
@@ -33,7 +33,7 @@ std::set<std::string> devices(const Side& side) {
   return names;
 }
 
-/// What a configuration is called on both sides; axes are sorted, so that their order does not matter.
+/// The name of a configuration on both sides. Axes are sorted, so that their order in the record does not matter.
 std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
   std::map<std::string, std::string> axes;
   for (const auto& [axis, value] : config.items())
@@ -55,7 +55,8 @@ std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
   return latest;
 }
 
-/// A/A floors of a side: of each configuration that took part in a comparison, and the median of all for the others.
+/// The A/A floors of a side. A configuration that took part in a comparison has its own floor; the others have the
+/// median of all floors.
 class Floors {
  public:
   Floors(const Side& side, bool by_device) {
@@ -87,7 +88,7 @@ class Floors {
 
 std::string config_text(const Json& config) { return Case::from_json(config).key(); }
 
-/// Both sides have the configuration: fills change, reason and ratio.
+/// Judges a configuration that both sides have: sets change, reason and ratio.
 void judge_pair(const Json& a, const Json& b, Compared& result) {
   const std::string status_a = a.at("status"), status_b = b.at("status");
   if (status_a != "ok" || status_b != "ok") {
@@ -138,7 +139,7 @@ Change judge_change(const Interval& a, const Interval& b, double floor, std::str
     return Change::same;
   }
   if (lo <= 1 && hi >= 1) {
-    reason = fmt::format("the interval of {} has 1 in it and is wider than the floor of {:.2g}", figures, floor);
+    reason = fmt::format("the interval of {} contains 1 and is wider than the floor of {:.2g}", figures, floor);
     return Change::unclear;
   }
   if (std::abs(ratio - 1) <= floor) {

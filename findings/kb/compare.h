@@ -1,4 +1,4 @@
-// Two sets of measurements side by side, configuration by configuration: is B faster than A?
+// Compares two sets of measurements, A and B, configuration by configuration: is B faster than A?
 #pragma once
 
 #include <map>
@@ -18,12 +18,13 @@ struct Interval {
   double median_s = 0, ci_lo_s = 0, ci_hi_s = 0;
 };
 
-/// Of two runs: B / A is beyond the floor and its interval on one side of 1 (faster, slower); its interval is within
-/// the floor on both sides (same); or neither (unclear). The interval of the ratio is the widest that both intervals
-/// allow, the runs having no rounds in common to pair. `reason` is a sentence with the figures.
+/// Judges the ratio B / A of two runs' times. faster, slower: the ratio is farther from 1 than the floor, and its
+/// interval lies on one side of 1. same: the interval lies within the floor around 1. unclear: neither. The interval of
+/// the ratio spans all ratios that the two intervals allow, because the runs have no rounds in common. `reason` becomes
+/// a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
-/// One configuration that at least one side has.
+/// A configuration that one side or both have, and its comparison.
 struct Compared {
   std::string experiment, config, device_a, device_b, id_a, id_b;  // an id is empty where a side has no such record
   Change change = Change::unclear;
@@ -31,7 +32,7 @@ struct Compared {
   std::string scope;                          // device_hot, device_cold or host
   std::optional<double> ratio, ci_lo, ci_hi;  // B / A of time
   double floor = 0;
-  bool regression = false;  // slower, or was right and is not any more
+  bool regression = false;  // slower, or correct in A and not in B
 };
 
 struct Comparisons {
@@ -40,19 +41,19 @@ struct Comparisons {
   bool regression() const { return slower + broken > 0; }
 };
 
-/// One side: its measurements, and its findings for their A/A floors.
+/// One side of a comparison: its measurements, and its findings, which have the A/A floors.
 struct Side {
   std::string label;
   std::vector<Record> records;
 };
 
-/// Of each configuration the latest measurement counts. Devices are matched by name where a side has more than one.
-/// `min_floor` is taken where the records' A/A floor is below it, or not there. Throws BadInput where a side has no
-/// measurement, or both have no configuration in common.
+/// Compares two sides. The latest measurement of each configuration counts. Devices are matched by name where a side
+/// has more than one. `min_floor` replaces an A/A floor of the records that is lower or missing. Throws BadInput where
+/// a side has no measurement, or the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
-/// The measurements and findings of the runs of one commit (its first digits), taken from all records. Runs are tied to
-/// commits by their findings.
+/// The measurements and findings of all runs of one commit, which is named by its first digits. A run's findings tell
+/// its commit.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

@@ -15,11 +15,11 @@ namespace {
 
 struct Level {
   std::string_view word;
-  double confidence;  // the least that has the word
+  double confidence;  // the least confidence with this word
 };
 constexpr Level levels[] = {{"verified", 0.95}, {"high", 0.8}, {"medium", 0.6}, {"low", 0.5}, {"unverified", 0}};
 
-/// Types of source that the study's knowledge base accepts; it lets the last three be "high" at most.
+/// Types of source that the study's knowledge base accepts. It accepts at most "high" for the last three types.
 constexpr std::string_view source_types[] = {"academic_paper", "apple_docs",          "wwdc_session", "github_repo",
                                              "benchmark",      "reverse_engineering", "patent",       "empirical_test",
                                              "book",           "blog_post",           "forum_post",   "other"};
@@ -51,7 +51,7 @@ std::string short_commit(const Json& data) {
   return commit + (data.value("/env/git/dirty"_json_pointer, false) ? " (changed)" : "");
 }
 
-/// Markdown takes some characters for markup.
+/// The text with escapes before the characters that Markdown takes for markup.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : printable(text)) {
@@ -72,7 +72,7 @@ std::string csv_field(const std::string& text) {
 
 std::string printable(std::string text) {
   std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  // C1 controls, which some terminals obey: U+0080 to U+009F are C2 80 to C2 9F.
+  // C1 control characters, which some terminals obey: U+0080 to U+009F are the bytes C2 80 to C2 9F.
   for (size_t i = 0; i + 1 < text.size(); ++i) {
     if (static_cast<unsigned char>(text[i]) == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
       text[i] = text[i + 1] = ' ';
@@ -173,7 +173,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
                               return record.confidence >= level.confidence;
                             })->word;
     if (word == "verified" && contains(capped_types, type)) word = "high";
-    // A benchmark's source is where it can be looked up and measured again.
+    // The source of a benchmark is the place where a reader finds it and can measure it again.
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
     const std::string claim =

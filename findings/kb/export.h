@@ -1,4 +1,4 @@
-// Records for other programs and for readers.
+// Exports records for other programs and for readers.
 #pragma once
 
 #include <string>
@@ -8,25 +8,28 @@
 
 namespace attn::kb {
 
-/// Findings and notes by experiment and topic, as Markdown; measurements are left out.
+/// Findings and notes as Markdown, by experiment and topic. Measurements are left out.
 std::string to_markdown(const std::vector<Record>& records);
 
-/// One line per record under a head line, RFC 4180.
+/// CSV (RFC 4180): a head line, and one line per record.
 std::string to_csv(const std::vector<Record>& records);
 
-/// One line per finding or note for a POSIX shell, for the knowledge base of the study this project follows:
+/// Commands of a POSIX shell, one line per finding or note, for the knowledge base of the study that this project
+/// follows:
 /// kb add SKILL TOPIC CLAIM EVIDENCE URL TITLE TYPE CONFIDENCE TAGS
-/// SKILL must be one it has. CONFIDENCE is one of its words (verified, high, medium, low, unverified), TYPE one of its
-/// types (benchmark for findings). Control characters become blanks, so that a line is a command.
+/// That knowledge base must have SKILL already. CONFIDENCE is one of its words (verified, high, medium, low,
+/// unverified), and TYPE is one of its types (benchmark for findings). Control characters become blanks, so that each
+/// command is one line.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 
-/// A citation in one paragraph: what, how sure, where, when, and how to measure it again.
+/// A citation in one paragraph: the result, its confidence, device, time and commit, and the command that measures it
+/// again.
 std::string citation(const Record& record);
 
-/// The words for confidence that the study's knowledge base has, and numbers from 0 to 1. Throws BadInput.
+/// A confidence from a number from 0 to 1, or from a word of the study's knowledge base. Throws BadInput.
 double parse_confidence(const std::string& text);
 
-/// Text for a terminal or a line-based file: control characters become blanks.
+/// A text for a terminal or a line-based file: control characters become blanks.
 std::string printable(std::string text);
 
 }  // namespace attn::kb

@@ -26,7 +26,7 @@ void Statement::require(int result) const {
 }
 
 Statement& Statement::bind(int parameter, std::string_view text) {
-  // A text of no length must not be taken for NULL.
+  // SQLite would take a null pointer, which an empty text may have, for NULL.
   require(sqlite3_bind_text64(statement_.get(), parameter, text.empty() ? "" : text.data(), text.size(),
                               SQLITE_TRANSIENT, SQLITE_UTF8));
   return *this;
@@ -79,7 +79,7 @@ Transaction::~Transaction() {
   try {
     database_.execute("ROLLBACK");
   } catch (const SqlError&) {
-    // SQLite has rolled back by itself, or closing the connection will.
+    // SQLite has rolled back by itself, or will roll back when the connection closes.
   }
 }
 

@@ -1,4 +1,4 @@
-// SQLite as values that clean up behind themselves. Values reach SQL only through bind().
+// SQLite with classes that free their resources. Values reach SQL only through bind().
 #pragma once
 
 #include <sqlite3.h>
@@ -11,7 +11,7 @@
 
 namespace attn::kb {
 
-/// What SQLite says went wrong, with the path of the database.
+/// An error of SQLite. Its message has the path of the database.
 struct SqlError : std::runtime_error {
   SqlError(const std::string& what, int result_code) : std::runtime_error(what), code(result_code) {}
   int code;  // SQLITE_FULL, SQLITE_NOTADB, ...
@@ -19,13 +19,13 @@ struct SqlError : std::runtime_error {
 
 class Statement {
  public:
-  /// Parameters are numbered from 1, columns from 0.
+  /// Sets a parameter. Parameters are numbered from 1, columns from 0.
   Statement& bind(int parameter, std::string_view text);
   Statement& bind(int parameter, int64_t value);
   Statement& bind(int parameter, double value);
-  /// Whether there is a row to read. Throws SqlError.
+  /// Steps to the next row; false if there is none. Throws SqlError.
   bool step();
-  /// Back to before the first row; what was bound stays.
+  /// Goes back to before the first row. Parameters keep their values.
   void reset();
   std::string text(int column) const;
   int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
@@ -43,12 +43,13 @@ class Statement {
 
 class Database {
  public:
-  /// SQLITE_OPEN_* flags. Waits up to `busy_timeout_ms` for another process. Throws SqlError.
+  /// Opens a database with SQLITE_OPEN_* flags. Each access waits up to `busy_timeout_ms` for other processes. Throws
+  /// SqlError.
   Database(const std::string& path, int flags, int busy_timeout_ms);
   Statement prepare(std::string_view sql) const { return {connection_.get(), sql}; }
-  /// One or more statements without parameters.
+  /// Runs one or more statements without parameters.
   void execute(const char* sql) const;
-  /// The first column of the first row.
+  /// The first column of the first row of the result.
   int64_t integer(std::string_view sql) const;
   int changes() const { return sqlite3_changes(connection_.get()); }
   int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
@@ -60,7 +61,7 @@ class Database {
   std::unique_ptr<sqlite3, Close> connection_;
 };
 
-/// All that is done while it lives is kept by commit(), or not at all.
+/// commit() keeps all changes of the object's lifetime. Without commit() none is kept.
 class Transaction {
  public:
   explicit Transaction(const Database& database) : database_(database) { database_.execute("BEGIN IMMEDIATE"); }

@@ -20,13 +20,13 @@ namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
 constexpr int64_t layout_version = 1;
-// Another process may take in a large file in one transaction.
+// Long, because another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
-constexpr size_t max_line_bytes = size_t{64} << 20;  // a longer line is no record
+constexpr size_t max_line_bytes = size_t{64} << 20;  // of a record; longer lines are refused
 constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
 
-// Underscores belong to names: block_r, flash_attention.
+// The tokenizer takes underscores for letters, because names have them: block_r, flash_attention.
 constexpr const char* layout = R"sql(
 CREATE TABLE records(
   number INTEGER PRIMARY KEY,
@@ -79,8 +79,8 @@ void bind(Statement& statement, const Filter& filter) {
       .bind(5, filter.limit);
 }
 
-/// Every word must occur, each as it was typed: FTS5 takes what stands in quotes for text, whatever it is. A trailing
-/// star asks for words that begin so.
+/// An FTS5 expression that matches records with all words of the query. The words are quoted, because FTS5 takes quoted
+/// text for words and never for syntax. A star after a word matches words that begin with it.
 std::string match_expression(const std::string& query) {
   constexpr std::string_view blanks(" \t\r\n\f\v\0", 7);  // SQLite reads an expression up to the first NUL
   std::string expression;
@@ -93,7 +93,7 @@ std::string match_expression(const std::string& query) {
     if (prefix) word.pop_back();
     const bool readable =
         std::any_of(word.begin(), word.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c >= 0x80; });
-    if (!readable) continue;  // punctuation alone is in no index
+    if (!readable) continue;  // the index has no words that are only punctuation
     std::string quoted;
     for (const char c : word) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
     expression += fmt::format("{}\"{}\"{}", expression.empty() ? "" : " ", quoted, prefix ? "*" : "");
@@ -106,7 +106,8 @@ std::string text_at(const Json& json, const char* pointer) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// What else a record is found by: device, subject, the tags' words, and names such as d128 and bf16 of its cases.
+/// Further words by which a search finds a record: device, subject, the words of tags, and names for the values of its
+/// cases, such as d128 and bf16.
 std::string about(const Json& record, const std::vector<std::string>& tags) {
   std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
                                  text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
@@ -130,7 +131,8 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
       fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
 }
 
-/// Changing to write-ahead logging takes the whole file for a moment; SQLite then does not wait for others by itself.
+/// Changes the database to write-ahead logging. The change locks the whole file for a moment. SQLite does not wait for
+/// other processes at this change, so this function does.
 void enter_wal(const Database& database) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(busy_timeout_ms);
   for (;;) {
@@ -144,7 +146,8 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// Nothing where the line is no JSON, or so deep that it is no record (and copying it would use up the stack).
+/// The JSON of a line. Empty where the line is no JSON, or is nested too deep for a record: copying such a value would
+/// use up the stack.
 std::optional<Json> parse(const std::string& line) {
   bool deep = false;
   Json json = Json::parse(
@@ -178,7 +181,8 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Written with blanks or in another order by some other program: the same rule on the line we would write.
+  // Another program may have written the record with blanks or in another order. The rule then applies to the line that
+  // RecordFile would write.
   const Json record = Json::parse(line, nullptr, false);
   return record.is_object() ? record_id(record) : std::string();
 }
@@ -224,7 +228,7 @@ Store Store::open(const std::string& path, Mode mode) {
     if (write && is_new()) {
       if (!memory) enter_wal(database);
       Transaction transaction(database);
-      if (is_new()) {  // no other process was faster
+      if (is_new()) {  // no other process has created the tables meanwhile
         database.execute(layout);
         database.execute(
             fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", application_id, layout_version)
@@ -251,7 +255,7 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
   const std::string schema = text_at(record, "/schema");
   const std::string id = text_at(record, "/id");
   if (const auto known = exact(id)) {
-    // Another program may have written the same record with other blanks or in another order.
+    // Another program may have written the same record with other blanks, or its fields in another order.
     const bool same = known->line == line || nlohmann::json::parse(known->line) == nlohmann::json::parse(line);
     return same ? Insertion::known : Insertion::differs;
   }
@@ -325,10 +329,10 @@ Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
         ++result.known;
         break;
       case Insertion::differs:
-        refuse(fmt::format("id {} is that of another record in the knowledge base", text_at(*record, "/id")));
+        refuse(fmt::format("another record in the knowledge base has the id {}", text_at(*record, "/id")));
     }
   }
-  if (lines.bad()) throw std::runtime_error("the input could not be read to its end; nothing of it was kept");
+  if (lines.bad()) throw std::runtime_error("the input could not be read to its end; nothing is kept of it");
   transaction.commit();
   return result;
 }
@@ -344,7 +348,7 @@ bool Store::add(const Json& record) {
 std::vector<Match> Store::search(const std::string& query, const Filter& filter) const {
   const std::string expression = match_expression(query);
   if (expression.empty()) return {};
-  // A hit in the title weighs more than one in the text around it.
+  // A hit in the title weighs more than a hit in the content.
   Statement rows = database_.prepare(
       fmt::format("SELECT {}, bm25(words, 8.0, 4.0, 4.0, 1.0) AS score, snippet(words, 1, '[', ']', ' .. ', 32) "
                   "FROM words JOIN records ON records.number = words.rowid "
@@ -376,11 +380,11 @@ Record Store::find(const std::string& id) const {
   if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {
     throw BadInput(fmt::format("'{}' is no id; up to 16 hex digits", id));
   }
-  // 'g' comes after every hex digit.
+  // 'g' sorts after all hex digits, so the range has all ids that begin with ?1.
   Statement rows =
       database_.prepare(fmt::format("SELECT {} FROM records WHERE id >= ?1 AND id < ?1 || 'g' LIMIT 2", columns));
   rows.bind(1, id);
-  if (!rows.step()) throw BadInput(fmt::format("{}: no record's id begins so; kb list shows ids", id));
+  if (!rows.step()) throw BadInput(fmt::format("{}: no record has an id that begins so; kb list shows ids", id));
   Record found = record_of(rows);
   if (rows.step()) throw BadInput(fmt::format("{}: the ids of several records begin so; give more digits", id));
   return found;

@@ -1,5 +1,5 @@
-// The knowledge base: one SQLite file with every record as the line it came as, columns to select by, and a full-text
-// index over what can be read.
+// The knowledge base: one SQLite file. It has the original line of every record, columns for selection, and a full-text
+// index of the texts of findings and notes.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ namespace attn::kb {
 /// BadInput where none of these is set.
 std::string default_path();
 
-/// What to select; what is empty selects everything.
+/// A selection of records. An empty field selects everything.
 struct Filter {
   std::string kind = {};        // finding, measurement or note
-  std::string device = {};      // a part of the device's name, case ignored
-  std::string experiment = {};  // how its name begins: "proto1"
+  std::string device = {};      // a part of the device's name; case does not matter
+  std::string experiment = {};  // the beginning of the experiment's name: "proto1"
   double min_confidence = 0;
   int64_t limit = -1;  // negative: no limit
 };
 
-/// A record as it is kept.
+/// A record of the knowledge base.
 struct Record {
   int64_t number = 0;  // order of arrival
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
@@ -37,7 +37,7 @@ struct Record {
 
 struct Match {
   Record record;
-  double score = 0;     // bm25, the larger the better
+  double score = 0;     // bm25; larger is better
   std::string snippet;  // of the content
 };
 
@@ -51,43 +51,44 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// Called now and then with the bytes read so far. Returning false ends the ingestion, and nothing of it is kept.
+/// Called now and then with the number of bytes read so far. If it returns false, the ingestion ends and keeps nothing.
 using IngestProgress = std::function<bool(size_t bytes)>;
 
-/// The id of a line by its own rule: SHA-256 over the line without `"id":"...",`, first 16 digits.
+/// The id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
 std::string id_of_line(std::string_view line, const std::string& id);
 
-/// A note as `kb add` makes it, with its id.
+/// A note that `kb add` makes.
 struct Note {
   std::string domain, topic, claim, evidence, url, title, type;
   double confidence = 0.5;
   std::vector<std::string> tags;
 };
+/// The record of a note, with its id.
 Json to_json(const Note& note);
 
 class Store {
  public:
   enum class Mode { read, write };
-  /// Mode::write makes the file and its folder where they are not there. ":memory:" is a store of its own. Throws
-  /// BadInput for a file that is not there or no knowledge base, SqlError.
+  /// Opens a knowledge base. Mode::write creates the file and its folder if they are missing. ":memory:" gives a new
+  /// store in memory. Throws BadInput for a missing file and for a file that is no knowledge base, and SqlError.
   static Store open(const std::string& path, Mode mode);
 
-  /// All lines in one transaction: every sound line is added, or was known; of a bad one the number is kept. Nothing at
-  /// all is kept where it throws (SqlError, Interrupted).
+  /// Adds all sound lines that are not known yet, in one transaction, and reports the bad lines. Keeps nothing where it
+  /// throws (SqlError, Interrupted, std::runtime_error for input that cannot be read to its end).
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
-  /// Whether it was new.
+  /// Adds a record. Returns whether it was new.
   bool add(const Json& record);
 
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
-  /// In order of arrival.
+  /// The selected records, in order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// The one record whose id begins so. Throws BadInput where there is none or more than one.
+  /// The one record whose id begins with `id`. Throws BadInput where there is no such record, or more than one.
   Record find(const std::string& id) const;
   std::optional<Record> exact(const std::string& id) const;
-  /// In one transaction.
+  /// Removes records in one transaction.
   void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// domain, experiment, topic and what is known of it.
+  /// For each topic: domain, experiment, topic, and numbers of its findings, verdicts and notes.
   std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 
@@ -100,7 +101,7 @@ class Store {
   Database database_;
 };
 
-/// Ends an ingestion after SIGINT or SIGTERM.
+/// Thrown to end an ingestion after SIGINT or SIGTERM.
 struct Interrupted : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

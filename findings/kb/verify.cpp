@@ -18,14 +18,15 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-/// A figure that is derived from others may differ from them by rounding only.
+/// A figure that follows from others may differ from the computed figure by rounding only.
 constexpr double rounding = 1e-9;
 
 bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(std::abs(a), std::abs(b)); }
 
 void verify_interval(const Json& json, const std::string& path, const char* lo, const char* hi, Problems& problems) {
   const double low = json.at(lo), high = json.at(hi);
-  if (!(low <= high)) problems.push_back(fmt::format("{}: the interval [{:.6g}, {:.6g}] is none", path, low, high));
+  if (!(low <= high))
+    problems.push_back(fmt::format("{}: the interval [{:.6g}, {:.6g}] runs backwards", path, low, high));
 }
 
 void verify_times(const Json& times, const std::string& path, Problems& problems) {
@@ -48,7 +49,7 @@ const Json* time_of(const Json& record, const char* preferred, const char* other
 void verify_rate(const Json& record, const char* rate, const char* work, double unit, const Json* time,
                  Problems& problems) {
   if (!time || record.at("work").is_null()) {
-    problems.push_back(fmt::format("rate.{}: there is no work or no device time to have it from", rate));
+    problems.push_back(fmt::format("rate.{}: the record has no work or no device time for a rate", rate));
     return;
   }
   const double expected = record.at("work").at(work).get<double>() / time->at("median_s").get<double>() / unit;
@@ -114,7 +115,7 @@ void verify_finding(const Json& record, Problems& problems) {
   const double floor =
       std::max(std::abs(compare.at("aa_ci_lo").get<double>() - 1), std::abs(compare.at("aa_ci_hi").get<double>() - 1));
   if (!agree(compare.at("aa_floor"), floor)) {
-    problems.push_back(fmt::format("compare.aa_floor: is {:.6g}, the A/A interval has it at {:.6g}",
+    problems.push_back(fmt::format("compare.aa_floor: is {:.6g}, by the A/A interval {:.6g}",
                                    compare.at("aa_floor").get<double>(), floor));
   }
 }
@@ -124,10 +125,10 @@ void verify_finding(const Json& record, Problems& problems) {
 std::vector<std::string> verify_record(const Record& record) {
   const Json json = record.json();
   Problems problems = check_schema(json);
-  if (!problems.empty()) return problems;  // what follows relies on it
+  if (!problems.empty()) return problems;  // the other checks rely on the schema
   problems = check_units(json);
   if (const std::string id = id_of_line(record.line, record.id); id != record.id) {
-    problems.push_back(fmt::format("id: is {}, that of its line is {}", record.id, id));
+    problems.push_back(fmt::format("id: is {}, by its line {}", record.id, id));
   }
   if (record.kind == "measurement") verify_measurement(json, problems);
   if (record.kind == "finding") verify_finding(json, problems);
@@ -142,14 +143,14 @@ std::vector<SourceFile> kernel_texts() {
 
 namespace {
 
-/// Names the `at`-th of the source and its fragments, and those behind it.
+/// Finds the files of part number `at` and of the parts after it. Part 0 is the source; part n is its fragment n - 1.
 bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
                      const std::vector<SourceFile>& kernels) {
   if (at > source.fragments.size()) {
     try {
       return source_sha256(source) == sha256;
     } catch (const BadInput&) {
-      return false;  // includes what is not there: not what the record was made of
+      return false;  // an included file is missing, so the record was made of other files
     }
   }
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];

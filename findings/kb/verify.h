@@ -1,4 +1,5 @@
-// Do the records still say what their figures say, do they agree with each other, and are they of today's kernels?
+// Verifies records: do their texts follow from their figures, do findings agree with each other, and were today's
+// kernels measured?
 #pragma once
 
 #include <map>
@@ -10,15 +11,15 @@
 
 namespace attn::kb {
 
-/// What is wrong with one record taken alone: schema, units, id, intervals; of a measurement also its rates; of a
-/// finding also prose (rendered again), verdict, confidence and claim_key (computed again).
+/// The problems of one record by itself. All records: schema, units, id, intervals. Measurements: also rates. Findings:
+/// also texts (rendered again), verdict, confidence and claim_key (computed again).
 std::vector<std::string> verify_record(const Record& record);
 
 struct Problem {
   std::string id, text;
 };
 
-/// Findings of one claim, at least one supported and one refuted.
+/// Findings of one claim, of which at least one is supported and one is refuted.
 struct Contradiction {
   std::string claim_key;
   std::vector<Record> findings;
@@ -29,29 +30,29 @@ struct Verification {
   std::vector<Problem> problems;
   std::vector<Contradiction> contradictions;
   std::vector<Problem> stale;  // findings whose kernels have other source code today
-  int64_t fresh = 0;           // findings of today's kernels
-  int64_t unknown = 0;         // findings whose kernels cannot be told: no measurement here, or no source tree
+  int64_t fresh = 0;           // number of findings about today's kernels
+  int64_t unknown = 0;         // findings whose kernels are not known, without their measurements or a source tree
 };
 
 Verification verify(const Store& store);
 
-/// Hashes of recorded kernel sources, each with that of today's source which gives the same machine code; read from
-/// findings/same_code.txt of the source tree.
+/// Hashes of recorded kernel sources. Each maps to the hash of today's source, which gives the same machine code.
 using SameCode = std::map<std::string, std::string>;
+/// The hashes in findings/same_code.txt of the source tree.
 SameCode same_code();
 
-/// Kernel sources of the tree (source_root()) with their text.
+/// The kernel sources of the tree (source_root()), with their texts.
 std::vector<SourceFile> kernel_texts();
 
-/// Names the files of a source and its fragments, which a record's key does not tell: those with which the source has
-/// this hash. False where there are none.
+/// Finds the files of a source and its fragments, because a record's key does not name them. Sets their paths to files
+/// with which the source has this hash. False where no files give it.
 bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels);
 
-/// What a measurement says of each kernel that it launched.
+/// The pipelines of all kernels that a measurement launched.
 std::vector<Json> kernels_of(const Json& measurement);
 
-/// Whether the source tree (source_root()) has the source that a pipeline of a record was made of, or one of the same
-/// machine code.
+/// Whether the source tree (source_root()) still has the source of a record's pipeline, or by `same` a source with the
+/// same machine code.
 enum class Freshness { current, changed, unknown };
 Freshness freshness(const Json& pipeline, const SameCode& same = {});
 

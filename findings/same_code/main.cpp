@@ -1,4 +1,4 @@
-// same_code: which recorded kernels have other text today, and the same machine code? It adds them to
+// same_code: finds recorded kernels that have another text today, but the same machine code. It adds them to
 // findings/same_code.txt, for kb verify.
 #include <fmt/format.h>
 
@@ -46,13 +46,14 @@ int main(int argc, char** argv) {
   std::vector<std::string> files;
   bool dry = false;
   CLI::App app(
-      "Recorded kernels with other text today and the same machine code: adds them to findings/same_code.txt, and "
-      "prints the kernels whose code has changed too.");
-  app.add_option("--old", old_root, "a checkout with the text of before, as from git worktree add")
+      "Adds recorded kernels that have another text today, but the same machine code, to findings/same_code.txt. "
+      "Prints "
+      "the kernels whose code has changed too.");
+  app.add_option("--old", old_root, "a checkout with the old texts, as git worktree add makes")
       ->required()
       ->check(CLI::ExistingDirectory);
   app.add_flag("--dry-run", dry, "print only");
-  app.add_option("FILE", files, "records; those of findings/recorded where none is named");
+  app.add_option("FILE", files, "record files; default: all of findings/recorded");
   CLI11_PARSE(app, argc, argv);
   try {
     return compare(std::filesystem::absolute(old_root), files, dry);

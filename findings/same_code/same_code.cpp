@@ -26,10 +26,11 @@
 namespace attn::kb {
 namespace {
 
-/// SHA-256 of the machine code of a source.
+/// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// The processor of a record: what LLVM knows of its arch, without what the host lacked and with what it had beside.
+/// The processor of a record: the features that LLVM knows for its arch, without those that the recorded host lacked,
+/// and with those that it had in addition.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),
@@ -48,14 +49,14 @@ CpuTarget recorded_target(const Json& device) {
 CodeOf compiler_of(const Json& device) {
   if (device.at("backend") == "cuda") {
     const auto compiler = std::make_shared<CudaCompiler>(device.at("arch").get<std::string>());
-    // Not the data beside them: the compiler keeps constants there that nobody reads.
+    // Only the instructions count: the compiler keeps constants in the data that nobody reads.
     return [compiler](const KernelSource& source) { return sha256(instructions_of(compiler->compile(source).code)); };
   }
   const auto compiler = std::make_shared<CpuCompiler>(recorded_target(device));
   return [compiler](const KernelSource& source) { return compiler->compile(source).code_sha256; };
 }
 
-/// As long as it lives, source_root() is this tree.
+/// During its lifetime source_root() is this tree.
 class RootedAt {
  public:
   explicit RootedAt(const std::string& root) : before_(source_root()) { name(root); }
@@ -68,18 +69,18 @@ class RootedAt {
   const std::string before_;
 };
 
-/// The source with its text in itself, so that it is the same whatever source_root() is.
+/// The source with the texts of all its files in `includes`, so that it does not depend on source_root().
 KernelSource carrying_its_text(KernelSource source) {
   for (KernelSource& fragment : source.fragments) fragment = carrying_its_text(fragment);
   for (const SourceFile& file : reached_sources(source)) source.includes[file.path] = file.text;
   return source;
 }
 
-/// A recorded kernel of the old tree, and what came of the comparison.
+/// A recorded kernel of the old tree, and the result of its comparison.
 struct Compared {
   const RecordedKernel* recorded;
   KernelSource before, today;
-  std::string today_sha256, problem;  // no problem: the code is the same
+  std::string today_sha256, problem;  // `problem` is empty where the code is the same
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -88,7 +89,7 @@ void compare_one(Compared& one, const CodeOf& code_of) {
   try {
     one.today_sha256 = source_sha256(one.today);
     const std::string code = code_of(one.today);
-    // The record's own code will do: it was compiled from what is compared with.
+    // Code equal to the recorded code is enough: the recorded code was compiled from the old text.
     if (code != one.recorded->code_sha256 && code != code_of(one.before)) one.problem = "other machine code";
   } catch (const CompileError& error) {
     one.problem = "does not compile: " + first_line(std::string(error.log()));
@@ -137,7 +138,7 @@ CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const st
     result.others.push_back(fmt::format("{} ({}): {}", kernel.key, kernel.device.at("arch").get<std::string>(), what));
   };
   std::vector<Compared> compared;
-  std::set<std::string> not_same;  // on one device at least
+  std::set<std::string> not_same;  // recorded hashes whose code differs on at least one device
   for (const RecordedKernel& kernel : kernels) {
     const Freshness fresh = freshness({{"key", kernel.key}, {"source_sha256", kernel.source_sha256}}, known);
     result.current += fresh == Freshness::current;

@@ -1,4 +1,4 @@
-// Recorded kernels whose text has changed since: is their machine code what it was?
+// Compares the machine code of recorded kernels whose text has changed since: is the code still the same?
 #pragma once
 
 #include <map>
@@ -9,28 +9,29 @@
 
 namespace attn::kb {
 
-/// A kernel of the records, as a device compiled it.
+/// A kernel of the records, and the device that it was compiled for.
 struct RecordedKernel {
   std::string key, source_sha256, code_sha256;
-  Json device;  // as a finding's environment describes it
+  Json device;  // the description of the device in a finding's environment
 };
 
-/// Each kernel of the record files once a device. Throws BadInput for a file that cannot be read.
+/// The kernels of the record files, each once per device. Throws BadInput for a file that cannot be read.
 std::vector<RecordedKernel> recorded_kernels(const std::vector<std::string>& files);
 
 struct CodeComparison {
-  SameCode same;                    // recorded hash, and that of today's text, of the same code on every device
-  std::vector<std::string> others;  // in one line each: a kernel, its device, and what there is instead
-  int64_t current = 0;              // kernels whose text is as it was, or already known to be of the same code
-  int64_t unknown = 0;              // kernels that a key does not tell whole: replaced headers, values at run time
+  SameCode same;                    // kernels whose old and new texts give the same code on every device
+  std::vector<std::string> others;  // one line for each other kernel: the kernel, its device, and the difference
+  int64_t current = 0;              // kernels with the recorded text, or already known to have the same code
+  int64_t unknown = 0;              // kernels that their key does not fully describe: replaced headers, run-time values
 };
 
-/// Compiles the kernels that are not current from the text that the tree `old_root` has, and from today's
-/// (source_root()). The old text is the recorded one, or what `known` has in its place.
+/// Compiles the kernels that are not current from their text in the tree `old_root` and from today's text
+/// (source_root()), and compares the code. The old text is the recorded text, or the later text that `known` maps it
+/// to.
 CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const std::string& old_root,
                             const SameCode& known);
 
-/// The text of a same_code.txt with these pairs too, in the place of older ones of the same recorded hash.
+/// The text of a same_code.txt with these pairs added. A pair replaces an older pair with the same recorded hash.
 std::string merged(const std::string& text, const SameCode& pairs);
 
 }  // namespace attn::kb

@@ -1,4 +1,4 @@
-// proto1_flash_devices FROM TO: findings about two devices, from records that are there already; nothing is measured.
+// proto1_flash_devices FROM TO: writes findings about two devices from their existing records. It measures nothing.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -65,7 +65,7 @@ void write_findings(const std::string& from, const std::string& to, const std::s
   const auto direction = [&](const DeviceRecords& x, const DeviceRecords& y, const std::string& x_path,
                              const std::string& y_path, bool verdicts) {
     for (const Conclusion& conclusion : transfer_conclusions(x, y)) {
-      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // the same in both directions
+      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // equal in both directions
       const std::string name = fmt::format("{} to {}", conclusion.values["from"].get<std::string>(),
                                            conclusion.values["to"].get<std::string>());
       write(conclusion, name, fmt::format("proto1_flash_devices {} {}", x_path, y_path));
@@ -78,11 +78,11 @@ void write_findings(const std::string& from, const std::string& to, const std::s
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("What carries over from one device to another: findings from the records of two, in both directions.");
+  CLI::App app("Findings about what carries over from one device to another, in both directions, from their records.");
   app.footer("Exit status: 0 done; 1 a record could not be written; 2 bad arguments or records.");
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();
-  app.add_option("TO", to, "folder with the other's")->required();
+  app.add_option("TO", to, "folder with the other device's measurements.jsonl and findings.jsonl")->required();
   app.add_option("--out", out, "file that findings are appended to")->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -1,4 +1,5 @@
-// The program as a user meets it: what it writes, what it refuses, and what survives being killed.
+// Runs the program as a user runs it: which records it writes, which arguments it refuses, and which records survive
+// when it is killed.
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
@@ -51,7 +52,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
   return a;
 }
 
-// Every case once, none missing.
+// The measurements hold each of the cases once.
 void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) {
   std::set<std::string> seen;
   for (const Json& record : measurements) {
@@ -105,7 +106,7 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
     EXPECT_EQ(outcome.status, 130);
     EXPECT_NE(outcome.err.find("--resume"), std::string::npos) << outcome.err;
   }
-  // What a kill in the middle of a write leaves.
+  // A kill in the middle of a write leaves an incomplete line.
   std::ofstream(path("measurements.jsonl"), std::ios::app) << R"({"schema":"measurement/1","id":"0)";
   const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -152,6 +153,7 @@ TEST_F(CliTest, InputAndOutputAreSafetensors) {
 }
 
 TEST_F(CliTest, KernelsCompileWithoutWarnings) {
+  own_cache();
   const Outcome outcome =
       run({"--axis", "q_len=9", "--axis", "head_dim=24,64", "--axis", "causal=0,1", "--axis",
            "variant=naive,tiled_scalar,tiled_vector,tuned", "--axis", "dtype=f32,f16,bf16", "--axis", "layout=bhsd",

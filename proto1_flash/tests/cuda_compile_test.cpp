@@ -1,6 +1,6 @@
-// Every kernel that the sweep runs on a Hopper GPU, compiled without one: none spills registers or has its matrix
-// products done one after the other, and the rule that says which tiles fit the registers is neither too strict nor
-// too lax.
+// Compiles every kernel that the sweep runs on a Hopper GPU, without a GPU. No kernel spills registers, and ptxas
+// serialises the matrix products of none. The rule for the tiles that fit the registers is neither too strict nor too
+// lax.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,7 +44,8 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   EXPECT_GT(seen.size(), 40u);
 }
 
-// The widest tile that is let through does neither, and the next one would.
+// The kernel of the widest tile that skip_reason() allows neither spills nor serialises. A tile that is 32 keys wider
+// would spill.
 TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   FlashConfig config;
   config.variant = "wgmma";

@@ -1,4 +1,4 @@
-// The sweep: what the profiles span, the default tile, skips and what --input fixes.
+// The cases of each profile, the default tile, the skipped cases, and the axes that --input fixes.
 #include "proto1_flash/sweep.h"
 
 #include <fmt/format.h>
@@ -106,7 +106,8 @@ std::string hopper_tile(Case config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// The fastest tile of an H200 at each of these shapes, by at least 4 %; with 32 heads, 8 of keys and values.
+// For each of these shapes, the tile that is fastest on an H200 by at least 4 %. With 32 heads, 8 are heads of keys and
+// values.
 TEST(FlashSweepTest, DefaultTileOfHopperKeepsEveryUnitBusy) {
   struct Row {
     int64_t head_dim, batch, heads, length, causal;
@@ -137,7 +138,7 @@ TEST(FlashSweepTest, DefaultTileOfHopperKeepsWhatIsNamed) {
   EXPECT_EQ(hopper_tile(rows), "192x64");
   keys.set("block_c", int64_t{128});
   EXPECT_EQ(hopper_tile(keys), "64x128");
-  odd.set("block_c", int64_t{96});  // of no tile in the list
+  odd.set("block_c", int64_t{96});  // no tile in the list has 96 keys
   EXPECT_EQ(hopper_tile(odd), "64x96");
 }
 

@@ -41,7 +41,7 @@ const Conclusion* find(const std::vector<Conclusion>& conclusions, const std::st
 }
 
 TEST(TransferTest, TheBestTileOfOneIsLookedUpOnTheOther) {
-  // 256x128 is best on A, but B did not run it; of the rest 128x128 is.
+  // 256x128 is best on A, but B did not run it. Of the tiles that both ran, 128x128 is best on A.
   const DeviceRecords a{{tile("A", 64, 64, 3), tile("A", 64, 128, 2.5), tile("A", 128, 128, 2), tile("A", 256, 128, 1)},
                         {}};
   const DeviceRecords b{
@@ -89,7 +89,8 @@ TEST(TransferTest, VerdictsAreThoseOfMostFindings) {
   const std::vector<Conclusion> conclusions = transfer_conclusions(a, b);
   const Conclusion* verdicts = find(conclusions, "verdicts_transfer");
   ASSERT_NE(verdicts, nullptr);
-  EXPECT_EQ(verdicts->values["judged"], 2);  // bf16 and causal: bc80 is undecided on A, the others are on one only
+  // bf16 and causal count. Device A does not decide bc80. Only one device has findings of ladder and of scaling.
+  EXPECT_EQ(verdicts->values["judged"], 2);
   EXPECT_EQ(verdicts->values["same"], 1);
   EXPECT_EQ(verdicts->estimate.value, 0.5);
   EXPECT_EQ(verdicts->values["flips"], "bf16 (refuted, then supported)");

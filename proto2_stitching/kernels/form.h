@@ -1,13 +1,14 @@
-// Takes the place of common/attention/kernels/score.h: how the kernel comes to the score function, with how many scores
-// at once.
+// Takes the place of common/attention/kernels/score.h: how the kernel reaches the score function, and how many scores a
+// call takes.
 //
-// choice.h, which the host writes, says which:
-//   SCORE_FORM   one of those below
-//   CALL_GRAIN   scores of a call: SCORE_ELEMENT one, SCORE_ROW those of a row, SCORE_TILE those of a tile, as
-//                common/attention/kernels/score.h has them
-//   KERNEL_GRAIN SCORE_ROW where the kernel hands over rows of scores also for calls by element, SCORE_ELEMENT where it
-//                takes no other calls
-//   SCORE_LANES  scores of a row (SCORE_ROW), or of a row of the tile on the cpu and of all of it on a GPU (SCORE_TILE)
+// The host writes choice.h, which defines:
+//   SCORE_FORM   one of the forms of forms.h
+//   CALL_GRAIN   the scores of a call: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE), in the order of
+//                common/attention/kernels/score.h
+//   KERNEL_GRAIN SCORE_ROW: the kernel passes rows of scores, also for calls by element. SCORE_ELEMENT: the kernel only
+//                passes single scores
+//   SCORE_LANES  with SCORE_ROW, the scores of a row; with SCORE_TILE, on the cpu the scores of one row of the tile, on
+//                a GPU all scores of the tile that one thread has
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -27,7 +28,7 @@
 
 #define SCORE_IS_IDENTITY 0
 
-// ---- the function, in this translation unit or in a fragment of its own
+// ---- the function, in this translation unit or in its own fragment
 
 #if SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO || SCORE_FORM == FORM_STD_FUNCTION || \
     SCORE_FORM == FORM_VIRTUAL
@@ -52,7 +53,8 @@
 
 #if defined(SCORE_IS_FRAGMENT) || !SCORE_IS_ELSEWHERE
 
-// Contracted within its own expressions only, and so to the same bits wherever it is inlined.
+// The compiler contracts products and sums only within one expression of the function. So the function gives the same
+// bits wherever it is inlined.
 #ifndef __CUDACC__
 #pragma clang fp contract(on)
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
@@ -99,7 +101,7 @@ struct ScoreObject {
 // ---- the call
 
 #if SCORE_FORM == FORM_SWITCH || SCORE_FORM == FORM_POINTER
-/// Which function is wanted: known at run time only, and the same for all scores.
+/// The number of the function to call. It is known only at run time, and is the same for all scores.
 SCORE_INLINE int score_choice(const ScoreContext& context) { return *static_cast<const int*>(context.data); }
 #endif
 
@@ -115,14 +117,14 @@ SCORE_NOINLINE SCORE_RESULT score_unchanged(SCORE_PARAMETERS) {
 #endif
 }
 SCORE_NOINLINE SCORE_RESULT score_target(SCORE_PARAMETERS) { return score_in_place(SCORE_ARGUMENTS); }
-/// In the device's memory, where whoever loads the kernel may change it.
+/// The table is in the device's memory. The program that loads the kernel may change it.
 extern "C" {
 SCORE_DEVICE SCORE_RESULT (*score_table[])(SCORE_PARAMETERS) = {score_unchanged, score_target};
 }
 #elif SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO
 extern "C" SCORE_DEVICE SCORE_RESULT score_fragment(SCORE_PARAMETERS);
 #elif SCORE_FORM == FORM_STD_FUNCTION
-/// A std::function of the host's, and the host's function that calls it: a kernel has no standard library.
+/// A std::function of the host, and the function of the host that calls it. A kernel has no standard library.
 struct HostCallable {
   SCORE_RESULT (*call)(const void* object, SCORE_PARAMETERS);
   const void* object;
@@ -162,12 +164,12 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 #endif
 }
 
-// ---- what the kernel calls
+// ---- the functions that the kernel calls
 
 #if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
 #elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
-// One score, for rows that a kernel computes anew: the first of as many as a call takes.
+// One score, for rows that a kernel computes anew. The call takes SCORE_LANES scores, of which the first is the score.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};
   score_call(several, q, k, context);

@@ -1,12 +1,12 @@
-// The forms of the score function, for host and kernels.
+// The forms of the score function. The host and the kernels include this file.
 #pragma once
 
-#define FORM_MONOLITHIC 0      // its text in place
+#define FORM_MONOLITHIC 0      // the text of the function in place
 #define FORM_INLINE 1          // a helper that is always inlined
-#define FORM_NOINLINE 2        // a helper that never is
-#define FORM_SWITCH 3          // in place, behind a branch on a uniform value
+#define FORM_NOINLINE 2        // a helper that is never inlined
+#define FORM_SWITCH 3          // in place, under a branch on a uniform value
 #define FORM_POINTER 4         // through a table in the device's memory
 #define FORM_STITCHED 5        // a fragment, linked before the optimiser
 #define FORM_STITCHED_NOLTO 6  // a fragment, linked as machine code
-#define FORM_STD_FUNCTION 7    // a std::function of the host's (cpu)
+#define FORM_STD_FUNCTION 7    // a std::function of the host (cpu)
 #define FORM_VIRTUAL 8         // a virtual function of an object (cpu)

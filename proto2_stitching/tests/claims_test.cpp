@@ -1,4 +1,4 @@
-// Results in, duels and conclusions out: pure functions, on made-up results.
+// The claims choose duels and draw conclusions. The tests run these pure functions on made-up results.
 #include "proto2_stitching/claims.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,8 @@ namespace {
 
 using test::avx2;
 
-// The quick sweep with times from a model: 1 ms for attention, and for each call that is left 10 ns of two units.
+// The time of a model: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns of one of two units for each
+// call that is left.
 double seconds_of(const Case& config) {
   const double work = 1e-6 * static_cast<double>(config.integer("work"));
   if (form_is_inlined(config.text("form"))) return 1e-3 + work;
@@ -26,6 +27,7 @@ double seconds_of(const Case& config) {
   return 1e-3 + work + 10e-9 * static_cast<double>(count_calls(stitch, avx2()).calls) / 2;
 }
 
+// The quick sweep with the times of the model.
 std::vector<Measurement> made_up() {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
@@ -49,7 +51,7 @@ std::vector<Measurement> made_up() {
   return results;
 }
 
-// What the loop would measure, with an interval of 0.2 % to either side.
+// The comparisons that the measuring loop would give, with an interval of 0.2 % to either side.
 std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 0.002) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : duels) {
@@ -161,7 +163,7 @@ TEST(StitchConclusionsTest, OverheadsAreOfThePair) {
     EXPECT_EQ(conclusion.values["contender"]["calls_left"], 3);
     EXPECT_EQ(conclusion.values["baseline"]["code_bytes"], 6003);
   }
-  // 10 ns each on two units, on top of 1 ms.
+  // The calls of both units take 10 ns each, in addition to 1 ms.
   for (const Conclusion& conclusion : conclusions_of("noinline", all)) {
     const double calls = conclusion.values["contender"]["calls"];
     EXPECT_NEAR(conclusion.estimate.value, (1e-3 + calls * 10e-9 / 2) / 1e-3, 1e-9);
@@ -196,7 +198,7 @@ TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsDoWithout) {
   }
 }
 
-// Ratios by hand for one call whose work is swept.
+// The conclusion from given ratios, for calls by row whose work is swept.
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;
@@ -220,7 +222,7 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
   EXPECT_EQ(some.estimate.ci_hi, 64) << "16 is not sure to be small enough";
   EXPECT_EQ(judge(hypothesis("break_even"), some).state, State::supported);
   EXPECT_EQ(some.measurements.size(), 8u);
-  // A lucky point below a bad one does not count.
+  // A good ratio does not count if a larger work has a bad ratio.
   const Conclusion lucky = break_even(
       {{1, {1.0, 0.99, 1.005}}, {4, {1.05, 1.04, 1.06}}, {16, {1.02, 1.015, 1.03}}, {64, {1.0, 0.999, 1.002}}});
   EXPECT_EQ(lucky.estimate.value, 64);

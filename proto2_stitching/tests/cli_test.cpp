@@ -1,4 +1,4 @@
-// The program as a user meets it, with a score function of their own.
+// Runs the program as a user runs it, with the user's own score function.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,6 +24,7 @@ class StitchCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
+  own_cache();
   write_text("window.cpp",
              "// Keys at most 20 away.\n"
              "constexpr int reach = 20;\n"

@@ -1,4 +1,4 @@
-// Every form at every grain, compiled and linked for a Hopper GPU without one.
+// Compiles and links every form at every grain for a Hopper GPU, without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using StitchCudaCompileTest = test::CudaCompilerTest;
 
-/// The kernel of a case that adds ALiBi.
+/// The kernel of a case whose score function is `alibi`.
 KernelSource source_of(const StitchConfig& config) {
   const AttentionHooks hook = stitch_hook(config, test::hopper(), built_in_function("alibi", 0));
   return attention_launch(config.flash, test::hopper(), &hook).source;
@@ -50,13 +50,14 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
                                  binary.spill_bytes, cuda_contents(binary).bytes));
     }
   }
-  // What is linked as machine code has a call that what is linked before the optimiser has not.
+  // A kernel whose function is linked as machine code has a call. Linked before the optimiser, it has no call.
   EXPECT_NE(codes["stitched by row"], codes["stitched_nolto by row"]);
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
 
-// Of wgmma, by element: what runs needs no memory for registers or next to none, and its products overlap. A form is
-// left out because the compiler says that it takes registers back; a new compiler that does not say so brings it back.
+// wgmma takes scores by element. A form that runs spills no registers, or at most 64 bytes, and its products overlap. A
+// form is left out because the compiler says that it ignores setmaxnreg. If a new compiler does not say this, the test
+// fails, and the form can come back.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {

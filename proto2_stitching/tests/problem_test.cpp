@@ -1,5 +1,5 @@
-// Every form at every grain against the oracle and against each other, on odd shapes; how often the function is called;
-// and kernels broken on purpose. On the device under test.
+// Checks every form at every grain against the oracle and against the other forms, on odd shapes. Checks how often the
+// function is called, and that kernels broken on purpose fail. Runs on the device under test.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -66,7 +66,7 @@ Result run(const StitchConfig& config, const UserFunction& function, const std::
 
 UserFunction text(const std::string& body) { return {"mine.cpp", body}; }
 
-/// A function in which every argument tells: the score, both places, the head, the batch and the lengths.
+/// A function whose result depends on every argument: the score, both places, the head, the batch and the lengths.
 UserFunction everything() {
   return text(
       "float score(float s, int q, int k, const ScoreContext& c) {\n"
@@ -75,7 +75,7 @@ UserFunction everything() {
       "}\n");
 }
 
-// The same by hand; shares nothing with the function's text.
+// The function of everything(), written again in double. It shares no code with the function's text.
 double everything_in_double(const AttentionShape& shape, double s, int64_t b, int64_t h, int64_t q, int64_t k) {
   if ((k + q) % 9 == 0) return -std::numeric_limits<double>::infinity();
   const int64_t place = 7 * q + 3 * k + 11 * h + 5 * b + shape.q_len - shape.kv_len + shape.q_heads;
@@ -85,7 +85,7 @@ double everything_in_double(const AttentionShape& shape, double s, int64_t b, in
 class Forms : public OnDevice<testing::TestWithParam<std::string>> {};
 INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& test) { return test.param; });
 
-// Lengths beside every tile, panel and vector, masks, groups of any size, and 16-bit elements.
+// Lengths that leave tiles, panels and vectors partly filled, causal masks, grouped heads, and 16-bit elements.
 TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   for (const std::string grain : {"element", "row", "tile"}) {
     if (GetParam() == "monolithic" && grain != "element") continue;
@@ -126,7 +126,8 @@ TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
   }
 }
 
-// A file may leave the context out, and costs what a built-in function costs: its code is the same.
+// A function in a file may leave the context out. It costs no more than a built-in function: the machine code is the
+// same.
 TEST_P(Forms, TakeAUsersFile) {
   const std::string path = source_root() + "/proto2_stitching/functions/alibi.cpp";
   const UserFunction built_in = built_in_function("alibi", 0), file = read_function(FunctionKind::score, path);
@@ -150,7 +151,8 @@ TEST_P(Forms, TakeAUsersFile) {
 
 class StitchTest : public OnDevice<testing::Test> {};
 
-// The oracle takes the function's own text in double precision: here it is held against one that does not.
+// The oracle runs the function's text in double precision. The test compares it with a function that does not use the
+// text.
 TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
   StitchConfig config = small("monolithic");
   const AttentionShape& shape = config.flash.shape;
@@ -186,12 +188,12 @@ TEST_F(StitchTest, BuiltInFunctionsAreWhatTheyAreCalled) {
 
 std::atomic<int64_t> calls_made{0};
 
-// A function that counts how often it is called, which the host's code can read: the cpu's kernels run in this process.
+// The function counts its calls in a variable of the test. The kernels of the cpu run in this process.
 TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   if (on_cuda) GTEST_SKIP() << "counts on the host";
   const UserFunction counting =
       text(fmt::format("float score(float s, int, int, const ScoreContext&) {{\n"
-                       "#ifndef float\n"  // the oracle's calls do not count
+                       "#ifndef float\n"  // the calls of the oracle do not count
                        "  __atomic_fetch_add(reinterpret_cast<long long*>({}ull), 1, 0);\n"
                        "#endif\n"
                        "  return s;\n}}\n",
@@ -223,7 +225,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   }
 }
 
-// What functions may call, in float, as kernels have it.
+// The functions of math.h that a user's function may call, in float, as kernels have them.
 TEST_F(StitchTest, MathFunctionsAreAsRightAsTheySay) {
   const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
     const UserFunction function =
@@ -275,7 +277,7 @@ TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {
   if (!std::string_view(ATTN_SANITIZE).empty()) GTEST_SKIP() << "sanitizers add calls of their own";
   std::map<std::string, int64_t> left;
   for (const std::string& form : forms()) {
-    if (form == "std_function") continue;  // its address is the host's, and no kernel's
+    if (form == "std_function") continue;  // the host has the function's address, no kernel has it
     const AttentionHooks hook = stitch_hook(small(form), device().info(), built_in_function("scale", 0));
     const Launch launch = attention_launch(small(form).flash, device().info(), &hook);
     const CodeContents code = device().contents(pipelines().get(launch.source).binary);
@@ -313,7 +315,7 @@ TEST_F(StitchTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
   EXPECT_NE(missing.find(on_cuda ? "\"score\"" : "'score'"), std::string::npos) << missing;
   EXPECT_NE(message_of("float score(float s) { return s; }\n").find("mine.cpp"), std::string::npos);
   EXPECT_NE(message_of("").find("score"), std::string::npos);
-  // Text behind its last line does not end up in the function.
+  // The text that follows the function's last line does not become part of the function.
   EXPECT_NE(message_of("float score(float s, int, int, const ScoreContext&) { return s;").find("mine.cpp"),
             std::string::npos);
   EXPECT_EQ(message_of("float score(float s, int, int, const ScoreContext&) { return s; } // no end of line"),
@@ -337,7 +339,7 @@ TEST_F(StitchTest, UnknownFunctionsAreBadInput) {
   }
 }
 
-// ---- what the checks catch: the text of a kernel header with one part replaced
+// ---- the checks catch each mutation: one part of the text of a kernel header is replaced
 
 struct Mutation {
   const char *what, *form, *grain, *from, *to;

@@ -1,4 +1,4 @@
-// The sweep: what the profiles span, what follows from what, and skips.
+// The cases of each profile, the axes that follow from other axes, and the skipped cases.
 #include "proto2_stitching/sweep.h"
 
 #include <gtest/gtest.h>
@@ -157,7 +157,7 @@ TEST(StitchSweepTest, CountsOfAFullTileAreItsPairs) {
       StitchConfig stitch = StitchConfig::from(config, info);
       stitch.grain = "element";
       const int64_t pairs = stitch.flash.block_r * stitch.flash.block_c;
-      // On a GPU the 32 threads of a warp make a call at once.
+      // On a GPU the 32 threads of a warp make one call together.
       const int64_t at_once = info.backend == "cuda" ? 32 : 1;
       EXPECT_GE(count_calls(stitch, info).calls_per_tile * at_once, pairs) << config.key();
       EXPECT_LE(count_calls(stitch, info).calls_per_tile * at_once, pairs * 11 / 10) << config.key();

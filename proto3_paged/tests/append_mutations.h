@@ -1,4 +1,4 @@
-// What can be wrong with new tokens: changes to the kernels that a check must notice.
+// Mutations of the kernels that append new tokens. A check must notice each of them.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace attn::test {
 
 struct AppendMutation {
-  const char* append;  // the axis' value that runs the kernel
+  const char* append;  // the value of the axis that runs the kernel
   std::string file;
   const char *what, *from, *to;
 };

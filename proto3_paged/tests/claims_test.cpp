@@ -1,4 +1,4 @@
-// Results in, duels and conclusions out: pure functions, on made-up results.
+// The claims choose duels and draw conclusions. The tests run these pure functions on made-up results.
 #include "proto3_paged/claims.h"
 
 #include <fmt/format.h>
@@ -20,9 +20,9 @@
 namespace attn {
 namespace {
 
-/// Pages of 1 cost a half, other pages a hundredth; a second launch and any other number of workers a tenth; new tokens
-/// three times as much again in a chain, and nothing where they are appended by the way; a soft cap a fifth. What
-/// sequences share is read again without a cascade.
+/// The time of a model, in proportion to the bytes. Pages of 1 add a half, other pages a hundredth. A second launch
+/// adds a tenth, and so does a number of workers that is not the rule's. A chain takes four times the time, and a fused
+/// append adds nothing. A soft cap adds a fifth. Without a cascade each sequence reads shared tokens again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -132,7 +132,8 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
   for (const Claim& claim : claims) EXPECT_GT(of[claim.hypothesis.id], 0) << claim.hypothesis.id;
 }
 
-// Of pages of 16 alone; a page that the published kernel can have says nothing about its bound.
+// Only pages of 16 decide the claims paging_9, paging_10 and paging_25. Only pages that the published kernel cannot
+// have decide `viability`.
 TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
   const std::map<int64_t, int64_t> pages_in_32_kb = {{64, 32}, {128, 16}, {192, 8}, {256, 4}};  // by head_dim
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {

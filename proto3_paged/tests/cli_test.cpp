@@ -1,4 +1,4 @@
-// The program as a user meets it: a short run, its records, and what it refuses.
+// Runs the program as a user runs it: short runs, their records, and the arguments that it refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>

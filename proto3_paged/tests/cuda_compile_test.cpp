@@ -1,4 +1,4 @@
-// The kernels for a Hopper GPU, compiled without one.
+// Compiles the kernels for a Hopper GPU, without a GPU.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
     for (const int64_t q_len : {1, 4, 16}) {
       const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-      // The join is another entry of the same text.
+      // The kernel that joins is another entry of the same source.
       EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
     }
   }
@@ -35,7 +35,7 @@ TEST_F(PagedCudaCompileTest, Modifiers) {
   const Modifiers all{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true};
   struct Combination {
     Modifiers modifiers;
-    std::vector<std::pair<DType, DType>> dtypes;  // of Q and of the cache
+    std::vector<std::pair<DType, DType>> dtypes;  // types of Q and of the cache
   };
   for (const auto& [modifiers, dtypes] : {Combination{{.alibi = true}, {{bf16, bf16}}},
                                           {{.window_left = 100}, {{bf16, bf16}, {bf16, int8}}},

@@ -1,4 +1,5 @@
-// Small configurations of the experiment, and runs of one with its check. On the device under test.
+// Small configurations of the experiment, and functions that run a configuration and check it, on the device under
+// test.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@
 
 namespace attn {
 
-/// With ragged lengths, one of them 0.
+/// A small configuration with ragged lengths. One length is 0.
 inline PagedConfig paged_config() {
   PagedConfig config;
   config.decode.shape = {
@@ -23,7 +24,7 @@ inline PagedConfig paged_config() {
   return config;
 }
 
-/// The plan of a configuration, with hooks that it does not name.
+/// The plan of a configuration with hooks that the configuration does not name.
 inline Plan hooked_plan(const PagedConfig& config, const DeviceInfo& device, const AttentionHooks& hooks) {
   return config.prefill ? prefill_plan(config.decode, device, 0, 0, &hooks)
                         : decode_plan(config.decode, device, 0, &hooks);
@@ -39,7 +40,7 @@ inline Decoded run_paged(const PagedConfig& config, Device& on = test::device(),
   PagedProblem problem(on, cache, inputs, config,
                        hooks ? hooked_plan(config, on.info(), *hooks) : paged_plan(config, on.info()), hooks);
   Decoded run;
-  for (int launch = 0; launch < 2; ++launch) {  // the second one finds what the first one left
+  for (int launch = 0; launch < 2; ++launch) {  // the second launch runs on what the first launch left
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);
@@ -55,12 +56,13 @@ inline std::string difference(const PagedConfig& config) {
     const Check check = run_paged(config).check;
     return check.ok ? "" : check.worst;
   } catch (const BadInput& error) {
-    return test::on_cuda ? "" : error.what();  // a tile that a GPU does not take
+    return test::on_cuda ? "" : error.what();  // a GPU does not take the tile
   }
 }
 
-/// What is wrong where every sequence has `garbage` in K or in V: an element of one head, and a whole row of the other,
-/// at its last key, which only its last query sees, or in its middle. Empty where nothing is.
+/// Runs the configuration with `garbage` in K or in V of every sequence: in one element of head 0, and in a whole row
+/// of head 1. The garbage is at the last key, which only the last query sees, or at the middle key. Returns the worst
+/// difference that the check finds, or an empty text.
 inline std::string difference_with(const PagedConfig& config, double garbage, bool in_v, bool last) {
   Device& on = test::device();
   const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
@@ -85,7 +87,7 @@ inline std::string difference_with(const PagedConfig& config, double garbage, bo
   return check.ok ? "" : check.worst;
 }
 
-/// New tokens on pages in any order, turned.
+/// A configuration that turns and appends new tokens, on pages in random order.
 inline PagedConfig appending_config(const std::string& append) {
   PagedConfig config = paged_config();
   config.append = append;

@@ -1,5 +1,5 @@
-// Decoding over caches of every shape: against the oracle, bit for bit between ways to the same answer, and broken on
-// purpose. On the device under test.
+// Decoding over caches of every shape, on the device under test. The tests compare decoding with the oracle, compare
+// equivalent launches bit for bit, and expect that kernels broken on purpose fail.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST_F(PagedTest, TypesAgreeWithTheOracle) {
   }
 }
 
-// All lengths around a page and a block, one after the other in one batch.
+// The longest sequence ends near the end of a page or of a block.
 TEST_F(PagedTest, LengthsAroundAPageAndABlockAgreeWithTheOracle) {
   for (const int64_t kv_len : {1, 15, 16, 17, 63, 64, 65, 128, 129}) {
     for (const int64_t q_len : {1, 4}) {
@@ -210,7 +210,7 @@ TEST_F(PagedTest, CachesOf8BitsOfEveryDimensionAgreeWithTheOracle) {
   }
 }
 
-// Scales are those of pages, so a contiguous cache has other ones.
+// Each page has its own scales. A contiguous cache has other scales, so the baseline has pages in order.
 TEST_F(PagedTest, PagesOf8BitsAreExactlyTheSameInAnyOrder) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     for (const int64_t page_size : {1, 16, 24, 256}) {
@@ -237,7 +237,7 @@ Tensor single_rows(int64_t count, int64_t head_dim, DType dtype) {
   return Tensor::zeros(count, 1, 1, head_dim, dtype, Layout::bhsd);
 }
 
-/// What one query makes of as many keys as k has rows, each on a page of its own with scales of its own.
+/// O of one query over k.batch keys. Each key is on its own page, with its own scales.
 Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const Tensor& v,
                   const std::vector<float>& k_scales, const std::vector<float>& v_scales) {
   config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = k.batch, .head_dim = q.dim};
@@ -276,7 +276,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
   return o;
 }
 
-// One key, whose V has every code: O is V.
+// There is one key. Its V has every code, and O is V.
 TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     const DecodeConfig config = paged_config().decode;
@@ -287,7 +287,7 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
       v.data[static_cast<size_t>(code)] = is_nan ? std::byte{0} : static_cast<std::byte>(code);
     }
     const Tensor o = decode_one(config, q, k, v, {1}, {0.25f});
-    // What a GPU's powers of 2 err by is far less than the distance of two codes.
+    // The error of a GPU's powers of 2 is far less than the distance between two codes.
     for (int64_t code = 0; code < 256; ++code) {
       const double want = v.load(code) / 4;
       EXPECT_NEAR(o.load(code), want, 0x1p-22 * std::abs(want)) << name(cache_dtype) << ", code " << code;
@@ -295,7 +295,7 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   }
 }
 
-// On a GPU products are of f16, into which neither such a Q nor weights with such a scale would fit.
+// A GPU multiplies in f16. Neither this Q nor weights with these scales would fit into f16.
 TEST_F(PagedTest, ScalesOf8BitsMayHaveAnyMagnitude) {
   constexpr int64_t head_dim = 64, keys = 3;
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -342,8 +342,8 @@ TEST_F(PagedTest, TheErrorOfACacheIsThatOfItsRounding) {
     config.decode.page_size = page_size;
     return PagedInputs(device(), config, 7).cache_error(nullptr);
   };
-  // Of e4m3 rounding errs by 0.026 of a value. Of int8 by 1 / (127 sqrt(12)) of the page's largest, which is 2.6 for 64
-  // values and 4 for 8192. K and V err alike.
+  // Rounding to e4m3 errs by 0.026 of a value. Rounding to int8 errs by 1 / (127 sqrt(12)) of the largest value of a
+  // page. The largest value is 2.6 for 64 values, and 4 for 8192. K and V err by the same share.
   const double root_of_two = std::sqrt(2);
   EXPECT_NEAR(error(DType::e4m3, 16), 0.026 * root_of_two, 0.007);
   EXPECT_NEAR(error(DType::int8, 1), 2.6 / 127 / std::sqrt(12) * root_of_two, 0.0025);
@@ -359,9 +359,9 @@ TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
   hooks.reference = [&](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     const int64_t own = q + lengths[static_cast<size_t>(batch)] - config.decode.shape.q_len;
     for (size_t k = 0; k < scores.size(); ++k) {
-      const auto behind = static_cast<double>(own - static_cast<int64_t>(k));
-      const double biased = scores[k] - 0.05 * static_cast<double>(head + 1) * behind;
-      scores[k] = behind < 0 || behind >= 20 ? -INFINITY : biased / (1 + std::abs(biased) / 8);
+      const auto distance = static_cast<double>(own - static_cast<int64_t>(k));
+      const double biased = scores[k] - 0.05 * static_cast<double>(head + 1) * distance;
+      scores[k] = distance < 0 || distance >= 20 ? -INFINITY : biased / (1 + std::abs(biased) / 8);
     }
   };
   for (const DType cache_dtype : {config.decode.dtype, DType::e4m3, DType::int8}) {
@@ -423,7 +423,7 @@ PagedConfig cascade_config() {
   return config;
 }
 
-// ---- what is no number, and what is not seen
+// ---- keys and values that are no numbers, and keys that no query sees
 
 TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -449,7 +449,7 @@ TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   }
 }
 
-// Of 8 bits e4m3 has a NaN, with either sign; and a page's scale may be one.
+// Of the types of 8 bits only e4m3 has a NaN, with either sign. With both types the scale of a page may be NaN.
 TEST_F(PagedTest, NaNOf8BitsReachesTheRowsThatSeeIt) {
   for (const int64_t head_dim : {on_cuda ? 48 : 24, 64, 128}) {
     for (const bool in_v : {false, true}) {
@@ -497,7 +497,7 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   }
 }
 
-// A hook that hides pairs with -infinity, and adds numbers of any size.
+// The hook hides pairs with -infinity, and gives scores of any size.
 TEST_F(PagedTest, ScoresOfAnySize) {
   AttentionHooks hooks;
   hooks.name = "scores of any size";
@@ -527,8 +527,8 @@ TEST_F(PagedTest, ScoresOfAnySize) {
   }
 }
 
-// New tokens on both sides of a page's and a block's end, in sequences that have no others, and in a worker of their
-// own.
+// New tokens lie on both sides of the end of a page and of a block. Some sequences have only new tokens, and so do some
+// workers.
 TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
   for (const int64_t kv_len : {1, 2, 16, 17, 64, 65, 66, 130}) {
     for (const int64_t workers : {1, 7, 64}) {
@@ -565,7 +565,7 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
   }
 }
 
-/// Sequences that share 70 of 100 tokens, read once.
+// The sequences share 70 of 100 tokens. The cascade reads the shared pages once.
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
     for (const int64_t group : {1, 3, 8}) {
@@ -675,7 +675,7 @@ TEST_F(PagedTest, AWindowOfEveryKeyIsNone) {
   EXPECT_NE(run_paged(config, device(), pipelines(), paged_hooks(config)).output, plain.output);
 }
 
-// Cases with other modifiers share the inputs.
+// Cases that differ only in modifiers share the inputs.
 TEST_F(PagedTest, EachNameOfHooksHasAnAnswerOfItsOwn) {
   PagedConfig config = paged_config();
   PagedInputs inputs(device(), config, 7);
@@ -843,7 +843,7 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   const double once = cascade_plan(config.decode, test::avx2(), 400, 64).work.bytes;
   const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
   const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
-  // Queries are read once more; of outputs two are written in f32, and log-sum-exps twice.
+  // The cascade reads queries once more. It writes two outputs in f32, and log-sum-exps twice.
   const double again = 4. * 6 *
                        (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
                                                  size_bytes(config.decode.out_dtype)) +
@@ -877,7 +877,7 @@ TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
   EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("multiple of 16"), std::string::npos);
 }
 
-// Elements of one byte, and of each page and head a scale for K and one for V.
+// Elements have one byte. Each page and head has one scale for K and one for V.
 TEST(PagedPlan, CountsScales) {
   DecodeConfig config = paged_config().decode;
   config.cache_dtype = DType::int8;
@@ -888,7 +888,7 @@ TEST(PagedPlan, CountsScales) {
             160. * 2 * 2 * 64);
 }
 
-// Four sequences of 128 tokens, of which the first quarter lies on the same pages.
+// Four sequences have 128 tokens each. The first quarter of each sequence lies on shared pages.
 TEST(PagedPlan, CountsSharedPagesOnce) {
   PagedConfig paged = paged_config();
   paged.decode.shape.kv_len = 128;
@@ -899,7 +899,7 @@ TEST(PagedPlan, CountsSharedPagesOnce) {
   EXPECT_EQ(repeated_bytes(paged), 3 * 32 * bytes_of_key);
 }
 
-// Of 100 keys the last query sees 21, and with 3 queries before it they see 24 together.
+// With a window of 20 keys the last query sees 21 of 100 keys. The last four queries together see 24 keys.
 TEST(PagedPlan, CountsTheKeysOfAWindow) {
   Case config;
   config.set("kv_len", int64_t{100});
@@ -915,7 +915,7 @@ TEST(PagedPlan, CountsTheKeysOfAWindow) {
     complete_paged(one, test::avx2());
     return paged_case_plan(one, {test::avx2()}).work;
   };
-  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // in two sequences
+  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // of a key in each of two sequences
   EXPECT_EQ(work(1, -1).bytes - work(1, 20).bytes, 79 * bytes_of_key);
   EXPECT_EQ(work(4, -1).bytes - work(4, 20).bytes, 76 * bytes_of_key);
   EXPECT_EQ(work(1, 99).bytes, work(1, -1).bytes);
@@ -943,12 +943,12 @@ TEST(PagedPlan, CountsTheTokensThatThereAre) {
 TEST(PagedPlan, WorkersAreNoMoreThanBlocks) {
   PagedConfig config = paged_config();
   EXPECT_EQ(decode_workers(config.decode, test::avx2()), 2);
-  EXPECT_EQ(decode_workers(config.decode, test::hopper()), 4 * 2 * 2);  // of two blocks each
+  EXPECT_EQ(decode_workers(config.decode, test::hopper()), 4 * 2 * 2);  // 4 sequences, 2 heads of keys, 2 blocks each
   config.decode.shape.kv_len = 1 << 20;
   EXPECT_EQ(decode_workers(config.decode, test::hopper()) % 132, 0);
 }
 
-// Of the same numbers on every machine.
+// The lengths are the same on every machine.
 TEST(PagedLengths, ChatsAreMostlyShort) {
   PagedConfig config = paged_config();
   config.lengths = "chat";

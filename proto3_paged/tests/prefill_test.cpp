@@ -1,5 +1,5 @@
-// Prefill over caches of every shape: against the oracle, bit for bit between orders of pages, and broken on purpose.
-// On the device under test.
+// Prefill over caches of every shape, on the device under test. The tests compare prefill with the oracle, compare
+// orders of pages bit for bit, and expect that kernels broken on purpose fail.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ using test::device;
 using test::on_cuda;
 using test::pipelines;
 
-/// Chunks of 40 queries; of the ragged sequences one has fewer keys, and one none.
+/// Chunks of 40 queries over ragged sequences. One sequence has fewer keys than queries, and one has no keys.
 PagedConfig prefill_config() {
   PagedConfig config = paged_config();
   config.prefill = true;
@@ -43,7 +43,7 @@ class PrefillTest : public test::OnDevice<testing::Test> {};
 TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
   for (const int64_t page_size : {0, 1, 8, 16, 24, 32, 64, 128, 256}) {
     for (const int64_t head_dim : {8, 64, 72, 96, 128, 192, 256}) {
-      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // half of what takes long to compile
+      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // leaves out half of the slow compilations
       PagedConfig config = prefill_config();
       config.decode.page_size = page_size;
       config.decode.shape.head_dim = head_dim;
@@ -109,7 +109,7 @@ TEST_F(PrefillTest, TypesAgreeWithTheOracle) {
   }
 }
 
-// Blocks of 64 keys, whatever the page, so that the arithmetic is the same.
+// Blocks have 64 keys with every page size, so the arithmetic is the same.
 TEST_F(PrefillTest, PagesInAnyOrderAreExactlyAContiguousCache) {
   for (const char* layout : {"nhd", "hnd"}) {
     PagedConfig config = prefill_config();
@@ -179,7 +179,7 @@ TEST_F(PrefillTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
   }
 }
 
-// The same launch for other tensors.
+// One launch runs on the tensors of two seeds.
 TEST_F(PrefillTest, ALaunchTakesOtherTensors) {
   const PagedConfig config = prefill_config();
   PagedInputs first(device(), config, 7), second(device(), config, 8);
@@ -253,10 +253,10 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   return mutations;
 }
 
-// With a launch of its own for each, so that what one leaves harms no other.
+// Each mutation has its own launch, so that the leftovers of one mutation do not harm another.
 TEST_F(PrefillTest, BrokenKernelsAreCaught) {
   PagedConfig config = appending_prefill("fused");
-  config.decode.shape.q_len = 51;  // shares that are not all of one size
+  config.decode.shape.q_len = 51;  // the shares differ in size
   for (const PrefillMutation& mutation : prefill_mutations(on_cuda && device().info().has("wgmma"))) {
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
@@ -307,7 +307,7 @@ TEST(PrefillPlan, SaysWhatItDoesNotTake) {
   EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
 }
 
-// Two sequences, of which one has fewer keys than queries.
+// Two sequences of 20 tokens, with 8 queries each.
 TEST(PrefillPlan, CountsThePairsThatThereAre) {
   Case config;
   for (const auto& [axis, value] : {std::pair{"batch", 2},

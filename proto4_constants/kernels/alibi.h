@@ -1,5 +1,5 @@
-// A score hook with a flag: ALIBI=1 takes a head's slope times the distance of query and key off the score (Press et
-// al. 2022), ALIBI=0 leaves it as it is. ScoreContext::data: slopes [q_heads], f32.
+// A score hook with a flag. ALIBI=1 subtracts the head's slope times the distance of query and key from the score
+// (Press et al. 2022). ALIBI=0 leaves the score as it is. ScoreContext::data: slopes [q_heads], f32.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

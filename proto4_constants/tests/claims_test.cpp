@@ -1,4 +1,4 @@
-// What follows from a handful of invented results.
+// The duels and conclusions that follow from a few made-up results.
 #include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ State verdict(const Conclusion& conclusion) {
   return State::inconclusive;
 }
 
-/// What a finding says, advice included; throws where a template names what is not there.
+/// The title, the content and the advice of a finding. Throws if a template names a missing value.
 std::string text(const Conclusion& conclusion) {
   Hypothesis hypothesis;
   for (const Hypothesis& registered : hypotheses(constants_claims())) {

@@ -1,4 +1,4 @@
-// The program as a user meets it: a short run of every task, its records, and what it refuses.
+// Runs the program as a user runs it: a short run of every task, its records, and the arguments that it refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>

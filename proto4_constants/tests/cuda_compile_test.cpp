@@ -1,5 +1,5 @@
-// Without a GPU: the constants that CUDA kernels are said to be able to read at run time are those that compile, and
-// variants with the hook do not spill.
+// Compiles CUDA kernels without a GPU. A constant compiles as a run-time parameter if and only if run_time_axes() names
+// it. Variants with the hook do not spill.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What is timed on the host does what it says, and kernels compute the same whatever they read at run time. On the
-// device under test.
+// The timed work of the host gets the variants that its task says. Kernels compute the same with any constants that
+// they read at run time. Runs on the device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using test::on_cuda;
 using test::test_device;
 const std::string test_dtype = on_cuda ? "bf16" : "f32";
 
-/// An experiment over some cases, which writes into a folder that goes away.
+/// An experiment that writes into a temporary folder.
 class ProblemTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -85,7 +85,7 @@ TEST_F(ProblemTest, EachWayToGetVariants) {
     if (std::string(task).starts_with("compile")) {
       EXPECT_GT(values["front_end_s"], 0);
       EXPECT_GT(values["code_generation_s"], 0);
-      if (!on_cuda || device_->info().has("pch")) {  // NVRTC traces its phases since the same version
+      if (!on_cuda || device_->info().has("pch")) {  // the first NVRTC that traces its phases is the first with pch
         EXPECT_GT(values["optimizer_s"], 0);
       }
       EXPECT_GT(values["load_s"], 0);
@@ -103,7 +103,8 @@ TEST_F(ProblemTest, WorkersShareTheVariants) {
   expect_ok(problem->check());
 }
 
-// A kernel that was not compiled in this process, and not by what the check would find.
+// A hit on disk takes less than half of the time of compiling. A hit in memory takes less than a tenth of the time of a
+// hit on disk.
 TEST_F(ProblemTest, HitsAreOrdersBelowCompiling) {
   const double compiled = make("compile", 2)->sample();
   const auto disk = make("disk", 2), memory = make("memory", 2);
@@ -132,12 +133,13 @@ TEST_F(ProblemTest, AProcessWithoutAResultIsAnError) {
   EXPECT_THROW(first_result({test_device, "tuned", "f32", "1", "", (folder_.path() / "missing").string()}), BadInput);
 }
 
-// The kernels' text is the same, and so is what they compute: for each constant, on sizes that leave tails.
+// A kernel that reads a constant at run time has the same text and computes the same. The test reads each constant at
+// run time, on sizes that leave tails.
 TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
               : std::vector<std::string>{"naive", "tiled_scalar", "tiled_vector", "tuned"};
-  // Where a host has AMX, bf16 is another kernel.
+  // On a host with AMX, bf16 has another kernel.
   const std::vector<DType> dtypes =
       on_cuda ? std::vector{parse_dtype(test_dtype)} : std::vector{DType::f32, DType::bf16};
   PipelineCache cache(*device_, "");
@@ -170,7 +172,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
   }
 }
 
-// What the sweep says cannot be read at run time does not compile so.
+// A constant compiles as a run-time parameter if and only if run_time_axes() names it.
 TEST_F(ProblemTest, WhatCannotBeReadAtRunTimeDoesNotCompile) {
   if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has it";
   for (const char* kernel : {"naive", "tiled_scalar", "tiled_vector", "tuned"}) {

@@ -1,4 +1,4 @@
-// The grid of variants, the axes and the skips, on devices that need not be there.
+// The grid of variants, the axes and the skipped cases, on descriptions of devices. No device is needed.
 #include "proto4_constants/sweep.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::vector<Case> cases_of(const std::string& profile, const DeviceInfo& device,
   return expand(sweep, constants_axes(), [&](Case& config) { complete_constants(config, device); });
 }
 
-// Every variant another kernel, the first 72 the whole of the base grid, several hundred in all.
+// Each variant is another kernel. The first 72 variants are the whole base grid. There are several hundred variants.
 TEST(VariantGrid, BeginsWithTheBaseGrid) {
   for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
@@ -52,7 +52,7 @@ TEST(VariantGrid, BeginsWithTheBaseGrid) {
   }
 }
 
-// A sample of few variants is to stand for many: no constant has the same value in all of the first ten.
+// A few variants must stand for many. So each constant has more than one value in the first ten variants.
 TEST(VariantGrid, FirstFewAreSpread) {
   for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);

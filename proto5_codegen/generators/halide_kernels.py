@@ -1,12 +1,12 @@
-"""The parts of attention in Halide for CUDA, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in Halide for CUDA, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
-Tensors are [heads, rows, columns], where `heads` counts those of all batches; Halide names the columns first. Halide
-writes PTX, which ptxas assembles, and its lowered program tells how to launch that. It does not know NVIDIA's matrix
-units, so all products are multiply-adds of f32. Its PTX knows no bf16: such an element is 16 bits that are shifted to
-the place where an f32 has them.
+Tensors are [heads, rows, columns], where `heads` counts the heads of all batches. Halide names the columns first.
+Halide writes PTX, which ptxas assembles. Halide's lowered program tells how to launch the kernel. Halide does not know
+NVIDIA's matrix units, so all products are multiply-adds of f32. Its PTX has no bf16: a bf16 element is 16 bits that are
+shifted to the place where an f32 has them.
 
 The results of a reduction have one shape in Halide, so the sum, the total and the maximum of an online softmax would
-each have that of the sum. Here a block of keys is a softmax of its own. The results of blocks are merged, with one
+each have the shape of the sum. Here a block of keys is a softmax of its own. The results of blocks are merged, with one
 total and one maximum for each SIDE-th part of a row of the output.
 """
 
@@ -25,14 +25,14 @@ FEW = 16  # results of threads that one thread puts together
 GUARDED = hl.TailStrategy.GuardWithIf
 MASKED = -1e30
 SOFT_CAP = 30.0  # as kernels/generated.h has it
-MOST_BYTES = 227 << 10  # that a thread block may have for itself
+MOST_BYTES = 227 << 10  # the most threadgroup memory of a thread block
 f32 = hl.Float(32)
 # An element of a head, a query, a key, a head; a tile of queries, a block of keys, a group of columns.
 d, i, k, h, t, b, g = hl.vars("d i k h t b g")
 
 
 class Inputs:
-    """What the works read, and the types in memory."""
+    """The inputs of the works, and the types in memory."""
 
     def __init__(self, problem):
         self.bf16, dim = problem.dtype == "bf16", problem.head_dim
@@ -71,7 +71,7 @@ class Inputs:
         return hl.min(row, self.kv_len - 1)
 
     def weight(self, column):
-        """WIDE columns from a multiple of WIDE on stay beside each other."""
+        """WIDE columns from a multiple of WIDE on stay adjacent."""
         return hl.min(column / WIDE, self.kv_len / WIDE - 1) * WIDE + column % WIDE
 
     def blocks(self, keys):
@@ -82,11 +82,11 @@ def masked_unless(seen):
     return hl.select(seen, hl.f32(0), hl.f32(MASKED))
 
 
-# ---- what schedules share
+# ---- shared by the schedules
 
 def threads(stage, first, own_first, second, own_second, serial=(), within=()):
-    """SIDE by SIDE threads, each with `own` elements beside each other; `serial` are loops around the threads, `within`
-    those of a thread."""
+    """SIDE by SIDE threads, each with `own_first` by `own_second` adjacent elements. `serial` are loops around the
+    threads, `within` are loops of a thread."""
     fo, fi, so, si, thread = hl.vars("fo fi so si thread")
     stage.split(first, fo, fi, own_first).split(second, so, si, own_second).reorder(fi, si, *within, fo, so, *serial)
     stage.fuse(fo, so, thread).gpu_threads(thread).unroll(fi).unroll(si)
@@ -111,7 +111,7 @@ def in_registers(product, consumer, at, tile, step):
 
 
 def kept(out, dim, block_r):
-    """Blocks of `block_r` rows of the output, of which the threads write those that exist; gives the loop over them."""
+    """Blocks of `block_r` rows of the output. The threads write the rows that exist. Returns the loop over blocks."""
     io, ii, yo, yi, do, di, thread = hl.vars("io ii yo yi do di thread")
     out.bound(d, 0, dim).split(d, do, di, dim // SIDE).split(i, io, ii, block_r, GUARDED).split(ii, yo, yi, SIDE)
     out.reorder(di, yo, do, yi, io, h).fuse(do, yi, thread).unroll(di).gpu_threads(thread).gpu_blocks(io, h)
@@ -262,8 +262,8 @@ def attention(w, dim, causal, modified, BLOCK_R, BLOCK_C):
     threads(state, i, own_rows, g, 1)
     thread = threads(state.update(), i, own_rows, g, 1, serial=[blocks.x])
     in_registers(part, state, thread, [(d, group), (i, own_rows)], key.x)
-    # Anew for each block, since memory that is last used early in a loop is given away behind it, and lost to its next
-    # turn: Halide 21 counts no use across turns.
+    # Read again for each block. Halide 21 counts no use of memory across the turns of a loop: it gives memory away
+    # after its last use in a turn, and the next turn would find other values there.
     staged(q_rows, state, blocks.x, i, d, BLOCK_R)
     staged(k_rows, state, blocks.x, k, d, BLOCK_C)
     staged(v_rows, state, blocks.x, k, d, BLOCK_C)
@@ -295,7 +295,7 @@ def tiles(problem):
 
 
 def threadgroup_bytes(problem, rows, keys):
-    """About what a thread block holds at once."""
+    """About how many bytes a thread block holds at once."""
     dim, length = problem.head_dim, problem.kv_len
     return 4 * {"scores": (rows + keys) * dim, "softmax": 2 * rows * length, "values": rows * (dim + keys) + keys * dim,
                 }.get(problem.work, rows * (2 * dim + 2 * keys + 2 * SIDE) + max(rows, keys) * dim)
@@ -325,13 +325,13 @@ def pipeline_of(problem, tile):
 
 
 def lowered(out, arguments):
-    """What Halide makes of it: the PTX, and the text of the host's part, which launches it."""
+    """Halide's lowered program: the PTX, and the text of the host's part, which launches the PTX."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "stmt")
         out.compile_to({hl.OutputFileType.stmt: str(path)}, arguments, "host", hl.Target(TARGET))
         text = path.read_text()
     ptx, host = re.search(r"\{\n(//\n// Generated by LLVM NVPTX.*?)\0(.*)", text, re.S).groups()
-    return ptx, re.sub(r"\$\d+", "", host)  # Halide numbers what has the name of something before
+    return ptx, re.sub(r"\$\d+", "", host)  # Halide numbers names that are taken
 
 
 def assembled(ptx):
@@ -346,7 +346,7 @@ def assembled(ptx):
 
 def rounded_up(expression, named):
     """An expression of the host's as lengths, whose product is divided by `per`: "(kv_len + 127)/128", "max(t1, 1)".
-    What rounds down rounds up, too, where kv_len is a multiple of WIDE."""
+    A division that rounds down gives the same as one that rounds up where kv_len is a multiple of WIDE."""
     if expression in named:
         return named[expression] if isinstance(named[expression], dict) else rounded_up(named[expression], named)
     if expression == "1":

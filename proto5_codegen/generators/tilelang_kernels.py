@@ -1,8 +1,8 @@
-"""The parts of attention in TileLang, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in TileLang, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
-Tensors are [heads, rows, columns], where `heads` counts those of all batches; all lengths are known only when a kernel
-runs. TileLang writes CUDA C++, which nvcc compiles. It has no product of f32 as exact as the oracle asks: its products
-of f32 are of tf32.
+Tensors are [heads, rows, columns], where `heads` counts the heads of all batches. All lengths are known only when a
+kernel runs. TileLang writes CUDA C++, which nvcc compiles. TileLang has no product of f32 as exact as the oracle asks:
+its products of f32 are of tf32.
 """
 
 import pathlib
@@ -24,12 +24,12 @@ def lengths():
 
 
 def blocks_seen(end, kv_len, causal, block_c):
-    """Of keys, by queries of which the last one stands before the key `end`."""
+    """How many blocks of keys are seen by queries whose last one stands before the key `end`."""
     return T.ceildiv(T.min(end, kv_len) if causal else kv_len, block_c)
 
 
 def scores_kernel(dim, BLOCK_R, BLOCK_C, STRIPE, STAGES, threads):
-    """S = scale Q K^T. A threadgroup has BLOCK_R rows of Q, and takes STRIPE blocks of keys after each other."""
+    """S = scale Q K^T. A threadgroup has BLOCK_R rows of Q, and takes STRIPE blocks of keys one by one."""
     heads, q_len, kv_len = lengths()
 
     @T.prim_func
@@ -124,7 +124,7 @@ def attention_kernel(dim, causal, modified, BLOCK_R, BLOCK_C, STAGES, threads):
             alpha = T.alloc_fragment((BLOCK_R,), SUM)
             part = T.alloc_fragment((BLOCK_R,), SUM)
             total = T.alloc_fragment((BLOCK_R,), SUM)
-            tile = T.ceildiv(q_len, BLOCK_R) - 1 - place if causal else place  # the longest first
+            tile = T.ceildiv(q_len, BLOCK_R) - 1 - place if causal else place  # the longest tiles first
             own = kv_len - q_len + tile * BLOCK_R  # the key at which the first query stands
             factor = LOG2_E if modified else scale * LOG2_E
             T.copy(q[head, tile * BLOCK_R, 0], q_tile)
@@ -172,7 +172,7 @@ def attention_kernel(dim, causal, modified, BLOCK_R, BLOCK_C, STAGES, threads):
 # ---- what a search tries, the default first
 
 def tiles(problem):
-    """Function constants and threads, for each candidate; none where a kernel has nothing to offer."""
+    """Function constants and threads, for each candidate; no candidates where there is no kernel."""
     work, dim = problem.work, problem.head_dim
     if problem.dtype != "bf16":
         return []
@@ -214,7 +214,7 @@ def lengths_of(expression, dim):
 
 
 def tensor_map(arguments, dim):
-    """What the host passes to cuTensorMapEncodeTiled, for a tensor [heads, rows, columns]."""
+    """The parameter for the map that the host makes with cuTensorMapEncodeTiled, of a tensor [heads, rows, columns]."""
     name, rank, tensor, *rest = (str(argument) for argument in arguments[1:])
     tensor, rank, rest = rest[0], int(tensor), rest[1:]
     assert rank == 3 and name.removesuffix("_desc") == tensor

@@ -1,8 +1,8 @@
-"""The parts of attention in Triton, and the tiles that a search tries. scripts/generate_cuda.py compiles them.
+"""The parts of attention in Triton, and the tiles that a search tries. tools/generate_cuda.py compiles them.
 
-Tensors are [heads, rows, columns], where `heads` counts those of all batches. Rows arrive and leave by tensor copies,
-which read zeros and write nothing beyond a tensor's end; so a row must be a multiple of 16 bytes long. The softmax,
-which keeps its rows in registers, uses plain loads instead.
+Tensors are [heads, rows, columns], where `heads` counts the heads of all batches. Rows arrive and leave by tensor
+copies, which read zeros and write nothing beyond a tensor's end. So a row must be a multiple of 16 bytes long. The
+softmax keeps its rows in registers, and uses plain loads instead.
 """
 
 import triton
@@ -29,7 +29,7 @@ def store_rows(tensor, head, row, column, tile, ROWS: tl.constexpr, COLUMNS: tl.
 @triton.jit
 def scores(q, k, s, scale, HEAD_DIM: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STRIPE: tl.constexpr,
            STAGES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """S = scale Q K^T. A program has BLOCK_R rows of Q, and takes STRIPE blocks of keys after each other."""
+    """S = scale Q K^T. A program has BLOCK_R rows of Q, and takes STRIPE blocks of keys one by one."""
     row, head = tl.program_id(1) * BLOCK_R, tl.program_id(2)
     first = tl.program_id(0) * BLOCK_C * STRIPE
     queries = load_rows(q, head, row, 0, BLOCK_R, HEAD_DIM)
@@ -113,7 +113,7 @@ def attention(q, k, v, o, slopes, scale, cap, q_len, kv_len, HEAD_DIM: tl.conste
     """Flash attention (Dao 2023, FlashAttention-2): first the blocks of keys that all rows see, then masked ones."""
     tile, head = tl.program_id(0), tl.program_id(1)
     if CAUSAL:
-        tile = tl.num_programs(0) - 1 - tile  # the longest first
+        tile = tl.num_programs(0) - 1 - tile  # the longest tiles first
     row, own = tile * BLOCK_R, kv_len - q_len
     rows = row + tl.arange(0, BLOCK_R)
     slope = tl.load(slopes + head) if MODIFIED else 0.0
@@ -213,7 +213,7 @@ def generate(problem, tile):
         elif kind != "constexpr":
             parameters.append({"kind": {"fp32": "float", "i32": "int32"}[kind], "of": [name]})
     assert meta.global_scratch_size == meta.profile_scratch_size == 0 and meta.num_ctas == 1
-    parameters += [{"kind": "null"}, {"kind": "null"}]  # scratch memory, which these kernels do without
+    parameters += [{"kind": "null"}, {"kind": "null"}]  # scratch memory, which these kernels do not use
     return {"cubin": compiled.asm["cubin"], "entry": meta.name, "grid": grid, "threads": 32 * meta.num_warps,
             "threadgroup_bytes": meta.shared, "parameters": parameters,
             "kv_len_multiple": {"softmax": 16, "scores": 4 if f32 else 8, "values": 4 if f32 else 8}.get(work, 1),

@@ -1,22 +1,22 @@
-// Parameters of the kernels of proto5_codegen, as host and kernel (of every dialect) see them. No other headers are
-// needed, so that kernels compile without a standard library.
+// Parameters of the kernels of proto5_codegen, as host and kernel (of every dialect) see them. This header includes no
+// other, so that kernels compile without a standard library.
 #pragma once
 
-/// Works: what a kernel computes. One head of one sequence is a "head" here: there are batch * heads of them. All
-/// tensors are dense, [heads, rows, columns].
+/// The works: each kernel computes one of them. One head of one sequence is a "head" here: there are batch * heads of
+/// them. All tensors are dense, [heads, rows, columns].
 enum CodegenWork {
   WORK_SCORES = 0,     // out [q_len, kv_len] = scale q k^T
   WORK_SOFTMAX = 1,    // out [q_len, kv_len] = softmax of each row of `in`
   WORK_VALUES = 2,     // out [q_len, head_dim] = in v
   WORK_ATTENTION = 3,  // out [q_len, head_dim] = softmax(scale q k^T) v
-  WORK_MODIFIED = 4    // the same; a score s becomes soft_cap tanh(s / soft_cap) + slope (key - query)
+  WORK_MODIFIED = 4    // attention where a score s becomes soft_cap tanh(s / soft_cap) + slope (key - query)
 };
 
 /// The cap of WORK_MODIFIED.
 constexpr int soft_cap = 30;
 
-/// q [heads, q_len, head_dim]; k, v [heads, kv_len, head_dim]; in [heads, q_len, kv_len]; slopes [heads], f32. What a
-/// work does not read is null. Causal: query i sees keys up to i; then q_len == kv_len.
+/// q [heads, q_len, head_dim]; k, v [heads, kv_len, head_dim]; in [heads, q_len, kv_len]; slopes [heads], f32. A
+/// pointer that a work does not read is null. Causal: query i sees keys up to i; then q_len == kv_len.
 struct CodegenParams {
   const void *q, *k, *v, *in;
   void* out;

@@ -1,13 +1,14 @@
-// What stands between a dispatch and a function of halide_pipelines.py: buffers as Halide has them, and what its code
-// asks of its run-time library, which is not linked. One threadgroup computes BLOCK_R rows of one head, so that the
-// project's threads are the only ones; a loop that a schedule makes parallel runs in the thread of its threadgroup.
+// The code between a dispatch and a function of halide_pipelines.py: Halide's buffers, and the functions of Halide's
+// run-time library that its code calls, because that library is not linked. One threadgroup computes BLOCK_R rows of
+// one head. The project's threads are the only threads: a loop that a schedule makes parallel runs in the thread of its
+// threadgroup.
 //
-// The functions write BLOCK_R rows and a multiple of MULTIPLE columns. Where there are fewer they write to threadgroup
-// memory, and what exists is copied.
+// The functions write BLOCK_R rows and a multiple of MULTIPLE columns. Where fewer exist, they write to threadgroup
+// memory, and the rows and columns that exist are copied from there.
 //
 // Threadgroup memory: edge [BLOCK_R][columns, rounded up to MULTIPLE], in floats. Grid: (row tiles, heads). Causal
-// tiles run last rows first, so that the long ones do not come at the end. Function constants: WORK, BLOCK_R, MULTIPLE,
-// and HEAD_DIM and CAUSAL where the work has them.
+// tiles run from the last rows to the first, so that the long tiles do not come at the end. Function constants: WORK,
+// BLOCK_R, MULTIPLE, and HEAD_DIM and CAUSAL where the work has them.
 #include "common/attention/kernels/round_up.h"
 #include "common/kernel/cpu.h"
 #include "proto5_codegen/kernels/generated.h"
@@ -65,7 +66,7 @@ int halide_values(Image* in, Image* v, int keys, int rows, Image* out);
 int halide_attention(Image* q, Image* k, Image* v, int keys, int rows, int first, float scale, float slope, Image* out);
 #endif
 
-// Of the host's library.
+// Functions of the host's C library.
 void* aligned_alloc(unsigned long alignment, unsigned long bytes);
 void free(void* pointer);
 

@@ -1,8 +1,8 @@
 // All works as plain loops, left to clang's vectoriser: no vector types, no tiles, no packing. The compiler is told
-// only that it may add up in any order, and that it is to vectorise (the project's compiler does so where it is asked).
-// One threadgroup computes one row of one head.
+// only that it may add up in any order, and that it shall vectorise (the project's compiler vectorises the loops that
+// ask for it). One threadgroup computes one row of one head.
 //
-// Threadgroup memory: weights [kv_len], in floats, of works with a softmax between products. Grid: (q_len, heads).
+// Threadgroup memory: weights [kv_len], in floats, for works with a softmax between products. Grid: (q_len, heads).
 // Function constants: WORK, and HEAD_DIM and CAUSAL where the work has them.
 #include "common/kernel/cpu.h"
 #include "proto5_codegen/kernels/generated.h"
@@ -17,7 +17,7 @@ namespace {
 
 struct Row {
   const CodegenParams& p;
-  long head, row;  // row: over all heads
+  long head, row;  // row: counted over all heads
   int query;
 
   INLINE const float* of(const void* tensor, int columns) const {
@@ -29,7 +29,7 @@ struct Row {
   INLINE float* out(int columns) const { return static_cast<float*>(p.out) + row * columns; }
 };
 
-#if WORK_VALUE != 1  // HEAD_DIM is there
+#if WORK_VALUE != 1  // works that have HEAD_DIM
 /// The row's scores with the first `keys` keys.
 [[maybe_unused]] INLINE void scores(const Row& at, float* to, int keys) {
   const float *const q = at.of(at.p.q, HEAD_DIM), *const k = at.head_of(at.p.k, HEAD_DIM);

@@ -1,5 +1,5 @@
-// All works as somebody would write them first, left to the compiler: one thread computes an element of the scores or
-// of the values, or a row of a softmax or of an attention. No threadgroup memory, no tiles, no tensor cores.
+// All works as somebody would write them first; the compiler does the rest. One thread computes an element of the
+// scores or of the values, or a row of a softmax or of an attention. No threadgroup memory, no tiles, no tensor cores.
 //
 // Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL where the work has them.
 // Grid of scores and values: (columns / 128, q_len, heads), else (q_len / 128, heads); 128 threads.
@@ -19,7 +19,7 @@ constexpr int threads = 128;
 DEVICE float load(const void* tensor, long long index) { return load_float<IN_TYPE>(tensor, index); }
 DEVICE void store(void* tensor, long long index, float value) { store_float<IN_TYPE>(tensor, index, value); }
 
-#if WORK_VALUE != 1  // HEAD_DIM is there
+#if WORK_VALUE != 1  // works that have HEAD_DIM
 /// Scale times the product of two rows.
 [[maybe_unused]] DEVICE float score(const CodegenParams& p, long long query_row, long long key_row) {
   float sum = 0;

@@ -1,6 +1,7 @@
-// The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in common/attention/kernels/
-// tuned.cpu.cpp one broadcast times one row of vectors is added to a tile of accumulators at each step; here the tile
-// is not transposed, because there is no softmax between the products that would gain from that.
+// The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in
+// common/attention/kernels/tuned.cpu.cpp, each step adds one broadcast times one row of vectors to a tile of
+// accumulators. Here the tile is not transposed, because there is no softmax between the products that would gain from
+// that.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once
@@ -13,7 +14,7 @@ using Floats = Vector<float, VECTOR_WIDTH>;
 constexpr int PANEL = TILE_VECTORS * VECTOR_WIDTH;  // columns of a tile
 
 /// out[r][c] = sum over i < depth of a[r * row_step + i] * panel[i * panel_step + c] for ROWS rows and PANEL columns;
-/// ADD: added to what is there.
+/// ADD: the sum is added to `out`.
 template <int ROWS, bool ADD>
 NOINLINE void product_tile(float* out, long out_step, const float* a, long row_step, const float* panel,
                            long panel_step, int depth) {
@@ -43,7 +44,7 @@ NOINLINE void product_tile(float* out, long out_step, const float* a, long row_s
   }
 }
 
-/// The same for `rows` rows: tiles of TILE_ROWS, then single rows.
+/// product_tile() for `rows` rows: tiles of TILE_ROWS, then single rows.
 template <bool ADD>
 INLINE void product(int rows, float* out, long out_step, const float* a, long row_step, const float* panel,
                     long panel_step, int depth) {

@@ -1,11 +1,12 @@
-// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma), which take tf32: x = high +
-// low, both of 11 bits, and x y = low high + high low + high high (Ootomo and Yokota 2022).
+// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). They take tf32, so a number is
+// split: x = high + low, both of 11 bits, and x y = low high + high low + high high (Ootomo and Yokota 2022).
 //
 // A threadgroup computes BLOCK_R x BLOCK_C results at a time. Blocks of 32 in the direction of the sum pass through
-// STAGES buffers. Of K and V all threads make two panels, high and low, with the direction of the sum along the rows,
-// as wgmma wants f32; Q and P go through registers. What a block adds to O is summed up apart, and added in f32: tensor
-// cores round towards zero, which over thousands of keys would add up. Of S a threadgroup computes STRIPE tiles side by
-// side: while one leaves, the next is copied. Two threadgroups of a multiprocessor fill each other's waits.
+// STAGES buffers. All threads split a block of K or V into two panels, high and low, with the direction of the sum
+// along the rows, as wgmma wants f32. Q and P go through registers. The sum over a block of V is computed apart, and
+// then added to O in f32: tensor cores round towards zero, and such errors would add up over thousands of keys. A
+// threadgroup computes STRIPE tiles of S side by side: while one tile is stored, the next is copied. Two threadgroups
+// of a multiprocessor fill each other's waits.
 //
 // Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128, at most HEAD_DIM for O),
 // STAGES (at least 2), STRIPE (1 for O), WHOLE_UNITS (1: rows of S and P are multiples of 16 bytes). Grid: (stripes of
@@ -30,11 +31,11 @@ constexpr int THREADS = BLOCK_R * 2;
 constexpr int DEPTH = product_f32_depth;
 constexpr ProductF32Layout layout(WORK, BLOCK_R, BLOCK_C, STAGES);
 constexpr int PANEL = layout.panel_bytes;
-constexpr int STEPS = 4;  // products of 8 that a thread has the operands of
+constexpr int STEPS = 4;  // a thread holds the operands of so many products of depth 8
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-/// o = A B or o += A B, A's fragment (ampere.h's of tf32) in registers, B's panel in threadgroup memory.
+/// o = A B or o += A B. A's fragment (of tf32, as in ampere.h) is in registers, B's panel is in threadgroup memory.
 DEVICE void multiply(const unsigned (&a)[4], unsigned b, int add) {
 #define MULTIPLY(N, LIST)                                               \
   asm volatile(                                                         \
@@ -65,14 +66,14 @@ DEVICE void add_o(float (&x)[COUNT]) {
 DEVICE unsigned high_of(unsigned x) { return (x + 0x1000u) & 0xffffe000u; }  // rounded to nearest
 DEVICE unsigned low_of(unsigned x) { return __float_as_uint(__uint_as_float(x) - __uint_as_float(high_of(x))); }
 
-/// Four bytes to threadgroup memory, or four zeros.
+/// Copies four bytes to threadgroup memory, or writes four zero bytes.
 DEVICE void copy_word(unsigned target, const float* source, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(there ? 4 : 0)
                : "memory");
 }
 
-/// LINES lines of COLUMNS elements to threadgroup memory, by all threads; zeros behind `lines` lines and `columns`
-/// columns. UNITS: lines are multiples of 16 bytes.
+/// All threads copy LINES lines of COLUMNS elements to threadgroup memory. Lines from `lines` on and columns from
+/// `columns` on become zeros. UNITS: lines are multiples of 16 bytes.
 template <int LINES, int COLUMNS, bool UNITS = true>
 DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step, int lines, int columns) {
   constexpr int OF_LINE = COLUMNS / 4, AT_ONCE = THREADS / OF_LINE;  // lines
@@ -90,7 +91,7 @@ DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step,
   }
 }
 
-/// A block of K or V to its panels, by all threads. A panel's row is a column of the result.
+/// All threads split a block of K or V into its two panels. A panel's row is a column of the result.
 DEVICE void split(const unsigned char* block) {
   UNROLL for (int first = 0; first < BLOCK_C * DEPTH / 4; first += THREADS) {
     const int i = first + threadIdx.x;
@@ -109,7 +110,7 @@ DEVICE void split(const unsigned char* block) {
   }
 }
 
-/// A thread's results times `factor` to its two rows; `out` is where the first one's first column is.
+/// Stores a thread's results times `factor` to its two rows. `out` is the thread's first column in its first row.
 template <int COUNT>
 DEVICE void store(const float (&x)[COUNT], float factor, float* out, int rows, int columns, int row_elements) {
   UNROLL for (int r = 0; r < 2; ++r) {
@@ -156,17 +157,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const 
                                    BLOCK_C);
       }
     }
-    commit_copies();  // also of nothing, so that groups count blocks
+    commit_copies();  // commits an empty group, too, so that groups count blocks
   };
 
-  const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * 16;  // of the warp's first
+  const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * 16;  // the warp's first row
   const unsigned high_panel = operand(memory), low_panel = operand(memory + PANEL);
-  float sums[SCORES ? 8 : BLOCK_C / 2] = {};  // only of O
+  float sums[SCORES ? 8 : BLOCK_C / 2] = {};  // used for O only
   for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1
   for (int block = 0; block < blocks; ++block) {
     wait_copies<STAGES - 2>();
-    __syncthreads();  // the block is there, and nobody works on the one before it any more
+    __syncthreads();  // the block is there, and no thread works on the previous block any more
     copy(block + STAGES - 1);
     split(buffer_of(block) + layout.b);
     fence_stores();
@@ -182,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const 
       }
       mma_fence();
       UNROLL for (int step = 0; step < STEPS; ++step) {
-        const int at = (from + step) * 2;  // 32 bytes
+        const int at = (from + step) * 2;  // 32 bytes a step, in units of 16 bytes
         multiply(low[step], high_panel + at, from + step > 0 || !first);
         multiply(high[step], low_panel + at, 1);
         multiply(high[step], high_panel + at, 1);

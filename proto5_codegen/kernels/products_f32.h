@@ -3,12 +3,11 @@
 
 #include "proto5_codegen/kernels/generated.h"
 
-/// How many places of the sum a block has.
+/// The length of a block in the direction of the sum.
 constexpr int product_f32_depth = 32;
 
-/// Two panels of the columns, and behind them STAGES buffers, each with a block of the rows and one of the columns as
-/// they came. Lines of the direction of the sum are longer than they need to be, so that a warp's loads meet each bank
-/// once.
+/// Two panels of the columns, then STAGES buffers. Each buffer has a block of the rows and a block of the columns, as
+/// they are copied. Lines in the direction of the sum are padded, so that a warp's loads meet each bank once.
 struct ProductF32Layout {
   int panel_bytes, buffers;
   int a_line_bytes, b_line_bytes;

@@ -1,6 +1,7 @@
-// S = scale Q K^T, 16 bit, written by hand for Hopper's tensor cores (wgmma). What limits is the memory that takes S. A
-// threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one is multiplied and its
-// scores leave, the next is copied. Two threadgroups of a multiprocessor fill each other's waits.
+// S = scale Q K^T, 16 bit, written by hand for Hopper's tensor cores (wgmma). The limit is the memory that S is written
+// to. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block is
+// multiplied and its scores are stored, the next block is copied. Two threadgroups of a multiprocessor fill each
+// other's waits.
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (a multiple of 32), STRIPE, IN_TYPE. kv_len is
 // a multiple of 8. Grid: (stripes of keys, row tiles, heads); BLOCK_R * 2 threads; (BLOCK_R + 2 BLOCK_C) * HEAD_DIM * 2

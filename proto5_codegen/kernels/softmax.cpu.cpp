@@ -1,5 +1,5 @@
 // P = softmax(S) of each row, written by hand: the maximum, then weights and their sum, then the division. A row stays
-// in the caches between these. One threadgroup computes BLOCK_R rows.
+// in the caches between these three passes. One threadgroup computes BLOCK_R rows.
 //
 // Grid: (row tiles, heads). Function constants: BLOCK_R, VECTOR_WIDTH, AT_ONCE (vectors under way at a time).
 #include "common/attention/kernels/softmax.h"
@@ -16,7 +16,7 @@ constexpr int STEP = AT_ONCE * VECTOR_WIDTH;
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 INLINE Floats added(Floats a, Floats b) { return a + b; }
 
-/// All lanes as one.
+/// Combines all lanes of all vectors to one number.
 template <typename Combine>
 INLINE float reduced(const Floats (&parts)[AT_ONCE], Combine combine) {
   Floats all = parts[0];

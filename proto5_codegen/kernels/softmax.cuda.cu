@@ -1,13 +1,15 @@
 // P = softmax(S) of each row, written by hand: a row is read once, 16 bytes at a time, stays in the registers of
-// ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row meet once.
+// ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row
+// synchronize only once.
 //
-// What limits is memory, and next the issue of instructions: the maximum is taken of 16-bit elements in pairs, a unit
-// is beyond the row as a whole or not at all, and log2(e) is multiplied within the exponent.
+// The first limit is memory, the second is the issue of instructions. To save instructions, the maximum is taken of
+// 16-bit elements in pairs, a unit is beyond the row as a whole or not at all, and the exponent's multiply-add has the
+// factor log2(e).
 //
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
-// two up to THREADS; UNITS, of 16 bytes, that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a multiple of
-// a unit's elements); RESIDENT threads that a multiprocessor must have registers for; STREAMING (caches are told that
-// nothing is used twice). Grid: (row tiles, heads).
+// two up to THREADS; UNITS, the units of 16 bytes that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a
+// multiple of a unit's elements); RESIDENT, the threads that a multiprocessor must have registers for; STREAMING (1:
+// caches are told that nothing is used twice). Grid: (row tiles, heads).
 //
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=2048,ROW_THREADS=128,STREAMING=0,THREADS=128,UNITS=2,WHOLE_UNITS=1] without spills
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=256,ROW_THREADS=256,STREAMING=1,THREADS=256,UNITS=16,WHOLE_UNITS=1] without spills
@@ -33,7 +35,7 @@ DEVICE float element(unsigned word, int i) {
   return load_float<IN_TYPE>(&word, i);
 }
 
-/// The larger ones of each element of two words.
+/// The larger of two words, element by element.
 DEVICE unsigned larger(unsigned a, unsigned b) {
   if constexpr (IN_TYPE == F32) return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
   unsigned both;
@@ -45,7 +47,8 @@ DEVICE unsigned larger(unsigned a, unsigned b) {
   return both;
 }
 
-/// Words of a unit from element `at` on, of which the first `keys` are in the row.
+/// Loads the words of a unit from element `at` on. Only the first `keys` elements are in the row; the others become
+/// -infinity.
 DEVICE void load(unsigned (&words)[4], const void* in, long long at, int keys) {
   UNROLL for (unsigned& word : words) word = NOTHING;
   if constexpr (WHOLE_UNITS) {
@@ -95,7 +98,7 @@ DEVICE void store(void* out, long long at, int keys, const float (&weights)[OF_U
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     codegen_softmax(const __grid_constant__ CodegenParams p) {
-  __shared__ float2 parts[THREADS / LANES];  // of each warp: the maximum, and the sum of powers below it
+  __shared__ float2 parts[THREADS / LANES];  // of each warp: the maximum, and the sum of the powers relative to it
   const int row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, thread = threadIdx.x % ROW_THREADS;
   const bool exists = row < p.q_len;
   const long long first = (static_cast<long long>(blockIdx.y) * p.q_len + (exists ? row : 0)) * p.kv_len;

@@ -1,4 +1,4 @@
-// The cuda dialect: tiles of 16-bit elements for wgmma, copied by threads as tensor copies would leave them
+// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy them to where tensor copies would leave them
 // (common/kernel/wgmma.h): panels of 64 columns, each [rows][128 bytes], 16-byte chunk c of row r at chunk c ^ (r % 8).
 // So a kernel needs no tensor maps, and takes any strides.
 #pragma once
@@ -9,8 +9,8 @@
 /// Where chunk `chunk` of a row's panel is, in bytes.
 DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16; }
 
-/// ROWS rows of COLUMNS elements to panels at `tile`, by all THREADS threads; zeros behind `rows` rows and `columns`
-/// columns, of which each 16 bytes are there or not.
+/// All THREADS threads copy ROWS rows of COLUMNS elements to panels at `tile`. Rows from `rows` on and columns from
+/// `columns` on become zeros. 16 bytes of a row exist as a whole or not at all.
 template <int ROWS, int COLUMNS, int THREADS>
 DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_elements, int rows, int columns) {
   constexpr int CHUNKS = COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;  // rows
@@ -24,8 +24,9 @@ DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_ele
   }
 }
 
-/// Results of a product (wgmma.h) times `factor` to rows of a tensor, 16 bytes at a time: columns from 0 to COUNT * 2,
-/// of which those from `columns` on do not exist. `row` is this thread's first, `to` where its first column is.
+/// Stores the results of a product (wgmma.h) times `factor` to rows of a tensor, 16 bytes at a time. The product has
+/// COUNT * 2 columns; columns from `columns` on do not exist. `row` is this thread's first row. `to` is the first
+/// column in row 0.
 template <int TYPE, int COUNT>
 DEVICE void store_results(const float (&x)[COUNT], float factor, void* to, long long row_elements, int row, int rows,
                           int columns) {

@@ -1,6 +1,6 @@
-// O = P V, 16 bit, written by hand for Hopper's tensor cores (wgmma). What limits is the memory that brings P. A
+// O = P V, 16 bit, written by hand for Hopper's tensor cores (wgmma). The limit is the memory that P is read from. A
 // threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. P goes through
-// registers, for which wgmma takes it as it is, and V is read by columns.
+// registers, from which wgmma takes it as it is. wgmma reads V by columns.
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128), STAGES (at least 2), IN_TYPE.
 // kv_len is a multiple of 8. Grid: (row tiles, heads); BLOCK_R * 2 threads; (BLOCK_R + HEAD_DIM) * BLOCK_C * 2 bytes of
@@ -38,16 +38,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_values(const __
       copy_panels<BLOCK_C, HEAD_DIM, THREADS>(stage_of(block) + P_BYTES, values + key * HEAD_DIM * 2, HEAD_DIM, keys,
                                               HEAD_DIM);
     }
-    commit_copies();  // also of nothing, so that groups count blocks
+    commit_copies();  // commits an empty group, too, so that groups count blocks
   };
   UNROLL for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1
   for (int block = 0; block < blocks; ++block) {
     wait_copies<STAGES - 2>();
     fence_stores();
-    __syncthreads();  // the block is there, and nobody works on the one before it any more
+    __syncthreads();  // the block is there, and no thread works on the previous block any more
     copy(block + STAGES - 1);
-    // Of a product's 16 keys: the warp's rows 0 to 7 and 8 to 15 of the first eight, then of the others.
+    // The four blocks of a product's 16 keys: the warp's rows 0 to 7 and rows 8 to 15 of the first eight keys, then the
+    // same rows of the other eight keys.
     const int row = warpgroup * 64 + thread / WARP * 16 + lane % 16;
     const unsigned p_tile = shared_address(stage_of(block));
     unsigned a[BLOCK_C / 16][4];

@@ -1,4 +1,4 @@
-// Results in, duels and conclusions out: pure functions, on made-up results.
+// The claims turn results into duels and conclusions. They are pure functions, tested on made-up results.
 #include "proto5_codegen/claims.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 namespace attn {
 namespace {
 
-/// A nanosecond for each pair and head by hand; the others as often as the table says.
+/// A nanosecond for each pair of query and key by hand, times the generator's factor.
 double made_up_seconds(const Case& config) {
   static const std::map<std::string, double> factors = {
       {"hand", 1},           {"search", 0.9},   {"compiler", 4}, {"halide_plain", 5}, {"halide_auto", 4.5},

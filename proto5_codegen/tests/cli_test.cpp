@@ -1,4 +1,4 @@
-// The program as a user meets it: a short run, its records, a missing package, and what it refuses.
+// The program as a user runs it: a short run, its records, a missing package, refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

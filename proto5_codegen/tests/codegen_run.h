@@ -1,4 +1,4 @@
-// What the tests of proto5_codegen share: a case, its kernel on the device under test, and what the check says.
+// Shared by the tests of proto5_codegen: a case, and a run of its kernel on the device under test with the check.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,8 @@ inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, 
   return one;
 }
 
-/// A launch on these tensors, and the check of what it wrote against what the oracle makes of others, if given.
+/// Launches the kernel on `tensors`, and checks its output against the oracle's answer for `oracle`, or for `tensors`
+/// where `oracle` is null.
 inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, const CodegenTensors* oracle = nullptr,
                      PipelineCache& cache = pipelines()) {
   const Plan plan = codegen_plan(config, device().info());
@@ -54,7 +55,7 @@ inline Check checked(const CodegenCase& config, double size = 1) {
   return checked(config, random_tensors(config, 1, size));
 }
 
-/// The same with a kernel that is compiled now: the text may be another one than before.
+/// checked() with a kernel that is compiled now, because its text may have changed.
 inline Check checked_anew(const CodegenCase& config) {
   PipelineCache cache(device(), "");
   return checked(config, random_tensors(config, 1), nullptr, cache);

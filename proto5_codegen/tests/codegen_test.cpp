@@ -1,4 +1,4 @@
-// Every generator's kernel of every work against the oracle; what mutated inputs and kernels change.
+// Every generator's kernel of every work against the oracle. Changed inputs and mutated kernels are noticed.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +18,7 @@ constexpr CodegenWork works[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_AT
 
 using CodegenTest = test::OnDevice<testing::Test>;
 
-/// Those that this machine can ask, for a work of so many tokens: on a GPU some take multiples of 8 or 16.
+/// The generators that this machine has for a work of so many tokens. On a GPU some take only multiples of 8 or 16.
 std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   std::vector<std::string> able;
   for (const std::string& generator : generators_of(test::device().info())) {
@@ -28,7 +28,7 @@ std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   return able;
 }
 
-// One row, fewer than a tile, lengths that no tile divides, and one that all do.
+// One row, fewer rows than a tile, a length that all tiles divide, and one that no tile divides.
 TEST_F(CodegenTest, EveryKernelComputesWhatTheOracleDoes) {
   for (const CodegenWork work : works) {
     for (const int64_t tokens : {1, 37, 192, 301}) {
@@ -58,7 +58,7 @@ TEST_F(CodegenTest, LargeValues) {
   }
 }
 
-// One element of each tensor that a kernel reads is another one than the oracle's.
+// One element of each tensor that a kernel reads differs from the oracle's.
 TEST_F(CodegenTest, AChangedInputIsNoticed) {
   for (const CodegenWork work : works) {
     for (const std::string& generator : generators(work, 37)) {
@@ -103,7 +103,7 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   }
 }
 
-// What a search may draw is a kernel that computes the same, and what was found is one, too.
+// Constants that a search may draw make a kernel that computes the same. So do the constants that a search found.
 TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
   const DeviceInfo& device = test::device().info();
   for (const CodegenWork work : works) {

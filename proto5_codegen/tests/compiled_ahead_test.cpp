@@ -1,4 +1,5 @@
-// What is kept of the generators that compile ahead of time: descriptions, hashes, plans. No GPU, no generator.
+// The kept kernels of the generators that compile ahead of time: descriptions, hashes, plans. The tests need no GPU and
+// no generator.
 #include "proto5_codegen/compiled_ahead.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int
   return one;
 }
 
-// A kernel whose text is changed has to be compiled anew: scripts/generate_cuda.py compile, tune and keep.
+// A kernel whose text changes must be compiled again: proto5_codegen/tools/generate_cuda.py compile, tune and keep.
 TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
   for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
@@ -120,16 +121,17 @@ TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
   launch.threads = 32;
   EXPECT_EQ(room(), 32);
   launch.threadgroup_bytes = 75 << 10;
-  EXPECT_EQ(room(), 3);  // 228 KiB, of which each threadgroup's first KiB is the driver's
+  EXPECT_EQ(room(), 3);  // 228 KiB, of which the driver takes the first KiB of each threadgroup
   launch.threadgroup_bytes = 76 << 10;
   EXPECT_EQ(room(), 2);
 }
 
-// One line that says where and what.
+// The message is one line. It says where the mistake is and what is wrong.
 TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
   const std::string good =
       R"({"generator": "g", "version": "1", "source_sha256": "x", "kernels": [{"file": "f.cubin",
-          "cubin_sha256": "y", "entry": "e", "problem": {"work": "scores", "dtype": "bf16", "head_dim": 64, "causal": 0},
+          "cubin_sha256": "y", "entry": "e",
+          "problem": {"work": "scores", "dtype": "bf16", "head_dim": 64, "causal": 0},
           "most_kv_len": 0, "kv_len_multiple": 8, "grid": [{"of": ["q_len"], "per": 64}], "threads": 128,
           "threadgroup_bytes": 0, "tile": {}, "search": {}, "compile_s": 1, "source_lines": 9,
           "parameters": [{"kind": "int32", "of": ["kv_len"], "per": 32},

@@ -1,4 +1,5 @@
-// The kernels for hosts of other families: they compile, and compute what the oracle does where this host runs them.
+// The kernels for hosts of other families. They compile, and they compute what the oracle does where this host runs
+// them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,7 +13,7 @@
 namespace attn {
 namespace {
 
-/// Calls action(case, plan) for what the generators make for a host.
+/// Calls action(case, plan) for each kernel that the generators make for a host.
 template <typename Action>
 void for_each_kernel(const DeviceInfo& info, const Action& action) {
   for (const CodegenWork work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
@@ -33,7 +34,7 @@ TEST_P(CodegenHosts, CompileEveryKernel) {
   for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
-// The host at hand, described as one with other vectors.
+// This host, described as a host with other vectors.
 TEST(CodegenVectors, OfEveryWidth) {
   for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(test::device(), "other", width, registers);

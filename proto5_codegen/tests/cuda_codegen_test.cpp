@@ -32,7 +32,8 @@ using GpuGenerators = OnGpu<testing::TestWithParam<std::string>>;
 INSTANTIATE_TEST_SUITE_P(All, GpuGenerators, testing::ValuesIn(generators_of(test::hopper())),
                          [](const auto& test) { return test.param; });
 
-/// Calls `action` with a case of every work and dtype of which the generator takes so many tokens.
+/// Calls `action` with a case of each work and dtype for which the generator takes so many tokens. Returns the number
+/// of cases.
 template <typename Action>
 int for_each_kernel(const std::string& generator, int64_t tokens, int64_t head_dim, bool causal, Action action) {
   int cases = 0;
@@ -51,7 +52,7 @@ int for_each_kernel(const std::string& generator, int64_t tokens, int64_t head_d
   return cases;
 }
 
-/// Every kernel of the generator against the oracle.
+/// Checks every kernel of the generator against the oracle. Returns the number of cases.
 int check_all(const std::string& generator, const std::vector<int64_t>& lengths) {
   int cases = 0;
   for (const int64_t tokens : lengths) {
@@ -67,14 +68,14 @@ int check_all(const std::string& generator, const std::vector<int64_t>& lengths)
   return cases;
 }
 
-// Of one key, of less than a block, and of a block and a part of one.
+// One key, less than a block, and a block with a part of another.
 TEST_P(GpuGenerators, ShortShapesAgree) { EXPECT_GT(check_all(GetParam(), {1, 16, 37, 144}), 40); }
 TEST_P(GpuGenerators, OddShapesAgree) { EXPECT_GT(check_all(GetParam(), {8, 129, 200, 301}), 39); }
-// Several blocks, through which buffers and stages go round, and the last part of one.
+// Several blocks, so that buffers and stages are used again, and a part of a last block.
 TEST_P(GpuGenerators, LongerShapesAgree) { EXPECT_GT(check_all(GetParam(), {528, 1040}), 25); }
 
-// The last element of each tensor that a kernel reads, and one of the first row; or of the last one with ALiBi, which
-// without a mask favours the last keys so much that no others count.
+// Changes the last element of each tensor that a kernel reads, and an element of the first row. With ALiBi the second
+// element is in the last row: without a mask, ALiBi favours the last keys so much that no other keys count.
 TEST_P(GpuGenerators, AnyChangedInputIsNoticed) {
   for_each_kernel(GetParam(), 144, 64, false, [](const CodegenCase& one) {
     const CodegenTensors oracle = random_tensors(one, 1);

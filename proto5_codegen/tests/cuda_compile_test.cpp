@@ -1,5 +1,5 @@
-// The kernels for a Hopper GPU without one: with the constants that the host gives them, and those that come as machine
-// code.
+// The kernels for a Hopper GPU, on a machine without one: kernels with the constants that the host gives them, and
+// kernels that come as machine code.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(CodegenCudaPlan, ProductsGiveEveryMultiprocessorATile) {
   }
 }
 
-// Its own headers tell what the compiler would.
+// The headers of the machine code tell what the compiler would tell.
 TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
   for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);

@@ -1,4 +1,4 @@
-// Problems of the experiment run the plans that they are made of.
+// Problems of the experiment run the plans that they are made from.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"

@@ -45,7 +45,7 @@ TEST(CodegenReference, ValuesAreWeighted) {
   EXPECT_EQ(got.out, (std::vector<double>{21, 21, 43, 43}));
 }
 
-// Of n equal terms one is 1 / n of the sum: the tolerance must stay far below that at every length.
+// One of n equal terms is 1 / n of the sum. The tolerance must stay far below that at every length.
 TEST(CodegenReference, AMissingKeyIsFartherThanTheTolerance) {
   for (const int64_t tokens : {64, 1024, 8192}) {
     CodegenCase one = small(WORK_VALUES, tokens, 2);

@@ -1,9 +1,10 @@
-// proto5_codegen_tune: searches the constants of `search` and the schedules of `halide_tuned`, each with the same
+// proto5_codegen_tune: searches the constants of `search` and the schedules of `halide_tuned`, with the same number of
 // seconds for each case, and writes the winners with the log of the search to proto5_codegen/tuned/ARCH.json.
 //
-// Candidates are drawn at random, and from the second half of the time on every second one is the best so far with one
-// constant changed. A candidate is timed by its fastest launch of a few, and checked against the oracle before it is
-// the best. The best one is then timed in turn with the usual constants, which stay where they are faster.
+// Candidates are drawn at random. In the second half of the time, every second candidate is the best one so far with
+// one constant changed. The time of a candidate is that of the fastest of a few launches. A candidate is checked
+// against the oracle before it becomes the best. At the end the best one is timed in turn with the usual constants.
+// Where the usual constants are faster, they stay.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -26,8 +27,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int launches = 3;       // of a candidate
-constexpr int turns = 20;         // of the best and the usual
-constexpr double hopeless = 1.5;  // a first launch of so many times the best is the last
+constexpr int turns = 20;         // of the best and of the usual constants
+constexpr double hopeless = 1.5;  // a candidate that takes so many times the best time is not launched again
 constexpr uint64_t seed_of_search = 1;
 
 struct Search {
@@ -63,7 +64,7 @@ struct Search {
     return fastest;
   }
 
-  /// The fastest launches of two, made in turn.
+  /// The times of the fastest launches of two kernels that run in turn.
   std::pair<double, double> in_turn(const FunctionConstants& a, const FunctionConstants& b) const {
     const std::unique_ptr<CodegenProblem> first = problem(a), second = problem(b);
     std::pair<double, double> fastest = {launch_s(*first), launch_s(*second)};
@@ -93,7 +94,7 @@ Json as_json(const FunctionConstants& constants) {
   return json;
 }
 
-/// The winner of one case with its log; null where there is nothing to search, or nothing was found.
+/// The winner of one case with its log; null where there is nothing to search, or the search found nothing.
 Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config, double seconds) {
   const SearchSpace space = search_space(config, device.info());
   if (space.empty() || !codegen_plan(config, device.info()).unable.empty()) return nullptr;
@@ -112,7 +113,7 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
     try {
       const double s = state.time(constants);
       if (state.best_s > 0 && s >= state.best_s) continue;
-      // A wrong kernel may well be the fastest.
+      // A wrong kernel may be the fastest.
       const std::unique_ptr<CodegenProblem> made = state.problem(constants);
       made->poison();
       state.launch_s(*made);
@@ -126,7 +127,7 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
     } catch (const CompileError&) {
       ++failed;
     } catch (const BadInput&) {
-      ++failed;  // threadgroup memory
+      ++failed;  // too much threadgroup memory
     }
   }
   if (state.best_s == 0) return nullptr;

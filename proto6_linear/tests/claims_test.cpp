@@ -1,4 +1,5 @@
-// Results in, duels and conclusions out: pure functions, on made-up results. And the search for the crossover.
+// The claims turn results into duels and conclusions. They are pure functions, tested on made-up results. The search
+// for the crossover is tested here, too.
 #include "proto6_linear/claims.h"
 
 #include <fmt/format.h>
@@ -22,9 +23,9 @@
 namespace attn {
 namespace {
 
-/// Linear attention takes a nanosecond for each token and head, softmax attention one for each 500 pairs of them;
-/// phases two and a half times as long as one pass, a gate a fifth more, by channel twice as long; chunks of 32 are the
-/// best.
+/// Linear attention takes a nanosecond for each token and head, softmax attention a nanosecond for each 500 pairs of
+/// tokens. phases takes two and a half times as long as one pass. A gate takes a fifth more, a gate by channel twice as
+/// long. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
   const double tokens =
       static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
@@ -98,7 +99,7 @@ std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector
     return comparisons.back().ratio;
   };
   for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);
-  // One search: the two take the same time at 500 tokens by linear_seconds(), and at 550 with chunks of 16 or 64.
+  // One search. By linear_seconds(), both take the same time at 500 tokens, and at 550 tokens with chunks of 16 or 64.
   Case softmax, linear;
   for (auto [config, variant] : {std::pair{&softmax, "softmax"}, {&linear, "fused"}}) {
     config->set("variant", std::string(variant));
@@ -160,7 +161,8 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
     }
     ++of[hypothesis.id];
   }
-  const std::set<std::string> of_memory = {"floor"};  // where products limit, nothing says how far memory is
+  const std::set<std::string> of_memory = {
+      "floor"};  // where products are the limit, no result has a share of the copy rate
   for (const Claim& claim : claims) {
     EXPECT_EQ(of[claim.hypothesis.id] == 0, of_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
   }
@@ -218,7 +220,7 @@ TEST(CrossoverTest, EndsOfTheRange) {
   EXPECT_EQ(never.tokens().ci_lo, 1000);
 }
 
-// Where noise hides which is faster, the search stops, and the interval says so.
+// Where noise hides which of the two is faster, the search stops, and the interval is wide.
 TEST(CrossoverTest, NoiseWidensTheInterval) {
   int probes = 0;
   const Bracket bracket = searched(

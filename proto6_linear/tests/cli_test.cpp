@@ -1,4 +1,4 @@
-// The program as a user meets it: a short run, its records, a search, and what it refuses.
+// The program as a user runs it: a short run, its records, a search, refused arguments.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -32,7 +32,7 @@ TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
   for (const char* part : {"kernels_s", "down_s", "scan_s", "up_s"}) EXPECT_GT(record["values"][part], 0) << part;
 }
 
-// The search goes by doubling from 16 tokens on; each probe leaves the records of both kernels, and a resumed run does
+// The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does
 // not measure them again.
 TEST_F(LinearCliTest, FindsTheCrossover) {
   const std::string line = std::string(small_shape) +

@@ -1,4 +1,5 @@
-// The kernels for hosts of every family: they compile, and vectors of every width compute what the oracle does.
+// The kernels for hosts of every family. They compile, and with vectors of every width they compute what the oracle
+// does.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -33,7 +34,7 @@ TEST_P(LinearHosts, CompileEveryKernel) {
   }
 }
 
-/// One whose caches hold nothing, so that states are stored past them.
+/// A host whose caches hold nothing, so that states are stored past the caches.
 class WithoutCaches : public test::OtherHost {
  public:
   WithoutCaches() : OtherHost(test::device(), "other", test::device().info().simd_width, 32) {

@@ -1,4 +1,4 @@
-// Small cases of the experiment, and runs of one with its check. On the device under test.
+// Small cases of the experiment, and functions that run a case on the device under test and check it.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ inline LinearCase in_form(LinearCase config, const std::string& variant, const s
   return config;
 }
 
-/// Two ragged sequences and an empty one, of several chunks with a rest; odd widths.
+/// Two ragged sequences and an empty one. The sequences have several chunks and a rest, and the widths are odd.
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
   LinearCase config;
   LinearConfig& linear = config.linear;
@@ -41,7 +41,8 @@ inline LinearCase small_case(const std::string& variant = "phases", const std::s
   return in_form(config, variant, variant == "phases" ? scan : "none");
 }
 
-/// As it is when a case says it: all rows are counted, and a sum of both signs is no divisor.
+/// The configuration as a case of the experiment would have it: all rows are counted, and a normalised case has no
+/// identity as feature map, because a sum of both signs is no divisor.
 inline LinearCase completed(LinearCase config) {
   LinearConfig& linear = config.linear;
   linear.all_rows = 0;
@@ -70,7 +71,7 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
     return run;
   }
   LinearProblem problem(on, cache, inputs, config, linear_plan(config, on.info()));
-  for (int launch = 0; launch < launches; ++launch) {  // the second one finds what the first one left
+  for (int launch = 0; launch < launches; ++launch) {  // the second launch finds the memory as the first one left it
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);
@@ -85,7 +86,7 @@ inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = tes
   return run_linear(whole, std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7), cache);
 }
 
-/// What is wrong with a case; empty where nothing is.
+/// The error that the check finds; empty where there is none.
 inline std::string difference(const LinearCase& config) {
   const Check check = run_linear(config).check;
   return check.ok ? "" : check.worst;
@@ -100,7 +101,7 @@ inline std::string words(const LinearCase& config) {
          std::string(name(linear.dtype));
 }
 
-/// The forms that go with the case: the scans of phases, fused, recurrent.
+/// The forms that can run the case: the scans of phases, fused, recurrent.
 inline std::vector<LinearCase> forms(const LinearCase& config) {
   std::vector<LinearCase> all;
   for (const auto& [variant, scan] : {std::pair{"phases", "passes"},

@@ -94,7 +94,8 @@ TEST_F(LinearTest, Lengths) {
   }
 }
 
-// An empty sequence hands its initial state on; without initial states all begin at zero, and nobody wants the last.
+// Without initial states all sequences begin at zero, and no final states are written. With states, an empty sequence
+// hands its initial state on.
 TEST_F(LinearTest, StatesMayBeAbsent) {
   LinearCase config = small_case();
   config.with_state = false;
@@ -102,8 +103,7 @@ TEST_F(LinearTest, StatesMayBeAbsent) {
   for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
 }
 
-// Decays from nearly 1, over as many tokens as a chunk has, to those that leave nothing: no product overflows, and none
-// is a NaN.
+// Decays from nearly 1 over all tokens of a chunk to decays that leave nothing. No product overflows or is a NaN.
 TEST_F(LinearTest, DecaysNearZeroAndOne) {
   for (const char* decay : {"weak", "strong"}) {
     for (const Gate gate : {GATE_HEAD, GATE_TOKEN, GATE_CHANNEL}) {
@@ -119,10 +119,10 @@ TEST_F(LinearTest, DecaysNearZeroAndOne) {
   }
 }
 
-// ---- what is no number
+// ---- NaN and infinity
 
-/// What is wrong where an element is `value`: of Q, K or V of a token in a head, or of its gate. Empty where nothing
-/// is.
+/// The error where one element is `value`: an element of Q, K or V of a token in a head, or of the gate. Empty where
+/// there is none.
 std::string difference_with(const LinearCase& config, char where, int64_t token, float value,
                             PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);
@@ -149,8 +149,8 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   return all;
 }
 
-// NaN reaches the tokens that see it, those that come after it in its sequence and head, and no others; in V its column
-// alone. Tokens at both ends of a step, and within one.
+// A NaN reaches the tokens that see it, the later tokens of its sequence and head, and no others. A NaN in V reaches
+// only its column. The NaN is at a token at either end of a step, or within one.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
@@ -170,7 +170,7 @@ TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   }
 }
 
-// Of positive queries and keys, so that no sum has infinities of both signs.
+// Queries and keys are positive, so that no sum has infinities of both signs.
 TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
   for (const Gate gate : all_gates) {
     LinearCase config = small_case();
@@ -184,7 +184,7 @@ TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
   }
 }
 
-// Every feature map keeps a NaN; a token without causality reaches all of its sequence.
+// Every feature map keeps a NaN. Without causality a token reaches all tokens of its sequence.
 TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
   for (const char* feature : {"identity", "elu1", "relu"}) {
     for (const bool causal : {false, true}) {
@@ -200,7 +200,7 @@ TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
   }
 }
 
-// A gate of -infinity leaves nothing of what came before, however large it was: to the bit.
+// A gate of -infinity leaves nothing of earlier tokens, even of very large values: the results agree to the bit.
 TEST_F(LinearTest, AGateMayForgetAll) {
   constexpr int64_t token = 40;
   for (const Gate gate : {GATE_TOKEN, GATE_CHANNEL}) {
@@ -272,7 +272,7 @@ Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
   return part;
 }
 
-// A sequence in three parts, each from the state that the one before has left, against the oracle of the whole.
+// A sequence in three parts, each from the final state of the previous part, against the oracle of the whole sequence.
 TEST_F(LinearTest, PartsAreChainedByStates) {
   for (const Gate gate : all_gates) {
     LinearCase config = small_case();
@@ -348,7 +348,8 @@ TEST_F(LinearTest, ScanFormsAgree) {
   }
 }
 
-// Every second threadgroup is held up before it says what it has: those behind it look farther back, or wait.
+// Every second threadgroup is delayed before it publishes its sums. The threadgroups after it look farther back, or
+// wait.
 TEST_F(LinearTest, LookBackOverSlowPredecessors) {
   for (const Gate gate : {GATE_NONE, GATE_TOKEN, GATE_CHANNEL}) {
     for (const int64_t delay : {20000, 400000}) {
@@ -378,7 +379,8 @@ TEST_F(LinearTest, SegmentsOfTheFusedForm) {
   }
 }
 
-// Errors in f32 grow with N, and stay below the tolerance, which grows with sqrt(N). The records have them too.
+// Errors in f32 grow with N, and stay below the tolerance, which grows with sqrt(N). The records have these errors,
+// too.
 TEST_F(LinearTest, ErrorsGrowSlowly) {
   for (const auto& [variant, scan, longest] : {std::tuple{"fused", "none", 1000000}, {"phases", "lookback", 10000}}) {
     for (const int64_t tokens : {1000, longest}) {

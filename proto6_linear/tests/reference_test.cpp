@@ -1,4 +1,4 @@
-// The oracle against the quadratic formula, which has no state; and what its tolerances allow.
+// The oracle against the quadratic formula, which has no state, and the oracle's tolerances.
 #include "proto6_linear/reference.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ double feature_of(const std::string& name, double x) {
   return name == "elu1" ? (x > 0 ? x + 1 : std::exp(x)) : name == "relu" ? std::max(x, 0.0) : x;
 }
 
-/// o[row][e] of one sequence and head: the sum over all tokens that the row sees, each with the decays behind it.
+/// o[row][e] of one sequence and head: the sum over all tokens that the row sees, each with the decays of the tokens
+/// after it.
 struct Quadratic {
   const LinearCase& config;
   const LinearInputs& inputs;
@@ -40,7 +41,7 @@ struct Quadratic {
                                         : linear.gate == GATE_TOKEN ? token
                                                                     : token * linear.head_dim + d)]);
   }
-  /// Of what stands before token j (or the initial state, j = -1) on the way to `row`.
+  /// The decay of what token j adds (or of the initial state, j = -1) on the way to `row`.
   double decay(int64_t j, int64_t row, int64_t d) const {
     double sum = 0;
     for (int64_t i = j + 1; i <= row; ++i) sum += log_decay(i, d);
@@ -121,7 +122,7 @@ LinearReference of_tokens(int64_t tokens, DType dtype, int64_t rows) {
   return reference_linear(config.linear, random_inputs(config, 5), double_precision("identity"), rows, 1);
 }
 
-// The tolerance asked for is 1e-4 and 1e-3 of the result; elements that are nearly 0 by cancellation are held against
+// The tolerance asked for is 1e-4 and 1e-3 of the result. Elements that are nearly 0 by cancellation are compared with
 // the size of their row.
 TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   for (const int64_t tokens : {16, 1024, 20000}) {

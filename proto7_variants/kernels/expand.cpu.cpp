@@ -1,5 +1,5 @@
-// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Limited by memory: a tile
-// is read from there once, and from the first cache for the other heads of its group.
+// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit: a
+// tile is read from memory once, and from the first cache for the other heads of its group.
 //
 // Function constants: ROW_BYTES (head_dim elements), VECTOR_BYTES (of a load and a store; divides ROW_BYTES).
 // No threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).
@@ -29,7 +29,7 @@ extern "C" void expand_heads(const ExpandParams* params, const Threadgroup* grou
       static_cast<const unsigned char*>(t.in) + batch * from.batch + head * from.head + first * from.row;
   unsigned char* out =
       static_cast<unsigned char*>(t.out) + batch * to.batch + head * p.group * to.head + first * to.row;
-  // In the order in which the copies lie.
+  // Rows are written in the order in which the copies lie in memory.
   const bool heads_first = to.head < to.row;
   const int outer_count = heads_first ? rows : p.group, inner_count = heads_first ? p.group : rows;
   for (int outer = 0; outer < outer_count; ++outer) {

@@ -1,4 +1,4 @@
-// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Limited by memory: a
+// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit: a
 // thread has 16 bytes of expand_rows rows in flight before it writes them to the heads of the group.
 //
 // Function constants: ROW_BYTES (head_dim elements, a multiple of 16). Addresses and strides are multiples of 16 bytes.
@@ -30,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(expand_threads) expand_heads(const 
   const char* const in = static_cast<const char*>(t.in) + offset_bytes(t.in_strides, head, first_row);
   char* out = static_cast<char*>(t.out) + offset_bytes(t.out_strides, head * p.group, first_row);
   const long long in_step = rows_at_once * t.in_strides.row, out_step = rows_at_once * t.out_strides.row;
-  const int rows = (p.rows - first_row + rows_at_once - 1) / rows_at_once;  // of this thread, if it had all that follow
+  // The rows that this thread would have if it went on to the last row.
+  const int rows = (p.rows - first_row + rows_at_once - 1) / rows_at_once;
   uint4 values[expand_rows];
   UNROLL for (int i = 0; i < expand_rows; ++i) {
     if (i < rows) values[i] = reinterpret_cast<const uint4*>(in + i * in_step)[vector];

@@ -1,8 +1,8 @@
 // Parameters of the kernels that copy key/value heads for each query head, as host and kernel (of every dialect) see
-// them. No other headers are needed, so that kernels compile without a standard library.
+// them. This header includes no other, so that kernels compile without a standard library.
 #pragma once
 
-/// In bytes; a row is contiguous.
+/// Strides in bytes; a row is contiguous.
 struct ExpandStrides {
   long long batch, head, row;
 };
@@ -19,7 +19,7 @@ struct ExpandParams {
   ExpandTensor tensors[2];  // K and V
   int kv_heads, group;
   int rows;
-  int tile_rows;  // of a threadgroup
+  int tile_rows;  // rows of a threadgroup
 };
 
 /// On a GPU: the most threads of a threadgroup, and rows that a thread has in flight.

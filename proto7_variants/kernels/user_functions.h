@@ -1,6 +1,8 @@
-// The user's functions (--score-function, --mask-function), each in a scope of its own. The hooks beside this file that
-// take them in are user_score.h, and user_keys.h and user_visible.h; the host puts these in place of score.h, or keys.h
-// and mask.h, where there is a function of the kind, and defines USER_SCORE and USER_MASK, 1 where there is one.
+// The user's functions (--score-function, --mask-function), each in a scope of its own. The hooks in this folder call
+// them: user_score.h calls the score function, user_keys.h and user_visible.h call the mask function. Where there is a
+// score function, the host puts user_score.h in the place of score.h. Where there is a mask function, it puts
+// user_keys.h and user_visible.h in the place of keys.h and mask.h. It defines USER_SCORE and USER_MASK as 1 where
+// there is such a function, else as 0.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -8,7 +10,7 @@
 #include "common/kernel/cuda.h"
 #else
 #include "common/kernel/cpu.h"
-// A loop with a call would be no vector code.
+// A loop with a call would not become vector code.
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif
 

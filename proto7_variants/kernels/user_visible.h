@@ -1,4 +1,4 @@
-// Of the pairs that the modifiers of mask.h leave, those that the user's mask function lets take part.
+// The pairs that both the modifiers of mask.h and the user's mask function leave.
 #pragma once
 
 #define visible modified_visible

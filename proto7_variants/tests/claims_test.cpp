@@ -1,4 +1,4 @@
-// Results in, duels and conclusions out: pure functions, on made-up results.
+// The claims turn results into duels and conclusions. They are pure functions, tested on made-up results.
 #include "proto7_variants/claims.h"
 
 #include <fmt/format.h>
@@ -25,9 +25,9 @@ namespace {
 
 using test::hopper;
 
-// Each modifier takes a tenth longer, also RoPE, or three times as long without lists; pairs that are left take their
-// time. Copies save a tenth; alone they
-// take a thousandth of attention without a mask. RoPE alone takes a microsecond.
+// Time is in proportion to the pairs that are left. Each modifier, RoPE included, adds a tenth; without lists attention
+// takes three times as long. Copies save a tenth. The copies alone take a thousandth of the time of attention without a
+// mask. RoPE alone takes a microsecond.
 double seconds_of(const Measurement& result) {
   const Case& config = result.config;
   if (config.text("task") == "expand") {
@@ -49,7 +49,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
   std::vector<Sweep> sweeps = {variants_sweep("quick", hopper())};
   for (const auto& [axis, value] : {std::pair("score_function", "file-0123456789ab"),
                                     {"mask_function", "file-0123456789ab"},
-                                    {"rope", "kernel"}}) {  // beside `query`, which the sweep has
+                                    {"rope", "kernel"}}) {  // the sweep already has `query`
     sweeps.push_back(functions_sweep("quick", hopper()));
     override_axis(sweeps.back(), texts(axis, {value}));
   }
@@ -59,7 +59,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
     cases.insert(cases.end(), more.begin(), more.end());
   }
   for (const Case& config : cases) {
-    Case without = config;  // of its functions, which no file has
+    Case without = config;  // without its functions, which are in no file
     for (const char* function : {"score_function", "mask_function"}) without.set(function, std::string("none"));
     Measurement result;
     result.id = fmt::format("{:016x}", results.size());
@@ -95,7 +95,7 @@ std::vector<Comparison> compare(const std::vector<Measurement>& results, const s
   return comparisons;
 }
 
-// Tiles that were measured to be the fastest: what a window leaves, and what a soft cap costs, change which one is.
+// Tiles that were measured to be the fastest. A window and a soft cap change which tile is the fastest.
 TEST(VariantsSweep, TheTileFollowsFromTheModifiers) {
   const auto tile_of = [](int64_t head_dim, int64_t q_len, int64_t causal, const std::string& modifier, int64_t value) {
     Case config;
@@ -170,11 +170,11 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
                                   })->hypothesis;
-    // A tenth more is too much of ALiBi, sinks, RoPE and branches, not enough of calls, and little beside what the
-    // others allow; a thousandth is too much of copies.
+    // A tenth more is too much for ALiBi, sinks, RoPE and branches, and not enough for calls. The other claims allow
+    // much more. A thousandth is too much for copies.
     const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
                                             "expand_share", "score_run_time", "score_noinline"};
-    const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // both take as long
+    const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // both take the same time
                            : too_much.contains(hypothesis.id) ? State::refuted
                                                               : State::supported;
     EXPECT_EQ(judge(hypothesis, conclusion).state, expected) << hypothesis.id;
@@ -195,7 +195,8 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
 
 std::string tile_of(const Case& config) { return config.key({"block_r", "block_c"}); }
 
-// The tile is that of plain attention, also where a modifier has a faster one; the other is the best of the rest.
+// The contender has the fastest tile of plain attention, also where a modifier has a faster one. The baseline has the
+// best of the other tiles.
 TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
   const std::string plain = "block_r=192 block_c=80", capped = "block_r=128 block_c=64",
                     next = "block_r=128 block_c=128";
@@ -217,13 +218,13 @@ TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
                         {"alibi", State::supported}, {"soft_cap", State::refuted}, {"window_left", State::supported}}));
 }
 
-// Plain attention at another tile is no baseline for modifiers that were run at the default one only.
+// Plain attention at another tile is no baseline for modifiers that ran only at the default tile.
 TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
   const std::vector<Measurement> results = made_up([](const Measurement& result) {
     return seconds_of(result) *
            (modifiers_on(result.config).empty() ? 1 - 0.01 * (result.config.integer("block_r") % 7) : 1);
   });
-  std::map<std::string, std::string> first;  // tiles, by all else that a case says
+  std::map<std::string, std::string> first;  // tiles, by the other values of a case
   for (const Measurement& result : results) {
     first.emplace(result.config.key_without({"block_r", "block_c"}), tile_of(result.config));
   }
@@ -235,7 +236,7 @@ TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
   }
 }
 
-// Of one run: else the later one would pass for a replication of the earlier one.
+// Conclusions of one run have different keys. Else the later one would pass for a replication of the earlier one.
 TEST(VariantsFindings, NoTwoHaveOneKey) {
   const std::vector<Measurement> results = made_up();
   const std::vector<Claim> claims = variants_claims();

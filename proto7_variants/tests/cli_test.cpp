@@ -1,4 +1,4 @@
-// The program as a user meets it: a short run, its records, and what it refuses.
+// The program as a user runs it: a short run, its records, refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,8 @@ TEST_F(VariantsCliTest, TheWorkIsThatOfTheVisiblePairs) {
   const auto all = records("measurements.jsonl");
   for (const auto& record : all) {
     EXPECT_EQ(record["status"], "ok") << record;
-    // 2 x 3 heads of 65 queries: 65 * 66 / 2 causal pairs, of which a window of 21 keys leaves 21 a row but the first.
+    // 2 x 3 heads of 65 queries have 65 * 66 / 2 causal pairs each. A window of 21 keys leaves 21 pairs a row, except
+    // in the first rows.
     const double pairs = record["case"]["window_left"] == -1 ? 65 * 66 / 2 : 21 * 22 / 2 + 44 * 21;
     EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * pairs);
   }
@@ -48,7 +49,7 @@ constexpr const char* even_mask =
     "bool visible(int q, int k) { return (q - k) % 2 == 0; }\n"
     "KeyRange keys(int q) { return {q - 7, q + 1}; }\n";
 
-/// What stands for a file in a case.
+/// The value of a case that stands for a file.
 std::string value_of(const std::string& text) { return "file-" + sha256(text).substr(0, 12); }
 
 TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
@@ -64,7 +65,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
     EXPECT_EQ(record["status"], "ok") << record;
     const std::string mask = record["case"]["mask_function"];
     seen.insert(record["case"]["score_function"].get<std::string>() + " " + mask);
-    // Keys q - 6, q - 4, q - 2 and q, as far as there are: 4 a row but for the first six.
+    // Keys q - 6, q - 4, q - 2 and q, as far as they exist: 4 a row, except in the first six rows.
     EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * (mask == "none" ? 65 * 65 : 1 + 1 + 2 + 2 + 3 + 3 + 59 * 4));
   }
   const std::string its_score = value_of(score), its_mask = value_of(even_mask);
@@ -102,8 +103,8 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionIsOneLineAndStatus2) {
   EXPECT_TRUE(records("measurements.jsonl").empty());
 }
 
-/// Runs a score function that goes wrong for one pair; expects that its case fails with one line that says so, and that
-/// plain attention is measured all the same.
+/// Runs a function that goes wrong for one pair. Expects that its case fails with one line that says so, and that plain
+/// attention is measured all the same.
 class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {
@@ -140,11 +141,11 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
                     "{\n    volatile int n = 0;\n    return deep(n);\n  }\n  return s;\n}\n",
                 "failed", "flash_forward, with a user's function, filled its stack");
   expect_failed(head + "__builtin_trap();\n  return s;\n}\n", "failed", "met a trap");
-  // Only the oracle's text has the symbol.
+  // Only the oracle's text defines the macro `float`.
   expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
                     "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
                 "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
-  // Already when the case is made: its pairs are counted.
+  // This function fails already when the case is made, because its pairs are counted then.
   expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
                 "mask_oracle, with a user's function, met a trap");
 #ifdef __x86_64__  // other cores give 0
@@ -176,7 +177,8 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
     const std::string by = record["case"]["kv_heads_by"];
     const bool alone = record["case"]["task"] == "expand";
     ++cases[alone ? "expand" : by];
-    // Q and O of 6 heads and lse; K and V of 2 heads, or of 2, of 6, and of 6 again.
+    // Q and O of 6 heads, and lse. With an index K and V of 2 heads; with copies K and V of 2 heads, of 6, and of 6
+    // again.
     const double rows = 2 * 65 * 24 * 4, copies = 2 * (2 + 6) * rows;
     EXPECT_EQ(record["work"]["bytes"], alone           ? copies
                                        : by == "index" ? 2 * (6 + 2) * rows + 6 * 2 * 65 * 4
@@ -209,7 +211,7 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
   EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
 }
 
-// A value in the sweep does not keep anybody from asking for what it makes no sense with.
+// A user may ask for a value that makes no sense with a value of the sweep: such cases are skipped.
 TEST_F(VariantsCliTest, SkipsWhatChangesNothing) {
   for (const auto& [axes, reason] :
        {std::pair{"--axis prefix=5 --axis causal=0", "prefix=5: without causal=1"},

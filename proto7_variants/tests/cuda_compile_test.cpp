@@ -1,4 +1,4 @@
-// The hooks in the wgmma kernel, compiled for a Hopper GPU without one.
+// The hooks in the kernels for a Hopper GPU, compiled on a machine without one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -55,8 +55,8 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Score modifiers in a kernel for all of them, which may spill, and in a function that is called: the assembler says of
-// none that products do not overlap.
+// Score modifiers in a kernel for all of them, which may spill, and in a function that is called. The assembler reports
+// for no kernel that products do not overlap.
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -78,7 +78,7 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   }
 }
 
-// A user's functions beside modifiers that come by element and by tile, with a bound for each row and without.
+// A user's functions together with modifiers that come by element and by tile, with a bound for each row and without.
 TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   const UserFunction score{
       .name = "score.cpp",

@@ -1,4 +1,4 @@
-// Copies of key/value heads, bit for bit, and attention on them. On the device under test.
+// Copies of key/value heads, bit for bit, on the device under test.
 #include "proto7_variants/expand.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// What is wrong with the copies of random K and V; empty where nothing is.
+/// The error in the copies of random K and V; empty where there is none.
 std::string expand_difference(const ExpandShape& shape, Layout layout, Layout out_layout,
                               PipelineCache& cache = pipelines()) {
   struct Side {

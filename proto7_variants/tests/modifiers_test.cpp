@@ -1,5 +1,5 @@
-// Modifiers of attention against the oracle: each, every pair and all together, on every kernel of the device under
-// test; that what is off costs nothing; and hooks that are broken on purpose.
+// Modifiers of attention against the oracle: each one, every pair and all together, on every kernel of the device under
+// test. Modifiers that are off cost nothing. Hooks that are broken on purpose are caught.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// One modifier, with a value at which it shows on some ten keys.
+/// One modifier, with a value that has an effect on some ten keys.
 struct Switch {
   const char* name;
   std::function<void(Modifiers&)> turn_on;
@@ -85,7 +85,7 @@ FlashConfig small_config(const std::string& name) {
   return config;
 }
 
-/// A score function in which every argument tells, and which makes a score of -infinity finite.
+/// A score function that depends on every argument, and that makes a score of -infinity finite.
 UserFunction user_score() {
   return {.name = "score.cpp",
           .text =
@@ -106,7 +106,8 @@ UserFunction user_mask(bool bounded) {
 Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCache& cache = pipelines(),
                const UserFunctions& functions = {}) {
   const VariantsConfig variants{.flash = config, .modifiers = modifiers, .functions = functions};
-  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants), variants,
+  VariantsPools pools;
+  VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants, pools), variants,
                           variants_plan(variants, device().info()));
   problem.poison();
   CommandEncoder encoder;
@@ -191,7 +192,7 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
   }
 }
 
-// Modifiers of the score alone, together, beside others, and none.
+// Modifiers of the score: alone, together, with other modifiers, and none.
 std::vector<Modifiers> of_the_score() {
   std::vector<Modifiers> all(6);
   all[0].alibi = true;
@@ -218,7 +219,7 @@ TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
   }
 }
 
-// The kernel that branches is the same whatever is on; with constants it is another each time.
+// The kernel that branches is the same for all modifiers. With constants, each modifier makes another kernel.
 TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   const DeviceInfo& info = device().info();
   const auto source = [&](Modifiers modifiers, const char* form) {
@@ -235,7 +236,7 @@ TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   }
 }
 
-// The user's functions alone, behind all modifiers at once, and behind every one of them.
+// The user's functions alone, after all modifiers at once, and after each modifier.
 TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   const auto expect_right = [&](const Modifiers& modifiers, const UserFunctions& functions) {
     const Check check = check_of(config_, modifiers, pipelines(), functions);
@@ -257,8 +258,8 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   }
 }
 
-// With all constants off the hooks leave the kernel's machine code as it is without them. (Of the cuda dialect:
-// cuda_compile_test.cpp.)
+// With all constants off, the hooks leave the kernel's machine code as it is without hooks. (cuda_compile_test.cpp
+// tests the cuda dialect.)
 TEST_P(KernelModifiers, WhatIsOffCostsNothing) {
   if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has it";
   const AttentionHooks off = ModifiedAttention({}, config_).hooks();
@@ -294,7 +295,7 @@ TEST_F(ModifiersTest, BiasIsSharedAlongTheAxesItDoesNotName) {
   }
 }
 
-// What was recorded ran these kernels.
+// The recorded measurements ran these kernels.
 TEST(SoftCaps, OfWholeNumbersAreAFunctionConstant) {
   const FlashConfig config = small_config("tuned");
   const AttentionHooks whole = modifier_hooks({.soft_cap = 30}, config.dtype);
@@ -314,7 +315,7 @@ TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
 }
 
-// A public kernel adds the distance where the paper takes it off.
+// The paper subtracts the distance. A public kernel adds it.
 TEST(AlibiSlopes, FarKeysLoseWeight) {
   FlashConfig config;
   config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};
@@ -368,7 +369,7 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
   }
 }
 
-// The share that is asked for, of blocks far from the diagonal; and the diagonal.
+// The requested share of the blocks off the diagonal, and all blocks on the diagonal.
 TEST(VisiblePairs, OfSparseBlocksAreTheirShare) {
   FlashConfig config;
   config.shape = {.q_len = 16384, .kv_len = 16384};
@@ -445,14 +446,14 @@ TEST_P(MutatedModifiers, AreCaught) {
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
 }
 
-// Forms of the score, broken.
+// Broken forms of the score.
 struct FormMutation {
   std::string what, form, from, to;
 };
 void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 std::vector<FormMutation> form_mutations() {
-  // Where scores come by tile on a GPU, and by row on the cpu.
+  // The place where scores come by tile on a GPU, and by row on the cpu.
   const std::string alibi = on_cuda ? " {\n    const float slope = score_slope(context);\n    float first" : " {";
   const std::string cap = " {\n    const float cap = on.soft_cap, inverse = 1 / cap;\n    ";
   const std::string loop = on_cuda ? "UNROLL" : "VECTORIZE", bias = " {\n    " + loop;
@@ -476,7 +477,7 @@ TEST_P(MutatedForms, AreCaught) {
   EXPECT_FALSE(check_of(small_config("tuned"), modifiers, cache).ok);
 }
 
-// The user's functions, put in wrongly.
+// Mistakes in the hooks that call the user's functions.
 struct FunctionMutation {
   const char *what, *file, *from, *to;
 };
@@ -502,8 +503,8 @@ TEST_P(MutatedFunctions, AreCaught) {
   EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
-// In the kernels' own text: a sink that is not part of the denominator, or counts with every thread of a row; ALiBi in
-// the product with other numbers, or with the place of another row; queries that do not turn.
+// Mistakes in the kernels' own text: a sink that is not part of the denominator, or that every thread of a row counts;
+// ALiBi in the product with other numbers, or with the place of another row; queries that do not turn.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;
 };

@@ -1,4 +1,4 @@
-// The claims on invented results.
+// The claims on made-up results.
 #include "proto8_extension/claims.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The program as a user meets it: every path, its records, and what it says of a path that is not there.
+// The program as a user runs it: every path, its records, and the reason for a path that is missing.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

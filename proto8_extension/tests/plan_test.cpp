@@ -1,4 +1,4 @@
-// What a plan says on devices that lack something.
+// The plans of devices that lack a kernel.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"

@@ -1,4 +1,5 @@
-// The path through PyTorch's dispatcher; a file of its own, since PyTorch's headers know no other's warnings.
+// The path through PyTorch's dispatcher. It has a file of its own, because PyTorch's headers do not heed this project's
+// warnings.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 

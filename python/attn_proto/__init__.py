@@ -1,11 +1,11 @@
 """attention-proto's kernels in Python.
 
     import attn_proto
-    attn_proto.enable()            # scaled_dot_product_attention of PyTorch now calls them
+    attn_proto.enable()            # scaled_dot_product_attention of PyTorch now calls the kernels
     o = attn_proto.flash(q, k, v, causal=True, window_left=1023)
 
-With PyTorch the operators are torch.ops.attn.*, of the same names and arguments as here; their docstrings are in
-docs/extension.md. Without it, attn_proto.dlpack has all of them for NumPy, JAX and CuPy.
+With PyTorch the operators are also torch.ops.attn.*, with the names and arguments that they have here;
+docs/extension.md describes them. Without PyTorch, attn_proto.dlpack has all operators for NumPy, JAX and CuPy.
 """
 
 import importlib.util
@@ -32,11 +32,11 @@ if importlib.util.find_spec("torch"):
     rope = torch.ops.attn.rope
 
     if hasattr(torch.nn.functional, "scaled_dot_product_attention"):  # since 2.0
-        from attn_proto import flops  # noqa: E402, F401: registers what PyTorch counts for the operators
+        from attn_proto import flops  # noqa: E402, F401: registers the operators' formulas with PyTorch's flop counter
         from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
 
 
 def save_archive(path, device="cpu"):
-    """Writes all kernels that this process has loaded for the device into one file; $ATTENTION_PROTO_ARCHIVE names it to
-    a process that is to compile none of them."""
+    """Writes all kernels that this process has loaded for the device into one file. A process with the file's name in
+    $ATTENTION_PROTO_ARCHIVE compiles none of these kernels."""
     torch.ops.attn.save_archive(torch.empty(0, device=device), str(path))

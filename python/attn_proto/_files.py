@@ -1,4 +1,4 @@
-"""Where the package's files are: beside this one where it is installed, else in a build of the source tree."""
+"""Finds the package's files: in the package's folder if it is installed, else in a build of the source tree."""
 
 import ctypes
 import glob
@@ -12,7 +12,8 @@ TREE = HERE.parents[1]
 
 
 def library(name):
-    """Path of a library: $ATTENTION_PROTO_LIBRARIES, this package, build/release/bin. Raises ImportError."""
+    """Returns the path of a library. Looks in $ATTENTION_PROTO_LIBRARIES, this package and build/release/bin, in this
+    order. Raises ImportError if none has it."""
     folders = [HERE / "lib", TREE / "build/release/bin"]
     if named := os.environ.get("ATTENTION_PROTO_LIBRARIES"):
         folders.insert(0, pathlib.Path(named))
@@ -29,12 +30,12 @@ def find_compiler():
             try:
                 ctypes.CDLL(path)
                 return
-            except OSError:  # for another system
+            except OSError:  # built for another system
                 pass
 
 
 def find_archive(torch):
-    """A file of compiled kernels that was shipped for the GPU."""
+    """Sets $ATTENTION_PROTO_ARCHIVE to the package's file of compiled kernels for this GPU, if the package has one."""
     if not torch.cuda.is_available():
         return
     name = re.sub(r"[^A-Za-z0-9]+", "_", torch.cuda.get_device_name())

@@ -1,6 +1,6 @@
 """Fields of the structs of options in attn.h, each with its type in C and the value that is off.
 
-scripts/options writes this file, from common/attention/options.def."""
+scripts/tools/options writes this file, from common/attention/options.def."""
 
 FLASH = (
     ("layout", "attn_layout", 0),

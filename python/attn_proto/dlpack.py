@@ -4,9 +4,10 @@
     o = dlpack.flash(q, k, v, causal=True)
 
 Arrays are [batch, heads, tokens, width], or [batch, tokens, heads, width] with bshd=True; outputs are new arrays of q's
-library. Inputs are not written, and may be read-only, but for a cache that a call appends to. JAX's arrays are on the cpu.
-Options have the names and meanings of attn.h, whose structs of options they become; layouts are bshd and cache_bshd, and a
-scale of None is the usual one. Errors raise TypeError or ValueError, or RuntimeError where it is not the arguments' fault.
+library. Inputs are not written, and may be read-only, except a cache that a call appends to. JAX's arrays must be on
+the CPU. Options have the names and meanings of attn.h and fill its structs of options. Layouts are given as bshd and
+cache_bshd. A scale of None means the default of attn.h. Errors in arguments raise TypeError or ValueError, other errors
+RuntimeError.
 """
 
 import ctypes
@@ -49,7 +50,7 @@ _types = {"attn_layout": ctypes.c_int, "attn_rope_scaling": ctypes.c_int, "bool"
 
 
 def _struct(name, fields):
-    """A struct of options of attn.h."""
+    """The ctypes class of a struct of options of attn.h."""
     return type(name, (ctypes.Structure,), {"_fields_": [("struct_bytes", ctypes.c_size_t),
                                                          *((field, _types[kind]) for field, kind, _ in fields)]})
 
@@ -86,7 +87,7 @@ def _engine(kind, index):
 
 
 class _Borrowed:
-    """An array as a DLTensor, as long as this lives."""
+    """An array as a DLTensor, which is valid as long as this object lives."""
 
     def __init__(self, name, array, written=False):
         if not hasattr(array, "__dlpack__"):
@@ -98,8 +99,8 @@ class _Borrowed:
             raise TypeError(f"attn_proto: {name} is traced, or has a forward derivative, and PyTorch does not see this call; "
                             "torch.ops.attn can be traced")
         try:
-            self.capsule = array.__dlpack__(max_version=(1, 0))  # without, NumPy hands no read-only array over
-        except TypeError:  # a library of before DLPack 1
+            self.capsule = array.__dlpack__(max_version=(1, 0))  # else NumPy refuses read-only arrays
+        except TypeError:  # a library older than DLPack 1
             self.capsule = array.__dlpack__()
         if _is_valid(self.capsule, b"dltensor_versioned"):
             managed = ctypes.cast(_pointer_of(self.capsule, b"dltensor_versioned"), ctypes.POINTER(Versioned))
@@ -107,7 +108,8 @@ class _Borrowed:
             read_only = managed.contents.flags & 1
         else:
             read_only = False
-            self.tensor = ctypes.cast(_pointer_of(self.capsule, b"dltensor"), _TensorPointer)  # a DLManagedTensor begins so
+            # A DLManagedTensor begins with its DLTensor.
+            self.tensor = ctypes.cast(_pointer_of(self.capsule, b"dltensor"), _TensorPointer)
         if written and (read_only or _library(array) == "jax"):
             raise ValueError(f"attn_proto: {name} is written, and is read-only")
 
@@ -118,7 +120,7 @@ def _library(array):
 
 
 def _is_plain(array):
-    """Whether an array's elements are what lies at its addresses, which a subclass, as a masked array, may see otherwise."""
+    """Whether an array's elements lie at its addresses. In a subclass, such as a masked array, they may not."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy and isinstance(array, numpy.ndarray):
         return type(array) in (numpy.ndarray, numpy.memmap)
@@ -128,7 +130,8 @@ def _is_plain(array):
 
 
 def _is_followed(array):
-    """Whether PyTorch records what becomes of an array, and would take the result for memory that nobody writes."""
+    """Whether PyTorch traces an array or its derivative. PyTorch does not see this call, so a trace would return memory
+    that nobody writes."""
     torch = sys.modules.get("torch")
     if not torch or not isinstance(array, torch.Tensor):
         return False
@@ -138,8 +141,8 @@ def _is_followed(array):
 
 
 def _empty(like, shape, single=False):
-    """A new dense array of the library, type and device of another, or of float32; and what makes of it, once it is written,
-    what the caller gets."""
+    """A new dense array with the library, device and type of another array, or in float32; and a function that turns
+    the array, once it is written, into the caller's result."""
     library = _library(like)
     if library == "numpy":
         return sys.modules[library].empty(shape, "float32" if single else like.dtype), lambda o: o
@@ -153,13 +156,13 @@ def _empty(like, shape, single=False):
         if like.device.platform != "cpu":
             raise ValueError("attn_proto: arrays of JAX are taken on the cpu; on a GPU CuPy shares their memory")
         return numpy.empty(shape, "float32" if single else numpy.from_dlpack(like).dtype), jax.dlpack.from_dlpack
-    if hasattr(like, "new_empty"):  # PyTorch's
+    if hasattr(like, "new_empty"):  # a tensor of PyTorch
         return like.new_empty(shape, dtype=sys.modules["torch"].float32 if single else like.dtype), lambda o: o
     raise ValueError(f"attn_proto: no way to make an array of {library}")
 
 
 def _stream(array, device):
-    """That on which the array's library works now; None is the default one."""
+    """The stream on which the array's library works now; None means the default stream."""
     library = _library(array)
     if device.device_type == 1 or library not in ("cupy", "torch"):
         return None
@@ -173,7 +176,7 @@ def _stream(array, device):
 
 
 def _whole(name, number):
-    if not -2 ** 63 <= operator.index(number) < 2 ** 63:  # which ctypes would cut
+    if not -2 ** 63 <= operator.index(number) < 2 ** 63:  # ctypes would cut more bits off
         raise ValueError(f"attn_proto: {name} {number} has more than 64 bits")
     return operator.index(number)
 
@@ -200,7 +203,7 @@ _python_values = {"attn_layout": lambda off: bool(off), "bool": lambda off: bool
 
 
 class _Options:
-    """The options of a call, as the struct of attn.h: `struct`, which borrows `arrays`."""
+    """The options of a call. `struct` is the struct of attn.h; it points to the tensors in `arrays`."""
 
     def __init__(self, function, struct, fields, given):
         known = {_python_names.get(name, name): (name, kind) for name, kind, _ in fields if kind != "output"}
@@ -221,7 +224,7 @@ class _Options:
 
 
 def _takes(fields, *without):
-    """Lets help() say which options a function takes."""
+    """Adds the options of attn.h to a function's signature, so that help() lists them."""
 
     def described(function):
         own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
@@ -236,7 +239,7 @@ def _takes(fields, *without):
 
 
 def _call(function, like, tensors, options):
-    """Of arrays, and of tensors that are None."""
+    """Calls a function of attn.h; tensors that are None become null pointers."""
     device = next(each for each in tensors if each is not None).tensor.contents.device
     _check(function(_engine(device.device_type, device.device_id), _stream(like, device),
                     *(None if each is None else each.tensor for each in tensors), ctypes.byref(options.struct)))
@@ -260,8 +263,8 @@ def _attend(function, q, k, v, options, written, with_lse, bshd):
 
 @_takes(_options.FLASH)
 def flash(q, k, v, *, with_lse=False, **options):
-    """softmax(scale Q K^T) V, with the modifiers of attn_flash_options; with_lse: also the natural log of the softmax's
-    denominator, float32 [batch, q_heads, q_len]. alibi_slopes turn alibi on."""
+    """softmax(scale Q K^T) V, with the modifiers of attn_flash_options; with_lse also returns the natural log of the
+    softmax's denominator, float32 [batch, q_heads, q_len]. alibi_slopes turn alibi on."""
     if options.get("alibi_slopes") is not None:
         options["alibi"] = True
     read = _Options("flash", FlashOptions, _options.FLASH, options)
@@ -275,27 +278,28 @@ def _over_cache(name, function, q, k_cache, v_cache, with_lse, options):
 
 @_takes(_options.CACHE)
 def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
-    """Attention of up to 16 new queries a sequence over a cache, contiguous or, with a table, on pages. new_k and new_v are
-    written into the cache first; with cosines and sines they and the queries turn. with_lse as flash() has it."""
+    """Attention of up to 16 new queries a sequence over a cache, contiguous or, with a table, on pages. new_k and new_v
+    are written into the cache first. With cosines and sines, new_k and the queries are rotated. with_lse is as in
+    flash()."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 
 @_takes(_options.CACHE)
 def prefill(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
-    """decode() for prompts."""
+    """Like decode(), for prompts with any number of new queries."""
     return _over_cache("prefill", _lib.attn_prefill, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 
 def check_cache(k_cache, lengths, table=None, *, cache_bshd=False):
-    """ValueError where a length or a page number leads outside the cache. On a cpu decode() and prefill() look themselves;
-    on a GPU they do not, and this waits for the stream."""
+    """Raises ValueError if a length or a page number leads outside the cache. On a CPU decode() and prefill() make this
+    check themselves; on a GPU they do not. On a GPU check_cache() waits for the stream."""
     options = _Options("check_cache", CacheOptions, _options.CACHE, {"lengths": lengths, "table": table, "cache_bshd": cache_bshd})
     _call(_lib.attn_check_cache, k_cache, [_Borrowed("k", k_cache)], options)
 
 
 @_takes(_options.LINEAR)
 def linear(q, k, v, gate=None, initial_state=None, **options):
-    """Linear attention: the outputs, and the final state, float32 [batch, heads, width, value width]."""
+    """Linear attention. Returns the outputs, and the final state, float32 [batch, heads, width, value width]."""
     read = _Options("linear", LinearOptions, _options.LINEAR, {**options, "gate": gate, "initial_state": initial_state})
     tensors = [_Borrowed("q", q), _Borrowed("k", k), _Borrowed("v", v)]
     for name, array in (("q", q), ("v", v)):
@@ -311,7 +315,7 @@ def linear(q, k, v, gate=None, initial_state=None, **options):
 
 @_takes(_options.ROPE)
 def rope(q, k=None, offsets=None, **options):
-    """Rotary position embedding: q and k turned; q alone where there is no k."""
+    """Rotary position embedding. Returns q and k rotated, or only q if there is no k."""
     read = _Options("rope", RopeOptions, _options.ROPE, {**options, "offsets": offsets})
     arrays = {"q": q, "k": k} if k is not None else {"q": q}
     tensors = {name: _Borrowed(name, array) for name, array in arrays.items()}
@@ -329,12 +333,12 @@ def _engine_and_stream(like):
 
 
 def empty(like):
-    """A kernel that does nothing, on the device of an array: what a call costs."""
+    """Launches a kernel that does nothing on the device of an array, to measure the cost of a call."""
     _check(_lib.attn_empty(*_engine_and_stream(like)))
 
 
 def prepared(like):
-    """Launches that are ready on the device of an array, as a number of configurations."""
+    """The number of configurations whose launches are ready on the device of an array."""
     return _lib.attn_prepared(_engine_and_stream(like)[0])
 
 
@@ -344,5 +348,5 @@ def save_archive(like, path):
 
 
 def has_backend(name):
-    """Whether the library has the backend "cpu" or "cuda"; the machine may lack it all the same."""
+    """Whether the library has the backend "cpu" or "cuda". The machine may lack the device nevertheless."""
     return bool(_lib.attn_has_backend(str(name).encode()))

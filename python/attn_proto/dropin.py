@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention of PyTorch, served by attn::flash where that applies, by PyTorch where not."""
+"""scaled_dot_product_attention of PyTorch: attn::flash serves the calls that it can, PyTorch serves the others."""
 
 import collections
 import math
@@ -18,32 +18,32 @@ _reasons = collections.Counter()
 _depth = 0
 _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_backend(backend))
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
-_in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these: their elements are what lies at their addresses
-_traced = (FakeTensor, FunctionalTensor)  # without elements; attn::flash says which shape comes out of it
-_most_sequences = 65535  # as many heads; attn::flash takes no more
-_few_queries = 16  # up to which a call runs the decoding kernel, which takes no mask
-_decided, _most_decided = {}, 4096  # by what _why_not() looks at, addresses and gradients apart
+_in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
+_traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
+_most_sequences = 65535  # also the most heads; attn::flash takes no more
+_few_queries = 16  # up to this number a call runs the decoding kernel, which takes no mask
+_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties that it reads
 
 
 class _Asked(threading.local):
-    about = None  # the call that is with a __torch_function__
+    about = None  # the call that a __torch_function__ is handling now
 
 
 _asked = _Asked()
 
 
 def _known(condition):
-    """A condition on sizes, where not all of them satisfy it. What is traced holds for a range of sizes: there, one that
-    only some of the range satisfy counts as false, so that it does not narrow the range."""
+    """A condition on sizes. A trace holds for a range of sizes. In a trace a condition that only a part of the range
+    satisfies counts as false, so that it does not narrow the range."""
     if not torch.compiler.is_compiling():
         return condition
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long to import
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes long to import
 
     return statically_known_true(condition)
 
 
 def _why_not(query, key, value, mask, dropout, causal, gqa):
-    """Why attn::flash does not take a call; None where it does."""
+    """Why attn::flash does not take a call; None if it takes the call."""
     if query.device.type not in _backends:
         return f"device {query.device.type}"
     if dropout != 0:
@@ -82,7 +82,7 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         if not 2 <= mask.dim() <= 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
             return "the shape of the mask"
         if mask.is_cuda and shape[-2] > 1 and mask.stride(-2) != 0:
-            return "a mask for each query on a GPU"  # where PyTorch takes 0.75 of our time
+            return "a mask for each query on a GPU"  # PyTorch takes 0.75 of our time for it
         for_each_head = mask.dim() > 2 and shape[-3] > 1 and mask.stride(-3) != 0
         if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
                                   (shape[-1] == 1 or _known(shape[-1] % 4 == 0))):
@@ -91,14 +91,14 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
 
 
 def _strides_stay():
-    """Whether tensors of later calls have the strides that are seen now: torch.compile looks at them again, while the graphs
-    of torch.export and make_fx are for all strides."""
+    """Whether tensors of later calls have the strides that are seen now. torch.compile checks strides again; the graphs
+    of torch.export and make_fx serve all strides."""
     return not torch.compiler.is_exporting() if torch.compiler.is_compiling() else get_proxy_mode() is None
 
 
 def _bias_of(mask):
-    """What a mask adds to the scores, float32 in four dimensions, of which those that only repeat stay 1. It is a copy,
-    unless the mask is so already; its keys are filled up to a multiple of 4."""
+    """The values that a mask adds to the scores, float32 in four dimensions. Dimensions that only repeat stay 1. Keys
+    are padded to a multiple of 4. The result is a copy, unless the mask already has this form."""
     mask = mask[(None,) * (4 - mask.dim())]
     if _strides_stay():
         for axis in range(4):
@@ -110,7 +110,8 @@ def _bias_of(mask):
 
 
 def _why_not_now(*tensors):
-    """The same of what may differ from call to call on tensors that are alike, or keeps them from being compared."""
+    """Why attn::flash does not take a call, for reasons that may change between calls with equal shapes, strides and
+    types, or that keep these from being compared. None if there is no such reason."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"
@@ -120,21 +121,21 @@ def _why_not_now(*tensors):
         return "a gradient is wanted"
     if torch.compiler.is_compiling():
         return None
-    if torch.jit.is_tracing():  # a graph would keep what sizes and strides decide here, for tensors of others too
+    if torch.jit.is_tracing():  # the graph would keep decisions made from these sizes and strides for all tensors
         return "torch.jit.trace"
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return "a transform of torch.func, or forward derivatives"
     if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % 16 for tensor in tensors[:3]):
         return "addresses that are no multiples of 16 bytes"
-    allowed = torch.backends.cuda  # which speaks for the cpu too
+    allowed = torch.backends.cuda  # its flags hold for the CPU too
     if not (allowed.flash_sdp_enabled() or allowed.mem_efficient_sdp_enabled() or allowed.cudnn_sdp_enabled()):
         return "sdpa_kernel(MATH)"
     return None
 
 
 def _decide(query, key, value, mask, dropout, causal, scale, gqa):
-    """_why_not(), once for tensors that are alike."""
-    if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # as attn::flash takes it
+    """_why_not(), computed once for all tensors with equal shapes, strides and types."""
+    if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
     if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):
         return "a mask over few queries"
@@ -160,19 +161,20 @@ def _under_autocast(tensors):
 
 
 def _hand_back(why, *arguments, **options):
-    """A call to PyTorch, with its reason counted."""
+    """Counts the reason, and calls PyTorch's function."""
     if not torch.compiler.is_compiling():
         _reasons[why] += 1
     return _original(*arguments, **options)
 
 
 class _NotKnown(BaseException):
-    """Leaves a __torch_function__ that came back with the call that it was asked about."""
+    """Leaves a __torch_function__ that called the drop-in again with the call that it is handling."""
 
 
 def _ask(tensors, call, **options):
-    """What a subclass of Tensor, a proxy or a mode makes of a call. A subclass may know the drop-in, where it looks at what
-    stands in torch.nn.functional, or only PyTorch's function, from a table made before: then it is asked again."""
+    """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns its result. A
+    subclass knows the drop-in if it looks at torch.nn.functional. If it only knows PyTorch's function, from a table
+    made earlier, it is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())
@@ -180,7 +182,7 @@ def _ask(tensors, call, **options):
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     except _NotKnown as error:
         why = str(error)
-    except TypeError as error:  # all __torch_function__ returned NotImplemented
+    except TypeError as error:  # every __torch_function__ returned NotImplemented
         if not str(error).startswith(f"no implementation found for '{__name__}."):
             raise
         why = "tensors that do not know the drop-in"
@@ -191,9 +193,9 @@ def _ask(tensors, call, **options):
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
                                  enable_gqa=False):
-    """As torch.nn.functional has it."""
+    """Has the arguments and the result of torch.nn.functional.scaled_dot_product_attention."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    # has_torch_function() alone decides, but not where torch.compile traces it.
+    # Outside of a trace has_torch_function() decides alone; a trace of torch.compile needs the second condition too.
     if has_torch_function(tensors) and (torch._C._is_torch_function_enabled() or not torch.compiler.is_compiling()):
         return _ask(tensors, (query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa)
     for tensor in tensors:
@@ -214,7 +216,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch's first query stands at the first key, our last at the last
+    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch aligns the first query and key, attn::flash the last
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)
@@ -224,8 +226,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")  # in scripts
 
 
-class enable:  # noqa: N801: it reads as a function, and ends as a context manager may
-    """Replaces scaled_dot_product_attention from now on; `with enable():` until the block ends."""
+class enable:  # noqa: N801: a class, so that enable() works as a call and in a with statement
+    """Replaces scaled_dot_product_attention from now on, or until the end of the block of `with enable():`."""
 
     def __init__(self):
         global _depth
@@ -245,7 +247,7 @@ class enable:  # noqa: N801: it reads as a function, and ends as a context manag
 
 
 def disable():
-    """Restores PyTorch's own, however often it was replaced."""
+    """Restores PyTorch's own function after any number of enable()."""
     global _depth
     with _lock:
         _depth = 0
@@ -257,7 +259,8 @@ def enabled():
 
 
 def reasons():
-    """Why calls went to PyTorch, and how many, since the last reset_reasons(). Compiled code does not count."""
+    """The reasons why calls went to PyTorch, each with the number of calls since the last reset_reasons(). Calls in
+    compiled code do not count."""
     return dict(_reasons)
 
 

@@ -1,5 +1,6 @@
-"""What torch.utils.flop_counter counts for the operators: two for each multiply-add of their matrix products, by shapes.
-Pairs that a mask hides and slots of a cache that hold no token count too, as PyTorch counts its own attention."""
+"""Formulas with which torch.utils.flop_counter counts the operators: two operations for each multiply-add of their
+matrix products, computed from shapes. Pairs that a mask hides and cache slots without a token count too, as they do in
+PyTorch's count of its own attention."""
 
 from math import prod
 

@@ -20,8 +20,8 @@ import attn_proto  # noqa: F401: registers the operators
 from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now, enabled
 
 NAME = "attn_proto"
-# What models hand to every implementation, or pass on from their callers, and their own eager attention leaves out too: the
-# mask has it, or no value depends on it.
+# Arguments that models pass to every implementation, or pass on from their callers, and that eager attention ignores
+# too: either the mask contains them, or no value depends on them.
 _harmless = {"cache_position", "deterministic", "grid_thw", "input_ids", "is_causal", "labels", "logits_to_keep",
              "mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "output_router_logits", "position_ids",
              "return_dict", "sliding_window", "token_type_ids", "use_cache"}
@@ -36,16 +36,16 @@ def _models(base=PreTrainedModel):
 @torch.compiler.assume_constant_result
 @functools.lru_cache
 def _eager_only(config_class):
-    """Whether transformers says of a configuration's models that their own attention is all they run with. Asked for the
-    first time when such a model runs, so that its class is loaded."""
+    """Whether transformers says that the models of a configuration run with eager attention alone. The first call comes
+    when a model with the configuration runs, so its class is loaded by then."""
     models = [model for model in _models() if model.config_class is config_class]
     return bool(models) and not any(model._supports_sdpa or model._supports_flash_attn and model._supports_attention_backend
                                     for model in models)
 
 
 class _Causal(torch.Tensor):
-    """The mask of a causal call, [batch, 1, queries, keys], whose last query stands at the last key: sizes alone, until an
-    operation reads it. None says that all is seen, as it does to eager attention."""
+    """The mask of a causal call, [batch, 1, queries, keys], whose last query stands at the last key. It has only sizes,
+    until an operation reads it. (A mask of None means that every query sees every key, as in eager attention.)"""
 
     @staticmethod
     def __new__(cls, shape, device):
@@ -57,7 +57,7 @@ class _Causal(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten.alias.default:  # as of mask[:, :, :, :keys] with all keys
+        if function is torch.ops.aten.alias.default:  # such as mask[:, :, :, :keys] with all keys
             return cls(args[0].shape, args[0].device)
         if function._schema.is_mutable and isinstance(args[0], cls):
             raise ValueError("attn_proto: the mask of a causal call is not to be written; write a clone")
@@ -66,8 +66,8 @@ class _Causal(torch.Tensor):
 
 
 class _NewTokens(torch.Tensor):
-    """New keys or values on their way from a PagedCache to our attention call, which writes them to pages. Whoever else read
-    them would see no token before them."""
+    """New keys or values on their way from a PagedCache to our attention call, which writes them to pages. Any other
+    reader would miss all earlier tokens."""
 
     @staticmethod
     def __new__(cls, tensor, layer):
@@ -98,7 +98,7 @@ def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_functio
 
 
 def _with_bias(position_bias, mask):
-    """Both as one mask."""
+    """The position bias and the mask as one mask."""
     if mask is None:
         return position_bias
     return torch.where(mask, position_bias, -math.inf) if mask.dtype == torch.bool else position_bias + mask
@@ -117,7 +117,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     queries, keys = query.shape[2], key.shape[2] if paged is None else paged.tokens
     causal = isinstance(attention_mask, _Causal) and attention_mask.shape[2:] == (queries, keys)
     mask = None if causal else attention_mask
-    only_ours = bool(softcap) or s_aux is not None  # what PyTorch would leave out
+    only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has neither
     why = _why_not_now(query, key, value) or (
         _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
         _decide(query, key, value, mask, dropout, causal, scaling, True))
@@ -133,9 +133,9 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     elif only_ours:
         raise ValueError(f"attn_proto: soft caps and sinks are not served in this call: {why}")
     else:
-        if not (torch.compiler.is_compiling() or enabled()):  # where the drop-in counts
+        if not (torch.compiler.is_compiling() or enabled()):  # if the drop-in is enabled, it counts
             _reasons[why] += 1
-        if causal and queries != keys:  # PyTorch's own rule has the first query at the first key
+        if causal and queries != keys:  # PyTorch's is_causal puts the first query at the first key
             mask = attention_mask.whole()
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling,
                                       is_causal=mask is None and causal)
@@ -147,8 +147,8 @@ AttentionMaskInterface.register(NAME, _mask)
 
 
 class PagedLayer(CacheLayerMixin):
-    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes new
-    tokens, so update() hands them through, as what it alone can read."""
+    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes
+    new tokens to the pages. So update() returns them as tensors that only the attention call can read."""
 
     is_croppable = True
 
@@ -210,14 +210,14 @@ class PagedLayer(CacheLayerMixin):
         self.tokens = self.attended = 0
 
     def crop(self, tokens_to_remove):
-        """Forgets the last tokens: as in other caches, their number is negative."""
+        """Removes the last tokens. As in other caches of transformers, the number is negative."""
         if not -self.tokens <= tokens_to_remove <= 0:
             raise ValueError(f"attn_proto: {tokens_to_remove} is no number to crop: -{self.tokens} to 0 are")
         self.tokens += tokens_to_remove
         self.attended = self.tokens
 
     def reorder_cache(self, beam_idx):
-        """Each sequence becomes a copy of the one that beam_idx names for it."""
+        """Replaces each sequence by a copy of the sequence that beam_idx names for it."""
         if beam_idx.shape != self.table.shape[:1]:
             raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {beam_idx.numel()}")
         for pages in (self.key_pages, self.value_pages) if self.is_initialized else ():
@@ -231,8 +231,8 @@ class PagedLayer(CacheLayerMixin):
 
 
 class PagedCache(Cache):
-    """For sequences of one length, as generate() makes them without padding. All layers share one page table. batch counts
-    the beams too."""
+    """A cache for sequences of equal length, as generate() makes them without padding. All layers share one page table.
+    batch is the number of sequences times the number of beams."""
 
     def __init__(self, config, batch, max_tokens, page_size=16, device=None):
         config = config.get_text_config(decoder=True)
@@ -246,7 +246,7 @@ class PagedCache(Cache):
             raise ValueError(f"attn_proto: a PagedCache does not serve layers of {', '.join(sorted(others))}")
         pages = -(-max_tokens // page_size)
         table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)
-        # Row n: the lengths of sequences of n tokens, so that no step has to write them.
+        # Row n has the lengths of a batch whose sequences have n tokens, so no step has to write lengths.
         lengths = torch.arange(max_tokens + 1, dtype=torch.int32, device=device)[:, None].repeat(1, batch)
         layers = [PagedLayer(table, lengths, page_size, max_tokens) for _ in range(config.num_hidden_layers)]
         super().__init__(layers=layers)

@@ -1,4 +1,5 @@
-// PyTorch's operators attn::*, on attn.h: tensors are described, outputs allocated, and the current stream handed over.
+// PyTorch's operators attn::*, implemented with attn.h. An operator describes its tensors, allocates its outputs, and
+// passes PyTorch's current stream on.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -30,7 +31,7 @@ using OptionalTensor = c10::optional<Tensor>;
 
 // ---- engines
 
-constexpr int most_devices = 65;  // the cpu, and GPUs
+constexpr int most_devices = 65;  // the CPU and 64 GPUs
 
 [[noreturn]] void fail(attn_status status, const char* what) {
   const std::string message = std::string(what) + ": " + attn_message();
@@ -39,7 +40,8 @@ constexpr int most_devices = 65;  // the cpu, and GPUs
   std::abort();  // not reached: the line above throws
 }
 
-/// That of a device, opened with its first use and never closed: the process may end while a GPU is still at work.
+/// The engine of a device. It is opened at its first use and never closed, because the process may end while a GPU is
+/// still at work.
 attn_engine* engine_of(c10::Device device) {
   static std::array<std::atomic<attn_engine*>, most_devices> engines{};
   static std::mutex opening;
@@ -58,7 +60,7 @@ attn_engine* engine_of(c10::Device device) {
   return engine;
 }
 
-/// The current one, from PyTorch's stable C interface: a process with tensors on a GPU has loaded the library.
+/// The current stream, from PyTorch's stable C interface. A process with tensors on a GPU has loaded libtorch_cuda.
 void* stream_of(c10::Device device) {
   if (device.is_cpu()) return nullptr;
   using CurrentStream = int32_t(int32_t device, void** stream);
@@ -95,7 +97,7 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
-/// Points to the tensor's own sizes and strides, and lives no longer.
+/// Points to the tensor's own sizes and strides, so it must not outlive the tensor.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
@@ -118,13 +120,13 @@ struct Optional {
   c10::optional<Described> described;
 };
 
-/// As attn.h has it, where 0 is the usual one.
+/// The scale as attn.h takes it: 0 stands for the usual scale.
 double scale_of(const c10::optional<double>& scale) {
   TORCH_CHECK(scale.value_or(1) != 0, "scale: 0 is not allowed; None is the usual one");
   return scale.value_or(0);
 }
 
-/// An option with the value that is off, in an operator's schema.
+/// The text of an option in an operator's schema, with the value that turns it off as the default.
 template <typename T>
 std::string in_schema(const char* name, T off) {
   const char* const type = std::is_same_v<T, bool> ? "bool " : std::is_same_v<T, double> ? "float " : "int ";
@@ -134,14 +136,14 @@ std::string in_schema(const char* name, T off) {
 
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
-/// What is wrong with shapes that outputs are made from; attn.h checks the rest. Numbers arrive in a message as text:
-/// in a process with PyTorch for CUDA, a stream of this file crashes at a number, since parts of it come from another
-/// libstdc++.
+/// Checks the shapes from which outputs are made; attn.h checks the rest. Messages get numbers as text: in a process
+/// with PyTorch for CUDA an output stream of this file crashes at a number, because parts of the stream come from
+/// another libstdc++.
 void check_rank(const char* op, const char* name, const Tensor& tensor) {
   TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
 }
 
-/// Whether it is so for certain: a trace may not know sizes.
+/// Whether a is larger than b for certain; a trace may not know sizes.
 template <typename Size>
 bool larger(const Size& a, const Size& b) {
 #ifdef TORCH_GUARD_OR_FALSE
@@ -151,8 +153,8 @@ bool larger(const Size& a, const Size& b) {
 #endif
 }
 
-/// Dense strides, in the order in which `tensor` lies in memory but for its last dimension, which lies innermost; what
-/// repeats lies outermost.
+/// Dense strides. The dimensions keep the order that they have in memory, except the last dimension, which becomes the
+/// innermost one. Dimensions with stride 0 become the outermost ones.
 template <typename Size>
 std::array<Size, 4> strides_like(c10::ArrayRef<Size> sizes, c10::ArrayRef<Size> strides) {
   std::array<size_t, 4> order{0, 1, 2, 3};  // the outermost first
@@ -167,7 +169,7 @@ std::array<Size, 4> strides_like(c10::ArrayRef<Size> sizes, c10::ArrayRef<Size> 
   return dense;
 }
 
-/// The output of an operator, or of its meta function, that has a tensor's sizes.
+/// An output with the sizes of a tensor, for an operator or its meta function.
 Tensor output_like(const char* op, const char* name, const Tensor& tensor) {
   check_rank(op, name, tensor);
 #if TORCH_VERSION_MAJOR >= 2
@@ -191,7 +193,7 @@ Tensor empty_lse(const Tensor& query, bool bshd) {
 
 // ---- operators
 
-/// attn.h's options of attention, as PyTorch hands them over; common/attention/options.def is the list.
+/// The options of attention in attn.h, with PyTorch's types; common/attention/options.def is the list.
 struct FlashOptions {
 #define ATTN_OPTION(type, name, off) type name;
 #define ATTN_SCALE(name) c10::optional<double> name;
@@ -319,7 +321,7 @@ Tensor fused(FUSED_ARGUMENTS) {
   options.interleaved = interleaved;
   Tensor o = over_cache(fused_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
                         bshd, cache_bshd);
-  // So that a backward pass that has kept the old values says so.
+  // A backward pass that has kept the old values then raises an error.
   for (const Tensor* const cache : {&key_cache, &value_cache}) {
     if (!cache->is_inference()) cache->unsafeGetTensorImpl()->bump_version();
   }
@@ -370,8 +372,8 @@ std::tuple<Tensor, Tensor> linear_meta(LINEAR_ARGUMENTS) {
 std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   auto result = linear_meta(query, key, value, gate, initial_state, causal, normalised, feature, scale, bshd);
   const Described q("query", query), k("key", key), v("value", value), o("output", std::get<0>(result)),
-      behind("final_state", std::get<1>(result));
-  const Optional gates("gate", gate), before("initial_state", initial_state);
+      last("final_state", std::get<1>(result));
+  const Optional gates("gate", gate), first("initial_state", initial_state);
   const std::string feature_name(feature);
   attn_linear_options options = ATTN_LINEAR_OPTIONS;
   options.layout = layout_of(bshd);
@@ -380,15 +382,15 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   options.feature = feature_name.c_str();
   options.scale = scale_of(scale);
   options.gate = gates;
-  options.initial_state = before;
-  options.final_state = &behind;
+  options.initial_state = first;
+  options.final_state = &last;
   const attn_status status =
       attn_linear(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &o, &options);
   if (status != ATTN_OK) fail(status, "attn::linear");
   return result;
 }
 
-/// attn.h's options of RoPE, but for offsets.
+/// The options of RoPE in attn.h, except offsets.
 struct RopeOptions {
 #define ATTN_OPTION(type, name, off) type name;
 #define ATTN_CHOICE(type, name, off) c10::string_view name;
@@ -481,8 +483,8 @@ Derivative derivative_of(const Option&) {
   return none;
 }
 
-/// What the Autograd keys run: an operator that refuses tensors with derivatives of either direction, and hands all
-/// else on. Only here do tensors show what traces and torch.func ask of them.
+/// The Autograd keys run this operator. It refuses tensors with backward or forward derivatives, and passes all other
+/// calls on. Only at these keys can tensors show whether traces and torch.func want derivatives.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Inference;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -493,7 +495,7 @@ struct Inference<OPERATOR, NAME, Result(Arguments...)> {
     if ((derivative_of(arguments) || ...)) refuse(op.schema(), {derivative_of(arguments)...});
     const c10::DispatchKeySet rest = keys & c10::after_ADInplaceOrView_keyset;
     const c10::DispatchKey next = rest.highestPriorityTypeId();
-    if (next == c10::DispatchKey::CPU || next == c10::DispatchKey::CUDA) {  // without the dispatcher's time
+    if (next == c10::DispatchKey::CPU || next == c10::DispatchKey::CUDA) {  // saves the dispatcher's time
       return OPERATOR(std::forward<Arguments>(arguments)...);
     }
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -520,8 +522,8 @@ bool elsewhere(const Option&) {
   return false;
 }
 
-/// What the Meta key runs: the meta function. PyTorch comes here for one tensor without memory among others, too: that
-/// is refused, since nobody would write the result's memory.
+/// The Meta key runs the meta function. PyTorch also calls it if only some of the tensors are without memory. Such a
+/// call is refused, because nobody would write the result's memory.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Traced;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -555,9 +557,9 @@ bool is_for_tokens(at::ScalarType type) { return type == at::kFloat || type == a
 
 constexpr size_t no_cache = SIZE_MAX;
 
-/// What the autocast keys run: the operator, with its first `TOKENS` arguments cast. They take autocast's type, as in
-/// PyTorch's own attention. Where the argument `CACHE` is a cache of f32, f16 or bf16, they take its type instead, so
-/// that it is not copied. Tables stay as they are, and so does float64, which the operator refuses.
+/// The autocast keys run the operator with its first `TOKENS` arguments cast to autocast's type, as in PyTorch's own
+/// attention. If the argument `CACHE` is a cache of f32, f16 or bf16, they are cast to the cache's type instead, so
+/// that the cache is not copied. Tables keep their types. So does float64, which the operator refuses.
 template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
           typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Autocast;
@@ -597,7 +599,7 @@ constexpr char flash_name[] = "attn::flash", flash_with_lse_name[] = "attn::flas
                decode_fused_name[] = "attn::decode_fused", prefill_fused_name[] = "attn::prefill_fused",
                linear_name[] = "attn::linear", rope_name[] = "attn::rope";
 
-/// Not of rope, which PyTorch's models compute outside of autocast's operators, in the type that its tensors have.
+/// rope is left out: PyTorch's models compute it outside of autocast's operators, in the type of its tensors.
 template <c10::DeviceType DEVICE>
 void implement_autocast(torch::Library& m) {
   m.impl("flash", TORCH_FN((Autocast<DEVICE, flash, flash_name, 3>::call)));
@@ -675,7 +677,8 @@ TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { implement_autocast<c10::kCPU>(m); }
 TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { implement_autocast<c10::kCUDA>(m); }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
-// Not of check_cache, which a trace would leave out as a call without results: traced code breaks there, and runs it.
+// check_cache has no Meta implementation. A trace would drop it as a call without results; without the implementation
+// the trace breaks at the call and runs it.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
   m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
   m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));

@@ -1,4 +1,4 @@
-"""Attention on CuPy's arrays, on their GPU and stream."""
+"""Attention on CuPy's arrays, on the arrays' GPU and CuPy's current stream, compared with the formula."""
 
 import cupy as cp
 

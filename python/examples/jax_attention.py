@@ -1,4 +1,4 @@
-"""Attention on JAX's arrays, without a copy, against JAX's own."""
+"""Attention on JAX's arrays, without a copy, compared with JAX's own attention."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Attention on NumPy's arrays, in place and without a copy, against its formula."""
+"""Attention on NumPy's arrays, without a copy, compared with the formula."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A model's own call of scaled_dot_product_attention, before and behind attn_proto.enable()."""
+"""A model that calls scaled_dot_product_attention, without and with attn_proto.enable()."""
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +7,7 @@ import attn_proto
 
 
 class Attention(torch.nn.Module):
-    """As models write it: the project is not named."""
+    """Attention as models write it, without a word of this project."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -23,6 +23,6 @@ attention, x = Attention(256, 4), torch.randn(2, 100, 256)
 with torch.no_grad():
     before = attention(x)
     with attn_proto.enable():
-        behind = attention(x)
-print(f"largest difference: {(before - behind).abs().max():.1e}; calls that went to PyTorch: {attn_proto.reasons()}")
-assert (before - behind).abs().max() < 1e-5 and not attn_proto.reasons()
+        after = attention(x)
+print(f"largest difference: {(before - after).abs().max():.1e}; calls that went to PyTorch: {attn_proto.reasons()}")
+assert (before - after).abs().max() < 1e-5 and not attn_proto.reasons()

@@ -1,11 +1,12 @@
-"""What the operators compute, in float64 and straight from the formulas, with the error that rounding allows.
+"""The operators' results in float64, computed straight from the formulas, with the error that rounding allows.
 
-Each function gives a list of (result, tolerance). Where a result is not finite, that of the operator is not finite either.
-Where a tolerance is not finite, anything goes.
+Each function gives a list of (result, tolerance). If a result is not finite, the operator's result must not be finite
+either. If a tolerance is not finite, any result passes.
 
-What holds for all attention: a hidden pair of query and key has weight 0, whatever its key, value or bias hold; a bias of -inf
-hides one. A bias of finite size is arithmetic. A row that sees nothing is 0, and its lse -inf or the sink. A score of NaN or
-+inf makes NaN of the rows that see it, all of each; a value that is not finite, of what such rows have in its column.
+These rules hold for all attention. A hidden pair of query and key has weight 0 for any key, value and bias. A bias of
+-inf hides its pair. A finite bias is added to the score. A row that sees no key is 0, and its lse is -inf or the sink.
+A score of NaN or +inf makes every element of the rows that see it NaN. A value that is not finite makes only its column
+of these rows NaN.
 """
 
 import math
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 NAN, INF = math.nan, math.inf
-U = 2.0 ** -24  # half a unit in the last place of float32; UNIT is the same of each type
+U = 2.0 ** -24  # half a unit in the last place of float32; UNIT has it for each type
 UNIT = {torch.float32: U, torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8}
 LEAST = {torch.float32: 2.0 ** -125, torch.float16: 2.0 ** -24, torch.bfloat16: 2.0 ** -125}  # smaller numbers may be lost
 
@@ -26,8 +27,8 @@ def on_host(*tensors):
 def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=False):
     """softmax(scale Q K^T, then capped, then with `added`) V over the pairs that are not `hidden`: o and lse.
 
-    q: [batch, heads, rows, width]; k, v: [batch, kv_heads, keys, width]; hidden, added: to be broadcast to [batch, heads, rows,
-    keys]; sinks: [heads]. `turned`: q and k are rounded results themselves."""
+    q: [batch, heads, rows, width]; k, v: [batch, kv_heads, keys, width]; hidden, added: broadcast to [batch, heads,
+    rows, keys]; sinks: [heads]. `turned`: q and k were rotated, so they are rounded results themselves."""
     dtype, keys, width, fast_tanh = q.dtype, k.shape[2], q.shape[3], q.is_cuda and q.dtype != torch.float32
     q, k, v = on_host(q, *(x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), 1) for x in (k, v)))
     size = q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
@@ -40,7 +41,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
         error = error + 4e-7 * cap + fast_tanh * 2.0 ** -10 * score.abs()
     if cap or added is not None:
         added = torch.zeros(()) if added is None else added.double().cpu()
-        absorbs = added.abs() > 2.0 ** 30 * (1 + size)  # a sum in float32 then has nothing of the score, and no error
+        absorbs = added.abs() > 2.0 ** 30 * (1 + size)  # a sum in float32 then loses the whole score, and its error
         error = torch.where(absorbs, 0, error + 1e-5 + 8 * U * (score.abs() + added.abs()))
         score, hidden = (score.float() + added.float()).double(), hidden | (added == -INF)
 
@@ -48,7 +49,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     seen, score = ~hidden, score.masked_fill(hidden, -INF)
     sink = torch.full((1, 1, 1, 1), -INF) if sinks is None else sinks.double().cpu()[:, None, None]
     top = torch.cat([score, sink.expand(*score.shape[:3], 1)], -1).amax(-1, keepdim=True)
-    weight = torch.exp(score - top).masked_fill(hidden, 0)  # all NaN where the top is NaN or infinite
+    weight = torch.exp(score - top).masked_fill(hidden, 0)  # all NaN if the top is NaN or infinite
     total = weight.sum(-1, keepdim=True) + torch.exp(sink - top)
     nothing = top == -INF
     weight, lse = (weight / total).masked_fill(nothing, 0), (top + total.log()).masked_fill(nothing, -INF)
@@ -56,17 +57,17 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     plain = v.masked_fill(~finite, 0)
     o = (weight @ plain).masked_fill(seen.double() @ (~finite).double() > 0, NAN).masked_fill(~(top < INF), NAN)
 
-    # common/cases/tolerance.cpp gives the reasons for these terms, and closer ones.
+    # common/cases/tolerance.cpp gives the reasons for these terms, and has tighter terms.
     off = error.masked_fill(hidden, 0).amax(-1, keepdim=True) if keys else torch.zeros_like(top)
     relative = torch.expm1(2 * off.clamp(max=1)) + (2e-4 if dtype == torch.bfloat16 else 2e-6) + U * (64 + 4 * keys)
-    rounded = 0 if dtype == torch.float32 else 3 * UNIT[dtype]  # weights
+    rounded = 0 if dtype == torch.float32 else 3 * UNIT[dtype]  # the weights are rounded
     absolute = seen.double() @ plain.abs()
     tolerance = (relative + rounded) * (weight.nan_to_num(0) @ plain.abs() + o.abs()) + 2 * UNIT[dtype] * o.abs()
     tolerance = tolerance + LEAST[dtype] * (1 + absolute)
     arbitrary = off > 0.5  # scores so large that their rounding chooses among the keys
     tolerance = torch.where(arbitrary, 4 * absolute, tolerance)
-    # Scores that float32 may not hold. A score of -inf by arithmetic hides, or is NaN where it meets none but its like, or a value
-    # that is not finite.
+    # Some scores may overflow float32. A score that becomes -inf by overflow hides its pair. It makes NaN if the row
+    # has only such scores, or if its value is not finite.
     unsure = (seen & overflows).any(-1, keepdim=True) | (seen.any(-1, keepdim=True) & nothing)
     tolerance = tolerance.masked_fill((seen & (score == -INF)).double() @ (~finite).double() > 0, INF)
     tolerance = tolerance.masked_fill(unsure | (o.abs() > torch.finfo(dtype).max / 2), INF)
@@ -85,7 +86,7 @@ def rotated(x, cosines, sines, interleaved):
 
 def frequencies(theta, rotary_dim, scaling, factor, original_length, attention_factor=0, mscale=0, mscale_all_dim=0, beta_fast=32,
                 beta_slow=1, truncate=True, low_freq_factor=1, high_freq_factor=4):
-    """Radians a position of each pair, and what the results are multiplied with; attn.h's scalings."""
+    """The radians per position of each pair, and the factor of the results, for the scalings of attn.h."""
     pair = torch.arange(rotary_dim // 2, dtype=torch.float64)
     if scaling == "ntk":
         theta = theta * factor ** (rotary_dim / (rotary_dim - 2))
@@ -110,7 +111,7 @@ def frequencies(theta, rotary_dim, scaling, factor, original_length, attention_f
 
 
 def rope(tensors, offsets, theta, rotary_dim, interleaved, scaling, factor, original_length=8192, **more):
-    """Each of `tensors`, [batch, heads, tokens, width], turned. offsets: [batch], positions of the first tokens."""
+    """Each of `tensors`, [batch, heads, tokens, width], rotated. offsets: [batch], positions of the first tokens."""
     frequency, grown = frequencies(theta, rotary_dim, scaling, factor, original_length, **more)
     results = []
     for x in tensors:
@@ -118,14 +119,15 @@ def rope(tensors, offsets, theta, rotary_dim, interleaved, scaling, factor, orig
         at = (torch.arange(x.shape[2]) + torch.as_tensor(offsets)[:, None])[:, None, :, None]
         angle = at * frequency
         out = rotated(x, grown * angle.cos(), grown * angle.sin(), interleaved)
-        off = grown * (6e-7 + 1e-15 * at.abs())  # the kernel's cosine, and the angle here
+        off = grown * (6e-7 + 1e-15 * at.abs())  # errors of the kernel's cosine and of this angle
         tolerance = 2 * off * x.abs().amax(-1, keepdim=True) + 2 * UNIT[dtype] * out.abs() + LEAST[dtype]
         results.append((out, tolerance.nan_to_num(1, INF).masked_fill(out.abs() > torch.finfo(dtype).max / 2, INF)))
     return results
 
 
 def linear(q, k, v, gate, state, causal, normalised, feature, scale):
-    """Linear attention, token by token: o and the final state. The same of absolute values says what rounding may do."""
+    """Linear attention, token by token: o and the final state. The same sums of absolute values bound the rounding
+    errors."""
     dtype, tokens, width = q.dtype, q.shape[2], q.shape[3]
     function = {"identity": lambda x: x, "elu1": lambda x: F.elu(x) + 1, "relu": torch.relu}[feature]
     q, k, v = on_host(q, k, v)
@@ -133,7 +135,7 @@ def linear(q, k, v, gate, state, causal, normalised, feature, scale):
     s = torch.zeros(*q.shape[:2], width, v.shape[3], dtype=torch.float64) if state is None else state.double().cpu()
     size, z = s.abs(), torch.zeros(*q.shape[:2], width, dtype=torch.float64)
     relative = 4 * UNIT[dtype] + (gate is not None) * 4e-5 + U * (64 + 4 * (tokens + width))
-    o, tolerance = v.clone(), v.clone()  # of their shape
+    o, tolerance = v.clone(), v.clone()  # for the shape
 
     def read(t):
         row = q[:, :, t, None]

@@ -1,12 +1,12 @@
-"""Random calls of the operators attn::*, of dlpack.flash and of the drop-in: each against its definition in float64
-(definitions.py), or against an error of one line where the call is wrong.
+"""Random calls of the operators attn::*, of dlpack.flash and of the drop-in. Each result is compared with its
+definition in float64 (definitions.py). A wrong call must give an error of one line.
 
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
     python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
 
-A case is made from the seed and its number alone. One of three runs under one of PyTorch's modes, or as a trace has it. Cases
-run in a second process, so that one which ends it is a finding too. A finding is one line, and begins with the options that
-make it again. The exit status is 1 where there are any.
+The seed and the number determine a case. One case in three runs under one of PyTorch's modes, or in a trace. Cases run
+in a second process, so a case that ends the process is a finding too. A finding is one line, and begins with the
+options that repeat it. The exit status is 1 if there are findings.
 """
 
 import argparse
@@ -39,7 +39,7 @@ HEADS = ((1, 1), (2, 1), (3, 1), (4, 2), (5, 5), (6, 2), (7, 1), (8, 2), (12, 4)
 WIDTHS = (8, 16, 24, 32, 40, 64, 64, 72, 80, 96, 104, 128, 128, 136, 160, 192, 200, 256)
 BEYOND = (2 ** 31 - 2, 2 ** 31 - 1, 2 ** 31, 2 ** 32 + 3, 2 ** 63 - 1)
 LEAST = (torch.finfo(torch.float32).min, torch.finfo(torch.bfloat16).min)
-SILENCE = 120  # seconds, after which a call counts as hanging
+SILENCE = 120  # seconds; a call that takes longer counts as hanging
 
 
 class Subclass(torch.Tensor):
@@ -56,8 +56,8 @@ MODES = {"plain": lambda device: contextlib.nullcontext(), "no_grad": lambda dev
          "dispatch": lambda device: Dispatches(), "device": torch.device,
          "autocast": lambda device: torch.autocast(torch.device(device).type, torch.bfloat16)}
 CHANGES = {"parameter": lambda x: torch.nn.Parameter(x, requires_grad=False), "negative view": lambda x: torch._neg_view(-x),
-           "subclass": lambda x: x.as_subclass(Subclass)}  # of q
-COPIES = ("vmap", "negative view", "autocast")  # hand a copy over, in another order where rows overlap
+           "subclass": lambda x: x.as_subclass(Subclass)}  # changes of q
+COPIES = ("vmap", "negative view", "autocast")  # these pass a copy on, whose order differs if rows overlap
 TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap", "jvp")
 
 
@@ -66,7 +66,7 @@ def shape_of(x):
 
 
 def under(way, device, function, arguments, options):
-    """function(*arguments, **options) under a mode, with a change of q, or as a trace of all tensors has it."""
+    """Returns function(*arguments, **options), run under a mode, with a changed q, or as a trace of all tensors."""
     if way in MODES:
         with MODES[way](device):
             return function(*arguments, **options)
@@ -74,7 +74,7 @@ def under(way, device, function, arguments, options):
         return function(CHANGES[way](arguments[0]), *arguments[1:], **options)
     if way == "jvp":
         return torch.func.jvp(lambda q: function(q, *arguments[1:], **options), arguments[:1], arguments[:1])[0]
-    if way == "vmap":  # of two alike, along q, k and v
+    if way == "vmap":  # over two equal slices of q, k and v
         batched = [i < 3 and isinstance(x, torch.Tensor) and x.dtype.is_floating_point for i, x in enumerate(arguments)]
         over = torch.func.vmap(lambda *each: function(*each, **options), in_dims=tuple(0 if each else None for each in batched))
         return tree_map(lambda x: x[1], over(*(torch.stack([x, x]) if each else x for each, x in zip(batched, arguments))))
@@ -102,7 +102,7 @@ def under(way, device, function, arguments, options):
 
 
 class Case(random.Random):
-    """What a call is made of. `said` is the call in words; `wrong` says why it has to be refused."""
+    """Draws the parts of a call. `said` is the call in words; `wrong` has the reasons why the call must be refused."""
 
     def __init__(self, seed, number, device):
         super().__init__(f"{seed}/{number}")
@@ -122,7 +122,7 @@ class Case(random.Random):
         return self.randrange(n) == 0
 
     def spoilt(self, n, why):
-        """One call in n is to be wrong in this way."""
+        """Decides whether this call is wrong in this way; one call in n is."""
         if spoil := self.one_in(n):
             self.wrong.append(why)
         return spoil
@@ -131,18 +131,18 @@ class Case(random.Random):
         return torch.randn(shape, generator=self.generator)
 
     def size(self, most):
-        """Often near a multiple of 16."""
+        """A size up to `most`, often near a multiple of 16."""
         near = 16 * self.randint(1, max(most // 16, 1)) + self.randint(-1, 1)
         return min(self.choice((1, 2, self.randint(1, 20), self.randint(1, most), near, near)), most)
 
     def number(self, name, most):
-        """0, around `most`, or beyond what kernels count in."""
+        """A number that is 0, near `most`, or larger than the integers of kernels."""
         if self.spoilt(25, f"a negative {name}"):
             return self.choice((-2, -5, -2 ** 31, -2 ** 63))
         return self.choice((0, 1, self.randint(0, most), self.randint(0, most), most, most + 1, self.choice(BEYOND)))
 
     def scale(self, width):
-        """As it is given, and what it means."""
+        """The scale as it is given, and the number that it stands for."""
         given = self.choice((None, None, None, 0.1, 0.593, 1.0, -0.2, 1e-6, self.choice((1e-30, 1e4, -1e30))))
         if self.spoilt(30, "a scale that is 0 or not finite"):
             given = self.choice((0.0, NAN, INF, -INF, 1e39))
@@ -150,8 +150,9 @@ class Case(random.Random):
         return given, 1 / math.sqrt(width) if given is None else given
 
     def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False):
-        """Normal numbers in some order in memory, between gaps of NaN; an axis may repeat and rows may overlap, unless it is to
-        be `written`. One tensor of `wild` has a few elements that are not finite, 0 or `huge`. Strides are of 16 bytes on a GPU."""
+        """Normal numbers in some order in memory, between gaps of NaN. An axis may repeat and rows may overlap, unless
+        the tensor is `written`. One tensor in `wild` has a few elements that are not finite, 0 or `huge`. Strides are
+        multiples of 16 bytes on a GPU."""
         step = 1 if self.device == "cpu" else 16 // dtype.itemsize
         strides, inner = [1] * len(shape), -(-shape[-1] // step) * step + step * self.choice((0, 0, 0, 1, 3))
         for axis in self.sample(range(len(shape) - 1), len(shape) - 1):
@@ -194,11 +195,11 @@ class Case(random.Random):
         return under(self.way, self.device, function, arguments, options)
 
     def cast(self, *tensors, to=torch.bfloat16):
-        """Tokens as autocast has them."""
+        """The tokens in the type to which autocast converts them."""
         return [x.to(to) if self.way == "autocast" else x for x in tensors]
 
     def changed(self):
-        """Names of inputs that were written."""
+        """The names of the inputs that the call has written."""
         return [name for name, buffer, before in self.kept if not torch.equal(buffer.view(torch.uint8), before.view(torch.uint8))]
 
 
@@ -228,10 +229,10 @@ def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
     return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
 
 
-# ---- the operators. Each function says what a call is, and gives two functions: the call, and what is right
+# ---- the operators. Each function describes a call, and returns two functions: the call, and the right result
 
 def windows(case, names, rows, keys):
-    """Options that are numbers, and which pairs they hide."""
+    """Draws options that are numbers; returns them, and the pairs that they hide."""
     limits = {name: case.number(name, keys) for name in ("window_left", "window_right", "prefix", "global_tokens") if name in names}
     causal = "causal" in names or limits.get("prefix", 0) > 0 and not case.spoilt(3, "a prefix without causal")
     own, key = torch.arange(rows)[:, None] + keys - rows, torch.arange(keys)
@@ -243,12 +244,12 @@ def windows(case, names, rows, keys):
 
 
 def hiding_tables(case, names, batch, rows, keys):
-    """Options that are tables of what is seen, and which pairs they hide."""
+    """Draws tables that say which keys are seen; returns them, and the pairs that they hide."""
     tables, own, key = {}, (torch.arange(rows)[:, None] + keys - rows).clamp(0), torch.arange(keys)
     hidden = torch.zeros(batch, 1, rows, keys, dtype=torch.bool)
     if "lengths" in names:
         lengths = torch.tensor([case.randint(0, keys) for _ in range(batch)], dtype=torch.int32)
-        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # a GPU's calls do not look
+        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # calls on a GPU do not check
             lengths[0] = case.choice((-1, keys + 1, 2 ** 31 - 1, -2 ** 31))
         case.say(lengths=lengths.tolist())
         tables["lengths"] = case.table("lengths", lengths, torch.int32)
@@ -272,7 +273,7 @@ def hiding_tables(case, names, batch, rows, keys):
 
 
 def adding_tables(case, names, batch, heads, rows, keys):
-    """Options that are added to scores, what is added, and the sinks."""
+    """Draws options that are added to scores; returns them, the sum that they add, and the sinks."""
     options, added, sinks = {}, None, None
     if "alibi" in names:
         power = 2 ** (heads.bit_length() - 1)
@@ -294,7 +295,7 @@ def adding_tables(case, names, batch, heads, rows, keys):
             case.say(sink=special)
         case.say("sinks")
         options["sinks"] = case.table("sinks", sinks)
-    if "bias" in names:  # each size 1 or whole; what fills keys up to a multiple of 4 counts for nothing
+    if "bias" in names:  # each size is 1 or whole; the keys that pad to a multiple of 4 have no effect
         shape = [size if case.one_in(2) else 1 for size in (batch, heads, rows, -(-keys // 4) * 4)]
         bias, words = case.normal(*shape), f"bias {shape}"
         for _ in range(case.choice((0, 1, 3))):
@@ -348,8 +349,8 @@ def flash(case):
 
 
 def over_cache(case, appends):
-    """A cache is contiguous or on pages, of q's type or, where nothing is appended, of 8 bits. A length or a page out of range
-    is refused, but on a GPU, where it makes NaN of the sequence's rows."""
+    """A cache is contiguous or on pages. It has q's type, or 8 bits if nothing is appended. On a CPU a length or a page
+    out of range is refused; on a GPU it makes the sequence's rows NaN."""
     few, eight = case.one_in(2), not appends and case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few or eight else 60)
     if eight and case.device != "cpu":
@@ -446,7 +447,7 @@ def linear(case):
     if case.one_in(20):
         batch, tokens = case.choice(((0, tokens), (batch, 0)))
     causal, normalised, bshd = not case.one_in(4), case.one_in(3), case.one_in(3)
-    feature = case.choice(("elu1", "relu") if normalised else ("identity", "elu1", "relu"))  # a sum of any sign may be near 0
+    feature = case.choice(("elu1", "relu") if normalised else ("identity", "elu1", "relu"))  # others may sum to 0
     q, k, v = (case.tensor(name, batch, heads, tokens, size, dtype=dtype, wild=12, huge=False)
                for name, size in (("q", width), ("k", width), ("v", values)))
     gate = state = None
@@ -523,7 +524,8 @@ def mask_of(case, dtype, batch, heads, rows, keys):
 
 
 def dropin(case):
-    """scaled_dot_product_attention under one of PyTorch's modes. What the drop-in hands back has to be PyTorch's own result."""
+    """scaled_dot_product_attention under one of PyTorch's modes. If the drop-in leaves a call to PyTorch, the result
+    must be PyTorch's."""
     case.rows_may_overlap = False  # PyTorch's results then overlap too
     dtype, batch, heads, kv_heads, rows, keys, width = shapes(case)
     gqa = case.one_in(2)
@@ -544,7 +546,7 @@ def dropin(case):
         tensors = [x.double() if case.one_in(2) else x for x in tensors]
     way = "plain" if case.way == "gradient" else case.way
     case.say(f"types {[str(x.dtype)[6:] for x in tensors]}", causal=causal, gqa=gqa, flat=flat, corner=corner and corner.__name__)
-    case.wrong.clear()  # PyTorch says what it refuses
+    case.wrong.clear()  # PyTorch decides which calls are refused
     options = {"attn_mask": mask, "is_causal": causal, "scale": given, "enable_gqa": gqa}
     served, got = False, None
 
@@ -566,7 +568,7 @@ def dropin(case):
         pytorch = attempt(way, original) if not served or way in TRACES else None
         if isinstance(pytorch, torch.Tensor) and any(x.is_meta for x in (*tensors, mask) if x is not None):
             return [(got, None)]  # PyTorch's own result then has memory that nobody writes
-        if way in TRACES:  # which may serve and hand back others than a call does, and refuse in words of their own
+        if way in TRACES:  # a trace may serve other calls than a direct call, and refuse in other words
             if isinstance(got, str) and isinstance(pytorch, str) or not difference(got, pytorch, None):
                 return [(got, None)]
         elif not served:
@@ -578,7 +580,7 @@ def dropin(case):
             added = torch.zeros(added.shape).masked_fill(~added.cpu(), -INF)
         elif added is not None:
             added, = case.cast(added)
-        first = keys - rows if corner is causal_lower_right else 0  # the first query's key
+        first = keys - rows if corner is causal_lower_right else 0  # the key at which the first query stands
         hidden = (torch.arange(keys) > torch.arange(rows)[:, None] + first) & (causal or corner is not None)
         o, tolerance = definitions.attention(query, key, value, scale, hidden, added=added)[0]
         return [(o[0], tolerance[0]) if flat else (o, tolerance)]
@@ -594,7 +596,7 @@ WEIGHTS = (4, 2, 2, 2, 1, 4)
 # ---- running them
 
 def difference(got, want, tolerance):
-    """In words; empty where there is none."""
+    """The difference in words, or an empty text."""
     if tolerance is None:  # PyTorch's own result, or its error
         if isinstance(got, str) or isinstance(want, str):
             same = got == want
@@ -616,7 +618,8 @@ def difference(got, want, tolerance):
 
 
 def judge(seed, number, device, tell):
-    """The operator's name, and what is wrong with the case or nothing. Tells the call in words before it is made."""
+    """Runs a case. Returns the operator's name, and the error of the case or an empty text. Tells the call in words
+    before it runs."""
     case = Case(seed, number, device)
     name = case.choices(list(OPERATORS), WEIGHTS)[0]
     call, right = OPERATORS[name](case)
@@ -630,7 +633,7 @@ def judge(seed, number, device, tell):
         return name, f"{error}: {words}"
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         line = str(error)
-        if device != "cpu" and "of threadgroup memory, cuda" in line:  # f32 of the greatest width, which no tile holds
+        if device != "cpu" and "of threadgroup memory, cuda" in line:  # no tile holds f32 of the largest width
             return name, ""
         if not case.wrong:
             return name, f"refused, {line.splitlines()[0][:300]}: {words}"
@@ -645,10 +648,10 @@ def judge(seed, number, device, tell):
 
 
 def work(options):
-    """Cases from options.first on. Of each two lines: the call, before it is made, and what was wrong with it."""
+    """Runs cases from options.first on. Writes two lines for each: the call before it runs, and then its error."""
     number, end = options.first, time.monotonic() + options.seconds
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # keeps output of libraries apart from the answers
 
     def tell(words):
         print(words.replace("\n", " "), file=answers, flush=True)
@@ -659,7 +662,7 @@ def work(options):
 
 
 def lines_of(process):
-    """What it says, until its end; kills it where it falls silent."""
+    """Yields the lines of the process until it ends; kills the process if it falls silent."""
     while select.select([process.stdout], [], [], SILENCE)[0]:
         if not (line := process.stdout.readline()):
             return
@@ -668,7 +671,8 @@ def lines_of(process):
 
 
 def watch(options):
-    """Runs cases in processes, each of which begins behind the one that ended the last; returns the number of findings."""
+    """Runs cases in processes. If a case ends its process, the next process begins with the next case. Returns the
+    number of findings."""
     end, number, counts, findings = time.monotonic() + options.seconds, 0, collections.Counter(), 0
 
     def report(what):
@@ -679,8 +683,8 @@ def watch(options):
     while (left := end - time.monotonic()) > 0:
         command = [sys.executable, __file__, "--seed", str(options.seed), "--first", str(number), "--seconds", str(left), "--device",
                    options.device]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)  # as select() wants it
-        words = None  # of a call that is under way
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)  # select() needs this
+        words = None  # the call that is running
         for line in lines_of(process):
             if words is None:
                 words = line
@@ -703,7 +707,7 @@ def main():
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10 ** 6))
     parser.add_argument("--only", type=int, help="run this case alone, in this process")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # of a second process
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # for the second process
     options = parser.parse_args()
     if options.first is not None:
         return work(options)

@@ -1,13 +1,15 @@
-"""Walks through the models of transformers: attn_implementation="attn_proto" against its own eager attention, in float32.
+"""Runs the models of transformers with attn_implementation="attn_proto" and with eager attention, in float32, and
+compares them.
 
     python3 python/tests/models.py             # all: some minutes on two cores
-    python3 python/tests/models.py llama t5    # these
-    python3 python/tests/models.py --write     # all, and the table in docs/extension.md anew
+    python3 python/tests/models.py llama t5    # these types
+    python3 python/tests/models.py --write     # all, and writes the tables in docs/extension.md anew
 
-Of each type of model a tiny one is made from its configuration's class, with weights large enough that scores matter. A
-model with tokens runs a prompt without padding and with some on each side, a prompt in two parts, and generates with the
-caches that the model makes for itself, a growing and a static one. Others run with pictures or sound where the script
-finds an input that they take. Exit status 1 where a model is wrong: outputs differ, the process dies, or it never ends.
+The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
+matter. A model with tokens runs a prompt without padding and with padding on each side, a prompt in two parts, and
+generates with the caches that the model makes for itself, a growing and a static one. Other models run with pictures or
+sound, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, the
+process dies, or it never ends.
 """
 
 import argparse
@@ -28,20 +30,21 @@ import warnings
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/extension.md"
 sys.path.insert(0, str(PAGE.parents[1] / "python"))
 BEGIN, END = "<!-- models:begin -->\n", "<!-- models:end -->\n"
-AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # processes
-SECONDS = 240  # how long one of them may be silent
+AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes
+SECONDS = 240  # a process may be silent for so long
 TOKENS, VOCABULARY = 20, 128
 TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
-TOLERANCE = 1e-3  # of the largest output
+TOLERANCE = 1e-3  # share of the largest output
 
-# Their eager attention adds boolean masks to the scores: compared with what transformers takes where nothing is asked.
+# The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
+# that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
-OWN_WEIGHTS = ("vits",)  # drawn ones let it speak for minutes
+OWN_WEIGHTS = ("vits",)  # with drawn weights it speaks for minutes
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
 IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
 ALL_HEADS = {"num_key_value_heads": 4}
-# What the rules of small() do not make fit together.
+# Numbers that fit together, if the rules of small() do not make them fit.
 SPECIAL = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROTATION, "sliding_attention": ROTATION}},
@@ -85,7 +88,7 @@ SPECIAL = {
 
 
 def rule(name, value):
-    """What a number of a configuration becomes."""
+    """The small value for a number of a configuration."""
     if re.search(r"vocab_size|vocab_sizes|codebook_size", name):
         return min(value, VOCABULARY)
     if re.search(r"sliding_window|attention_chunk_size|local_attention", name):
@@ -127,7 +130,7 @@ def small(config):
     before = {name: value for name, value in vars(config).items()
               if not name.startswith("_") and name not in ("transformers_version", "dtype", "architectures")}
     default = vars(type(config)())
-    staged = "depths" in before  # other sizes in each part, which belong together
+    staged = "depths" in before  # each part has other sizes, which belong together
     change, ids = {}, iter(range(100, VOCABULARY))
     for name, value in before.items():
         if isinstance(value, PreTrainedConfig):
@@ -146,14 +149,14 @@ def small(config):
             change["out_indices"] = list(config.out_indices)
     heads = number("num_attention_heads", "n_head", "num_heads")
     layers = number("num_hidden_layers", "n_layer", "num_layers")
-    if "kv_lora_rank" in before and "num_key_value_heads" in before:  # every head has keys of its own
+    if "kv_lora_rank" in before and "num_key_value_heads" in before:  # every head has its own keys
         change["num_key_value_heads"] = change.get(heads, before.get(heads))
     for name, unset in (("head_dim", 16), ("num_key_value_heads", 2)):
         if name in before and before[name] is None:
             change[name] = unset
     if "qk_head_dim" in before:
         change["qk_head_dim"] = change.get("qk_nope_head_dim", 0) + change.get("qk_rope_head_dim", 0)
-    for name, value in before.items():  # sections of a rotation, of heads of 128
+    for name, value in before.items():  # sections of a rotation, made for heads of 128
         if isinstance(value, dict) and "mrope_section" in value:
             change[name] = {**value, "mrope_section": [part // 4 for part in value["mrope_section"]]}
             change.update({"head_dim": 32} if "head_dim" in before else {heads: 2, "num_key_value_heads": 2})
@@ -174,8 +177,8 @@ def small(config):
 
 
 def classes(kind):
-    """The classes of a type that are tried: up to two that generate, and the bare model where there is none, or where it
-    reads in both directions too."""
+    """The classes of a type that are tried: up to two classes that generate, and the bare model if there is none, or if
+    the bare model reads in both directions too."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
@@ -192,7 +195,7 @@ def classes(kind):
 
 
 def draw(model):
-    """Weights of a size that keeps activations near 1, so that scores differ and a wrong mask shows."""
+    """Draws weights that keep activations near 1, so that scores differ and a wrong mask shows."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -202,7 +205,7 @@ def draw(model):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / fan**0.5)
 
 
-# ---- what it is given
+# ---- inputs
 
 
 def inputs(model):
@@ -224,7 +227,7 @@ def inputs(model):
 
     known = max(min(99, first("vocab_size", default=99)), 4)
     ids = torch.randint(3, known, (2, TOKENS), generator=generator)
-    ids[:, -1] = 2  # the end, where some models look for their answer
+    ids[:, -1] = 2  # the end token; some models look for their answer there
     size = first("image_size", "pretrain_image_size", default=64)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     channels = first("num_channels", "in_channels", "in_chans", default=3)
@@ -293,7 +296,7 @@ def inputs(model):
     return every
 
 
-# ---- what is compared
+# ---- comparison
 
 
 def floats(output, name=""):
@@ -313,7 +316,7 @@ def floats(output, name=""):
 
 
 def forward(model, given, seen=None):
-    """Outputs, without the rows of padding; a model may add rows to those of its tokens."""
+    """The outputs without the rows of padding. A model may add rows to the rows of its tokens."""
     import torch
 
     torch.manual_seed(0)
@@ -340,7 +343,7 @@ def padded(given, side):
 
 
 def scenarios(model, given):
-    """Names, and functions from a model to its outputs."""
+    """The scenarios: names, and functions from a model to its outputs."""
     import torch
     from transformers import DynamicCache
 
@@ -387,7 +390,8 @@ def scenarios(model, given):
 
 
 def difference(got, want):
-    """The largest, relative to the largest output of that place; tokens are compared until one differs."""
+    """The largest difference, relative to the largest output of its place. Tokens are compared up to the first that
+    differs."""
     import torch
 
     worst = 0.0
@@ -440,7 +444,7 @@ def walk(cls, kind):
     except Exception as error:
         return {**result, "untried": line(error)}
     given = None
-    # Its own weights where it gives no finite output with drawn ones.
+    # The model keeps its own weights if it gives no finite output with drawn weights.
     for drawn in (False,) if kind in OWN_WEIGHTS else (True, False):
         if drawn:
             draw(plain)
@@ -524,7 +528,8 @@ def child(kinds):
 
 
 def run_some(kinds, tell):
-    """In processes of their own, so that one that dies or hangs ends no walk; it is wrong where eager attention ended."""
+    """Runs types in separate processes, so that a model that dies or hangs does not end the walk. It counts as wrong if
+    eager attention had ended."""
     left = list(kinds)
     while left:
         process = subprocess.Popen([sys.executable, __file__, "--child", *left], stdout=subprocess.PIPE,
@@ -568,8 +573,8 @@ def listed(kinds):
 
 
 def tables(results, version):
-    """Served, handed back, refused: types of models, by what becomes of their calls."""
-    def general(why):  # without the sizes of the small model
+    """The tables of the page: types of models by the fate of their calls (served, left to PyTorch, refused)."""
+    def general(why):  # leaves out the sizes of the small model
         return re.sub(r"(types|widths) .*", r"\1", why)
 
     groups, refused, untried = (collections.defaultdict(list) for _ in range(3))
@@ -594,7 +599,7 @@ def tables(results, version):
             why = own[0]["untried"]
             untried["it needs another package" if re.search("ImportError|ModuleNotFound", why) else
                     "it is not small" if "million parameters" in why else
-                    "the script knows no sizes or input that it takes"].append(kind)
+                    "the script finds no sizes or input that the model takes"].append(kind)
     whole = groups.pop((), [])
     never = groups.pop(None, [])
     kinds = len({found["kind"] for found in results})
@@ -605,8 +610,8 @@ def tables(results, version):
         lines.append(f"| {'; '.join(reasons)} | {', '.join(f'{kind} {shares[kind]} %' for kind in own)} |")
     lines += ["", "| refused, with one line | types of models |", "|---|---|"]
     lines += [f"| {why} | {listed(own)} |" for why, own in sorted(refused.items(), key=lambda each: -len(each[1]))]
-    lines += ["", "These ran and called no implementation, since they have no attention or only their own: "
-              f"{listed(never)}.", "", "| not tried, since | types of models |", "|---|---|"]
+    lines += ["", "These ran and called no implementation, because they have no attention or only their own: "
+              f"{listed(never)}.", "", "| not tried, because | types of models |", "|---|---|"]
     lines += [f"| {why} | {listed(own)} |" for why, own in sorted(untried.items())]
     return "".join(line + "\n" for line in lines)
 

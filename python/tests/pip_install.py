@@ -1,4 +1,5 @@
-"""pip install of the package, with the libraries of a build in place, into a folder of its own; one attention from there."""
+"""Installs the package by pip into a separate folder, with the libraries of an existing build, and calls attention from
+there."""
 
 import os
 import pathlib
@@ -26,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
     del environment["ATTENTION_PROTO_LIBRARIES"]
     program = [sys.executable, "-c", PROGRAM, folder]
     subprocess.run(program, check=True, cwd=folder, env=environment)
-    # The kernels are the package's own, and not those of the tree that the library was built from.
+    # The kernels must come from the package, and not from the tree from which the library was built.
     (kernel,) = pathlib.Path(folder).glob("site/attn_proto/share/**/tuned.cpu.cpp")
     kernel.write_text("#error of the package\n" + kernel.read_text())
     done = subprocess.run(program, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)

@@ -1,11 +1,12 @@
-"""PyTorch's own tests of scaled_dot_product_attention, with the drop-in in its place.
+"""PyTorch's own tests of scaled_dot_product_attention, with the drop-in in place of PyTorch's function.
 
     python/tests/run build/release/bin tests/pytorch_sdpa.py torch expecttest
 
-$ATTENTION_PROTO_SDPA_TESTS names test/test_transformers.py of PyTorch's source, of the version installed or near it; where
-it names nothing, the exit status is 77. All its classes TestSDPA* run, for $ATTENTION_PROTO_SDPA_SECONDS, 300 if unset, one
-of each kind in turn and in an order that is drawn, as some have thousands. A test that fails is run again without the
-drop-in: only one that then passes is an error, unless it asks for a difference that docs/extension.md names.
+$ATTENTION_PROTO_SDPA_TESTS names the file test/test_transformers.py of PyTorch's source, of the installed version or a
+version near it. Without the variable the exit status is 77. All classes TestSDPA* of the file run, for
+$ATTENTION_PROTO_SDPA_SECONDS, 300 if unset. Some classes have thousands of tests, so the script takes one test of each
+kind in turn, in a random order. A test that fails is run again without the drop-in. It counts as an error only if it
+then passes, and if it does not test a difference that docs/extension.md names.
 """
 
 import collections
@@ -22,7 +23,7 @@ from attn_proto import dropin
 
 KNOWN = (
     "test_cpu_flash_attn_nan_propagation",  # rows whose scores are all NaN
-    # A kernel of PyTorch's, named by sdpa_kernel(), is to refuse what attn::flash takes.
+    # These expect that a kernel of PyTorch, named by sdpa_kernel(), refuses a call that attn::flash takes.
     "test_flash_attention_fail_with_non_square_causal_attention", "test_flash_fail_fp32", "test_invalid_fused_inputs_dim_3",
     "test_fused_sdp_priority_order",  # it times first calls
     "test_flash_atteention_large_bf16_nan_values",  # scores of 10^11 from one key, on a GPU
@@ -40,7 +41,7 @@ served, dropin.scaled_dot_product_attention = dropin.scaled_dot_product_attentio
 
 
 def load(path):
-    """The file as a module, with the drop-in under every name that it imports."""
+    """Loads the file as a module, with the drop-in under every name by which the file imports the function."""
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

@@ -1,14 +1,14 @@
-"""Public reports of wrong attention in other libraries, each tried on this package: its result is right, or a refusal of one
-line, or PyTorch's own.
+"""Public reports of wrong attention in other libraries, each tried on this package. The result must be right, or an
+error of one line, or PyTorch's own result.
 
     python/tests/run build/release/bin tests/reports.py torch                          # all, on the CPU
-    python/tests/run build/release/bin tests/reports.py torch -- jax gemma             # those with one of these words
+    python/tests/run build/release/bin tests/reports.py torch -- jax gemma             # reports with one of these words
     python/tests/run build/release/bin tests/reports.py torch -- --device cuda
     python/tests/run build/release/bin tests/reports.py torch -- --write               # all, and the table in docs/reports.md
 
-"Right" is within the error that rounding allows of the definition in float64 (definitions.py), or within a bound that stands
-here of PyTorch's or transformers' eager attention. The figure is the largest error, in parts of what is allowed. The exit
-status is 1 where a report does not hold.
+"Right" means that the error from the definition in float64 is within the bound for rounding (definitions.py), or that
+the difference from PyTorch's or transformers' eager attention is within a bound of this file. The printed figure is the
+largest error as a share of the bound. The exit status is 1 if a report fails.
 """
 
 import argparse
@@ -38,11 +38,11 @@ REPORTS = []
 
 
 class Fails(Exception):
-    """What does not hold."""
+    """A report fails, with the reason."""
 
 
 def report(address, said, tried, needs=None):
-    """A report: where it is, what it said, and in a few words what is tried here by the function."""
+    """Registers a report: its address, its statement, and in a few words what the decorated function tries."""
     def add(function):
         REPORTS.append(types.SimpleNamespace(address=f"https://github.com/{address}", said=said, tried=tried, needs=needs,
                                              run=function))
@@ -51,7 +51,7 @@ def report(address, said, tried, needs=None):
 
 
 class Trial:
-    """One report's run: makes inputs, compares results, and keeps what became of the calls."""
+    """The run of one report: makes inputs, compares results, and keeps the outcomes of the calls."""
 
     def __init__(self, device):
         self.device, self.worst, self.became = device, 0.0, []
@@ -61,7 +61,7 @@ class Trial:
         return torch.randn(shape, generator=self.generator).to(dtype).to(self.device)
 
     def qkv(self, *shape, keys=None, heads=None, dtype=torch.float32):
-        """q of a shape [batch, heads, rows, width]; k and v with another number of keys or heads."""
+        """q with the shape [batch, heads, rows, width]; k and v may have another number of keys or heads."""
         batch, q_heads, rows, width = shape
         other = (batch, heads or q_heads, keys or rows, width)
         return [self.normal(*each, dtype=dtype) for each in (shape, other, other)]
@@ -74,7 +74,7 @@ class Trial:
             self.became.append(what)
 
     def right(self, got, want, allowed):
-        """Of finite values the difference is at most `allowed`; what is not finite is so in both."""
+        """Checks that finite values differ by at most `allowed`, and that the same values are not finite in both."""
         got, want = got.detach().double().cpu(), want.detach().double().cpu()
         if got.shape != want.shape:
             raise Fails(f"of shape {list(got.shape)}, {list(want.shape)} is right")
@@ -90,8 +90,8 @@ class Trial:
         self.became_("right")
 
     def exact(self, got, q, k, v, *, scale=None, mask=None, causal=False, **more):
-        """Against the definition in float64. A mask of bool says what is seen; with causal, the last query stands at the last
-        key."""
+        """Compares with the definition in float64. A mask of bool says which pairs are seen. With causal the last query
+        stands at the last key."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         rows, keys = q.shape[2], k.shape[2]
         hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
@@ -107,7 +107,7 @@ class Trial:
         self.right(got, want, allowed if self.device == "cpu" else 50 * allowed)
 
     def sdpa(self, *tensors, served=True, **options):
-        """scaled_dot_product_attention with the drop-in; `served` says whether our kernels are to compute it."""
+        """Calls scaled_dot_product_attention with the drop-in; `served` says whether our kernels must compute it."""
         attn_proto.reset_reasons()
         with attn_proto.enable():
             o = F.scaled_dot_product_attention(*tensors, **options)
@@ -115,7 +115,7 @@ class Trial:
         return o
 
     def handed(self, served=True):
-        """Looks at what went to PyTorch since reset_reasons()."""
+        """Checks whether calls went to PyTorch since reset_reasons()."""
         reasons = attn_proto.reasons()
         if served and reasons:
             raise Fails(f"PyTorch computed it, for {', '.join(reasons)}")
@@ -152,7 +152,7 @@ def of_pages(pages, table, sequence, length):
 
 @contextlib.contextmanager
 def of(module):
-    """What test_transformers.py makes its small models with."""
+    """Gives test_transformers.py, which makes small models."""
     import test_transformers
 
     with torch.no_grad():
@@ -196,7 +196,7 @@ def band(t):
             t.like_eager(o, model(x, x, x, attn_mask=mask.to(dtype), need_weights=True)[0], allowed)
 
 
-@report("pytorch/pytorch/issues/108503", "packed sequences give other results than each alone, in bf16 with a mask",
+@report("pytorch/pytorch/issues/108503", "packed sequences give other results than each sequence alone, in bf16 with a mask",
         "four sequences of 600 tokens, width 80, between which rows see nothing: those are 0; "
         "as documents at five scales, and as a mask")
 def packed(t):
@@ -206,7 +206,7 @@ def packed(t):
     for begin, end in ((0, 128), (128, 256), (256, 384), (543, 600)):
         mask[begin:end, begin:end] = True
         documents[begin:end] = t.table([begin, end])
-    for scale in (None, 0.54, 0.593, 0.839, 0.892):  # whose roundings differ
+    for scale in (None, 0.54, 0.593, 0.839, 0.892):  # these scales round differently
         t.exact(attn_proto.flash(q, k, v, scale=scale, documents=documents), q, k, v, scale=scale, mask=mask)
     if t.device == "cpu":
         t.exact(t.sdpa(q, k, v, attn_mask=mask), q, k, v, mask=mask)
@@ -221,8 +221,8 @@ def more_queries(t):
     t.right(o[:, :, :20], torch.zeros(1, 1, 20, 200), 1e-30)
 
 
-@report("ikawrakow/ik_llama.cpp/issues/2344", "NaN where the first rows of a batch have a mask of -inf alone, with sinks",
-        "14 such rows of 100, 8 heads with sinks: they are 0")
+@report("ikawrakow/ik_llama.cpp/issues/2344", "NaN if the mask of the first rows of a batch is all -inf, with sinks",
+        "14 of 100 rows have such a mask, 8 heads with sinks: these rows are 0")
 def leading_rows(t):
     q, k, v = t.qkv(1, 8, 100, 64)
     bias, sinks = torch.zeros(1, 1, 100, 100, device=t.device), t.normal(8)
@@ -232,7 +232,7 @@ def leading_rows(t):
     t.right(o[:, :, :14], torch.zeros(1, 8, 14, 64), 1e-30)
 
 
-# ---- causal masks that are said by their absence
+# ---- causal masks that a missing mask means
 
 @report("huggingface/transformers/pull/30437", "a static cache without a mask: causal attention over the whole cache",
         "Llama, a prompt of 20 tokens and a step in a cache of 32, logits against eager", needs="transformers")
@@ -259,8 +259,8 @@ def output_attentions(t):
             t.like_eager(got, plain(ids).logits)
 
 
-@report("huggingface/transformers/issues/46273", "a layer of a model alone, without a mask, silently is not causal",
-        "one attention layer of Llama without a mask: what eager computes", needs="transformers")
+@report("huggingface/transformers/issues/46273", "a single layer of a model, called without a mask, is silently not causal",
+        "one attention layer of Llama without a mask: the result of eager", needs="transformers")
 def layer_alone(t):
     with of("transformers") as small:
         plain, ours = (small.model("llama", name).to(t.device).model for name in ("eager", "attn_proto"))
@@ -270,7 +270,7 @@ def layer_alone(t):
         t.like_eager(got, want)
 
 
-@report("pytorch/pytorch/issues/144858", "is_causal with a cache: one query sees the first key alone",
+@report("pytorch/pytorch/issues/144858", "is_causal with a cache: one query sees only the first key",
         "1, 5 and 20 queries over 40 keys: flash(causal=True) puts the last query at the last key")
 def cached_queries(t):
     for rows in (1, 5, 20):
@@ -279,14 +279,15 @@ def cached_queries(t):
 
 
 @report("pytorch/executorch/issues/22426", "another backend puts is_causal's last query at the last key, where PyTorch puts the "
-        "first at the first", "1, 9 and 16 queries over 16 keys with is_causal by the drop-in: what PyTorch computes")
+        "first at the first", "1, 9 and 16 queries over 16 keys with is_causal by the drop-in: the result of PyTorch")
 def first_key(t):
     for rows in (1, 9, 16):
         q, k, v = t.qkv(1, 4, rows, 64, keys=16)
         t.like_eager(t.sdpa(q, k, v, is_causal=True), original(q, k, v, is_causal=True))
 
 
-@report("pytorch/pytorch/issues/103082", "which causal mask is_causal means where lengths differ; torch.nn.attention.bias says it",
+@report("pytorch/pytorch/issues/103082",
+        "which causal mask is_causal means if lengths differ; torch.nn.attention.bias names both masks",
         "causal_lower_right and causal_upper_left of 1 by 8 and 40 by 80 as attn_mask")
 def causal_bias(t):
     for rows, keys in ((1, 8), (40, 80)):
@@ -297,9 +298,9 @@ def causal_bias(t):
             t.exact(o, q, k, v, mask=torch.ones(rows, keys, dtype=torch.bool).tril(diagonal))
 
 
-# ---- what models hand to attention
+# ---- arguments that models pass to attention
 
-@report("huggingface/transformers/pull/47014", "T5's position bias reaches the attention interface as an argument of its own",
+@report("huggingface/transformers/pull/47014", "T5's position bias reaches the attention interface as a separate argument",
         "T5 with a large bias, padding: logits against eager", needs="transformers")
 def position_bias(t):
     with of("transformers") as small:
@@ -342,8 +343,8 @@ def sinks(t):
         t.like_eager(ours(ids).logits, plain(ids).logits)
 
 
-@report("huggingface/transformers/pull/48769", "Doge sees the future under sdpa, which is told no mask",
-        "Doge: logits against eager, and after another last token", needs="transformers")
+@report("huggingface/transformers/pull/48769", "Doge sees the future under sdpa, which gets no mask",
+        "Doge: logits against eager, and with another last token", needs="transformers")
 def doge(t):
     with of("transformers") as small:
         plain, ours = (small.model("doge", name).to(t.device) for name in ("eager", "attn_proto"))
@@ -359,8 +360,9 @@ def doge(t):
             t.like_eager(later[:, :-1], got[:, :-1])
 
 
-@report("huggingface/optimum-habana/pull/1115", "MPT is wrong with a fused attention in bf16, it seems by its bias of each head",
-        "MPT; a bias of each head by the drop-in", needs="transformers")
+@report("huggingface/optimum-habana/pull/1115",
+        "MPT is wrong with a fused attention in bf16, apparently because of its bias for each head",
+        "MPT; a bias for each head by the drop-in", needs="transformers")
 def own_attention(t):
     q, k, v = t.qkv(2, 4, 24, 32)
     bias = t.normal(1, 4, 24, 24)
@@ -399,8 +401,8 @@ def beams(t):
 
 # ---- caches
 
-@report("Dao-AILab/flash-attention/pull/2711", "a length beyond what the block table holds reads outside it",
-        "lengths 40 and 32, where a sequence has two pages of 16")
+@report("Dao-AILab/flash-attention/pull/2711", "a length beyond the capacity of the block table reads outside the table",
+        "lengths 40 and 32, with two pages of 16 for each sequence")
 def beyond_the_table(t):
     k, v, lengths, table = t.cache([40, 32], 16, 2, 64, pages=4)
     q = t.normal(2, 2, 1, 64)
@@ -413,7 +415,7 @@ def beyond_the_table(t):
         t.exact(o[1:], q[1:], of_pages(k, table, 1, 32), of_pages(v, table, 1, 32))
 
 
-@report("NVIDIA/TensorRT-LLM/pull/16714", "page tables with indices that are no pages", "pages -1, 8 and 10^9 of 8")
+@report("NVIDIA/TensorRT-LLM/pull/16714", "page tables with indices outside the pool", "pages -1, 8 and 10^9 of 8")
 def no_pages(t):
     q = t.normal(2, 2, 1, 64)
     for wrong in (-1, 8, 10 ** 9):
@@ -424,7 +426,7 @@ def no_pages(t):
 
 
 @report("Dao-AILab/flash-attention/issues/638", "appending to a full cache writes into other tensors",
-        "a token appended to a cache of 32 that has 32: its neighbours in memory stay")
+        "a token appended to a full cache of 32: its neighbours in memory stay unchanged")
 def full_cache(t):
     buffer = t.normal(2, 4, 32, 64)
     before = buffer.clone()
@@ -459,7 +461,7 @@ def nan_after_the_end(t):
         t.exact(o[i:i + 1], q[i:i + 1], of_pages(k, table, i, length), of_pages(v, table, i, length))
 
 
-@report("Dao-AILab/flash-attention/issues/2374", "NaN in unused entries of V reaches the output, where each sequence has a length",
+@report("Dao-AILab/flash-attention/issues/2374", "NaN in unused entries of V reaches the output if each sequence has a length",
         "lengths 32, 64, 96 and 48 of 128 keys, NaN after them, bf16")
 def nan_in_padding(t):
     q, k, v = t.qkv(4, 8, 20, 64, keys=128, dtype=torch.bfloat16)
@@ -470,7 +472,8 @@ def nan_in_padding(t):
     t.exact(attn_proto.flash(q, k, v, lengths=t.table(counts)), q, k, v, mask=seen)
 
 
-@report("vllm-project/vllm/pull/49077", "NaN of float8 e4m3 is read as 480", "a NaN in a key of one sequence and in a value of another, in e4m3")
+@report("vllm-project/vllm/pull/49077",
+        "NaN of float8 e4m3 is read as 480", "a NaN in a key of one sequence and in a value of another, in e4m3")
 def nan_of_e4m3(t):
     pages = [t.normal(4, 1, 16, 64).to(torch.float8_e4m3fn) for _ in range(2)]
     q, lengths, table = t.normal(2, 2, 1, 64, dtype=torch.bfloat16), t.table([20, 20]), t.table([[0, 1], [2, 3]])
@@ -490,7 +493,8 @@ def seven_heads(t):
     t.exact(attn_proto.paged_decode(q, k, v, lengths, table), q, of_pages(k, table, 0, 30), of_pages(v, table, 0, 30))
 
 
-@report("flashinfer-ai/flashinfer/issues/4450", "scores below -5e4 count as hidden: zeros", "all scores -524288, values 1, on pages")
+@report("flashinfer-ai/flashinfer/issues/4450",
+        "scores below -5e4 count as hidden: zeros", "all scores -524288, values 1, on pages")
 def low_scores(t):
     k, v, lengths, table = t.cache([20], 16, 1, 64, pages=2)
     q = torch.full((1, 1, 1, 64), -1024.0, device=t.device)
@@ -525,7 +529,7 @@ def window_to_the_left(t):
     t.exact(attn_proto.flash(q, k, v, window_left=5, window_right=0), q, k, v, mask=seen)
 
 
-@report("jax-ml/jax/issues/32300", "a window is ignored where there is no mask", "windows of 31 and 0 to the right of 200 keys")
+@report("jax-ml/jax/issues/32300", "a window is ignored if there is no mask", "windows of 31 and 0 to the right of 200 keys")
 def window_alone(t):
     q, k, v = t.qkv(1, 2, 180, 64, keys=200, dtype=torch.bfloat16)
     for right in (31, 0):
@@ -544,7 +548,7 @@ def no_numbers(t):
         t.right(t.sdpa(q, k, v, scale=scale, served=False), original(q, k, v, scale=scale), 1e-9)
 
 
-@report("SKaiNET-developers/SKaiNET/issues/860", "a scale of 0 is taken as it is, where it stands for the usual one",
+@report("SKaiNET-developers/SKaiNET/issues/860", "a scale of 0 is applied, although it stands for the usual scale",
         "scale=0: by the operator, by DLPack, by the drop-in")
 def scale_of_zero(t):
     from attn_proto import dlpack
@@ -562,7 +566,7 @@ def negative_scale(t):
     t.exact(t.sdpa(q, k, v, scale=-0.3), q, k, v, scale=-0.3)
 
 
-@report("ml-explore/mlx/issues/343", "ALiBi's slopes are wrong where the number of heads is no power of two", "6 heads")
+@report("ml-explore/mlx/issues/343", "ALiBi's slopes are wrong if the number of heads is no power of two", "6 heads")
 def slopes(t):
     q, k, v = t.qkv(1, 6, 40, 64)
     slope = torch.tensor([2.0 ** -n for n in (2, 4, 6, 8, 1, 3)])
@@ -570,7 +574,7 @@ def slopes(t):
     t.exact(attn_proto.flash(q, k, v, causal=True, alibi=True), q, k, v, causal=True, mask=-slope[:, None, None] * away)
 
 
-@report("lucidrains/rotary-embedding-torch/issues/11", "another offset gives the angles of the first one",
+@report("lucidrains/rotary-embedding-torch/issues/11", "a second offset gets the angles of the first offset",
         "rope of the same queries at positions 0 and 100")
 def offsets(t):
     q, k = t.normal(2, 2, 20, 64), t.normal(2, 2, 20, 64)
@@ -605,7 +609,7 @@ def hidden_nan(t):
 
 
 @report("pytorch/pytorch/issues/110213", "a row of finfo.min in the mask gives NaN on a GPU, the mean on a CPU",
-        "such a row by flash and by the drop-in: the mean of the values")
+        "a row of finfo.min by flash and by the drop-in: the mean of the values")
 def least_numbers(t):
     q, k, v = t.qkv(1, 1, 20, 8)
     bias = torch.ones(1, 1, 20, 20, device=t.device)
@@ -616,7 +620,7 @@ def least_numbers(t):
     t.like_eager(t.sdpa(q, k, v, attn_mask=bias, served=t.device == "cpu"), o)
 
 
-@report("pytorch/pytorch/issues/109517", "NaN where the mask is finfo.min for the first 128 keys", "441 tokens, 2 heads of width 64")
+@report("pytorch/pytorch/issues/109517", "NaN if the mask is finfo.min for the first 128 keys", "441 tokens, 2 heads of width 64")
 def least_first(t):
     q, k, v = t.qkv(2, 2, 441, 64)
     bias = torch.zeros(2, 1, 1, 441, device=t.device)
@@ -625,7 +629,7 @@ def least_first(t):
 
 
 @report("pytorch/pytorch/issues/103749", "NaN in rows of padding, whose mask is False",
-        "6 rows over 10 keys as reported, the last without keys: it is 0")
+        "6 rows over 10 keys as reported; the last row sees no key: it is 0")
 def padding_rows(t):
     q, k, v = t.qkv(1, 2, 6, 8, keys=10)
     mask = torch.ones(6, 10, dtype=torch.bool, device=t.device).tril()
@@ -634,7 +638,8 @@ def padding_rows(t):
     t.exact(attn_proto.flash(q, k, v, scale=0.125, bias=bias), q, k, v, scale=0.125, mask=mask)
 
 
-@report("microsoft/onnxruntime/issues/28904", "a row that a mask hides whole is the mean of the values, as hidden is a finite number",
+@report("microsoft/onnxruntime/issues/28904",
+        "a row whose keys are all hidden is the mean of the values, because a finite number hides",
         "causal and a mask that hides the first 9 keys: the first 9 rows are 0")
 def hidden_rows(t):
     q, k, v = t.qkv(1, 2, 40, 64)
@@ -683,7 +688,7 @@ def transposed(t):
         t.refused(lambda: attn_proto.flash(*apart), "multiples of 16 bytes")
 
 
-@report("pytorch/pytorch/pull/187506", "elements of a row that do not lie side by side give wrong results on a CPU",
+@report("pytorch/pytorch/pull/187506", "rows whose elements are not contiguous give wrong results on a CPU",
         "queries, keys and values transposed in memory")
 def apart(t):
     q, k, v = (t.normal(1, 2, 64, 40).mT for _ in range(3))
@@ -699,7 +704,7 @@ def odd_bias(t):
     t.exact(t.sdpa(q, k, v, attn_mask=mask, served=t.device == "cpu"), q, k, v, mask=mask)
 
 
-@report("numpy/numpy/issues/20742", "arrays that are read-only cannot be handed over by DLPack", "three of them", needs="numpy")
+@report("numpy/numpy/issues/20742", "read-only arrays cannot be passed by DLPack", "three of them", needs="numpy")
 def read_only(t):
     import numpy
     from attn_proto import dlpack
@@ -711,7 +716,7 @@ def read_only(t):
     t.exact(torch.from_numpy(numpy.array(dlpack.flash(*arrays))), q, k, v)
 
 
-@report("pytorch/pytorch/issues/142228", "65,536 heads, or sequences, are an invalid configuration", "65,536 heads of 10 tokens")
+@report("pytorch/pytorch/issues/142228", "65,536 heads or sequences are an invalid configuration", "65,536 heads of 10 tokens")
 def many_heads(t):
     x = t.normal(1, 65536, 10, 16)
     if t.device == "cpu":  # PyTorch refuses it on a GPU
@@ -719,7 +724,7 @@ def many_heads(t):
     t.refused(lambda: attn_proto.flash(x, x, x), "at most [65535, 65535")
 
 
-@report("pytorch/pytorch/issues/124464", "dropout is applied in evaluation too", "dropout_p=1 by the drop-in: zeros, as of PyTorch")
+@report("pytorch/pytorch/issues/124464", "dropout is applied in evaluation too", "dropout_p=1 by the drop-in: zeros, as in PyTorch")
 def dropout(t):
     q, k, v = t.qkv(1, 2, 40, 64)
     t.right(t.sdpa(q, k, v, dropout_p=1.0, served=False), torch.zeros(q.shape), 1e-30)
@@ -741,7 +746,7 @@ def forward_derivative(t):
     t.refused(lambda: torch.func.jvp(lambda x: t.sdpa(x, k, v, served=False), (q,), (tangent,)), "forward AD", " by PyTorch")
 
 
-@report("linkedin/Liger-Kernel/issues/272", "a kernel that writes in place keeps the version, so that gradients are wrong",
+@report("linkedin/Liger-Kernel/issues/272", "a kernel that writes in place does not change the version, so gradients are wrong",
         "a backward pass through a cache that decode_fused wrote to")
 def versions(t):
     k, v, new = t.normal(1, 2, 32, 64), t.normal(1, 2, 32, 64), t.normal(1, 2, 1, 64)
@@ -751,7 +756,8 @@ def versions(t):
     t.refused(loss.backward, "modified by an inplace operation", " by PyTorch")
 
 
-@report("pytorch/pytorch/issues/151558", "a mask under vmap is refused", "vmap over the masks of the drop-in, and over the operator")
+@report("pytorch/pytorch/issues/151558",
+        "a mask under vmap is refused", "vmap over the masks of the drop-in, and over the operator")
 def under_vmap(t):
     q, k, v = (t.normal(3, 2, 2, 24, 32) for _ in range(3))
     masks = t.normal(3, 1, 1, 24, 24)
@@ -767,7 +773,7 @@ def under_vmap(t):
 
 
 @report("pytorch/pytorch/issues/99012", "a float32 mask fails under autocast on a CPU",
-        "the drop-in with one, under autocast to bf16: bf16, as of PyTorch")
+        "the drop-in with a float32 mask, under autocast to bf16: bf16, as in PyTorch")
 def autocast(t):
     q, k, v = t.qkv(1, 8, 64, 32)
     mask = t.normal(1, 1, 1, 64)
@@ -799,7 +805,7 @@ def traced(t):
     t.exact(program(q, k, v, mask), q, k, v, mask=mask)
 
 
-@report("pytorch/pytorch/issues/115262", "attention cannot be traced whole, where is_causal depends on the number of queries",
+@report("pytorch/pytorch/issues/115262", "attention cannot be traced as a whole if is_causal depends on the number of queries",
         "torch.compile(fullgraph=True) over 1 and 20 queries")
 def whole_graph(t):
     def attention(q, k, v):
@@ -831,7 +837,8 @@ def exported(t):
 
 # ---- linear attention, memory
 
-@report("MoonshotAI/FlashKDA/pull/32", "a batch of empty sequences aborts; its final state is to be the initial one", "linear of 0 tokens, from a state")
+@report("MoonshotAI/FlashKDA/pull/32",
+        "a batch of empty sequences aborts; its final state should be the initial state", "linear of 0 tokens, from a state")
 def no_tokens(t):
     empty, state = t.normal(2, 2, 0, 64, dtype=torch.bfloat16), t.normal(2, 2, 64, 64)
     t.right(attn_proto.linear(empty, empty, empty, None, state)[1], state, 1e-30)
@@ -869,7 +876,7 @@ def memory(t):
 # ---- running them
 
 def outcome(each, device):
-    """Whether a report holds, what became of it, and the figure."""
+    """Runs a report. Returns whether it holds, its outcome in words, and the figure."""
     if each.needs:
         try:
             __import__(each.needs)

@@ -1,4 +1,5 @@
-"""attn_proto.dlpack on NumPy's arrays, against definitions in float64, and on PyTorch's where it is there."""
+"""attn_proto.dlpack on NumPy's arrays, and on PyTorch's tensors if PyTorch is installed, against definitions in
+float64."""
 
 import ctypes
 import math
@@ -25,7 +26,7 @@ def drawn(*shape, dtype=np.float32):
 
 
 def attention(q, k, v, scale=None, seen=True, change=lambda s: s, sinks=None):
-    """The definition, in float64: o, and the log of the denominator. A row that sees nothing is 0."""
+    """The definition in float64: o, and the log of the denominator. A row that sees no key is 0."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, 1), v.repeat(group, 1)
@@ -37,7 +38,7 @@ def attention(q, k, v, scale=None, seen=True, change=lambda s: s, sinks=None):
 
 
 def turned(x, first, frequencies, grown=1, interleaved=False):
-    """RoPE of rows that stand from position `first` on; the first 2 len(frequencies) elements turn."""
+    """RoPE of rows whose positions begin at `first`; the first 2 len(frequencies) elements are rotated."""
     x, pairs = x.astype(np.float64), len(frequencies)
     angles = (first + np.arange(x.shape[2]))[:, None] * frequencies
     a, b = (np.s_[0:2 * pairs:2], np.s_[1:2 * pairs:2]) if interleaved else (np.s_[:pairs], np.s_[pairs:2 * pairs])

@@ -1,4 +1,4 @@
-"""The drop-in for scaled_dot_product_attention, and models of transformers on it."""
+"""The drop-in for scaled_dot_product_attention, and models of transformers that use it."""
 
 import itertools
 import math
@@ -36,8 +36,8 @@ class DropIn(unittest.TestCase):
         attn_proto.disable()
 
     def compare(self, served, *tensors, tolerance=2e-5, **options):
-        """A call that is served with the definition, as PyTorch's kernels differ in rows without a key; one that is not
-        with PyTorch, in what it refuses too."""
+        """Compares a call that is served with the definition, because PyTorch's kernels differ in rows without a key.
+        Compares a call that is not served with PyTorch, errors included."""
         mask = options.get("attn_mask")
         if mask is not None and mask.is_cuda and mask.dim() > 1 and mask.shape[-2] > 1 and mask.stride(-2) != 0:
             served = False
@@ -86,7 +86,7 @@ class DropIn(unittest.TestCase):
         for device in DEVICES:
             q, k, v = (drawn(2, 4, n, 64, device=device) for n in (50, 75, 75))
             seen = drawn(2, 1, 50, 75, device=device) > 0
-            seen[0, 0, 3], seen[1, 0, 40:], seen[:, :, :, :9] = False, False, False  # rows without a key are 0
+            seen[0, 0, 3], seen[1, 0, 40:], seen[:, :, :, :9] = False, False, False  # whole rows see no key
             for mask in (seen, seen.expand(2, 4, 50, 75), seen[:1].expand(2, 4, 50, 75), seen[..., :1].expand(2, 4, 50, 75),
                          seen.mT.contiguous().mT, torch.where(seen, 0.0, -math.inf)):
                 self.compare(True, q, k, v, attn_mask=mask)
@@ -94,7 +94,7 @@ class DropIn(unittest.TestCase):
                 halves = [x.to(dtype) for x in (q, k, v)]
                 for mask in (seen, drawn(50, 75, device=device, dtype=dtype)):
                     self.compare(True, *halves, attn_mask=mask, tolerance=tolerance)
-            if seen.is_cuda:  # where PyTorch serves it
+            if seen.is_cuda:  # PyTorch serves these calls
                 continue
             with attn_proto.enable():
                 o = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
@@ -102,8 +102,8 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
     def test_finite_masks_are_arithmetic(self):
-        """Whatever their size, in each type: a row where all keys have finfo.min is a mean over them. What -inf or False
-        hides has no weight, whatever its key and value hold, and a row that sees nothing is 0."""
+        """This holds for any size, in each type: a row whose keys all have finfo.min is the mean of their values. A key
+        that -inf or False hides has no weight for any key and value. A row that sees no key is 0."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
@@ -117,7 +117,7 @@ class DropIn(unittest.TestCase):
                     masks.append(mask)
                 for mask in masks:
                     added = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else mask.float()
-                    scores = (q.double() @ k.double().mT / 8).float() + added  # a float32 sum is the definition
+                    scores = (q.double() @ k.double().mT / 8).float() + added  # the definition sums in float32
                     want = torch.nan_to_num(scores.double().softmax(-1)) @ v.double()
                     for held in (1.0, 1e36, math.inf, math.nan):
                         hidden = [x.clone() for x in (k, v)]
@@ -126,7 +126,7 @@ class DropIn(unittest.TestCase):
                         with attn_proto.enable():
                             o = F.scaled_dot_product_attention(q, *hidden, attn_mask=mask)
                         if mask.is_cuda and attn_proto.reasons():
-                            continue  # to PyTorch, where a mask of -inf is a number
+                            continue  # PyTorch serves these; it multiplies hidden values by 0
                         with self.subTest(device=device, dtype=dtype, mask=mask.dtype, held=held):
                             self.assertLess((o - want).abs().max().item(), 5 * tolerance)
                             self.assertEqual(o[:, :, 20:22].abs().max().item(), 0)
@@ -153,7 +153,7 @@ class DropIn(unittest.TestCase):
         self.compare(False, *(drawn(1, 1, 2, 8, device=DEVICES[0]).expand(70000, 1, 2, 8),) * 3)
         for scale in (0.0, math.nan, math.inf, 1e39, 1e-39):
             self.compare(False, q, q, q, scale=scale)
-        with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build that lacks the tensors' device
+        with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build without the tensors' device
             self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
         attn_proto.reset_reasons()
         with attn_proto.enable():
@@ -197,8 +197,8 @@ class DropIn(unittest.TestCase):
 
 
 class ByFunction(torch.Tensor):
-    """A tensor that only its __torch_function__ knows the elements of: its memory holds NaN. `knows` says whether a function
-    is scaled_dot_product_attention to it."""
+    """A tensor whose elements only its __torch_function__ knows; its memory holds NaN. `knows` says whether it takes a
+    function for scaled_dot_product_attention."""
 
     @staticmethod
     def __new__(cls, elements, knows):
@@ -215,7 +215,7 @@ class ByFunction(torch.Tensor):
 
 
 class Refusing(ByFunction):
-    """The same, that refuses all other functions, as PyTorch's guide has it."""
+    """A ByFunction that refuses all other functions, as PyTorch's guide recommends."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -224,7 +224,7 @@ class Refusing(ByFunction):
 
 
 class ByDispatch(torch.Tensor):
-    """A tensor without memory, as those of torch.distributed.tensor are."""
+    """A tensor without memory, like the tensors of torch.distributed.tensor."""
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
@@ -240,7 +240,7 @@ class ByDispatch(torch.Tensor):
 
 
 class Again(torch.Tensor):
-    """Calls whatever stands in torch.nn.functional now, on itself."""
+    """A subclass that calls, on itself, the function that stands in torch.nn.functional now."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -250,7 +250,7 @@ class Again(torch.Tensor):
 
 
 class Halves(torch.Tensor):
-    """Halves the scale, by whatever name it knows the function, and goes on."""
+    """A subclass that halves the scale of every function that it takes for attention, and goes on."""
     knows = None
 
     @classmethod
@@ -282,7 +282,7 @@ class SeesOperators(TorchDispatchMode):
 
 
 class Overrides(unittest.TestCase):
-    """Subclasses of Tensor, modes and transforms, which PyTorch's own function asks before it reads memory."""
+    """Subclasses of Tensor, modes and transforms. PyTorch's own function calls them before it reads memory."""
 
     def setUp(self):
         attn_proto.reset_reasons()
@@ -301,14 +301,15 @@ class Overrides(unittest.TestCase):
                 for bias in (causal_upper_left(rows, keys), causal_lower_right(rows, keys)):
                     seen = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows if bias.variant.name == "LOWER_RIGHT" else 0)
                     want = original(q, k, v, attn_mask=seen.to(device))
-                    # Of rows without keys PyTorch's kernels on a GPU make each something else.
+                    # PyTorch's kernels on a GPU give different results for rows without keys.
                     compared = slice(None) if device == "cpu" else seen.any(-1)
                     for got in (F.scaled_dot_product_attention(q, k, v, attn_mask=bias),
                                 F.scaled_dot_product_attention(q, k, v, bias)):
                         self.near(got[:, :, compared], want[:, :, compared])
 
     def test_a_subclass_of_tensor_is_asked(self):
-        """Whether it knows what stands in torch.nn.functional when it is called, or PyTorch's function from before."""
+        """A subclass may know the function that stands in torch.nn.functional at the call, or only PyTorch's original
+        function."""
         known = {"now": lambda func: func is F.scaled_dot_product_attention, "before": lambda func: func is original,
                  "by name": lambda func: func.__name__ == "scaled_dot_product_attention"}
         for device in DEVICES:
@@ -415,7 +416,8 @@ class Autocast(unittest.TestCase):
         attn_proto.disable()
 
     def test_as_pytorch_under_autocast(self):
-        """Types, what rounds to them, and a mask whose type changes too: finfo.min of float32 is -inf in bfloat16."""
+        """Checks types, values that are rounded to them, and a mask whose type changes too: finfo.min of float32 is
+        -inf in bfloat16."""
         for device in DEVICES:
             for to in (torch.bfloat16, torch.float16):
                 for types in ((torch.float32,) * 3, (torch.bfloat16, torch.float32, torch.float16), (torch.float64,) * 3):
@@ -440,7 +442,8 @@ class Autocast(unittest.TestCase):
 
 
 class Traced(unittest.TestCase):
-    """What records a program: without the drop-in it works, so with it too, for the sizes that were asked for."""
+    """Tools that record a program. They work without the drop-in, so they must work with it, for the sizes that were
+    asked for."""
 
     def setUp(self):
         torch._dynamo.reset()
@@ -465,14 +468,14 @@ class Traced(unittest.TestCase):
         self.assertLess((got - want).abs().max().item(), 2e-5 if got.device.type == "cpu" else 1e-3)
 
     def test_export(self):
-        """For a range of tokens, in which few queries are, and keys that are no multiple of 4."""
+        """Exports for a range of tokens that includes few queries, and numbers of keys that are no multiple of 4."""
         tokens = torch.export.Dim("tokens", min=2, max=500)
         for strict in (False, True):
             for which, (model, inputs) in enumerate(self.inputs()):
                 sizes = ({2: tokens}, {2: tokens if inputs[1].shape[2] > 1 else torch.export.Dim.STATIC, 3: tokens} if len(inputs) > 1 else None)
                 for dynamic in (None, sizes[:len(inputs)]):
                     if dynamic and DEVICES[0] != "cpu" and which in (2, 3):
-                        continue  # a GPU's masks go to PyTorch, whose kernels take no range of lengths with them
+                        continue  # masks on a GPU go to PyTorch, whose kernels take no range of lengths with masks
                     with self.subTest(strict=strict, which=which, dynamic=dynamic is not None):
                         exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=strict)
                         served = which < 6 or which == 6 and dynamic is None

@@ -1,4 +1,4 @@
-"""The operators attn::* against formulas in PyTorch, and what a framework expects of operators."""
+"""The operators attn::* against formulas in PyTorch, and properties that a framework expects of operators."""
 
 import math
 import multiprocessing
@@ -28,7 +28,7 @@ def qkv(device, dtype=torch.float32, batch=2, heads=4, kv_heads=2, rows=40, keys
 
 
 def reference(q, k, v, mask=None, change=lambda s: s, scale=None):
-    """In f32 or better, with a function of the scores; rows without a key are 0."""
+    """The definition in float64, with a function of the scores. Rows without a key are 0."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
     scores = change(q.double() @ k.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])))
@@ -42,7 +42,7 @@ def causal_mask(rows, keys, device):
 
 
 class Case(unittest.TestCase):
-    now = None  # what a loop of on_each() is at
+    now = None  # the current element of a loop over on_each(), for messages
 
     def near(self, got, want, dtype=torch.float32, factor=1):
         self.assertEqual(got.shape, want.shape, self.now)
@@ -86,14 +86,14 @@ class Flash(Case):
             self.near(attn_proto.flash(packed[:, :4], packed[:, 4:6], packed[:, 6:]), want)
 
     def test_outputs_are_dense_whatever_the_query_is(self):
-        """Rows that repeat or overlap too; a trace sees the same strides."""
+        """This holds for rows that repeat or overlap too. A trace sees the same strides."""
         for device in self.on_each():
             buffer = drawn(1, 1, 400, 64, device=device).flatten()
             k, v = (drawn(2, 4, 20, 64, device=device) for _ in "kv")
             for strides in ((0, 1280, 64, 1), (5120, 0, 64, 1), (5120, 1280, 0, 1), (0, 0, 0, 1), (2000, 400, 4, 1), (2000, 4, 400, 1),
                             (4, 4, 4, 1), (5120, 64, 256, 1), (5120, 1280, 1, 1), (12000, 3000, 128, 1)):
                 if device == "cuda" and strides[2] == 1:
-                    continue  # no multiples of 16 bytes
+                    continue  # these strides are no multiples of 16 bytes
                 self.now = device, strides
                 q = buffer.as_strided((2, 4, 20, 64), strides)
                 far = [x.to("meta") for x in (buffer, k, v)]
@@ -111,16 +111,16 @@ class Flash(Case):
         for device in self.on_each():
             q, k, v = qkv(device)
             place = torch.arange(40, device=device)
-            before, behind = place[None] - place[:, None], causal_mask(40, 40, device)
+            before, causal = place[None] - place[:, None], causal_mask(40, 40, device)
             sinks, slopes = drawn(4, device=device), torch.tensor([2.0 ** (-2 * i) for i in range(1, 5)], device=device)
             bias = drawn(1, 4, 40, 40, device=device)
             lengths = torch.tensor([40, 7], dtype=torch.int32, device=device)
             documents = torch.tensor([[0, 13]] * 13 + [[13, 40]] * 27, dtype=torch.int32, device=device)
             same = torch.block_diag(torch.ones(13, 13), torch.ones(27, 27)).bool().to(device)
             for options, mask, change in (
-                    ({"causal": True, "window_left": 5}, behind & (before >= -5), lambda s: s),
+                    ({"causal": True, "window_left": 5}, causal & (before >= -5), lambda s: s),
                     ({"window_left": 5, "window_right": 3}, (before >= -5) & (before <= 3), lambda s: s),
-                    ({"causal": True, "prefix": 9}, behind | (place[None] < 9), lambda s: s),
+                    ({"causal": True, "prefix": 9}, causal | (place[None] < 9), lambda s: s),
                     ({"window_left": 2, "window_right": 2, "global_tokens": 3},
                      (before.abs() <= 2) | (place[None] < 3) | (place[:, None] < 3), lambda s: s),
                     ({"soft_cap": 5}, None, lambda s: 5 * torch.tanh(s / 5)),
@@ -152,7 +152,8 @@ class Flash(Case):
             self.refuses("bias", lambda: attn_proto.flash(q, k, v, bias=bias))
 
     def test_huge_scores(self):
-        """Of 10^11, where neighbours in float32 are 8192 apart. On a GPU the kernels of prompts take up to 10^9."""
+        """Scores of 10^11, where neighbouring float32 numbers are 8192 apart. On a GPU the kernels of prompts take
+        scores up to 10^9."""
         for device, dtype in self.on_each(torch.float32, torch.bfloat16):
             for rows in (1, 9) if device == "cuda" else (1, 9, 40):
                 q, k = (torch.full((1, 2, n, 64), 133120.0, dtype=dtype, device=device) for n in (rows, 300))
@@ -160,7 +161,7 @@ class Flash(Case):
                 self.near(attn_proto.flash(q, k, v), v.double().mean(2, keepdim=True).expand(1, 2, rows, 64), dtype)
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """In whole rows where they are scores, in their column where they are values; a bias of -inf hides them."""
+        """Such scores reach whole rows; such values reach their column. A bias of -inf hides them."""
         for device, dtype in self.on_each(*TOLERANCE):
             own = torch.arange(70, device=device)
             bias = torch.zeros(1, 1, 70, 72, device=device)
@@ -174,7 +175,7 @@ class Flash(Case):
                     self.now = device, dtype, list(options), special
                     q, k, v = (x.abs() for x in qkv(device, dtype, rows=70, keys=70))
                     want = attn_proto.flash(q, k, v, **options)
-                    k[:, :, 30, 5] = special  # scores have its sign; of -inf the weight is 0
+                    k[:, :, 30, 5] = special  # the scores have the sign of `special`; the weight of a score of -inf is 0
                     o = attn_proto.flash(q, k, v, **options)
                     self.assertTrue(torch.equal(torch.isnan(o), (seen & (special != -math.inf))[..., None].expand_as(o)), self.now)
                     self.near(o.masked_fill(seen[..., None], 0), want.masked_fill(seen[..., None], 0).double(), dtype, 4)
@@ -187,7 +188,7 @@ class Flash(Case):
     def test_repeated_tensors(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
-            for rows in (40, 1):  # strides of 0
+            for rows in (40, 1):  # with strides of 0
                 wide = [q[:, :, :rows].expand(3, 4, rows, 64), k.expand(3, 2, 40, 64), v.expand(3, 2, 40, 64)]
                 self.near(attn_proto.flash(*wide), reference(*wide), dtype)
 
@@ -287,7 +288,7 @@ class Flash(Case):
 
     def test_huge_strides(self):
         for device in self.on_each():
-            block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # only its sizes
+            block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # without memory
             self.assertEqual(ops.flash(block[:64000].view(1, 1, 1000, 64), block[:64000].view(1, 1, 1000, 64),
                                        block[:64000].view(1, 1, 1000, 64)).shape, (1, 1, 1000, 64))
             self.refuses("at most", lambda: attn_proto.flash(*(torch.empty(1, 1, 1, 64, device=device).expand(70000, 1, 1, 64),) * 3))
@@ -361,7 +362,7 @@ class Caches(Case):
                 bad_lengths, bad_table = lengths.clone(), table.clone()
                 (bad_lengths if what == "length" else bad_table)[place] = value
                 self.refuses(f"{what} {value}", lambda: attn_proto.check_cache(k, bad_lengths, bad_table))
-                if device == "cpu":  # on a GPU a call does not look
+                if device == "cpu":  # on a GPU a call does not check
                     for call in (lambda: ops.paged_decode(q, k, v, bad_lengths, bad_table),
                                  lambda: ops.paged_prefill(q, k, v, bad_lengths, bad_table),
                                  lambda: ops.decode_fused(q, new, new, k, v, bad_lengths, bad_table),
@@ -375,7 +376,7 @@ class Caches(Case):
             self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """Here a position is a slot of the cache; free slots and pages hold NaN."""
+        """As above, over a cache. Free slots and pages hold NaN."""
         for device, dtype in self.on_each(*TOLERANCE):
             for special in (math.nan, math.inf):
                 k, v, table, lengths = self.cache(device, dtype)
@@ -384,7 +385,7 @@ class Caches(Case):
                     for cache in (k, v):
                         cache.transpose(1, 2)[table[i].long()] = torch.where(
                             (slots < lengths[i])[..., None, None], cache.transpose(1, 2)[table[i].long()], math.nan)
-                place = table[0, 95 // self.PAGE], slice(None), 95 % self.PAGE  # of 100 tokens
+                place = table[0, 95 // self.PAGE], slice(None), 95 % self.PAGE  # token 95 of 100
                 for rows, op in ((9, ops.paged_decode), (30, ops.paged_prefill)):
                     self.now = device, dtype, special, op
                     q = drawn(2, 4, rows, 64, device=device, dtype=dtype).abs()
@@ -446,7 +447,7 @@ class LinearAndRope(Case):
                     self.now = device, dtype, special, causal
                     q, k, v = (drawn(2, 2, 70, 32, device=device, dtype=dtype) for _ in "qkv")
                     seen = (torch.arange(70, device=device) >= 30) | (not causal)
-                    seen = torch.stack([seen, seen & False])[:, None].expand(2, 2, 70)  # the first sequence alone
+                    seen = torch.stack([seen, seen & False])[:, None].expand(2, 2, 70)  # only the first sequence
                     v[0, :, 30, 5] = special
                     o, state = ops.linear(q, k, v, causal=causal)
                     self.assertTrue(torch.equal(~torch.isfinite(o[..., 5]), seen), self.now)
@@ -513,7 +514,7 @@ class Autocast(Case):
                 self.assertEqual(ops.rope(q, k)[0].dtype, torch.float32)
 
     def test_a_cache_decides(self):
-        """It is not copied; what comes to it takes its type, and autocast's where that is of 8 bits."""
+        """The cache is not copied. Queries and new tokens take its type, or autocast's type if the cache has 8 bits."""
         for device, kept in self.on_each(torch.float32, torch.bfloat16, torch.int8):
             k, v, table, lengths = Caches().cache(device)
             q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
@@ -533,10 +534,11 @@ class Autocast(Case):
 
 
 class Derivatives(Case):
-    """The operators have none, of either direction; what they write is known to those that have."""
+    """The operators have neither backward nor forward derivatives. PyTorch's derivatives notice tensors that the
+    operators write."""
 
     def calls(self, device):
-        """Of each operator: a function of its tensors, and these."""
+        """For each operator: a function of its tensors, and the tensors."""
         q, k, v = qkv(device)
         cache_k, cache_v, table, lengths = Caches().cache(device)
         one, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)
@@ -568,7 +570,7 @@ class Derivatives(Case):
                         of_one(tensor.clone().requires_grad_())
                     with torch.inference_mode():
                         of_one(tensor)
-                # What has nothing to do with the derivative is served.
+                # A call on tensors without derivatives is served within a transform.
                 torch.func.jvp(lambda x: x + call(*tensors).sum(), (tensors[0],), (tensors[0],))
 
     def test_written_caches_have_another_version(self):
@@ -655,7 +657,7 @@ class Framework(Case):
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
 
     def test_tensors_without_memory_among_others(self):
-        """One of them makes PyTorch run the function of traces, whose result nobody writes."""
+        """One such tensor makes PyTorch run the function for traces, whose result nobody writes."""
         for device in self.on_each():
             for name, (call, tensors) in Derivatives().calls(device).items():
                 for i in range(len(tensors)):
@@ -719,7 +721,7 @@ class Framework(Case):
 @unittest.skipUnless(torch.cuda.is_available(), "a GPU")
 class Graphs(Case):
     def test_capture_and_replay(self):
-        for warm in (True, False):  # kernels that are not ready are made ready meanwhile
+        for warm in (True, False):  # without a warm-up kernels are prepared during the capture
             with self.subTest(warm=warm):
                 rows = 70 if warm else 77
                 q, k, v = qkv("cuda", torch.bfloat16, rows=rows, keys=rows)

@@ -1,4 +1,4 @@
-"""Models of transformers with attn_implementation="attn_proto", against its own eager attention."""
+"""Models of transformers with attn_implementation="attn_proto", against eager attention."""
 
 import itertools
 import types
@@ -28,7 +28,7 @@ MORE = {"gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 32},
 
 
 def model(kind, implementation, **changes):
-    """A small causal language model, the same weights for every implementation."""
+    """A small causal language model, with equal weights for every implementation."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **MORE.get(kind, {}), **changes})
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
@@ -39,7 +39,7 @@ def tokens(batch, count):
 
 
 def known():
-    """Whether models name their arguments as these tests do, and run where they stand."""
+    """Whether this version of transformers names arguments as these tests do, and the library has the CPU backend."""
     return (transformers and tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24)
             and torch.ops.attn.has_backend("cpu"))
 
@@ -58,7 +58,7 @@ class Case(unittest.TestCase):
 
 class Rotations(Case):
     def test_scalings_are_those_of_transformers(self):
-        """Of many parameters, with one engine, which keeps what it has prepared for each."""
+        """Many parameters run with one engine, which keeps prepared launches for each of them."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         yarn = [{"factor": 4.0}, {"factor": 1.0}, {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
@@ -90,7 +90,7 @@ class Rotations(Case):
 
 class Masks(Case):
     def test_a_causal_mask_says_what_the_kernel_computes(self):
-        """The last query stands at the last key: that, or a mask that says another thing."""
+        """A causal mask means that the last query stands at the last key. Otherwise the result is an explicit mask."""
         causal = 0
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 5, 8), (0, 3, 5)):
             padding = torch.ones(2, q_offset + q_length, dtype=torch.bool)
@@ -112,7 +112,8 @@ class Masks(Case):
         self.assertGreater(causal, 50)
 
     def test_a_causal_mask_is_a_mask(self):
-        """Sizes alone where it is handed on whole, the mask itself for whatever a model does with it."""
+        """The mask has only sizes while it is passed on whole. For any other operation of a model it is the mask
+        itself."""
         for q_length, past in ((20, 0), (7, 13), (1, 19)):
             for padding in (None, torch.ones(2, past + q_length) > 0):
                 mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)
@@ -128,7 +129,7 @@ class Masks(Case):
                     mask.masked_fill_(whole, False)
 
     def test_other_sizes_than_its_own(self):
-        """A model that adds keys after the mask was made gets PyTorch's answer: none of that size."""
+        """A model that adds keys after the mask was made gets PyTorch's error about the sizes."""
         q, k = torch.zeros(1, 2, 20, 32), torch.zeros(1, 2, 24, 32)
         with self.assertRaisesRegex(RuntimeError, "must match"):
             support._forward(types.SimpleNamespace(), q, k, k, support._mask(1, 20, 20))
@@ -142,7 +143,8 @@ class Masks(Case):
         return torch.cat(out, 1)
 
     def test_caches_of_every_kind(self):
-        """A prompt at once and in chunks, and steps, in caches that grow and that are longer than the prompt."""
+        """A prompt at once and in chunks, then steps, in caches that grow and in caches that are longer than the
+        prompt."""
         ids = tokens(2, 22)
         padding = torch.ones(2, 22, dtype=torch.long)
         left = padding.clone()
@@ -165,7 +167,7 @@ class Masks(Case):
             self.assertTrue(torch.equal(said[0], said[2]))
 
     def test_chunks_that_go_to_pytorch(self):
-        """Whose causal attention puts the first query at the first key."""
+        """PyTorch's causal attention puts the first query at the first key."""
         ids = tokens(2, 24)
         plain, ours = (model("llama", name, head_dim=20) for name in ("eager", "attn_proto"))
         want = self.logits(plain, ids, DynamicCache(), (9, 11, 1, 3))
@@ -187,7 +189,8 @@ class Masks(Case):
         self.assertLess((got - want).abs().max().item(), 0.02)
 
     def test_masks_have_the_last_word(self):
-        """A decoder that its configuration lets see all, and one whose layers say they are not causal, though its mask is."""
+        """A decoder whose configuration lets queries see all keys, and a model whose layers say that they are not
+        causal while its mask is."""
         ids = tokens(2, 20)
         plain, ours = (model("llama", name, is_causal=False) for name in ("eager", "attn_proto"))
         self.near(ours(ids).logits, plain(ids).logits)
@@ -198,14 +201,14 @@ class Masks(Case):
 
 
 class Arguments(Case):
-    """What models hand to an implementation: served, or refused."""
+    """Arguments that models pass to an implementation are served or refused."""
 
     def forward(self, *shapes, mask=None, **given):
         q, k, v = (torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) for shape in shapes)
         return support._forward(types.SimpleNamespace(is_causal=True), q, k, v, mask, **given)[0].transpose(1, 2), q.double(), k.double(), v.double()
 
     def test_position_bias(self):
-        """Added to the scores with every mask, causal or not, by the kernel and by PyTorch."""
+        """The bias is added to the scores with every mask, causal or not, by the kernel and by PyTorch."""
         draw = torch.Generator().manual_seed(3)
         for rows, keys, width in ((20, 24, 32), (24, 24, 32), (3, 24, 32), (20, 21, 32), (20, 24, 20), (1, 24, 32)):
             seen = torch.rand(2, 1, rows, keys, generator=draw) > 0.3
@@ -254,7 +257,7 @@ class Arguments(Case):
         self.assertEqual(attn_proto.reasons(), {"widths 20, 20, 20": 2})
 
     def test_t5(self):
-        """Whose first layer's biases, drawn large enough to matter, serve all layers."""
+        """The biases of T5's first layer serve all layers. They are drawn large enough to matter."""
         ids, padding = tokens(2, 20), torch.ones(2, 20, dtype=torch.long)
         padding[1, 15:] = 0
         plain, ours = (transformers.T5ForConditionalGeneration(transformers.T5Config(
@@ -273,7 +276,7 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Models that call no implementation would go on without the mask that the kernels need none of."""
+    """Models that call no implementation would run without a causal mask, because the kernels need none."""
 
     def test_refused_as_sdpa_refuses_them(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
@@ -294,7 +297,7 @@ class Pages(Case):
         return support.PagedCache(ours.config, **{"batch": 2, "max_tokens": 64, **sizes})
 
     def test_beams_and_drafts(self):
-        """Beam search reorders the cache each step; drafts are cropped where the model takes another token."""
+        """Beam search reorders the cache each step. Drafts are cropped if the model takes another token."""
         plain, ours = (model("llama", name, eos_token_id=98) for name in ("eager", "attn_proto"))
         ids = tokens(2, 20).repeat(1, 2)
         for batch, given in ((6, {"num_beams": 3}), (4, {"num_beams": 2, "num_return_sequences": 2}),
@@ -360,7 +363,7 @@ class Pages(Case):
                     self.cache(ours, **{name: number})
 
     def test_keys_that_a_model_changes(self):
-        """A model that hands other keys to attention than the cache gave it would see the new tokens alone."""
+        """A model that passes other keys to attention than the cache returned would see only the new tokens."""
         ours = model("llama", "attn_proto")
         cache = self.cache(ours)
         update = cache.layers[1].update

@@ -1,4 +1,4 @@
-// attn.h on top of Engine: tensors and options are read and checked, exceptions become a status and a message.
+// attn.h on top of Engine: reads and checks tensors and options, and turns exceptions into a status and a message.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ thread_local std::string last_message;
 
 [[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
 
-/// The terminal is the program's. What the first engine of the process names is for all of them.
+/// The library writes nothing to the terminal. The folder of the process's first engine has the log of all engines.
 void log_into(const std::string& cache_folder) {
   static std::once_flag once;
   const std::string folder = cache_folder.empty() ? PipelineCache::default_folder() : cache_folder;
@@ -73,7 +73,7 @@ attn_status guarded(const Action& action) noexcept {
   }
 }
 
-// What a caller's struct has, which may be of an older header, over what is off.
+// The caller's options. The struct may be of an older header; the options that it lacks have their values in `off`.
 template <typename Options>
 Options read(const Options* given, Options off) {
   if (!given) return off;
@@ -110,7 +110,7 @@ void check_place(const attn_engine& engine, const char* name, const DLTensor& te
   }
 }
 
-/// Of sizes. Those that a tensor cannot have are refused.
+/// elements * size. Refuses a size that a tensor cannot have.
 int64_t product(const char* name, int64_t elements, int64_t size) {
   constexpr int64_t most = int64_t{1} << 60;
   int64_t all = 0;
@@ -120,7 +120,7 @@ int64_t product(const char* name, int64_t elements, int64_t size) {
   return all;
 }
 
-/// Null becomes a view that is not there. Where a size is 0, strides say nothing.
+/// A null tensor becomes a view whose there() is false. If a size is 0, the strides are not checked.
 TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout) {
   TensorView found;
   if (!tensor) return found;
@@ -145,7 +145,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// A dense table of 32 bits of a shape, where -1 is any size; null where there is no tensor.
+/// The data of a dense table of 32-bit elements. In `wanted` -1 stands for any size. Null if there is no tensor.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
          bool integer) {
@@ -174,7 +174,7 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
   }
   if (elements == 0) {
     static std::remove_const_t<T> nothing;
-    return &nothing;  // it is there all the same
+    return &nothing;  // not null: the caller gave a table
   }
   if (!dense) refuse(fmt::format("{} is not dense", name));
   if (!tensor->data) refuse(fmt::format("{} has no data", name));
@@ -191,13 +191,14 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
-/// attn_flash_options::soft_cap, which was an int64_t: the bits of a whole number are those of a double below 2^-1022.
+/// attn_flash_options::soft_cap was an int64_t in an older header. The bits of such a whole number are the bits of a
+/// double below 2^-1022.
 double cap_of(double given) {
   const auto bits = std::bit_cast<int64_t>(given);
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
 }
 
-/// What `options` says of the cache k, for so many sequences.
+/// The cache k with the lengths and table of `options`, for `sequences` sequences.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
   CacheCall call;
@@ -281,8 +282,8 @@ attn_status attn_open(const char* device, const attn_open_options* options, attn
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
     log_into(text(read_options.cache_folder));
-    *engine = new attn_engine(
-        spec, {.cache_folder = text(read_options.cache_folder), .archive = text(read_options.archive)});
+    *engine =
+        new attn_engine(spec, {.cache_folder = text(read_options.cache_folder), .archive = text(read_options.archive)});
   });
 }
 

@@ -1,6 +1,6 @@
 /* Attention from C: four tensors on the host, one call, one row of the result.
  *
- *   attn_example [DEVICE]     cpu where none is named; the tensors are on the host
+ *   attn_example [DEVICE]     default: cpu; the tensors are on the host
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ int main(int count, char** arguments) {
     attn_close(engine);
     return 1;
   }
-  /* The first query sees the first key alone, so its output is that key's value. */
+  /* The first query sees only the first key, so its output is the value of that key. */
   double off = 0;
   for (int i = 0; i < width; ++i) off += (o[i] - v[i]) * (o[i] - v[i]);
   printf("the first output is the first value, but for %.1e; the last begins with %.4f\n", off,

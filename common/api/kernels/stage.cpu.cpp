@@ -1,5 +1,6 @@
-// Puts a block of memory together: stage.h has the contract. Grid: (threadgroups), which share the tables out.
+// Puts a block of memory together: stage.h has the contract. Grid: (threadgroups); each copies a part of every table.
 #include "common/api/kernels/stage.h"
+
 #include "common/kernel/cpu.h"
 
 extern "C" void stage(const StageParams* params, const Threadgroup* group) {

@@ -1,10 +1,11 @@
-// What host and kernel share that put a block of memory together on the device, in the order of a stream: bytes that
-// travel with the launch, and tables of the caller's. No other headers than the kernels' own.
+// The parameters of the kernel `stage`, which puts a block of memory together on the device, in the order of a stream.
+// The block has bytes that travel with the launch, and the caller's tables. Host and kernel share this file; it
+// includes only headers of kernels.
 #pragma once
 
 constexpr int most_staged_bytes = 256, most_staged_tables = 8;
 
-/// `words` words of 4 bytes go from `from` to `at` bytes behind the block's begin.
+/// The kernel copies `words` words of 4 bytes from `from` to byte `at` of the block.
 struct StagedTable {
   const unsigned* from;
   long long words, at;

@@ -1,5 +1,5 @@
-/* A program of the header of ATTN_ABI_VERSION 1 as it was first, tests/attn_abi1.h: it works with the library of today.
- * It is linked once with that and run; what it computes is in double here. */
+/* A program that is compiled with tests/attn_abi1.h, the first header of ATTN_ABI_VERSION 1, and linked with the
+ * library of today. The program checks the library's results against its own results in double. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static double off_attention(float (*q)[width], float (*k)[width], float (*v)[wid
   return most;
 }
 
-/* The same from a rotation by YaRN's angles for a factor of 4 and a length of 2048. */
+/* The largest difference from a rotation by YaRN's angles for a factor of 4 and a length of 2048. */
 static double off_rope(float (*q)[width], float (*o)[width]) {
   const double pi = acos(-1), span = 2 * log(10000), grown = 0.1 * log(4) + 1;
   const double first = floor(width * log(2048 / (64 * pi)) / span), last = ceil(width * log(2048 / (2 * pi)) / span);

@@ -1,4 +1,5 @@
-// What calls are let pass and refused, without a device: every option at its ends, tables, and what lies where.
+// Which calls check() lets pass and which it refuses, without a device: every option at its ends, tables, and overlaps
+// in memory.
 #include "common/api/checks.h"
 
 #include <gtest/gtest.h>
@@ -16,9 +17,9 @@ namespace attn {
 namespace {
 
 constexpr int64_t largest = std::numeric_limits<int64_t>::max();
-float memory[1 << 16];  // where tensors lie; nobody reads it
+float memory[1 << 16];  // the memory of all tensors; nobody reads it
 
-/// Dense, `at` floats into the memory.
+/// A dense tensor that begins at memory[at].
 TensorView dense(int64_t at, int64_t batch, int64_t heads, int64_t tokens, int64_t width) {
   return {.data = memory + at,
           .dtype = DType::f32,
@@ -36,7 +37,7 @@ FlashCall flash_call() {
           .o = dense(3000, 2, 4, 5, 8)};
 }
 
-/// Two sequences on four pages of eight tokens, which take two tokens each.
+/// Two sequences on four pages of eight tokens. The call appends two tokens to each sequence.
 struct Cache {
   Cache() {
     call.q = dense(0, 2, 4, 2, 8);
@@ -56,7 +57,7 @@ struct Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  int lengths[2] = {16, 3}, table[4] = {0, 3, 1, 99};  // of the second sequence the second page is not reached
+  int lengths[2] = {16, 3}, table[4] = {0, 3, 1, 99};  // the second sequence does not reach its second page
   CacheCall call;
 };
 
@@ -89,7 +90,7 @@ void passes(Call call, const Change& change, const char* what) {
   }
 }
 
-/// With one line, which has `part` in it.
+/// check() throws BadInput with one line that contains `part`.
 template <typename Call, typename Change>
 void refused(Call call, const Change& change, const std::string& part) {
   change(call);
@@ -129,7 +130,7 @@ TEST(ChecksTest, NumbersOfFlashAtTheirEnds) {
   for (const double cap : {-1.0, 0.0009, 1000.5, 0x1p-1050, double{NAN}, double{INFINITY}}) {
     REFUSED("soft_cap", call, c.soft_cap = cap);
   }
-  PASSES(call, c.soft_cap = 0.5, c.scale = 0x1p126);  // scores are multiplied by one over the other
+  PASSES(call, c.soft_cap = 0.5, c.scale = 0x1p126);  // kernels multiply scores by scale / soft_cap
   REFUSED("scale", call, c.soft_cap = 0.5, c.scale = -0x1.8p126);
   PASSES(call, c.soft_cap = 30, c.scale = -0x1p127);
   REFUSED("alibi_slopes go with alibi", call, c.alibi_slopes = memory + 9000);
@@ -192,7 +193,7 @@ TEST(ChecksTest, SizesThatKernelsTake) {
   REFUSED("q: sizes [-1", call, c.q.batch = -1);
   REFUSED("k: sizes [65536", call, c.k.batch = 65536);
   REFUSED("o is [2, 4, 6]", call, c.o.tokens = 6);
-  // 2^64 elements, of which 64 bits see none.
+  // 2^60 rows of 8 elements: 2^63 elements.
   REFUSED("rows", call, c.q.batch = c.o.batch = 1 << 15, c.q.heads = c.o.heads = 1 << 15,
           c.q.tokens = c.o.tokens = 1 << 30);
   REFUSED("no memory is so large", call, c.k.strides.batch = largest / 8);
@@ -235,10 +236,10 @@ TEST(ChecksTest, DocumentsOfTheQueriesOwnKeys) {
 
 TEST(ChecksTest, PagesThatTokensAreAppendedTo) {
   Cache cache;
-  cache.table[1] = 1;  // as the second sequence has it
+  cache.table[1] = 1;  // the first page of the second sequence
   REFUSED("appended to page 1 twice", cache.call, );
   PASSES(cache.call, c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
-  cache.lengths[0] = 10;  // the tokens of the first stand at 8 and 9
+  cache.lengths[0] = 10;  // the new tokens of the first sequence stand at 8 and 9
   REFUSED("appended to page 1 twice", cache.call, );
   cache.lengths[0] = 8;  // at 6 and 7
   PASSES(cache.call, );
@@ -253,7 +254,7 @@ TEST(ChecksTest, LengthsAndPagesOfACache) {
   Cache cache;
   PASSES(cache.call, );
   cache.lengths[1] = 0;
-  PASSES(cache.call, );  // shorter than its queries: those before its first key see none
+  PASSES(cache.call, );  // fewer keys than queries: queries before the first key see no key
   for (const int length : {17, -1, 1 << 30, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
     cache.lengths[1] = length;
     REFUSED("row 1: length " + std::to_string(length), cache.call, );
@@ -291,7 +292,7 @@ TEST(ChecksTest, WhatACacheTakesTogether) {
   REFUSED("too long", cache.call, c.max_pages = largest / 8);
 }
 
-// ---- what lies where
+// ---- overlaps in memory
 
 TEST(ChecksTest, OutputsHaveMemoryOfTheirOwn) {
   const FlashCall call = flash_call();
@@ -305,7 +306,7 @@ TEST(ChecksTest, OutputsHaveMemoryOfTheirOwn) {
   REFUSED("o overlaps sinks", call, c.sinks = memory + 3000);
   REFUSED("rows that overlap one another", call, c.o.strides.batch = 0);
   REFUSED("rows that overlap one another", call, c.o.strides.row = 7);
-  PASSES(call, c.q.strides = {}, c.k.strides = {});  // what is read may repeat
+  PASSES(call, c.q.strides = {}, c.k.strides = {});  // rows of inputs may overlap
 
   const Cache cache;
   REFUSED("k overlaps v", cache.call, c.v = c.k);
@@ -327,7 +328,8 @@ TEST(ChecksTest, OutputsHaveMemoryOfTheirOwn) {
   REFUSED("q_out overlaps k_out", rope, c.k_out.data = c.q_out.data);
 }
 
-/// Tensors as slices of one: every row lies between rows of the others, and none overlap. Then the same, a byte off.
+/// Tensors that are slices of one tensor: every row lies between rows of the others, and no rows overlap. Then with one
+/// slice moved so that it overlaps another.
 TEST(ChecksTest, SlicesOfOneTensorAreApart) {
   const int64_t heads = 4, tokens = 5, width = 8, all = 4 * heads * width;
   const auto slice = [&](int64_t number) {  // [batch, tokens, 4, heads, width]
@@ -351,7 +353,7 @@ TEST(ChecksTest, SlicesOfOneTensorAreApart) {
 
 // ---- options that change nothing
 
-/// As attn.h has it.
+/// Whether a query sees a key, by the rules of attn.h.
 bool visible(const FlashCall& call, int64_t q, int64_t k) {
   const int64_t own = q + call.k.tokens - call.q.tokens;
   const bool in_window =
@@ -372,7 +374,7 @@ TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
     for (int64_t q = 0; q < call.q.tokens; ++q) {
       for (int64_t k = 0; k < call.k.tokens; ++k) equal = equal && visible(call, q, k) == visible(simple, q, k);
     }
-    // What is left is in a kernel's text as a number of 32 bits, and decides what is compiled.
+    // The remaining numbers are 32-bit constants in a kernel's text; each value needs another kernel.
     const int64_t left = std::max({simple.prefix, simple.window_left, simple.window_right, simple.global_tokens});
     return equal && left < std::max(call.q.tokens, call.k.tokens);
   };

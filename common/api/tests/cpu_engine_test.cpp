@@ -1,4 +1,4 @@
-// Engine and attn.h on the cpu: results, what is refused and how, what is prepared once, threads, forks.
+// Engine and attn.h on the cpu: results, refused calls and their messages, prepared launches, threads, forks.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -240,7 +240,7 @@ TEST_F(AttnTest, StridesOfNothingSayNothing) {
 
 TEST_F(AttnTest, TakesOptionsOfAnOlderHeader) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
-  options.struct_bytes = offsetof(attn_flash_options, scale);  // what is behind is as if it were off
+  options.struct_bytes = offsetof(attn_flash_options, scale);  // the fields after struct_bytes bytes are off
   options.scale = 17;
   ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
   EXPECT_LT(tensors_.error(), 1e-5);
@@ -361,7 +361,7 @@ TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
   ASSERT_EQ(attn_open("cpu:threads=1", &options, &shipped), ATTN_OK) << attn_message();
   ASSERT_EQ(attn_flash(shipped, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
   attn_close(shipped);
-  EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "what is compiled is written there";
+  EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "compiled kernels are written there";
 }
 
 /// A program that uses the library.
@@ -371,6 +371,7 @@ class LibraryTest : public test::ProgramTest {
 };
 
 TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
+  own_cache();
   const test::MutatedSources sources("common/attention/kernels/tuned.cpu.cpp", "namespace {",
                                      "namespace {\nint forgotten() { return 1; }");
   const test::Outcome outcome = run({});
@@ -392,7 +393,7 @@ struct HostFramework {
     return Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, tensor.dtype, tensor.layout);
   }
   void* stream() const { return nullptr; }
-  double scaled(double x) const { return scale_factor * x; }  // something of its own
+  double scaled(double x) const { return scale_factor * x; }  // a member that attention does not need
 
   double scale_factor;
 };

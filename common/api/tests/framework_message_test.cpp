@@ -1,4 +1,4 @@
-// What a compiler says of a framework that lacks something.
+// The compiler's message for a framework that lacks a member names the missing concept.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-/* A program that opens the library when it runs, shows its symbols to nobody, and has no mathematics library of its own:
- * attn_opened LIBRARY. Kernels find what they call all the same. */
+/* attn_opened LIBRARY: a program that opens the library at run time, with RTLD_LOCAL, and is not linked with the
+ * mathematics library. Kernels must still find the functions that they call. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -29,5 +29,5 @@ int main(int count, char** arguments) {
     fprintf(stderr, "attn_opened: %s\n", message());
     return 1;
   }
-  return o[3] == values[3] ? 0 : 1; /* the first query sees the first key alone */
+  return o[3] == values[3] ? 0 : 1; /* the first query sees only the first key */
 }

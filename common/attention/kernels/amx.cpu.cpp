@@ -1,17 +1,17 @@
-// What `tuned` is for bf16 on x86 cores with AMX: flash attention forward on their tile registers, 16 times the rate of
-// multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.)
+// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on their tile registers, at 16 times the rate
+// of multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.)
 //
 // One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
-// tiles adds 16 x 32 values times 32 x 16 to 16 x 16 sums; four tiles of sums, two of either operand fill the eight
-// registers:
+// tiles adds 16 x 32 values times 32 x 16 values to 16 x 16 sums. Four tiles of sums, and two tiles of each operand,
+// fill the eight registers:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
-// Rows of the first operand are rows of memory. The second has pairs of rows, word by word: K, transposed by words, and
-// V, two keys' values next to each other. Both are staged once a block, for all rows of the tile. The softmax runs
-// along rows.
+// Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix:
+// K is transposed by words, V has the values of two keys next to each other. Both are staged once a block, for all rows
+// of the tile. The softmax runs along rows.
 //
-// Threadgroup memory; AmxLayout has offsets, distances of rows, and ROWS, DIM and KEYS, which are multiples of 32; what
-// is beyond the last query, head_dim and the last key is zero:
+// Threadgroup memory. AmxLayout has the offsets, the distances of rows, and ROWS, DIM and KEYS, which are multiples of
+// 32. Elements beyond the last query, head_dim and the last key are zero:
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
 //   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the sums are still to be added up
@@ -19,19 +19,22 @@
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
 //
-// It takes no score hook and no rotate hook. Grid: (query tiles, q_heads, batch); causal tiles run last rows first.
+// It takes no score hook and no rotate hook. Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows
+// to the first.
 #include "common/kernel/amx.h"
 
+#include "common/attention/kernels/amx.h"
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+// Hooks come after cpu.h, because their texts use it.
 #include "common/attention/kernels/keys.h"
-#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/listed_blocks.h"
+#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+// After the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
-#include "common/attention/kernels/amx.h"
 
 namespace {
 
@@ -42,7 +45,7 @@ constexpr int DIM = layout.dim, ROWS = layout.rows;
 constexpr int Q_STEP = layout.q_step / 2, O_STEP = layout.o_step / 4, S_STEP = layout.scores_step / 4;
 constexpr int W_STEP = layout.weights_step / 2, K_STEP = layout.k_step / 4, V_STEP = layout.v_step / 4;
 constexpr int LANES = 16;
-constexpr int TILE_BYTES = 64;                                    // of a row
+constexpr int TILE_BYTES = 64;                                    // of a row of a tile
 constexpr int CHUNK = HEAD_DIM % LANES == 0 ? LANES : LANES / 2;  // columns that are loaded at once
 
 using Floats = Vector<float, LANES>;
@@ -50,8 +53,8 @@ using Ints = Vector<int, LANES>;
 using Words = Vector<unsigned, LANES>;
 using Shorts = Vector<unsigned short, CHUNK>;
 
-/// c[32][32] = a[32][32 * steps] * b, or more of it with `add`; distances between rows in bytes. b has the words of 32
-/// columns, in 16 rows for each step.
+/// c[32][32] = a[32][32 * steps] * b, or c += with `add`. The distances between rows are in bytes. b has the words of
+/// 32 columns, in 16 rows for each step.
 INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, const void* b, long b_step, int steps,
                            bool add) {
   char* const c0 = reinterpret_cast<char*>(c);
@@ -87,9 +90,9 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards. That moves
-/// the highest bit of a word's row number behind the lowest bit of its column number. After four rounds both numbers
-/// have changed places.
+/// Transposes 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards.
+/// This takes the highest bit off a word's row number, and appends it to the column number as the lowest bit. After
+/// four rounds both numbers have changed places.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
     Words next[LANES];
@@ -110,7 +113,7 @@ INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
-// (__builtin_reduce_max minds NaNs, and takes three instructions for one.)
+// (__builtin_reduce_max handles NaNs, and takes three instructions for each one here.)
 INLINE float largest_lane(Floats x) {
   x = larger(x, Floats(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)));
   x = larger(x, Floats(__builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)));
@@ -127,7 +130,7 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // of scores and maxima, in natural logarithms and in base 4, more than 0
+  float unit, factor;        // the unit of scores and maxima, in natural logarithms and in base 4; more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
@@ -150,25 +153,25 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // What a query sees; of rows without a query, what the last one sees.
+  // The keys that a query sees. A row without a query gets the range of the last query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // Of `keys` keys from `first_key` on, how many there are up to the last that a query may see.
+  // How many of the `keys` keys from `first_key` on come up to the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // And how many come before the first that it may see.
+  // How many of these keys come before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
     return before < 0 ? 0 : min(before, keys);
   }
 
-  // A key's row of K or V; with pages, the last one's of keys beyond it.
+  // A key's row of K or V. With pages, a key beyond the last key gets the row of the last key.
   INLINE const unsigned short* row_of(const void* tensor, const TensorStrides& strides, int key) const {
     if (!PAGES_ARE_DEFAULT) key = min(key, p.kv_len - 1);
     const KeyPlace place = place_of_key(key, kv_head, context());
@@ -176,8 +179,8 @@ struct Tile {
            place.row * strides.row;
   }
 
-  // Q as it is but for the sign of the scale, which the unit does not have, and a scale of 0. Outputs and row statistics
-  // start empty.
+  // Copies Q, and applies the sign of the scale, which the unit does not have, and a scale of 0. Sets outputs, maxima
+  // and sums to their first values.
   INLINE void begin() {
     const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = p.scale == 0 ? 0 : 0xFFFF;
     const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +
@@ -233,7 +236,7 @@ struct Tile {
     }
   }
 
-  // Rows `first` to `first` + 32 of the tile against the block of keys.
+  // The 32 rows of the tile from `first` on against the block of keys.
   INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     const int hidden = keys_before(first_query + first, first_key, needed);
@@ -242,8 +245,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // The maxima of all rows come first. A row's weights wait for its maximum, and would hold up the next row's
-    // maximum.
+    // The maxima of all rows come first. The weights of a row wait for its maximum, and would delay the maximum of the
+    // next row.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
@@ -257,15 +260,16 @@ struct Tile {
     }
   }
 
-  // By the mask hook, of a block's keys from `begin` to `end`; of rows without a query, as the last one's.
+  // Hides scores of a block's keys from `begin` to `end` according to the mask hook. A row without a query is masked
+  // like the last query.
   INLINE void mask(int row, float* s, int first_key, int begin, int end) const {
     for (int key = begin; key < end; ++key) {
       if (!::visible(min(first_query + row, p.q_len - 1), first_key + key, context())) s[key] = hidden_score;
     }
   }
 
-  // Of the block's keys from `begin` to `keys`, a row sees those from `hidden` to `visible`: hides the others. Where the
-  // rest raise the row's maximum, older outputs and sums shrink.
+  // Of the block's keys from `begin` to `keys`, a row sees the keys from `hidden` to `visible`. This function hides the
+  // others. If the seen keys raise the row's maximum, it scales older outputs and sums down.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};
@@ -289,7 +293,7 @@ struct Tile {
     for (int d = 0; d < DIM; d += LANES) store(o + row * O_STEP + d, load<Floats>(o + row * O_STEP + d) * alpha);
   }
 
-  // A row's scores to weights exp4(factor * (s - maximum)), and their sum.
+  // Turns a row's scores into weights exp4(factor * (s - maximum)), and adds the weights to the row's sum.
   INLINE void weigh(int row, float* s, unsigned short* weight, int begin, int keys) {
     float shift = shift_of(maximum[row]) * factor;
     if (shift > largest_product || shift < -largest_product) {
@@ -306,7 +310,7 @@ struct Tile {
     store(sums + row * LANES, sum);
   }
 
-  // O / sum to memory, and the log-sum-exp.
+  // Writes O / sum and the log-sum-exp to memory.
   INLINE void finish() {
     using Chunk = Vector<float, CHUNK>;
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;

@@ -1,10 +1,11 @@
-// What host and kernel of the cpu's `amx` kernel share. No other headers than the kernels' own.
+// The memory layout that host and kernel of amx.cpu.cpp share. It includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to what two tiles hold. Rows of every matrix are
-/// an odd number of cache lines apart, so that the 16 of a tile fall into different cache sets.
+/// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to a multiple of 32, the size of two tiles. Rows
+/// of every matrix are an odd number of cache lines apart, so that the 16 rows of a tile fall into different cache
+/// sets.
 struct AmxLayout {
   static constexpr long long pair = 32;  // rows or columns of two tiles, and bf16 values in a row of one
   static constexpr long long odd_lines(long long bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }

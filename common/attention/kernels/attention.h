@@ -1,9 +1,9 @@
-// Parameters of the attention kernels, as host and kernel (of every dialect) see them. No other headers are needed, so
+// Parameters of the attention kernels, for the host and for kernels of every dialect. No other headers are needed, so
 // that kernels compile without a standard library.
 #pragma once
 
 #ifdef __CUDACC__
-#include "common/kernel/cuda.h"  // here, since hooks include this file: they may use what a host's compiler has
+#include "common/kernel/cuda.h"  // hooks include this file, and may use the functions of a host's compiler
 #endif
 
 /// Strides in elements; head_dim is contiguous.
@@ -14,11 +14,11 @@ struct TensorStrides {
 /// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
 /// lse: [batch, q_heads, q_len], f32, natural log; may be null. Strides make the layout.
 ///
-/// A pair of a query and a key is hidden by the keys hook, by the mask hook, or by a score of -infinity after the score
-/// hook. Its weight is 0: what K, V and the hooks' tables have there does not matter, be it NaN, infinity or 1e36. Every
-/// other pair is seen, and its score is a number to reckon with, however large or small. A row that sees no key is 0,
-/// and its log-sum-exp -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and so is its
-/// log-sum-exp. NaN and infinity in V reach the rows that see their key, in their own column, and no other row.
+/// The keys hook, the mask hook, or a score of -infinity after the score hook hides a pair of a query and a key. The
+/// weight of a hidden pair is 0: the values of K, V and the hooks' tables there do not matter, be they NaN, infinity or
+/// 1e36. Every other pair is seen, and its score counts, however large or small it is. A row that sees no key is 0, and
+/// its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and its log-sum-exp
+/// is NaN. A NaN or an infinity in V reaches only the rows that see its key, in its own column.
 struct AttentionParams {
   const void *q, *k, *v;
   void* o;
@@ -26,19 +26,19 @@ struct AttentionParams {
   TensorStrides q_strides, k_strides, v_strides, o_strides;
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
-  const void* score_data;  // what the hooks want, else null
-  int pages;               // of K and V, where a hook gives places on pages; else no limit
+  const void* score_data;  // data of the hooks, or null
+  int pages;               // of K and V, if a hook gives places on pages; else the largest int
 };
 
-/// What a hook may want to know of the sequence. All hooks of a kernel share `data`.
+/// The facts about a sequence that a hook may read. All hooks of a kernel share `data`.
 struct ScoreContext {
   int batch, head;  // of the query
   int q_heads, q_len, kv_len;
   const void* data;  // AttentionParams::score_data
 };
 
-// How many scores a kernel hands to its hook at once (common/attention/kernels/score.h); preprocessor symbols, since a
-// hook has only the functions of its own grain.
+// How many scores a kernel hands to its hook at once (common/attention/kernels/score.h). They are symbols of the
+// preprocessor, because a hook defines only the function of its own grain.
 #define SCORE_ELEMENT 0
 #define SCORE_ROW 1
 #define SCORE_TILE 2
@@ -48,7 +48,7 @@ struct KeyRange {
   int begin, end;
 };
 
-/// Where a row of K and V lies: in units of TensorStrides, or coordinates of a tensor map.
+/// The place of a row of K and V: in units of TensorStrides, or as coordinates of a tensor map.
 struct KeyPlace {
   int batch, head, row;
 };
@@ -60,7 +60,7 @@ __host__ __device__
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
-/// Whether K and V have a row there; a table of pages may say what it likes.
+/// Whether K and V have a row at the place: a table of pages may hold any number.
 #ifdef __CUDACC__
 __host__ __device__
 #endif
@@ -69,7 +69,8 @@ __host__ __device__
   return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 
-/// The first key beyond those query q may see when causal, before clipping to [0, kv_len]: aligned bottom right.
+/// One more than the last key that query q may see with a causal mask, before clipping to [0, kv_len]. The mask is
+/// aligned to the bottom right.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -1,15 +1,15 @@
-// The before hook: what the threadgroups of a launch do together before any of them reads K and V, as writing part of
-// them. This file does nothing; an experiment puts another text in its place
+// The before hook is work that the threadgroups of a launch do together before any of them reads K and V, for example
+// writing a part of K and V. This file does nothing. An experiment replaces it by another text
 // (KernelSource::includes["common/attention/kernels/before.h"]).
 //
-// `wgmma`, `mma_sync` and `tuned` on the cpu take it. On a GPU all THREADS of a threadgroup call it together, and what
-// was written has to be there for tensor copies too. Threadgroups may run one after the other: none may wait for one
-// that has not begun.
+// `wgmma`, `mma_sync` and `tuned` on the cpu take this hook. On a GPU all THREADS of a threadgroup call it together.
+// Its writes must be visible to tensor copies too. Threadgroups may run one after the other: none may wait for a
+// threadgroup that has not begun.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// False in every other hook.
+/// Other hooks define this as false.
 #define BEFORE_IS_NONE 1
 
 /// memory: threadgroup memory on a GPU, 16 bytes or more; the Threadgroup on the cpu.

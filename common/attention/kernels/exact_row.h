@@ -1,24 +1,26 @@
-// A row of attention by its definition, for a GPU's kernels. Products of whole blocks multiply values that a row does
-// not see by weights of 0, and 0 times infinity is NaN; three products of tf32 make NaN of an infinity; and a score
-// beyond 2^26 is too large for the one rounding of s * factor - shift. A kernel finds such rows by their results, which
-// are not finite, or by their shifts, and has them computed anew here: key by key, and of a key that is hidden nothing.
+// A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
+//   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
+//   - Three products of tf32 turn an infinity into NaN.
+//   - A score beyond 2^26 is too large for the one rounding of s * factor - shift.
+// A kernel finds such a row by its results, which are not finite, or by its shift. The code here then computes the row
+// anew, key by key; it reads no value of a hidden key.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 
-/// Up to it, in base 2, a score may be scaled and its row's shift taken off with one rounding.
+/// A row whose shift, in base 2, is below this limit may scale a score and subtract the shift with one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
-/// Whether a row's results may stand. They may not where its shift, in base 2, is too large for one rounding, or where
-/// all its scores may have been so low that the scale, times log2(e), made them -infinity.
+/// Whether the results of a row may stand. They may not if the shift, in base 2, is too large for one rounding. They
+/// may not either if all scores may have been so low that the scale, times log2(e), made them -infinity.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
 }
 
-/// The weight of a sink at the shift where its row begins. An infinite one, or NaN, makes the row NaN.
+/// The weight of a sink at the first shift of its row. A sink of +infinity or NaN makes the row NaN.
 DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
 
 DEVICE float largest_of_warp(float x) {
@@ -30,8 +32,8 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and its log-sum-exp; all lanes of a warp. A lane has one of 32 keys at a time for the scores,
-/// then every 32nd column of O. `row` has
+/// Writes a row of O, and its log-sum-exp. All lanes of a warp call it. For the scores a lane has one of 32 keys at a
+/// time, for the outputs every 32nd column of O. `row` has
 ///   KeyRange keys                        that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V
@@ -41,11 +43,12 @@ template <typename Row>
 DEVICE void write_exact_row(const Row& row) {
   constexpr int COLUMNS = (HEAD_DIM + WARP - 1) / WARP;
   const int lane = threadIdx.x % WARP;
-  // No division and no other call: after one, ptxas would do all products of `wgmma` one after the other (C7520).
+  // This code has no division and no other call: with one, ptxas would do all products of `wgmma` one after the other
+  // (C7520).
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);
-  double o[COLUMNS] = {};  // sums of values that f32 just has are beyond it
+  double o[COLUMNS] = {};  // in double: sums of values near the limit of f32 overflow f32
 #pragma unroll 1
   for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // NaN stays NaN
     const int key = first + lane;

@@ -1,5 +1,5 @@
-// A row of attention in the cpu dialect by its definition (attention.h), key by key, in double. A kernel includes it
-// after the score hook, which may not be there twice.
+// A row of attention in the cpu dialect by its definition (attention.h), key by key, in double. A kernel includes this
+// file after the score hook: the hook must not be included twice.
 #pragma once
 
 #include "common/attention/kernels/softmax.h"
@@ -8,7 +8,7 @@
 #define SCORE_GRAIN SCORE_ELEMENT
 #endif
 
-/// What the score hook makes of one score, also a hook that takes many at once.
+/// Applies the score hook to one score, also if the hook takes many scores at once.
 INLINE float hooked_score(float s, int query, int key, const ScoreContext& context) {
 #if defined(VECTOR_WIDTH_VALUE) && SCORE_GRAIN == SCORE_ROW
   float lanes[VECTOR_WIDTH] = {s};
@@ -23,9 +23,9 @@ INLINE float hooked_score(float s, int query, int key, const ScoreContext& conte
 #endif
 }
 
-/// A row whose scores and sink are numbers: score_of(key) is a pair's score after all hooks, values_of(key)(d) an
-/// element of the key's row of V, store(d, output) takes an element of O. Of so many columns at a time, since HEAD_DIM
-/// may be known at run time alone.
+/// Computes a row whose scores and sink are numbers. score_of(key) is a pair's score after all hooks, values_of(key)(d)
+/// is an element of the key's row of V, and store(d, output) takes an element of O. It works on most_columns columns at
+/// a time, because HEAD_DIM may be known only at run time.
 template <typename Scores, typename Values, typename Store>
 INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const Values& values_of, const Store& store) {
   constexpr int most_columns = 128;
@@ -33,7 +33,7 @@ INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const V
     const int columns = HEAD_DIM - first < most_columns ? HEAD_DIM - first : most_columns;
     float maximum = sink;
     double sum = sink == hidden_score ? 0 : 1, sums[most_columns] = {};
-    bool some_number = true;  // among the sums: where there is none, no key changes that
+    bool some_number = true;  // whether some sum is no NaN; if all are NaN, no further key changes the row
     for (int key = keys.begin; key < keys.end && some_number; ++key) {
       const float s = score_of(key);
       if (s == hidden_score) continue;

@@ -1,4 +1,4 @@
-// The feature map on numbers, for the oracle. Its text comes with `double` for `float` (math_double.h).
+// Applies the feature map to numbers, for the oracle. The text of the map has `double` for `float` (math_double.h).
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/feature_oracle.h"

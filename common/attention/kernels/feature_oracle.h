@@ -1,4 +1,4 @@
-// Parameters of the kernel that applies a feature map to numbers in double precision, as host and kernel see them.
+// Parameters of the kernel that applies a feature map to numbers in double precision, for host and kernel.
 #pragma once
 
 struct FeatureOracleParams {

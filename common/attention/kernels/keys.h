@@ -1,22 +1,22 @@
-// The keys hook: which keys a query row sees. This file has the rule of the constant CAUSAL; an experiment puts another
-// text in its place (KernelSource::includes["common/attention/kernels/keys.h"]) for sliding windows, a length for each
-// sequence, prefixes, documents ...
+// The keys hook says which range of keys a query row sees. This file has the rule of the constant CAUSAL. An experiment
+// replaces it by another text (KernelSource::includes["common/attention/kernels/keys.h"]) for sliding windows, a length
+// for each sequence, prefixes, documents ...
 //
-// A row sees the keys of one range. Both ends of it never decrease from a row to the next, so a kernel knows from the
-// first and the last row of a tile which blocks of keys it can leave out, and which need no mask. A rule without such
-// ranges is a score hook.
+// A row sees the keys of one range. Neither end of the range decreases from a row to the next. So the first and the
+// last row of a tile tell a kernel which blocks of keys it can leave out, and which blocks need no mask. A rule without
+// such ranges is a mask hook or a score hook.
 //
-// A kernel asks for rows that exist only, and clips the range to [0, kv_len]. A row that sees no key gives 0, and
-// -infinity as its log-sum-exp. A hook that defines KEYS_END_EARLY says with end_of_keys(context) where a sequence's
-// own keys end, at most at kv_len. Where that is negative, a GPU's kernels make the sequence's rows NaN, as they do with
-// rows that see a key on a page that there is not (is_place()).
+// A kernel asks only for rows that exist, and clips the range to [0, kv_len]. A row that sees no key gives 0, and
+// -infinity as its log-sum-exp. A hook that defines KEYS_END_EARLY also defines end_of_keys(context): where the
+// sequence's own keys end, at most kv_len. If that is negative, the kernels of a GPU make the rows of the sequence NaN.
+// They also make a row NaN that sees a key on a page that does not exist (is_place()).
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// False in every other hook. True: rows see the keys from 0 up to kv_len, or to causal_end with CAUSAL.
+/// Other hooks define this as false. True: rows see the keys from 0 up to kv_len, or to causal_end with CAUSAL.
 #define KEYS_ARE_DEFAULT 1
-/// Whether all ranges begin at key 0; kernels then have no code for a mask there.
+/// Whether all ranges begin at key 0. If so, kernels have no code that masks the keys before a range.
 #define KEYS_BEGIN_AT_ZERO 1
 
 /// q counts from the start of its sequence.

@@ -5,11 +5,11 @@
 #include "common/attention/kernels/mask_lists.h"
 #include "common/kernel/cpu.h"
 
-/// The blocks of a tile. Without MASK_LISTS it has none, and all that the tile walks is masked.
+/// The blocks in the list of a tile. Without MASK_LISTS there is no list, and `masked` is true for all blocks.
 struct ListedBlocks {
   MaskList list = {};
   int taken = 0;
-  bool masked = true;  // whether the mask hook is to be asked about the block's pairs
+  bool masked = true;  // whether the kernel must ask the mask hook about the block's pairs
 
   template <typename Params>
   INLINE ListedBlocks([[maybe_unused]] const Params& params, [[maybe_unused]] int batch, [[maybe_unused]] int head,
@@ -17,7 +17,7 @@ struct ListedBlocks {
     if constexpr (MASK_LISTS) list = list_of(lists_of(params), batch, head, first_query);
   }
 
-  /// The next block's first key; false where there is none.
+  /// Sets the first key of the next block; false if there is no next block.
   INLINE bool next(int& first_key) {
     if (taken == list.count) return false;
     const int entry = list.entries[taken++];

@@ -1,17 +1,17 @@
-// The mask hook: which pairs of a query and a key take part, beyond what the keys hook says. A pair takes part if its
-// key is in the row's range (keys.h) and visible() says so. This file has no mask; an experiment puts another text in
-// its place (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows with
+// The mask hook says which pairs of a query and a key take part, within the ranges of the keys hook. A pair takes part
+// if its key is in the row's range (keys.h) and visible() is true. This file has no mask. An experiment replaces it by
+// another text (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows with
 // global tokens, blocks of a table, functions of a user ...
 //
-// Another text comes with the function constant MASK_LISTS in kernels with tiles. 1: a tile walks a list of key blocks,
-// which another kernel has made (mask_lists.h). 0: it walks its rows' range of keys, and asks for every pair.
+// With another text, kernels with tiles have the function constant MASK_LISTS. 1: a tile walks a list of key blocks,
+// which another kernel has made (mask_lists.h). 0: a tile walks its rows' range of keys, and asks about every pair.
 //
-// A kernel asks for rows and keys that exist only. A row that sees no key gives 0, and -infinity as its log-sum-exp.
+// A kernel asks only about rows and keys that exist. A row that sees no key gives 0, and -infinity as its log-sum-exp.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// False in every other hook that masks a pair.
+/// A hook that masks a pair defines this as false.
 #define MASK_IS_NONE 1
 #define MASK_LISTS 0
 

@@ -1,7 +1,8 @@
-// Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list, and
-// each of its warps looks at one block at a time: until it has found a pair that takes part and one that does not.
+// Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
+// of its warps looks at one block at a time, until it has found a pair that takes part and a pair that does not.
 //
-// It reads the keys hook and the mask hook. Grid: (tiles, heads, batches) that have lists of their own; 1024 threads.
+// It reads the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that have
+// lists of their own; 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"
@@ -41,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP) mask_blocks(const __gr
     }
     some = __any_sync(~0u, some);
     all = __all_sync(~0u, all);
-    __syncthreads();  // all have read what the round before has found
+    __syncthreads();  // all threads have read the entries of the round before
     if (lane == 0) found[warp] = some ? 2 * block + !all : -1;
     __syncthreads();
     const int entry = found[lane];

@@ -1,22 +1,23 @@
-// Lists of key blocks for kernels with a mask hook (mask.h), as host and kernel (of every dialect) see them. No other
-// headers than the kernels' own.
+// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect. It includes
+// only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// For each tile of BLOCK_R rows the blocks of BLOCK_C keys of which some pair takes part, in ascending order. An entry
-/// is twice the block's number, plus 1 where pairs are to be masked: where not all of its keys exist, or not all pairs
-/// of them and the tile's rows take part. Where there is none, the first entry is all the same one that is masked.
+/// A list for each tile of BLOCK_R rows: the blocks of BLOCK_C keys of which some pair takes part, in ascending order.
+/// An entry is twice the block's number, plus 1 if the block's pairs must be masked. They must be masked if not all
+/// keys of the block exist, or if not all pairs of these keys and the tile's rows take part. A list without entries
+/// still has 1 as its first entry: block 0, masked.
 struct MaskLists {
   int* counts;            // entries of each list
   int* entries;           // [lists][capacity]
   int capacity;           // blocks of a sequence
   int rows;               // of a tile
-  int first_query;        // where the first tile of a head begins: before 0 if rows are cut into tiles from the last on
-  int of_batch, of_head;  // lists from one to the next; 0 where they share theirs
+  int first_query;        // where a head's first tile begins: less than 0 if rows are cut into tiles from the last on
+  int of_batch, of_head;  // how many lists from one sequence, or head, to the next; 0 if they share lists
 };
 
-/// One of them.
+/// The list of one tile.
 struct MaskList {
   const int* entries;
   int count;
@@ -31,15 +32,16 @@ static inline MaskList list_of(const MaskLists& lists, int batch, int head, int 
   return {lists.entries + list * lists.capacity, lists.counts[list]};
 }
 
-/// Parameters of the kernel that makes the lists, `mask_blocks`: its grid is (tiles, heads, batches) that have their
-/// own.
+/// Parameters of `mask_blocks`, the kernel that makes the lists. Its grid is (tiles, heads, batches), counting only
+/// heads and batches that have lists of their own.
 struct MaskBlocksParams {
   int q_heads, q_len, kv_len;
   const void* data;  // of the hooks
   MaskLists lists;
 };
 
-/// Parameters of a kernel that walks lists, and of one that does not.
+/// Parameters of a kernel that walks lists. ParamsWithLists gives them, or with LISTS false the parameters without
+/// lists.
 template <typename Params>
 struct WithLists : Params {
   MaskLists lists;

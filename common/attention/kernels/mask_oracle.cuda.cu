@@ -1,4 +1,4 @@
-// A mask function on whole rows, for the oracle: in float, as kernels have it.
+// Evaluates a mask function for whole rows, for the oracle: in float, as in kernels.
 //
 // Grid: a threadgroup for each row.
 //

@@ -1,11 +1,11 @@
-// Parameters of the kernel that evaluates a mask function for some queries of a head, as host and kernel see them.
+// Parameters of the kernel that evaluates a mask function for some queries of a head, for host and kernel.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
 struct MaskOracleParams {
   unsigned char* visible;  // [rows][kv_len]: 1 where the pair is seen
-  KeyRange* bounds;        // [rows]: what keys() says; all keys where there is none
+  KeyRange* bounds;        // [rows]: the range that keys() gives, or all keys if the text has no keys()
   int rows, first, step;   // row i is query first + i * step
   ScoreContext context;
 };

@@ -1,22 +1,24 @@
 // Variant `mma_sync`: flash attention forward on the tensor cores of any GPU since Ampere (sm_80), after Dao 2023,
-// FlashAttention-2: a warp keeps its query rows' outputs, scores and weights in registers from the first key to the
-// last, and its threads exchange no more than row maxima.
+// FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers from the first key to
+// the last. Its threads exchange only row maxima.
 //
-// K and V pass through two buffers of BLOCK_C keys: while one block is worked on, the next is copied. Blocks are walked
-// from the last key to the first, so that those that need a mask come first.
+// K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next is copied. Blocks are
+// walked from the last key to the first, so that the blocks that need a mask come first.
 //
 // f32 is multiplied as tf32, three times: x = high + low, both of 11 bits, and x y = low high + high low + high high
-// (Ootomo and Yokota 2022). What a block adds to the outputs is summed up apart, and added in f32: tensor cores round
-// towards zero, which over thousands of keys would add up.
+// (Ootomo and Yokota 2022). Each block's contribution to the outputs is summed apart, and then added in f32. Tensor
+// cores round towards zero, and over thousands of keys these errors would add up.
 //
-// It takes all hooks. A score hook may take scores by element, by row (what a thread has of a row of the block) or by
-// tile (what it has of the 16 rows of a product). The rotate hook works on Q and K in threadgroup memory.
+// It takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row of the
+// block) or by tile (the scores that a thread has of the 16 rows of a product). The rotate hook works on Q and K in
+// threadgroup memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
-// Grid: (query tiles, q_heads, batch), last rows first when causal. Threads and threadgroup memory: MmaSyncLayout.
+// Grid: (query tiles, q_heads, batch); causal tiles run from the last rows to the first. Threads and threadgroup
+// memory: MmaSyncLayout.
 //
-// Largest tiles that fit the registers (and a Hopper's threadgroup memory):
+// The largest tiles that fit the registers (and the threadgroup memory of a Hopper):
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
 // With 192 rows one threadgroup fills a multiprocessor, and nothing hides its waits.
@@ -61,12 +63,12 @@ constexpr int KV_BYTES = layout.kv_bytes;
 constexpr int THREADS = layout.threads;
 constexpr int TILES = layout.warp_rows / 16;  // of query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // of the sum over a row of Q and K
+constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // products that a sum over a row of Q and K takes
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are then in base 2
 using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
-// Of f32 a thread reads SPAN columns of V at once, where registers allow it. So column n of product i of SPAN is column
-// SPAN n + i of V.
+// For f32 a thread reads SPAN columns of V at once, if registers allow it. So column n of product i (of SPAN products)
+// is column SPAN n + i of V.
 constexpr int SPAN = IN_TYPE == F32 && DIM % 16 == 0 && DIM <= 128 ? 2 : 1;
 
 extern __shared__ __align__(16) unsigned char memory[];
@@ -77,7 +79,7 @@ struct alignas(4 * N) AlignedWords {
   unsigned word[N];
 };
 
-/// Words as the product takes them: 16-bit elements as they are, or f32 as the sum of two tf32.
+/// An operand of a product: 16-bit elements as they are, or f32 as the sum of two tf32.
 template <int N>
 struct Operand {
   unsigned high[N], low[IN_TYPE == F32 ? N : 1];
@@ -104,7 +106,8 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
-/// Not inlined where the kernel's loop needs all registers. (With a call, ptxas orders the loop of f32 otherwise: 3 %.)
+/// For 16 bits it is not inlined, because the kernel's loop needs all registers. For f32 it is inlined: with a call,
+/// ptxas orders the loop otherwise, which costs 3 %.
 __device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
   write_exact_row(AttentionRow(p, batch, head, query));
 }
@@ -116,7 +119,7 @@ DEVICE void write_row_anew(const AttentionParams& p, int batch, int head, int qu
   }
 }
 
-/// What one warp computes. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`: of a group of four
+/// The work of one warp. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`. In a group of four
 /// results, numbers 0 and 1 are of the first row, 2 and 3 of the second.
 struct Warp {
   const Params& p;
@@ -124,17 +127,17 @@ struct Warp {
   const int kv_head = head / (p.q_heads / p.kv_heads);
   const int first_query = (CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BLOCK_R;  // of the threadgroup
   const int lane = threadIdx.x % WARP;
-  const int first_row = threadIdx.x / WARP * (16 * TILES);  // of the threadgroup's
+  const int first_row = threadIdx.x / WARP * (16 * TILES);  // within the threadgroup's rows
   const int row = first_query + first_row + lane / 4;
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
-  unsigned list;  // MASK_LISTS: where the tile's entries begin, which takes fewer registers than a pointer
-  const char *k_rows, *v_rows;  // what this thread copies next
+  unsigned list;                // MASK_LISTS: index of the tile's first entry; it takes fewer registers than a pointer
+  const char *k_rows, *v_rows;  // where this thread's next copies begin
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
   float shift[TILES][2], sum[TILES][2];
-  SeenKeys<BLOCK_C> seen[TILES][2];  // with a mask hook, of the rows
+  SeenKeys<BLOCK_C> seen[TILES][2];  // with a mask hook, for the thread's rows
 
   DEVICE explicit Warp(const Params& params) : p(params) {}
 
@@ -143,23 +146,23 @@ struct Warp {
   // Where the sequence's own keys end.
   DEVICE int keys_there() const { return KEYS_END_EARLY ? min(p.kv_len, end_of_keys(sequence())) : p.kv_len; }
 
-  // What a row sees; of rows beyond the end, what the last one sees.
+  // The keys that a row sees. A row beyond the last query gets the range of the last query.
   DEVICE KeyRange keys_of(int query) const { return visible_keys(min(query, p.q_len - 1), sequence()); }
 
-  // Where the keys end that the rows up to `query` of the tile see.
+  // The end of the keys that rows up to `query` see.
   DEVICE int keys_seen(int query) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return p.kv_len;
     return max(0, min(p.kv_len, keys_of(query).end));
   }
-  // Where those begin that the rows from `query` on see.
+  // The begin of the keys that rows from `query` on see.
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
-  // The number of a block, where with lists `block` is its place in the tile's list.
+  // The number of a block. With lists, `block` is a place in the tile's list.
   DEVICE int number_of(int block) const { return MASK_LISTS ? lists_of(p).entries[list + block] >> 1 : block; }
 
   // ---- copies, by all threads of the threadgroup
 
-  // Eight threads copy a row. This thread's part of the row that it begins with.
+  // Eight threads copy a row. This function gives this thread's part of its first row.
   DEVICE const char* find_rows(const void* tensor, const TensorStrides& strides, int of_head, int first) const {
     const long long index = batch * strides.batch + of_head * strides.head + (first + threadIdx.x / 8) * strides.row;
     return static_cast<const char*>(tensor) + index * ELEMENT_BYTES + threadIdx.x % 8 * 16;
@@ -170,7 +173,7 @@ struct Warp {
     v_rows = find_rows(p.v, p.v_strides, kv_head, number * BLOCK_C);
   }
 
-  // ROWS rows, of which `count` are there, to threadgroup memory; zeros elsewhere.
+  // Copies ROWS rows to threadgroup memory. Rows from `count` on do not exist and become zeros.
   template <int ROWS>
   DEVICE void copy_rows(long long place, const char* from, long long stride, int count) {
     constexpr int UNITS = DIM * ELEMENT_BYTES / 16;  // of 16 bytes in a row
@@ -196,7 +199,7 @@ struct Warp {
                        p.q_len - first_query);
   }
 
-  // A block of K and V, each key from where its page lies. On a page that there is not its scores become NaN.
+  // Copies a block of K and V, each key from its page. The scores of a key whose page does not exist become NaN.
   DEVICE void copy_pages(int buffer, int first_key) {
     constexpr int UNITS = DIM * ELEMENT_BYTES / 16, THERE = HEAD_DIM * ELEMENT_BYTES / 16;  // as in copy_rows
     const int unit = threadIdx.x % 8;
@@ -221,7 +224,8 @@ struct Warp {
     }
   }
 
-  // The block of keys at k_rows and v_rows, which move to the one before it; with lists they are found anew.
+  // Copies the block of keys at k_rows and v_rows, and moves these pointers to the block before it. With lists the
+  // pointers are found anew for each block.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
     const int buffer = block % layout.stages * KV_BYTES, count = keys_there() - number * BLOCK_C;
@@ -237,8 +241,8 @@ struct Warp {
     commit_copies();
   }
 
-  // ROWS rows that are in threadgroup memory, in place; eight threads turn a row, and all have read it before any
-  // writes.
+  // Turns ROWS rows in threadgroup memory, in place. Eight threads turn a row; all of them have read it before any of
+  // them writes.
   template <int ROWS, typename Turn>
   DEVICE void turn_rows(long long place, Turn turn) {
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
@@ -293,7 +297,7 @@ struct Warp {
     }
   }
 
-  // O += P V, 16 bit.
+  // O += P V, for 16 bits.
   DEVICE void multiply_outputs(int block) {
     const unsigned v =
         shared_address(memory + layout.v) + block % layout.stages * KV_BYTES + lane % 16 * ROW_BYTES + lane / 16 * 16;
@@ -318,8 +322,8 @@ struct Warp {
     }
   }
 
-  // The same for f32. The sum may take keys in any order: where the product wants numbers `quarter` and `quarter + 4`
-  // of eight, it gets 2 quarter and 2 quarter + 1, whose weights this thread has.
+  // O += P V, for f32. The sum may take keys in any order. The product wants keys `quarter` and `quarter + 4` of eight;
+  // this function gives it keys 2 quarter and 2 quarter + 1, whose weights this thread has.
   DEVICE void multiply_outputs_f32(int block) {
     const unsigned char* v =
         memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
@@ -350,14 +354,14 @@ struct Warp {
 
   // ---- softmax
 
-  // In units of shifts. Beside lists a register for the factor would be one too many.
+  // A score in the units of shifts. With lists there is no register left for the factor.
   DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
-  // Differences of these in base 2.
+  // A difference of scaled scores and shifts, in base 2.
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Hands scores of 16 rows to the hook, many at once, in arrays of their own. A call may need these in memory. Scores
-  // are multiplied by the scale and rounded before the hook sees them, so every form of it computes the same.
+  // Hands the scores of 16 rows to the hook, many at once, in arrays of their own: a call may need its array in memory.
+  // Scores are multiplied by the scale and rounded before the hook sees them, so hooks of every grain compute the same.
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -375,21 +379,21 @@ struct Warp {
   }
 #endif
 
-  // What the mask hook says of a block. Before its scores are there: a hook may need their registers.
+  // Asks the mask hook about a block. This comes before the scores are there, because a hook may need their registers.
   DEVICE void find_seen(int number) {
     UNROLL for (int i = 0; i < 2 * TILES; ++i) {
       seen[i / 2][i % 2].find(row + i * 8, number * BLOCK_C + 2 * quarter, sequence());
     }
   }
 
-  // Scores that it hides.
+  // Hides scores according to the mask hook.
   DEVICE void mask_pairs(int tile) {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
       if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = -infinity();
     }
   }
 
-  // Hook and mask, where the block needs them; `masked`: the mask hook too.
+  // Applies the score hook and the masks of ranges; with `masked` also the mask hook.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
@@ -397,7 +401,7 @@ struct Warp {
 #if SCORE_GRAIN != SCORE_ELEMENT
       apply_hook(s[tile], row + tile * 16, key, context);
 #endif
-      int begin[2], end[2];  // what the rows see of this block, counted from this thread's first key
+      int begin[2], end[2];  // the keys that the rows see, counted from this thread's first key of the block
       UNROLL for (int r = 0; r < 2; ++r) {
         const int query = row + tile * 16 + r * 8;
         end[r] = p.kv_len - key;
@@ -423,8 +427,9 @@ struct Warp {
     }
   }
 
-  // Scores to weights exp2(scale * s - shift), and their sum. The shift follows the maximum only when that has grown by
-  // more than 8 in base 2: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay below 2^8.
+  // Turns scores into weights exp2(scale * s - shift), and adds the weights to the sum. The shift follows the maximum
+  // only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4, 2025),
+  // and weights stay below 2^8.
   DEVICE void softmax(int tile) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2;
     float largest[2];
@@ -457,7 +462,8 @@ struct Warp {
   // ---- all of it
 
   DEVICE void run() {
-    // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
+    // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
+    // four threads counts it.
     const float sink = SINK_IS_NONE ? -infinity() : sink_logit(sequence());
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -485,7 +491,7 @@ struct Warp {
     [[maybe_unused]] bool first = true;
     for (; block >= last_block; --block) {
       wait_copies<0>();
-      __syncthreads();  // the block is there for all, and none works on the one before it any more
+      __syncthreads();  // the block is there for all warps, and no warp works on the block before any more
       if (block > last_block) copy_block(block - 1);
       if constexpr (!ROTATE_IS_IDENTITY) {
         if (first) turn_queries();
@@ -509,12 +515,12 @@ struct Warp {
         multiply_outputs(block);
       }
     }
-    unsigned anew = 0;  // a bit for each eight rows
+    unsigned anew = 0;  // bit i: of the warp's group i of eight rows, this thread's row must be computed anew
     UNROLL for (int i = 0; i < 2 * TILES; ++i) anew |= !store(i / 2, i % 2) << i;
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
 
-  // Of the warp's rows those of which one of the four threads says so, one by one.
+  // Computes anew, one by one, the rows of the warp for which one of the row's four threads has set its bit.
   DEVICE void write_rows_anew(unsigned anew) const {
 #pragma unroll 1
     for (int i = 0; i < 16 * TILES; ++i) {
@@ -524,12 +530,12 @@ struct Warp {
     }
   }
 
-  // One row of O / sum to memory, and the log-sum-exp. Whether they are exact.
+  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether they are exact.
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;
     const float inverse = seen ? 1.0f / total : 0.0f;
-    float zeros = 0;  // NaN where a result is not finite
+    float zeros = 0;  // NaN if some result is not finite
     UNROLL for (int i = 0; i < DIM / 4; ++i) zeros += 0 * (inverse * o[tile][i / 2][2 * r + i % 2]);
     bool exact = zeros == 0 && (!KEYS_END_EARLY || end_of_keys(sequence()) >= 0);
     exact = exact && total < infinity() && (!FOLD || shift_is_exact(shift[tile][r], total, p.scale * log2_e));
@@ -553,7 +559,7 @@ struct Warp {
         if (there && d < HEAD_DIM) store_words(base + d, words);
       }
     } else {
-      // Of each group of 8 SPAN columns, 2 SPAN next to each other.
+      // Of each group of 8 SPAN columns, this thread has 2 SPAN that are neighbours.
       UNROLL for (int group = 0; group < HEAD_DIM / 8; group += SPAN) {
         float values[2 * SPAN];
         UNROLL for (int i = 0; i < 2 * SPAN; ++i) { values[i] = o[tile][group + i % SPAN][2 * r + i / SPAN] * inverse; }
@@ -589,7 +595,8 @@ struct Warp {
 
 }  // namespace
 
-// "At least one threadgroup per multiprocessor": told so, the assembler uses all registers before it spills any.
+// The 1 means "at least one threadgroup per multiprocessor". With it, the assembler uses all registers before it spills
+// any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
   if constexpr (!BEFORE_IS_NONE) before_all<THREADS>(p, memory);
   Warp(p).run();

@@ -1,15 +1,15 @@
-// What host and kernel of the GPU's `mma_sync` variant share. No other headers than the kernels' own.
+// The memory layout that host and kernel of the GPU's `mma_sync` variant share. It includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threads, and threadgroup memory in bytes; in_type is an ElementType. Tiles are [rows][row_bytes].
+/// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Tiles are [rows][row_bytes].
 struct MmaSyncLayout {
   static constexpr long long stages = 2;  // of K and V
 
-  long long dim;        // head_dim, rounded up to the 32 bytes that one matrix product takes of a row
+  long long dim;        // head_dim, rounded up to a multiple of 32 bytes, which one matrix product takes of a row
   long long row_bytes;  // an odd number of 16 bytes, so that 8 rows next to each other share no bank
-  long long warp_rows;  // that one warp computes: 32 where registers allow it, so that keys are read half as often
+  long long warp_rows;  // rows of a warp: 32 if registers allow it, so that keys are read half as often; else 16
   long long threads;
   long long kv_bytes;  // of one block
   long long q, k, v, bytes;

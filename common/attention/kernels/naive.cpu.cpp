@@ -1,9 +1,10 @@
-// Variant `naive`: attention as the textbook writes it, one query row at a time: all scores, their softmax, then the
-// weighted sum of V. The first rung of the ladder: it re-reads K and V for every row and holds a whole row of scores.
+// Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
+// sum of V. It is the first step of the ladder: it reads K and V anew for every row, and holds a whole row of scores.
 //
 // Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+// Hooks come after cpu.h, because their texts use it.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"
@@ -30,7 +31,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const KeyRange visible = visible_keys(query, context);
   const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;
   const int first_key = KEYS_BEGIN_AT_ZERO || visible.begin < 0 ? 0 : visible.begin;
-  // Of a key, where `of_head` is where the first one of its head lies.
+  // Index of a key's row; `of_head` is the index of the first row of its head.
   const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
@@ -54,7 +55,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const RowEnd end = end_of_row(maximum, sum, 1, context);
   for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0 * end.share;  // NaN in a row that is NaN
   for (int key = first_key; key < keys; ++key) {
-    if (scores[key] == 0) continue;  // whatever its value is
+    if (scores[key] == 0) continue;  // its value does not count, whether or not it is finite
     const float weight = scores[key] * end.share;
     for (int d = 0; d < HEAD_DIM; ++d) {
       output[d] += weight * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);

@@ -1,5 +1,5 @@
-// Variant `naive`: attention as the textbook writes it, one query row at a time: all scores, their softmax, then the
-// weighted sum of V. The first rung of the ladder: it re-reads K and V for every row and holds a whole row of scores.
+// Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
+// sum of V. It is the first step of the ladder: it reads K and V anew for every row, and holds a whole row of scores.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.
@@ -24,7 +24,7 @@ constexpr int THREADS = naive_threads;
 
 extern __shared__ float scores[];
 
-// `combine` of what all threads of the threadgroup give.
+// Combines the values of all threads of the threadgroup.
 template <typename Combine>
 DEVICE float reduce(float value, Combine combine) {
   __shared__ float values[THREADS];
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const KeyRange visible = visible_keys(query, context);
   const int keys = max(0, min(visible.end, p.kv_len));
   const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin);
-  // Of a key, where `of_head` is where the first one of its head lies.
+  // Index of a key's row; `of_head` is the index of the first row of its head.
   const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
   float sum = !SINK_IS_NONE && thread == 0 ? expf(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
-    // Of a hidden pair -infinity stays, so that its value counts for nothing, whatever it is.
+    // The score of a hidden pair stays -infinity, so that its value does not count, whether or not it is finite.
     if (scores[key] == -infinity()) continue;
     scores[key] = expf(scores[key] - maximum);
     sum += scores[key];
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
       if (scores[key] == -infinity()) continue;
       output += share * scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }
-    store_float<OUT_TYPE>(p.o, o + d, share == share ? output : share);  // a sink of NaN may be all that there is
+    store_float<OUT_TYPE>(p.o, o + d, share == share ? output : share);  // a NaN may come from the sink alone
   }
   if (p.lse && thread == 0) {
     const long long row = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + query;

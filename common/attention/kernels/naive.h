@@ -1,5 +1,5 @@
-// What host and kernel of the GPU's `naive` variant share. No other headers, so that kernels compile without a standard
-// library.
+// A constant that host and kernel of the GPU's `naive` variant share. It includes no other headers, so that kernels
+// compile without a standard library.
 #pragma once
 
 /// Threads of a threadgroup.

@@ -1,19 +1,19 @@
-// The pages hook: where the row of a key lies in K and V. This file puts the keys of a head one after the other; an
-// experiment puts another text in its place (KernelSource::includes["common/attention/kernels/pages.h"]) to look pages
+// The pages hook says where the row of a key lies in K and V. In this file the keys of a head lie one after the other.
+// An experiment replaces it by another text (KernelSource::includes["common/attention/kernels/pages.h"]) to look pages
 // up in a table that ScoreContext::data points to.
 //
-// A kernel asks for keys that exist only, which a keys hook with KEYS_END_EARLY may limit further.
+// A kernel asks only for keys that exist. A keys hook with KEYS_END_EARLY may limit them further.
 //
-// `tuned` on the cpu needs COPY_K with another hook. `wgmma` copies boxes of whole pages, or of BLOCK_C keys where a
-// page has more; the host makes its tensor maps of K and V for such boxes where FlashConfig::page_size says so: .batch
-// is the page, and .row the key's place on it.
+// With another hook `tuned` on the cpu needs COPY_K. `wgmma` copies boxes of whole pages, or of BLOCK_C keys if a page
+// has more. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for such boxes: .batch is the
+// page, and .row the key's place on it.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// False in every other hook. True: a key's row is at (batch, kv_head, key).
+/// Other hooks define this as false. True: a key's row is at (batch, kv_head, key).
 #define PAGES_ARE_DEFAULT 1
-/// From a multiple of PAGE_KEYS on so many keys lie next to each other, strides.row apart. For
+/// Keys of a page: from each multiple of PAGE_KEYS on, PAGE_KEYS keys lie next to each other, strides.row apart. For
 /// `wgmma` it is a multiple of 8 that divides BLOCK_C, or that BLOCK_C divides.
 #define PAGE_KEYS BLOCK_C
 

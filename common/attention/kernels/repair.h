@@ -1,8 +1,8 @@
-// Rows that the tiles of the cpu dialect get wrong are computed anew. A tile multiplies the values of a hidden key by a
-// weight of 0, which gives NaN where the value is infinite or NaN, and it divides sums that may have overflowed. Both
-// show: some output is no finite number. So a row of finite numbers pays one operation for each output.
+// Computes a row anew if a tile of the cpu dialect gets it wrong. A tile multiplies the values of a hidden key by a
+// weight of 0, which gives NaN if the value is infinite or NaN. It also divides sums that may have overflowed. In both
+// cases some output is no finite number. Looking for one costs a row one operation for each output.
 //
-// A kernel includes it after the hooks, which may not be there twice.
+// A kernel includes this file after the hooks: a hook must not be included twice.
 #pragma once
 
 #include "common/attention/kernels/exact_row_cpu.h"

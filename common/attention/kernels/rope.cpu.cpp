@@ -1,10 +1,11 @@
 // RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup turns
-// a tile of rows of all heads: it works out their angles once.
+// a tile of rows of all heads, and works out their angles once.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
 // ROTARY_DIM / 2)), TABLE (cosines and sines are read, else worked out), GROUP (elements of a vector; divides
-// ROTARY_DIM, and half of it without INTERLEAVED).
-// Threadgroup memory: cosines [tile_rows][FACTORS], sines alike, in floats. Grid: (1, tiles of rows, batch).
+// ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
+// Threadgroup memory, in floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows,
+// batch).
 #include "common/attention/kernels/rope.h"
 
 #include "common/kernel/cpu.h"
@@ -31,7 +32,8 @@ INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long 
   }
 }
 
-// Neighbours that make a pair have a cosine and a sine each, the first sine negative.
+// The factors of a row's elements. With INTERLEAVED each of the two neighbours of a pair has a cosine and a sine, and
+// the first sine is negative.
 INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
   constexpr int first = FACTORS - HALF;
   find_angles(cosines + first, sines + first, p, position);
@@ -45,7 +47,7 @@ INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long
   }
 }
 
-// Each element with its neighbour in the place of it.
+// Swaps each element with its neighbour.
 template <typename V>
 INLINE V swap_neighbours(V values) {
   if constexpr (sizeof(V) == sizeof(float)) {
@@ -95,7 +97,7 @@ extern "C" void rope_rotate(const RopeParams* params, const Threadgroup* group) 
     return batch * strides.batch + head * strides.head + row * strides.row;
   };
   for (const RopeTensor& t : p.tensors) {
-    // In the order in which they lie.
+    // Rows are turned in the order in which they lie in memory.
     const bool heads_first = t.in_strides.head < t.in_strides.row;
     const int outer_count = heads_first ? rows : t.heads, inner_count = heads_first ? t.heads : rows;
     for (int outer = 0; outer < outer_count; ++outer) {

@@ -1,8 +1,8 @@
-// RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. Limited by memory:
-// a thread has two groups of GROUP elements of rope_heads heads in flight before it works out their angles.
+// RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. Memory limits this
+// kernel: a thread has two groups of GROUP elements of rope_heads heads in flight before it works out their angles.
 //
-// A unit is two groups of a row that one thread takes: they hold GROUP pairs, either one element of a pair each, or
-// whole pairs. Then come units of the elements beyond ROTARY_DIM, which are copied.
+// A unit is two groups of a row that one thread takes. They hold GROUP pairs: each group has one element of every pair,
+// or each group has whole pairs. The last units are of the elements beyond ROTARY_DIM, which are copied.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
 // ROTARY_DIM / 2)), TABLE (cosines and sines are read, else worked out), GROUP (divides ROTARY_DIM / 2; addresses and
@@ -31,14 +31,14 @@ constexpr int TURNED_UNITS = HALF / GROUP;
 constexpr int COPIED_GROUPS = (HEAD_DIM - ROTARY_DIM) / GROUP;
 constexpr int UNITS = TURNED_UNITS + (COPIED_GROUPS + 1) / 2;
 
-// Whether a pair has one element in either group of its unit.
+// Whether a pair has one element in each group of its unit.
 constexpr bool ACROSS = !INTERLEAVED || GROUP == 1;
-// Neighbours among a unit's angles.
+// How many of a unit's angles are neighbours.
 constexpr int RUN = ACROSS ? GROUP : GROUP / 2;
 
 using Group = unsigned[WORDS];
 
-// Aligned to 16 bytes, or to what they have.
+// The words are aligned to 16 bytes, or to their own size if it is less.
 template <int COUNT>
 DEVICE void load_words(unsigned (&words)[COUNT], const void* from) {
   if constexpr (COUNT % 4 == 0) {
@@ -88,7 +88,7 @@ DEVICE void repack(Group& group, const float (&values)[GROUP]) {
   }
 }
 
-// Of a unit's pairs, in their order.
+// The angles of a unit's pairs, in the order of the pairs.
 DEVICE void find_angles(RopeAngle (&angles)[GROUP], const RopeParams& p, int unit, long long position) {
   UNROLL for (int run = 0; run < GROUP; run += RUN) {
     const int first = unit * RUN + (run == 0 ? 0 : HALF / 2);
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(rope_threads) rope_rotate(const __g
   const bool turns = unit < TURNED_UNITS;
   if (!turns && t.in == t.out) return;
 
-  // Where the unit's groups begin in a row; of the last copied unit they may be the same.
+  // Where the unit's groups begin in a row. The last copied unit may have the same group twice.
   int a = unit * GROUP, b = a + HALF;
   if (INTERLEAVED && GROUP == 1) a = 2 * unit, b = a + 1;
   if (!turns) {

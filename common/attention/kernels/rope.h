@@ -1,5 +1,5 @@
-// Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, as host and kernel (of every
-// dialect) see them. No other headers are needed, so that kernels compile without a standard library.
+// Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, for the host and for kernels
+// of every dialect. No other headers are needed, so that kernels compile without a standard library.
 #pragma once
 
 /// Strides in elements; head_dim is contiguous.
@@ -16,15 +16,15 @@ struct RopeTensor {
   int heads;
 };
 
-/// Row r of batch entry b stands at position offsets[b] + r; without offsets at r.
+/// Row r of batch entry b stands at position offsets[b] + r, or at r if there are no offsets.
 struct RopeParams {
   RopeTensor tensors[2];  // Q and K
   const int* offsets;
-  // With TABLE, of [positions, ROTARY_DIM / 2]; positions are at least 0 then.
+  // With TABLE: each [positions, ROTARY_DIM / 2]; positions are then at least 0.
   const float *cosines, *sines;
-  // Without it: turns per position, in units of 2^-64.
+  // Without TABLE: turns per position, in units of 2^-64.
   const unsigned long long* frequencies;
-  float factor;  // on what the frequencies give
+  float factor;  // on the cosines and sines that come from frequencies
   int rows;
   int tile_rows;  // of a threadgroup
 };
@@ -36,7 +36,8 @@ struct RopeAngle {
   float cosine, sine;
 };
 
-/// Of `turns` / 2^32 turns, within 1e-7. Minimax polynomials of the angle to the nearest quarter turn.
+/// Cosine and sine of `turns` / 2^32 turns, within 1e-7, by minimax polynomials of the angle to the nearest quarter
+/// turn.
 inline RopeAngle rope_angle(unsigned turns) {
   const unsigned quarter = (turns + (1u << 29)) >> 30;
   const float v = static_cast<float>(static_cast<int>(turns - (quarter << 30))) * 0x1p-30f;  // -1/2 to 1/2
@@ -48,7 +49,7 @@ inline RopeAngle rope_angle(unsigned turns) {
   return {(quarter + 1) & 2 ? -c : c, quarter & 2 ? -s : s};
 }
 
-/// At a position, which may be negative. The product wraps around, which is exact modulo one turn.
+/// The angle at a position, which may be negative. The product wraps around, which is exact modulo one turn.
 inline RopeAngle rope_angle_at(unsigned long long frequency, long long position) {
   return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned long long>(position)) >> 32));
 }

@@ -1,23 +1,26 @@
-// The rotate hook: what is multiplied in place of the rows of Q and K. This file leaves them as they are; an experiment
-// puts another text in its place (KernelSource::includes["common/attention/kernels/rotate.h"]) for rotary positions.
+// The rotate hook gives the rows that a kernel multiplies in place of the rows of Q and K. This file leaves the rows as
+// they are. An experiment replaces it by another text (KernelSource::includes["common/attention/kernels/rotate.h"]) for
+// rotary positions.
 //
-// load(d) gives the element d of the row, as a float, or as many elements from d on as the kernel works on at once: 1,
-// or 4 in `tuned` on the cpu and in `wgmma`, with d a multiple of it; they are floats, one after the other, whatever
-// type has them. The result has the same type. load() gives the row as it was, also to the left of d.
+// load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in `tuned` on the cpu and
+// in `wgmma`, else 1; d is a multiple of this number. The result of load() is a float, or a type that consists of 4
+// floats, one after the other. The result of the hook has the same type. load() gives the row as it was before, also
+// for elements before d.
 //
-// `tuned` on the cpu needs COPY_K, and no BF16_DOT, with another hook. `mma_sync` and `wgmma` round what the hook gives
-// to the type of Q and K. `wgmma` takes hooks that leave keys as they are. amx.cpu.cpp takes no other hook.
+// With another hook `tuned` on the cpu needs COPY_K and no BF16_DOT. `mma_sync` and `wgmma` round the hook's results to
+// the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes no other hook.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// False in every other hook.
+/// Other hooks define this as false.
 #define ROTATE_IS_IDENTITY 1
-/// Whether rotate_key gives what is there.
+/// Whether rotate_key leaves keys as they are.
 #define ROTATE_LEAVES_KEYS 1
-/// For `wgmma`, which turns rows where they lie. What four columns from d on become depends on them and on four from
-/// rotate_partner(d) on, which may be the same, and whose partners they are. So a row falls into rotate_units() units, of
-/// which each begins at rotate_unit(number) and its partner.
+/// For `wgmma`, which turns rows in place. The results of the four columns from d on depend on these columns and on
+/// their partners, the four columns from rotate_partner(d) on. The partners may be the same columns; the partner of the
+/// partner is d. So a row has rotate_units() units: unit `number` is the four columns from rotate_unit(number) on, and
+/// their partners.
 static constexpr int rotate_units() { return HEAD_DIM / 4; }
 static constexpr int rotate_unit(int number) { return 4 * number; }
 static constexpr int rotate_partner(int d) { return d; }

@@ -1,5 +1,5 @@
-// Arithmetic of layouts, on the host and in kernels. No other headers, so that kernels compile without a standard
-// library.
+// Arithmetic of layouts, on the host and in kernels. It includes no other headers, so that kernels compile without a
+// standard library.
 #pragma once
 
 /// The least multiple of `to` that is not below n >= 0.

@@ -1,4 +1,5 @@
-// The score function on a row of scores, for the oracle. Its text comes with `double` for `float` (math_double.h).
+// Applies the score function to a row of scores, for the oracle. The text of the function has `double` for `float`
+// (math_double.h).
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/score_oracle.h"

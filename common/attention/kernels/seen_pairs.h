@@ -1,19 +1,20 @@
-// What a GPU's kernels make of the mask hook: bits for the scores that a thread holds of a matrix product.
+// The mask hook in the kernels of a GPU: bits for the scores of a matrix product that a thread holds.
 #pragma once
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Of a thread's KEYS / 4 scores of one row, number i being key + i / 2 * 8 + i % 2: whether the pair takes part is bit
-/// i % 32 of word i / 32.
+/// Bits for the KEYS / 4 scores that a thread has of one row; score i is of key + i / 2 * 8 + i % 2. Bit i % 32 of word
+/// i / 32 says whether pair i takes part.
 template <int KEYS>
 struct SeenKeys {
   unsigned words[(KEYS / 4 + 31) / 32];
 
   DEVICE bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 
-  /// A query that does not exist is taken for the nearest that does. One text for all scores: a rule may be long.
+  /// Finds the bits. A query that does not exist gets the bits of the nearest query that exists. One text serves all
+  /// scores, because a rule may be long.
   DEVICE void find(int query, int key, const ScoreContext& context) {
     query = max(0, min(query, context.q_len - 1));
     const KeyRange range = visible_keys(query, context);

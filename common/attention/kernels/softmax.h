@@ -1,44 +1,44 @@
-// What every attention kernel of the cpu dialect shares of the online softmax.
+// The parts of the online softmax that all attention kernels of the cpu dialect share.
 #pragma once
 
 #include "common/attention/kernels/sink.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
 
-/// The score of a hidden pair, whatever hides it; also the maximum of a row that has seen no key yet. Its weight is 0
-/// by itself: nothing is finite beside it.
+/// The score of a hidden pair, for every hook that hides it; also the maximum of a row that has seen no key yet. The
+/// exponential gives it a weight of 0 without an instruction for it.
 constexpr float hidden_score = -__builtin_inff();
 
-/// What scores are shifted by: their maximum, or 0 in a row that has seen no key yet, where -infinity - -infinity would
-/// be NaN.
+/// The shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. There -infinity - -infinity
+/// would be NaN.
 template <typename V>
 INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
 }
 
-// Kernels raise 4 to a power, not 2 or e: a score in base 4, s log2(e) / 2, is smaller than s, so that it never
-// overflows where s does not.
+// Kernels raise 4 to a power, not 2 or e: a score in base 4, s log2(e) / 2, is smaller than s, so it does not overflow
+// if s does not.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
-/// Up to this size of shift * factor a weight may be 4^(s * factor - shift * factor), one multiply-add. What the second
-/// product was rounded by is then at most 2^-14, the same for all keys of a row. Beyond it is not: the distance from
-/// the maximum comes first, and is multiplied then.
+/// Up to this size of shift * factor, a weight may be 4^(s * factor - shift * factor), one multiply-add. The rounding
+/// error of the second product is then at most 2^-14, the same for all keys of a row. For larger products the kernel
+/// first takes the distance s - shift, and then multiplies it.
 constexpr float largest_product = 2048;
 
 /// 4^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits
-/// anyway; exactly 0 below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds it to the nearest n / 2,
-/// and leaves n + 127, the exponent of 2^n = 4^(n / 2), in the lowest bits; a minimax polynomial has the rest in [-1/4,
-/// 1/4].
+/// anyway. It is exactly 0 below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds x to the nearest
+/// n / 2. The lowest bits of the sum are n + 127, the exponent of 2^n = 4^(n / 2). A minimax polynomial takes the rest,
+/// which is in [-1/4, 1/4].
 template <int DEGREE = 5, typename V>
 INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);
   constexpr int lanes = sizeof(V) / sizeof(float);
   constexpr float shifter = 6291456.0f + 63.5f;
-  constexpr float smallest = -63.5f;      // of which 2^n is 0
+  constexpr float smallest = -63.5f;      // its 2^n is 0
   x = x < smallest ? V{} + smallest : x;  // in this order a NaN stays
   const V shifted = x + shifter;
   const V rest = x - (shifted - shifter);
-  V power;  // of 2 * rest in base 2
+  V power;  // 2^(2 * rest)
   if constexpr (DEGREE == 3) {
     power = rest * (8 * 5.51716691e-2f) + 4 * 2.42611122e-1f;
     power = power * rest + 2 * 6.93260985e-1f;
@@ -54,14 +54,14 @@ INLINE V exp4(V x) {
   return power * reinterpret_cast<V>(reinterpret_cast<Bits>(shifted) << 23);
 }
 
-/// What a row's outputs are multiplied by at its end, and its log-sum-exp.
+/// The factor on a row's outputs at its end, and the row's log-sum-exp.
 struct RowEnd {
   float share, lse;
 };
 
-/// maximum, in units of `unit` natural logarithms, and sum of the weights are those of the keys that the row has seen;
-/// 0 is the sum where it has seen none. The sink joins them here. share is NaN where a score is NaN or infinite, or the
-/// sink.
+/// `maximum` (in units of `unit` natural logarithms) is the maximum of the scores that the row has seen, and `sum` the
+/// sum of their weights, which is 0 if the row has seen none. The sink joins them here. `share` is NaN if a score or
+/// the sink is NaN or infinite.
 INLINE RowEnd end_of_row(float maximum, float sum, float unit, [[maybe_unused]] const ScoreContext& context) {
   const bool seen = sum != 0;
   const float sink = SINK_IS_NONE ? hidden_score : sink_logit(context), own = seen ? maximum * unit : hidden_score;

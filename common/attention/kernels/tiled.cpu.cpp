@@ -1,19 +1,21 @@
 // Variants `tiled_scalar` and `tiled_vector`: flash attention's tiles and online softmax (Dao et al. 2022, algorithm
-// 1), with one score and one output element at a time, or LANES of them. What the ladder shows here is what tiling
-// alone buys, and then what vectors alone buy: there is no register tile, every operand comes from the cache.
+// 1), with one element at a time, or LANES elements. In the ladder these variants show the gain from tiling alone, and
+// then from vectors alone: there is no register tile, every operand comes from the cache.
 //
-// Threadgroup memory, in floats: TiledLayout in tiled.h. Grid: (query tiles, q_heads, batch); causal tiles run last
-// rows first.
+// Threadgroup memory, in floats: TiledLayout in tiled.h. Grid: (query tiles, q_heads, batch). Tiles of a causal kernel
+// run from the last rows to the first.
 #include "common/attention/kernels/tiled.h"
 
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
+// Hooks come after cpu.h, because their texts use it.
 #include "common/attention/kernels/keys.h"
-#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/listed_blocks.h"
+#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+// After the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
 
 namespace {
@@ -60,7 +62,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
   float* maximum = memory + layout.maximum;
   float* sum = memory + layout.sum;
 
-  // element(load, row, d): what is copied, with load(d) for what is there.
+  // element(load, row, d) gives the copied element; load(d) reads an element of the tensor's row.
   const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count,
                             const auto& element) {
     for (int row = 0; row < count; ++row) {
@@ -106,7 +108,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
       const int seen = keys_of(row) - first_key;
       const int keys = seen < block ? seen : block;
       const int before = begin_of(row) - first_key;
-      const int first = KEYS_BEGIN_AT_ZERO || before < 0 ? 0 : before;  // key of the block that the row sees
+      const int first = KEYS_BEGIN_AT_ZERO || before < 0 ? 0 : before;  // the first key of the block that the row sees
       if (keys <= first) continue;
       float new_maximum = maximum[row];
       for (int key = first; key < keys; ++key) {
@@ -118,7 +120,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
         new_maximum = scores[key] > new_maximum ? scores[key] : new_maximum;
       }
       const float shift = shift_of(new_maximum);
-      const float alpha = __builtin_exp2f((maximum[row] - shift) * log2_e);  // what older outputs shrink by
+      const float alpha = __builtin_exp2f((maximum[row] - shift) * log2_e);  // the factor on older outputs
       maximum[row] = new_maximum;
       sum[row] *= alpha;
       scale(o + row * HEAD_DIM, alpha);

@@ -1,12 +1,12 @@
 // Variant `tuned`: flash attention forward at the rate of the host's multiply-add units.
 //
-// One threadgroup computes BLOCK_R query rows of one head. Queries sit in the lanes of vectors: the rows are cut into
-// panels of PANEL queries, and scores, weights and outputs are kept transposed ([key][query], [column][query]), so that
-// the softmax runs down the lanes and needs no horizontal reduction. Both products are then the same loop, a tile of
-// ROWS x VECTORS accumulators in registers to which one broadcast times one panel row is added at each step:
+// One threadgroup computes BLOCK_R query rows of one head. Queries are the lanes of vectors. The rows are cut into
+// panels of PANEL queries; scores, weights and outputs are kept transposed ([key][query], [column][query]). So the
+// softmax runs along the lanes, and needs no horizontal reduction. Both products are the same loop over a tile of
+// ROWS x VECTORS accumulators in registers. Each step adds a broadcast word times a row of a panel:
 //   scores  S[key][query] += K[key][d]   (broadcast) * Q[d][query]
 //   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
-// Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that lie next to each other along the sum.
+// Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that are neighbours along the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
 //   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log4(e), or pairs of bf16 as they are
@@ -19,18 +19,21 @@
 // It takes all hooks; pages.h and rotate.h say which constants they need. A score hook may take scores by element, by
 // row (the VECTOR_WIDTH queries of a vector) or by register tile.
 //
-// Grid: (query tiles, q_heads, batch). Causal tiles run last rows first, so that the long ones do not come at the end.
+// Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows to the first, so that the long tiles do not
+// come at the end.
 #include "common/attention/kernels/tuned.h"
 
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/before.h"
 #include "common/kernel/cpu.h"
+// Hooks come after cpu.h, because their texts use it.
 #include "common/attention/kernels/keys.h"
-#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/listed_blocks.h"
+#include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
+// After the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
 
 namespace {
@@ -46,14 +49,15 @@ constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row 
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
-// Pairs of bf16 are not scaled, because Q would be rounded again: scores are scaled in the softmax, or before the hook.
+// Pairs of bf16 are not scaled, because this would round Q again. Their scores are scaled in the softmax, or before the
+// hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
-// Whether scores, and so maxima, are in base 4 when they leave the register tile.
+// Whether scores (and so maxima) are in base 4 when they leave the register tile.
 constexpr bool BASE_4 = SCALE_Q && SCORE_IS_IDENTITY;
 static_assert(COPY_K || PAGES_ARE_DEFAULT, "a register tile of K reads rows that lie apart by the same distance");
 static_assert((COPY_K && !BF16_DOT) || ROTATE_IS_IDENTITY, "K is turned on its way to a block of floats");
-constexpr int ROWS_AHEAD = 4;  // with ASK_AHEAD, of the row that is being copied
+constexpr int ROWS_AHEAD = 4;  // ASK_AHEAD: how many rows a copy prefetches ahead
 
 using Floats = Vector<float, VECTOR_WIDTH>;
 using Ints = Vector<int, VECTOR_WIDTH>;
@@ -81,10 +85,10 @@ INLINE void transpose(Quad (&rows)[4]) {
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum over i < depth of a's word at r * row_step + i * step *
-/// panel[i][v], or the sum alone where `factor` is null. Steps are in bytes: rows of bf16 need not begin at a word.
-/// Raises `maximum`, if given, to the largest result of each lane. Not inlined: every use shares the two instances,
-/// which halves what there is to compile.
+/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum, where sum is over i < depth of
+/// (a's word at r * row_step + i * step) * panel[i][v]. If `factor` is null, rows[r][v] = sum. Steps are in bytes: rows
+/// of bf16 need not begin at a word. Raises `maximum`, if given, to the largest result of each lane. It is not inlined:
+/// all uses share the two instances, which halves the code to compile.
 template <int ROWS>
 NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
@@ -95,8 +99,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a
           load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
     }
   }
-  // One pointer serves three rows, which are reached by multiples of row_step. Pointers to all rows would not fit the
-  // registers.
+  // One pointer serves three rows, at multiples of row_step from it. Pointers to all rows would not fit the registers.
   const char* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
@@ -139,8 +142,8 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const cha
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-/// The rows of the next tile where `left` are left: MAIN_ROWS if that ends with the last row or leaves enough for a
-/// tail tile, else TAIL_ROWS, which may reach beyond the end.
+/// The rows of the next tile if `left` rows are left: MAIN_ROWS if the tile ends with the last row or leaves enough
+/// rows for a tail tile. Else TAIL_ROWS; such a tile may reach beyond the end.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
@@ -148,7 +151,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit;                // of scores and maxima, in natural logarithms, more than 0
+  float unit;                // the unit of scores and maxima, in natural logarithms; more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -178,18 +181,18 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // What a query sees; of lanes without a query, what the last one sees.
+  // The keys that a query sees. A lane without a query gets the range of the last query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // Of `keys` keys from `first_key` on, how many there are up to the last that a query may see.
+  // How many of the `keys` keys from `first_key` on come up to the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // And how many come before the first that it may see.
+  // How many of these keys come before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -198,13 +201,14 @@ struct Tile {
 
   INLINE Floats in_base_4(Floats s) const { return BASE_4 ? s : s * (unit * log4_e); }
 
-  // Four words of a row of Q, scaled as far as they are here.
+  // Four words of a row of Q, scaled if SCALE_Q.
   INLINE Quad q_words(long long row, [[maybe_unused]] int query, int d) const {
     if constexpr (SCALE_Q) {
       const auto load_q = [&](int at) INLINE_LAMBDA { return load_floats<IN_TYPE, 4>(p.q, row + at); };
       return rotate_query(load_q, first_query + query, d, context()) * (BASE_4 ? p.scale * log4_e : p.scale);
     } else {
-      // A late unit keeps the order of scores; the sign of the scale does not, and a scale of 0 leaves none.
+      // With SCALE_LATE the softmax multiplies by `unit`, which is positive and keeps the order of scores. The sign of
+      // the scale, and a scale of 0, are applied to Q here.
       const unsigned flip = SCALE_LATE && p.scale < 0 ? 0x80008000u : 0;
       const unsigned keep = SCALE_LATE && p.scale == 0 ? 0 : ~0u;
       return reinterpret_cast<Quad>((load<Vector<unsigned, 4>>(static_cast<const short*>(p.q) + row + 2 * d) ^ flip) &
@@ -217,13 +221,13 @@ struct Tile {
     return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
-  // K where it is, and the bytes from one of its rows to the next.
+  // K in place, and the bytes from one row of it to the next.
   INLINE const char* k_rows(int key) const {
     return static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES;
   }
   INLINE long k_step() const { return p.k_strides.row * ELEMENT_BYTES; }
 
-  // Q into panels; lanes beyond the last query are zero. Outputs and row statistics start empty.
+  // Packs Q into panels; lanes beyond the last query are zero. Sets outputs, maxima and sums to their first values.
   INLINE void begin() {
     const long long base = batch * p.q_strides.batch + head * p.q_strides.head + first_query * p.q_strides.row;
     for (int query = 0; query < queries || query % PANEL != 0; query += 4) {
@@ -244,7 +248,7 @@ struct Tile {
     }
   }
 
-  // `keys` rows of K or V from `first_key` on, as floats; TURN: as the rotate hook has them.
+  // Copies `keys` rows of K or V from `first_key` on to `block`, as floats. TURN: the rotate hook turns the rows.
   template <bool TURN>
   INLINE void stage(const void* tensor, const TensorStrides& strides, int first_key, int keys, float* block) {
     for (int key = 0; key < keys; ++key) {
@@ -266,7 +270,8 @@ struct Tile {
     }
   }
 
-  // The same for V as pairs of two keys' values; an odd last key is paired with zeros.
+  // Copies `keys` rows of V from `first_key` on to v_block, as pairs of the values of two keys. An odd last key is
+  // paired with zeros.
   INLINE void stage_pairs(int first_key, int keys) {
     using Shorts = Vector<unsigned short, 8>;
     using Words = Vector<unsigned, 8>;
@@ -285,7 +290,7 @@ struct Tile {
     }
   }
 
-  // Rows of K as they are to k_block, from its row `to` on.
+  // Copies rows of K as they are to k_block, from its row `to` on.
   INLINE void copy_rows(const char* rows, long step, int count, int to = 0) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < DEPTH; d += 4) {
@@ -294,9 +299,9 @@ struct Tile {
     }
   }
 
-  // Scores of the block's keys from `begin` to `keys`, hooked and masked, to scores[key][query]; raises new_maximum to
-  // their maximum. Meanwhile, without ASK_AHEAD, panel i asks for cache line i of the next block's rows of V, so that
-  // staging them finds them near.
+  // Computes the scores of the block's keys from `begin` to `keys`, with hook and mask, into scores[key][query], and
+  // raises new_maximum to their maximum. Without ASK_AHEAD, panel i meanwhile prefetches cache line i of the next
+  // block's rows of V, so that the copy of these rows finds them in a cache.
   INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();
@@ -308,8 +313,8 @@ struct Tile {
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    Ints visible[VECTORS];                  // how many of the keys each lane may see, or fewer than 0
-    [[maybe_unused]] Ints hidden[VECTORS];  // how many of them come before those that it may see
+    Ints visible[VECTORS];                  // keys up to the last key that the lane may see; may be less than 0
+    [[maybe_unused]] Ints hidden[VECTORS];  // keys before the first key that the lane may see; may be less than 0
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       visible[v] = Ints{} + keys;
       if constexpr (!KEYS_ARE_DEFAULT) {
@@ -318,7 +323,7 @@ struct Tile {
           visible[v][lane] = min(seen.end - first_key, keys);
           hidden[v][lane] = seen.begin - first_key;
         }
-      } else if (CAUSAL) {  // one more from a lane to the next
+      } else if (CAUSAL) {  // each lane sees one key more than the lane before
         const Ints seen = lane_numbers() + (keys_of(first + v * VECTOR_WIDTH).end - first_key);
         visible[v] = seen < keys ? seen : visible[v];
       }
@@ -369,7 +374,8 @@ struct Tile {
     }
   }
 
-  // Which of the queries from `first` on see the key by the mask hook; lanes without a query as the last one.
+  // Which of the queries from `first` on see the key according to the mask hook. A lane without a query gets the answer
+  // for the last query.
   INLINE Ints seen_by(int first, int key) const {
     Ints seen = {};
     for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
@@ -393,8 +399,8 @@ struct Tile {
     scores_of_key = load<Floats>(lanes);
   }
 
-  // SCALE_LATE: takes what scores are shifted by off them where their products with the factor are large. A multiply-add
-  // would leave what the shift was rounded by.
+  // SCALE_LATE: if the product of the shift and the factor is large, subtracts the shift from the scores, and sets it
+  // to 0. With a multiply-add instead, the rounding error of the product would stay in the result.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);
@@ -407,13 +413,13 @@ struct Tile {
     }
   }
 
-  // Scores to weights, with the new maximum and sum. alpha is what older outputs shrink by.
+  // Turns scores into weights, and stores the new maximum and sum. alpha is the factor on older outputs.
   INLINE void softmax(int panel, int begin, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
     Floats row_sum[VECTORS] = {}, shift[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       shift[v] = shift_of(new_maximum[v]);
       float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
-      alpha[v] = exp4(in_base_4(load<Floats>(old_maximum) - shift[v]));  // exactly 1 where it has not grown
+      alpha[v] = exp4(in_base_4(load<Floats>(old_maximum) - shift[v]));  // exactly 1 if the maximum has not grown
       store(old_maximum, new_maximum[v]);
     }
     if constexpr (SCALE_LATE) shift_large(begin, keys, shift);
@@ -446,7 +452,7 @@ struct Tile {
   // O = O * alpha + V^T weights.
   INLINE void accumulate(int panel, int begin, int keys, const Floats (&alpha)[VECTORS]) {
     float* o = o_panels + panel * HEAD_DIM * PANEL;
-    const int first = BF16_DOT ? begin / 2 : begin;  // row of V's words, and of the weights'
+    const int first = BF16_DOT ? begin / 2 : begin;  // the first row of words of V, and of the weights
     const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
@@ -455,7 +461,7 @@ struct Tile {
     }
   }
 
-  // O / sum to memory, and the log-sum-exp.
+  // Writes O / sum and the log-sum-exp to memory.
   INLINE void finish() {
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
     const long long first_lse = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;
@@ -520,7 +526,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
       const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);
       const int hidden = tile.keys_before(tile.first_query + panel * PANEL, first_key, keys);
       if (keys == hidden) continue;
-      const int first = hidden - (BF16_DOT ? hidden % 2 : 0);  // of the block's keys; pairs are not split
+      const int first = hidden - (BF16_DOT ? hidden % 2 : 0);  // the first key of the block; pairs are not split
       Floats new_maximum[VECTORS], alpha[VECTORS];
       UNROLL for (int v = 0; v < VECTORS; ++v) {
         new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);

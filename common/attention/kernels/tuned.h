@@ -1,15 +1,16 @@
-// What host and kernel of the cpu's `tuned` variant share. No other headers than the kernels' own.
+// The memory layout that host and kernel of the cpu's `tuned` variant share. It includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"
 
 /// Threadgroup memory: offsets and size, in 4-byte words; every region starts on a cache line. tile_vectors and
 /// tile_rows are the register tile: vectors of queries by rows of keys or columns. bf16_dot says that the kernel
-/// multiplies pairs of bf16, copy_k that it works on a copy of a block of K.
+/// multiplies pairs of bf16. copy_k says that the kernel works on a copy of a block of K.
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 
-  // Both tiles have the 8 accumulators that keep two multiply-add units with a latency of 4 busy, if tile_vectors > 1.
+  // Tiles of main_rows and of tail_rows have at least 8 accumulators if tile_vectors > 1. Two multiply-add units with a
+  // latency of 4 need 8 accumulators to stay busy.
   long long vectors, panel, main_rows, tail_rows = 4;
   // An odd number of cache lines, so that consecutive rows fall into different cache sets.
   long long row_words;

@@ -1,8 +1,8 @@
-// A user's mask function. In this file every pair is seen; the function's text takes its place (KernelSource::includes),
-// behind the functions of math.h and a #line of its own. Included within a namespace.
+// A user's mask function. In this file every pair is seen. The text that replaces it (KernelSource::includes) has the
+// functions of math.h first, then a #line, then the user's text. Kernels include it within a namespace.
 bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return true; }
 
-/// Whether the file has `keys`, which bounds the keys of a row; else `bound_of` is all of them.
+/// Whether the user's text has `keys`, which bounds the keys of a row. If not, `bound_of` gives all keys.
 template <typename Context>
 constexpr bool has_bound = false;
 template <typename Context>

@@ -1,25 +1,172 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
-// A persistent threadgroup per multiprocessor, or two of one consumer each: one producer warpgroup, of which one thread
-// issues the tensor copies (three where K and V lie on pages shorter than a block), and CONSUMERS = BLOCK_R / 64
-// warpgroups that compute 64 query rows each. K and V pass through STAGES buffers of BLOCK_C keys each, K and V with
-// barriers of their own. A consumer multiplies Q K^T for the next block while it does the softmax of this one (Shah et
-// al. 2024, FlashAttention-3, algorithm 2), and where they take turns, one multiplies while another does the softmax
-// (ping-pong, section 3.1). Blocks are walked from the last key to the first, so that those that need a mask come
-// first.
+// The grid is persistent: a multiprocessor runs one threadgroup, or two threadgroups of one consumer each. A
+// threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. One thread of the producer
+// issues the tensor copies (three warps do so if K and V lie on pages shorter than a block). Another thread hands out
+// tiles. Each consumer computes 64 query rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers of
+// K and the buffers of V have barriers of their own. A consumer multiplies Q K^T for the next block while it does the
+// softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns: one
+// multiplies while another does the softmax (section 3.1). Blocks are walked from the last key to the first, so that
+// the blocks that need a mask come first.
 //
-// Tiles come from a list that the host has made, and an atomic counter hands them out in its order.
+// Tiles come from a list that the host has made. An atomic counter hands them out in the order of the list.
 //
-// It takes scores (by element or tile), keys, masks, pages, sinks, the rotation of queries and what comes before by
-// hooks (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element gets places as Place,
-// so that one that wants them as floats costs no conversions. What a hook with SCORE_IS_LINEAR adds is part of the
-// product.
+// The kernel takes hooks for scores (by element or by tile), keys, masks, pages, sinks, the rotation of queries, and
+// work before the attention (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element
+// gets places as Place, so that a hook that takes them as floats costs no conversions. The term that a hook with
+// SCORE_IS_LINEAR adds is part of the product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
-// most 256), STAGES, OUT_PANELS (through which a consumer's outputs of 16 bits leave by tensor copies; none: threads
-// store them), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the exponential),
-// PING_PONG (more than one consumer, who take turns). Grid: at most as many threadgroups as run at the same time; (1 +
-// CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// most 256), STAGES, OUT_PANELS (a consumer's panels through which outputs of 16 bits leave by tensor copies; 0:
+// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the
+// exponential), PING_PONG (more than one consumer, and they take turns). Grid: at most as many threadgroups as run at
+// the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+//
+// One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
+// buffer i. The block of the turn before, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
+// Barriers; `copy ... -> B` arrives at B with its bytes. [first] and [last] are the turns of the first and of the last
+// block: of the tile for the producer, of the blocks that its rows see for a consumer. A consumer has one more turn,
+// [end], after [last].
+//
+//   producer                                       consumer c
+//   ---------------------------------              --------------------------------------------------------------------
+//   [last] arrive tile_empty
+//   pages hook: place_of_key()
+//   wait k_empty[i] <-------------------------.
+//   arrive k_full[i]                          |
+//   copy K of b -> k_full[i] -----------------|--> [not end] wait k_full[i]
+//                                             |    [not end] PING_PONG: wait for named barrier 1 + c, the own turn
+//   [first] for each consumer c:              |    issue S = Q K^T of b; [end] only the first 16 columns of Q and K
+//     wait q_empty[c] <--------------------.  |    [not end] SCORE_AHEAD: read_ahead()
+//     arrive q_full[c]                     |  |
+//     copy Q of c -> q_full[c] ------------|--|--> before [first]: wait q_full[c], in run()
+//   pages hook: place_of_key()             |  |
+//   wait v_empty[i] <-------------------.  |  |
+//   arrive v_full[i]                    |  |  |
+//   copy V of b -> v_full[i] -----------|--|--|--> [not first] wait v_full[j]
+//   i = the next buffer                 |  |  |    [not first] KEYS_END_EARLY: clear_values() after the last key
+//                                       |  |  |    [not first] issue O += P V of b + 1; in the second turn O = P V
+//                                       |  |  |    [not end] PING_PONG: arrive named barrier 1 + (c + 1) % CONSUMERS
+//                                       |  |  |    [not end] mask hook: find_seen()
+//                                       |  |  |    wait for S of b, while P V may still run
+//                                       |  |  |    [end] leave the loop; wait for P V; arrive v_empty[j]
+//                                       |  |  `--- arrive k_empty[i]
+//                                       |  `------ [last] arrive q_empty[c]
+//                                       |          read_scores(): reads S; score hook, masks of key ranges
+//                                       |          mask hook: mask_scores()
+//                                       |          softmax(): S to P in f32, while P V of b + 1 may still run
+//                                       |          wait for P V of b + 1
+//                                       `--------- [not first] arrive v_empty[j]
+//                                                  pack_weights(): P to 16 bits
+//                                                  [not first] O *= alpha, if the shift has grown
+//                                                  j = i, i = the next buffer
+//
+// Around the loop. schedule() writes a tile, arrives at tile_full, and waits for tile_empty. The producer and all
+// threads of the consumers wait for tile_full and read the tile. A consumer arrives at tile_empty at once. For blocks
+// that only other consumers see, hand_back() waits for k_full and v_full, and arrives at k_empty and v_empty. A phase
+// takes CONSUMERS arrivals at k_empty and v_empty (by thread 0 of each consumer, in release()), CONSUMERS * 128 +
+// PRODUCERS at tile_empty, and one at every other barrier.
+//
+// The modes: each constant that switches code. First come function constants, then symbols that hooks define, then
+// constants that this file derives from them. "constants" means the constants before struct Place.
+//
+//   constant           values     what changes                                  where
+//   ------------------ ---------- --------------------------------------------- --------------------------------------
+//   BLOCK_R            64..256    CONSUMERS = BLOCK_R / 64: number of           constants, flash_forward(),
+//                                 warpgroups, registers of a thread; unrolling  copy_block()
+//   HEAD_DIM           8..256     64 divides it: WHOLE_PANELS. DIM (HEAD_DIM    constants
+//                                 rounded up to 16) up to 128: THREADGROUPS may
+//                                 be 2
+//   BLOCK_C            16..256    sizes; with a pages hook also BOXES           constants
+//   STAGES             1..3       number of buffers of K and V; switches no     Ring, Barriers, flash_forward()
+//                                 code
+//   OUT_PANELS         0          threads store O                               store(), store_output()
+//                      from 1     tensor copies store O, OUT_PANELS panels at a store(), copy_output(),
+//                                 time                                          write_kept_rows()
+//   CAUSAL             0, 1       with KEYS_ARE_DEFAULT. 0: keys end at kv_len. key_end(), read_scores()
+//                                 1: visible_keys() (keys.h) gives their end
+//   IN_TYPE            F16, BF16  type of products, weights, turned queries,    Mma_S, Mma_O, pack_weights(),
+//                                 parts of a slope, numbers of keys             rotate_queries(), split_slope(),
+//                                                                               flash_forward()
+//   OUT_TYPE           F16, BF16  pairs of 16 bits                              store(), store_output(), round_panels()
+//                      F32        pairs of floats; OUT_PANELS must be 0         store_output()
+//   FOLD_SCALE         0, 1       1: FOLD and LINEAR may be 1                   constants
+//   PING_PONG          0          a consumer issues products at any time;       hand_back()
+//                                 hand_back() syncs the warps of the consumer
+//                                 for each block
+//                      1          consumers take turns at issuing products;     wait_turn(), pass_turn(), run()
+//                                 CONSUMERS must be more than 1
+//   MASK_LISTS         0          a tile walks a range of blocks (mask.h        schedule(), produce(), attend()
+//                                 defines 0 if there is no mask hook)
+//                      1          a tile walks its list of blocks               Params, schedule(), produce(), attend()
+//
+//   SCORE_IS_IDENTITY  0, 1       1: FOLD may be 1                              constants
+//   SCORE_IS_LINEAR    0, 1       1: LINEAR may be 1. Undefined: 0              constants
+//   SCORE_IS_BOUNDED   0, 1       1: ONE_ROUNDING is 1. Undefined: 0            constants
+//   SCORE_GRAIN        SCORE_TILE without FOLD: score_tile(), for all scores of read_scores()
+//                                 a thread
+//                      else       without FOLD: score(), for each score         read_scores()
+//   SCORE_AHEAD        defined    ScoreAhead reads numbers from memory while    ahead, read_ahead(), read_scores(),
+//                                 products run; score_tile() gets it            keep_for_later()
+//   SCORE_IN           factor     without FOLD: on scores before the hook.      read_scores()
+//                                 Undefined: 1
+//   SCORE_OUT          factor     with ONE_ROUNDING, without FOLD: on scores    scaled()
+//                                 after the hook. Undefined: 1
+//   KEYS_ARE_DEFAULT   1          the host counts the blocks of a tile          schedule()
+//                      0          find_blocks() counts them, unless MASK_LISTS; schedule(), keys_of(), key_end(),
+//                                 a row that does not exist has the range of    read_scores(), attend()
+//                                 the nearest row
+//   KEYS_BEGIN_AT_ZERO 1          blocks are walked down to block 0             produce(), run(), attend()
+//                      0          blocks are walked down to first_block; keys   key_begin(), produce(), run(),
+//                                 before a range are masked; hand_back() after  read_scores(), attend()
+//                                 the loop
+//   KEYS_END_EARLY     0          keys end at kv_len. Undefined: 0              keys_there()
+//                                 (attention_row.h)
+//                      1          keys end at end_of_keys(); V is cleared after keys_there(), schedule(), copy_block(),
+//                                 them; a negative end, or a page that does not attend(), store()
+//                                 exist, makes rows NaN
+//   MASK_IS_NONE       1          read_scores() masks by the ranges of the rows read_scores(), attend()
+//                      0          find_seen() asks the mask hook, mask_scores() find_seen(), read_scores(),
+//                                 masks by its answers, which include the       mask_scores(), attend()
+//                                 ranges
+//   PAGES_ARE_DEFAULT  1          a box is at the key, kv_head and batch        copy_block()
+//                      0          a box is at place_of_key(); up to 2           copy_block(), flash_forward()
+//                                 consumers: the producer has 8 more registers
+//                                 a thread for each consumer, a consumer 8
+//                                 fewer
+//   PAGE_KEYS                     with a pages hook, less than BLOCK_C: BOXES   constants
+//                                 is more than 1
+//   ROTATE_IS_IDENTITY 0, 1       0: rotate_queries() turns Q in threadgroup    run()
+//                                 memory; ROTATE_LEAVES_KEYS must be 1
+//   SINK_IS_NONE       0, 1       0: a row begins with the sink as its shift,   run()
+//                                 and with the weight of the sink as its sum
+//   BEFORE_IS_NONE     0, 1       0: before_all() is called first               flash_forward()
+//
+//   LINEAR             0, 1       FOLD_SCALE && SCORE_IS_LINEAR. 1: one more    layout, multiply_scores(),
+//                                 product adds the slope times the number of a  with_offset(), read_scores(),
+//                                 key in its block; offset has the rest of the  softmax(), run(), flash_forward()
+//                                 term
+//   FOLD               1          FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR):  read_scores(), scaled(), store()
+//                                 scores are masked under their PTX names, and
+//                                 neither scaled nor handed to the hook
+//                      0          read_scores() scales the scores, calls the    read_scores()
+//                                 hook and masks
+//   ONE_ROUNDING       1          FOLD || SCORE_IS_BOUNDED: shifts are in base  scaled(), in_base_2(), softmax(),
+//                                 2; a score is scaled and shifted with one     run(), store()
+//                                 rounding; store() checks the shifts
+//                      0          shifts are in base e; a score is shifted      the same functions
+//                                 first, and then scaled by log2(e)
+//   WHOLE_PANELS       1          64 divides HEAD_DIM: one copy takes all       map_column(), map_panel(),
+//                                 panels, one store OUT_PANELS panels           copy_panels(), copy_output()
+//                      0          a copy or store takes one panel               the same functions
+//   BOXES              1          BLOCK_C / BOX_KEYS. PRODUCERS = 1: one thread copy_block(), produce(),
+//                                 issues all copies                             flash_forward()
+//                      from 2     PRODUCERS = 3: three warps each issue every   the same functions
+//                                 third box of a block, panel by panel; a lane
+//                                 finds the place of a box; thread 0 copies Q
+//   THREADGROUPS       1, 2       threadgroups of a multiprocessor: 2 if        flash_forward()
+//                                 CONSUMERS == 1 and DIM <= 128. A consumer
+//                                 then has 232 registers a thread, not 240
 //
 // Checked: flash_forward[BLOCK_C=64,BLOCK_R=256,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_PANELS=1,OUT_TYPE=2,PING_PONG=1,STAGES=3,assembler=-O1] without spills
 // Checked: flash_forward[BLOCK_C=80,BLOCK_R=192,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=128,IN_TYPE=2,OUT_PANELS=2,OUT_TYPE=2,PING_PONG=0,STAGES=3,assembler=-O1] without spills
@@ -49,15 +196,15 @@
 
 namespace {
 
-// A product adds slope * (number of the key in its block) to the scores; the rest of the term is one of the block. (A
-// symbol of the preprocessor: a constant would be data in every kernel.)
+// Whether a product adds slope * (number of the key in its block) to the scores. The rest of the term is the same for
+// all keys of a block. (This is a symbol of the preprocessor: a constant would be data in every kernel.)
 #define LINEAR (FOLD_SCALE && SCORE_IS_LINEAR)
 constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS, LINEAR);
 constexpr int CONSUMERS = BLOCK_R / 64;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
 constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
-constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // of one box
+constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // of a box
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
@@ -66,13 +213,13 @@ static_assert(!PING_PONG || CONSUMERS > 1);
 // Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
-// Whether a score is scaled, and the shift taken off, with one rounding; shifts are then in base 2. Rows whose scores
-// are too large for that are found in the end.
+// Whether scaling a score and subtracting the shift take one rounding; shifts are then in base 2. store() finds rows
+// whose scores are too large for one rounding.
 constexpr bool ONE_ROUNDING = FOLD || SCORE_IS_BOUNDED;
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
-// Keys of a box of K or V; a page, where that is shorter than a block. One thread issues a box in about 110 cycles: of
-// short ones three warps each issue every third.
+// Keys of a box of K or V: a block, or a page if a page is shorter. One thread issues a box in about 110 cycles, so if
+// there are several boxes, three warps issue every third box each.
 constexpr int BOX_KEYS = !PAGES_ARE_DEFAULT && PAGE_KEYS < BLOCK_C ? PAGE_KEYS : BLOCK_C;
 constexpr int BOXES = BLOCK_C / BOX_KEYS;
 static_assert(PAGES_ARE_DEFAULT || (BLOCK_C % BOX_KEYS == 0 && PAGE_KEYS % BOX_KEYS == 0 && BOX_KEYS % 8 == 0));
@@ -81,11 +228,11 @@ using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// x, which is the same in all threads of the warp. After the reduction the compiler knows that, and keeps what depends
-// on it, above all indices of rings, in uniform registers (8 to 12 % at head_dim 64).
+// Gives x, which is the same in all threads of the warp. After the reduction the compiler knows this. It then keeps
+// values that depend on x, above all indices of rings, in uniform registers (8 to 12 % at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
-/// A place in a sequence: for a hook that takes it as int, and for one that takes it as float (exact up to 2^24).
+/// A place in a sequence, for hooks that take it as int and for hooks that take it as float (exact up to 2^24).
 struct Place {
   int number;
   float value;
@@ -95,26 +242,26 @@ struct Place {
 };
 DEVICE Place place(int number) { return {number, static_cast<float>(number)}; }
 
-constexpr int no_more_tiles = -1;  // in place of a tile's blocks
-constexpr int none_kept = -1;      // in place of a number of 16 rows
+constexpr int no_more_tiles = -1;  // as WgmmaTile::blocks
+constexpr int none_kept = -1;      // in lists of groups of 16 rows: the end
 
 struct Barriers {
   Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
   Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
   Barrier tile_full, tile_empty;
-  WgmmaTile tile;                 // from the scheduler to the others
-  int first_block;                // of keys that some row of the tile sees, where they do not begin at key 0
-  const int* list;                // MASK_LISTS: entries of the tile, in place of blocks
-  int first_kept[4 * CONSUMERS];  // of each warp's rows that are to be computed anew
-  bool lost[2];  // KEYS_END_EARLY, of this tile and the next in turn: a length or a page is none of the cache's
+  WgmmaTile tile;                 // written by the scheduler, read by all others
+  int first_block;                // the first block that some row of the tile sees, if ranges do not begin at key 0
+  const int* list;                // MASK_LISTS: the tile's entries
+  int first_kept[4 * CONSUMERS];  // for each warp, the first group of 16 rows that must be computed anew
+  bool lost[2];  // KEYS_END_EARLY, for this tile and the next in turn: a length or page of the tile does not exist
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
-// LINEAR: of a block's keys, a narrow operand.
+// LINEAR: the numbers of a block's keys, a narrow operand.
 DEVICE unsigned char* numbers() { return memory + layout.barriers - BLOCK_C * 32; }
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
-/// A place in a ring of COUNT buffers: the index, and the parity of the phase that fills it.
+/// A place in a ring of COUNT buffers: the index of a buffer, and the parity of the phase that fills the buffer.
 template <int COUNT>
 struct Ring {
   int index = 0;
@@ -136,12 +283,12 @@ DEVICE int keys_there(const AttentionParams& a, const WgmmaTile& tile) {
   return KEYS_END_EARLY ? min(a.kv_len, end_of_keys(context_of(a, tile))) : a.kv_len;
 }
 
-/// What a row sees; of a row that does not exist, what the nearest one sees.
+/// The keys that a row sees. A row that does not exist gets the range of the nearest row that does.
 DEVICE KeyRange keys_of(const AttentionParams& a, const WgmmaTile& tile, int query) {
   return visible_keys(KEYS_ARE_DEFAULT ? query : max(0, min(query, a.q_len - 1)), context_of(a, tile));
 }
 
-/// Where the keys end, and begin, that a row sees.
+/// Where the keys that a row sees end, and where they begin.
 DEVICE int key_end(const AttentionParams& a, const WgmmaTile& tile, int query) {
   if (KEYS_ARE_DEFAULT && !CAUSAL) return a.kv_len;
   return min(max(keys_of(a, tile, query).end, 0), a.kv_len);
@@ -156,7 +303,7 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
 
 // ---- scheduler: one thread that hands out tiles
 
-// The tile's blocks, of which the host knows those of the default rule only; at least one.
+// Finds the tile's blocks, at least one. The host knows only the blocks of the default rule.
 DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   const int first = bars.tile.first_query;
   const int begin = key_begin(a, bars.tile, first), end = key_end(a, bars.tile, first + BLOCK_R - 1);
@@ -164,7 +311,7 @@ DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
 }
 
-// The tile's list; of an empty one its first entry, which is masked.
+// Finds the tile's list. Of an empty list it takes the first entry, which is masked.
 [[maybe_unused]] DEVICE void find_list(const MaskLists& lists, Barriers& bars) {
   const MaskList list = list_of(lists, bars.tile.batch, bars.tile.head, bars.tile.first_query);
   bars.list = list.entries;
@@ -186,12 +333,12 @@ DEVICE void schedule(const Params& p) {
       bars.lost[parity] = end_of_keys(context_of(p.attention, bars.tile)) < 0;
     }
     bars.tile_full.arrive();
-    bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles taken earlier are badly balanced
+    bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles that are taken earlier balance badly
     parity ^= 1;
   }
   bars.tile.blocks = no_more_tiles;
   bars.tile_full.arrive();
-  // The last to finish leaves the counters as it found them.
+  // The last threadgroup to finish sets the counters back to 0.
   __threadfence();
   if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) {
     p.counters[0] = 0;
@@ -199,11 +346,11 @@ DEVICE void schedule(const Params& p) {
   }
 }
 
-// Where a panel is in the maps of WgmmaParams.
+// The place of a panel in the maps of WgmmaParams.
 DEVICE int map_column(int panel) { return WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS; }
 DEVICE int map_panel(int panel) { return WHOLE_PANELS ? panel : 0; }
 
-// ---- producers: threads that issue the tensor copies; the first alone those of Q
+// ---- producers: threads that issue the tensor copies; only the first one issues copies of Q
 
 DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
                         int batch) {
@@ -212,8 +359,8 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// BLOCK_C rows of K (OF_KEYS) or V, once their buffer is free. Of several boxes a warp looks up where each lies, a lane
-// each; they have one panel, and this is producer `number`.
+// Copies BLOCK_C rows of K (OF_KEYS) or V when their buffer is free. If there are several boxes, each lane of the warp
+// looks up the place of one box, a box has one panel, and `number` is the number of this producer.
 template <bool OF_KEYS>
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
                        const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] bool& lost,
@@ -227,7 +374,7 @@ DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int 
     KeyPlace place{-1, 0, 0};  // beyond the last key there is no page: a box before the tensor is zeros
     const bool there = lane < BOXES && first < keys_there(a, tile);
     if (there) place = place_of_key(first, tile.kv_head, context_of(a, tile));
-    if constexpr (KEYS_END_EARLY && OF_KEYS) {  // by the thread that arrives, too
+    if constexpr (KEYS_END_EARLY && OF_KEYS) {  // the thread that arrives at `full` writes `lost` too
       const bool none = there && !is_place(a, place);
       if (BOXES > 1 ? __any_sync(~0u, none) : none) lost = true;
     }
@@ -263,7 +410,7 @@ DEVICE void produce(const WgmmaParams& p, int number) {
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     [[maybe_unused]] const int* const list = bars.list;
-    if constexpr (PRODUCERS > 1) __syncwarp();  // all have read the tile before the first gives it back
+    if constexpr (PRODUCERS > 1) __syncwarp();  // all lanes have read the tile before the first arrives at tile_empty
     const bool leads = PRODUCERS == 1 || threadIdx.x % 32 == 0;
     bool first = true;
 #pragma unroll 1  // this warpgroup has few registers
@@ -307,23 +454,23 @@ struct Consumer {
   float sum[2], shift[2], alpha[2];  // of the two rows
   float slope;                       // LINEAR: in base 2
   unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
-  float offset[2];                   // LINEAR: of the block, what its number 0 has, in base 2
-  bool grew;                         // whether outputs are to be multiplied by alpha
-  SeenKeys<BLOCK_C> seen[2];         // with a mask hook, of a block that is masked
+  float offset[2];                   // LINEAR: the term of key number 0 of the block, in base 2
+  bool grew;                         // whether outputs must be multiplied by alpha
+  SeenKeys<BLOCK_C> seen[2];         // with a mask hook, for a block that is masked
 #ifdef SCORE_AHEAD
-  ScoreAhead ahead;  // of a block
+  ScoreAhead ahead;  // of one block
 #endif
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
-  // LINEAR: what a score of the row has beside what the products give.
+  // LINEAR: adds the part of the linear term that the products do not give.
   DEVICE float with_offset(float s, int r) const {
     if constexpr (LINEAR) s += offset[r];
     return s;
   }
-  // In units of shifts: scores that a hook has seen are scaled already, by all but this.
+  // A score in the units of shifts. Scores that a hook has seen already have all other factors.
   DEVICE float scaled(float s) const { return ONE_ROUNDING ? s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e) : s; }
-  // Differences of shifts and scores in base 2.
+  // A difference of shifts and scores, in base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
   // Issues S = Q K^T of a block. Without a block it still issues the first step, and nothing uses the result: if a
@@ -343,7 +490,7 @@ struct Consumer {
       }
       mma_commit();
     } else {
-      mma_commit();  // in both branches: for one commit behind them, ptxas would add a product of its own
+      mma_commit();  // in both branches: with one commit after them, ptxas would add a product of its own
     }
   }
 
@@ -357,8 +504,8 @@ struct Consumer {
     mma_commit();
   }
 
-  // Zeros in the place of the block's rows of V from `first` on, which no row of Q sees. Other consumers write the
-  // same.
+  // Writes zeros to the block's rows of V from `first` on, which no row of Q sees. Other consumers write the same
+  // zeros.
   DEVICE void clear_values(int stage, int first) {
     for (int unit = thread; unit < (BLOCK_C - first) * PANELS * 8; unit += WARPGROUP) {
       const int of_panel = unit % ((BLOCK_C - first) * 8), panel = unit / ((BLOCK_C - first) * 8);
@@ -369,7 +516,7 @@ struct Consumer {
     sync_consumer();
   }
 
-  // What the mask hook says of an entry's block. In the shade of the products: a hook may take long.
+  // Asks the mask hook about the block of an entry. The products run meanwhile, because a hook may take long.
   DEVICE void find_seen(const WgmmaTile& tile, int entry) {
     if constexpr (!MASK_IS_NONE) {
       if (!(entry & 1)) return;
@@ -377,24 +524,25 @@ struct Consumer {
       UNROLL for (int r = 0; r < 2; ++r) {
         seen[r].find(tile.first_query + index * 64 + row + r * 8, (entry >> 1) * BLOCK_C + column, context);
       }
-      __syncwarp();  // a hook may branch, and what follows wants whole warps
+      __syncwarp();  // a hook may branch, and the code after it needs whole warps
     }
   }
 
-  // What the score hook wants to have read before its scores are there. In the shade of the products.
+  // Reads the numbers that the score hook needs, before its scores are there. The products run meanwhile.
   DEVICE void read_ahead([[maybe_unused]] const WgmmaTile& tile, [[maybe_unused]] int block) {
 #ifdef SCORE_AHEAD
     ahead.read(tile.first_query + index * 64 + row, block * BLOCK_C + column, context_of(p.attention, tile));
 #endif
   }
 
-  // The block's scores, with hook and mask. All rows see the blocks from `hidden` to `visible`.
+  // Reads the block's scores, and applies the score hook and the masks of ranges. Blocks from `hidden` to before
+  // `visible` need no mask: all rows see all their keys.
   DEVICE void read_scores(const WgmmaTile& tile, int block, int hidden, int visible) {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;
     const int key = block * BLOCK_C + column;
     const bool masked = block >= visible || (!KEYS_BEGIN_AT_ZERO && block < hidden);
-    int begin[2], end[2];  // what the rows see of this block, counted from this thread's first key
+    int begin[2], end[2];  // the keys that the rows see, counted from this thread's first key of the block
     UNROLL for (int r = 0; r < 2; ++r) {
       end[r] = a.kv_len - key;
       if constexpr (!KEYS_ARE_DEFAULT || CAUSAL) {
@@ -437,7 +585,7 @@ struct Consumer {
     }
   }
 
-  // Scores that the mask hook hides.
+  // Hides scores according to the mask hook.
   DEVICE void mask_scores(int entry) {
     if constexpr (!MASK_IS_NONE) {
       if ((entry & 1) == 0) return;
@@ -447,17 +595,17 @@ struct Consumer {
     }
   }
 
-  // Scores to weights exp2(scale * s - shift), in place, and their sum. The shift follows the maximum only when that
-  // has grown by more than 8 in base 2: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay
-  // below 2^8.
+  // Turns scores into weights exp2(scale * s - shift), in place, and adds them to the sum. The shift follows the
+  // maximum only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
+  // 2025), and weights stay below 2^8.
   DEVICE void softmax() {
     constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
-    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two of a row, since all else waits for them
+    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row: all else waits for them
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
     const float largest[2] = {with_offset(scaled(fmaxf(part[0], part[1])), 0),
                               with_offset(scaled(fmaxf(part[2], part[3])), 1)};
     grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
-    if (grew) {  // only now are the maxima of the row's four threads compared
+    if (grew) {  // only in this case the four threads of a row compare their maxima
       UNROLL for (int r = 0; r < 2; ++r) {
         const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
         alpha[r] = exp2_approx(in_base_2(shift[r] - larger));
@@ -465,7 +613,7 @@ struct Consumer {
         sum[r] *= alpha[r];
       }
     }
-    if constexpr (LINEAR) {  // from here on what is taken off
+    if constexpr (LINEAR) {  // from here on, offset is the number that is subtracted from a scaled score
       UNROLL for (int r = 0; r < 2; ++r) offset[r] = shift[r] - offset[r];
     }
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
@@ -478,7 +626,7 @@ struct Consumer {
     UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) weights[i] = pack<IN_TYPE>(s[2 * i], s[2 * i + 1]);
   }
 
-  // Ping-pong: this consumer's turn to issue, and handing it on to the next.
+  // Ping-pong: waits for this consumer's turn to issue, and hands the turn on to the next consumer.
   DEVICE void wait_turn() {
     if constexpr (PING_PONG) named_sync(1 + index, 2 * WARPGROUP);
   }
@@ -490,7 +638,7 @@ struct Consumer {
     if (thread == 0) empty.arrive();
   }
 
-  // Among this consumer's threads; warps are whole again behind it.
+  // Syncs the threads of this consumer. Afterwards its warps are whole again.
   DEVICE void sync_consumer() const {
     __syncwarp();
     named_sync(1 + CONSUMERS + index, WARPGROUP);
@@ -499,7 +647,7 @@ struct Consumer {
   DEVICE void run() {
     Barriers& bars = barriers();
     if constexpr (PING_PONG) {
-      if (index == CONSUMERS - 1) pass_turn();  // the first begins
+      if (index == CONSUMERS - 1) pass_turn();  // consumer 0 begins
     }
     Ring<STAGES> kv;
     unsigned tile_parity = 0, q_parity = 0;
@@ -511,7 +659,8 @@ struct Consumer {
       [[maybe_unused]] const int* const list = bars.list;
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
-      // A sink is where a row begins: one of the row's four threads has its weight, which is 1 there.
+      // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
+      // four threads counts it.
       const float sink = SINK_IS_NONE ? -infinity() : sink_logit(context_of(p.attention, tile));
       UNROLL for (int r = 0; r < 2; ++r) {
         shift[r] = fmaxf(ONE_ROUNDING ? log2_e * sink : sink, lowest_score);
@@ -526,7 +675,7 @@ struct Consumer {
     }
   }
 
-  // A part has as many bits as the type of Q, and each takes what the parts before it leave.
+  // Splits the slope. Each part has the type of Q, and takes as much as it can of the rest that the parts before leave.
   DEVICE void split_slope(float of_key) {
     slope = of_key * log2_e;
     float rest = of_key / p.attention.scale, parts[3];
@@ -540,7 +689,7 @@ struct Consumer {
     slope_parts[2] = slope_parts[3] = 0;
   }
 
-  // What the rotate hook gives in place of this consumer's rows, in place, four columns and their partners at a time.
+  // Replaces this consumer's rows of Q by the results of the rotate hook, four columns and their partners at a time.
   // Neighbours in a warp take neighbours in a row, so that they read tables in whole lines.
   DEVICE void rotate_queries(const WgmmaTile& tile) {
     struct Four {
@@ -575,14 +724,14 @@ struct Consumer {
     sync_consumer();
   }
 
-  // What only other consumers use is handed back: the blocks before `from` down to `to`.
+  // Hands back blocks that only other consumers use: the blocks before `from` down to `to`.
   DEVICE void hand_back(int from, int to, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
 #pragma unroll 1
     for (int block = from; block > to; --block) {
       bars.k_full[kv.index].wait(kv.parity);
       bars.v_full[kv.index].wait(kv.parity);
-      // No product keeps the warps together here. A warp that falls behind would miss a phase and wait for ever.
+      // No product keeps the warps together here. A warp that is too late would miss a phase and wait for ever.
       if constexpr (!PING_PONG) sync_consumer();
       wait_turn();
       pass_turn();
@@ -598,18 +747,20 @@ struct Consumer {
     const int query = tile.first_query + index * 64;
     const int last_query = min(query + 64, a.q_len) - 1;
     const int end = row_exists(a, query) ? key_end(a, tile, last_query) : 0;
-    // Blocks that its rows see, from `last` to before `own`; at least one, and one of the tile's.
+    // This consumer walks the blocks from before `own` down to `last`: the blocks that its rows see. It walks at least
+    // one block, which is a block of the tile.
     int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
     if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
     if constexpr (MASK_LISTS) own = tile.blocks;
     int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
     if constexpr (MASK_LISTS) last = 0;
-    const int visible = key_end(a, tile, query) / BLOCK_C;                        // from here on up they need a mask
-    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and before this one
+    const int visible = key_end(a, tile, query) / BLOCK_C;                        // blocks from this one on need a mask
+    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and blocks before this one
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
-    // A turn issues Q K^T of a block and P V of the block before it. The first turn has no P V, the last has no Q K^T.
-    // All turns share one text, which compiles faster.
+    // A turn issues Q K^T of a block, and P V of the block that was walked before it. The first turn has no P V. The
+    // last turn is an additional one, without a block and without Q K^T. All turns share one text, which compiles
+    // faster.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
@@ -655,7 +806,7 @@ struct Consumer {
     if constexpr (!KEYS_BEGIN_AT_ZERO) hand_back(last, first_block, kv);
   }
 
-  // O / sum to memory, and the log-sum-exp.
+  // Writes O / sum and the log-sum-exp to memory.
   DEVICE void store(const WgmmaTile& tile, [[maybe_unused]] const bool& lost) {
     const AttentionParams& a = p.attention;
     float inverse[2];
@@ -683,14 +834,15 @@ struct Consumer {
     if (!exact) keep_for_later(tile);
   }
 
-  // ---- rows that are to be computed anew (exact_row.h). Their warp keeps its 16 rows of a tile in a list until it has
-  // no more tiles: ptxas does all products one after the other if it finds the code for such rows among them (C7520).
+  // ---- rows that must be computed anew (exact_row.h). A warp keeps its 16 rows of a tile in a list until there are no
+  // more tiles. If the code for these rows stood among the products, ptxas would do all products one after the other
+  // (C7520).
 
   DEVICE int& first_kept() const { return barriers().first_kept[index * 4 + thread / WARP]; }
 
-  // By one thread, or several.
+  // Adds the warp's 16 rows to its list. One thread of the warp calls it, or several.
   DEVICE void keep_for_later(const WgmmaTile& tile) {
-#ifdef SCORE_AHEAD  // the same, with a register fewer
+#ifdef SCORE_AHEAD  // the same number, with one register fewer
     const int query = tile.first_query + (static_cast<int>(threadIdx.x) - WARPGROUP) / WARP * 16;
 #else
     const int query = tile.first_query + index * 64 + thread / WARP * 16;
@@ -706,14 +858,14 @@ struct Consumer {
     sync_consumer();
     const int* const of_warps = barriers().first_kept + 4 * index;
     const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // all bits are ones
-    if (OUT_PANELS > 0 && thread == 0) {  // the memory is this threadgroup's as long as it runs
+    if (OUT_PANELS > 0 && thread == 0) {  // the threadgroup must not end before its memory has been read
       if (none)
         wait_stores_read();
       else
         wait_stores();
     }
     if (none) return;
-    sync_consumer();  // the copies have written to these rows
+    sync_consumer();  // the copies have written to these rows before
 #pragma unroll 1
     for (int number = first_kept(); number != none_kept; number = p.next_kept[number]) {
       const int of_head = number / p.sixteens, query = (number % p.sixteens - p.sixteens_before) * 16;
@@ -726,7 +878,7 @@ struct Consumer {
     }
   }
 
-  // O to memory by its threads.
+  // Writes O to memory by the threads that hold it.
   DEVICE void store_output(const WgmmaTile& tile) {
     const AttentionParams& a = p.attention;
     float o[DIM / 2];
@@ -747,16 +899,17 @@ struct Consumer {
     }
   }
 
-  // O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on. sums: as store_o has them.
+  // Writes O to memory by tensor copies, OUT_PANELS panels at a time, from the panel FIRST on. `sums` are the sums of
+  // store_o.
   template <int FIRST>
   DEVICE void copy_output(const WgmmaTile& tile, unsigned (&sums)[2]) {
     constexpr int end = FIRST + OUT_PANELS < PANELS ? FIRST + OUT_PANELS : PANELS;
     unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
     const int query = tile.first_query + index * 64;
-    if (thread == 0) wait_stores_read();  // of the panels before
+    if (thread == 0) wait_stores_read();  // of the panels stored before
     sync_consumer();
     // A lane addresses 16 bytes: one of the warp's rows 0 to 15, and one of two groups of 8 columns. Within a row of a
-    // panel these groups are permuted as the copies expect it (Swizzle::bytes_128).
+    // panel these groups are permuted in the way that the copies expect (Swizzle::bytes_128).
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
@@ -774,7 +927,7 @@ struct Consumer {
     if constexpr (end < PANELS) copy_output<end>(tile, sums);
   }
 
-  // O's groups of eight columns from GROUP to END, to panels of threadgroup memory.
+  // Writes O's groups of eight columns from GROUP to END to panels in threadgroup memory.
   template <int GROUP, int END>
   DEVICE void round_panels(unsigned to, unsigned (&sums)[2]) {
     store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16, sums);
@@ -817,7 +970,8 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
   // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
-  // Here they are dealt out anew. To take more than there are would wait for ever. Those who look pages up need 32.
+  // Here warpgroups exchange registers. A warpgroup that takes more registers than there are waits for ever. Threads
+  // that look pages up need 32.
   constexpr int looks_up = !PAGES_ARE_DEFAULT && CONSUMERS <= 2 ? 8 : 0;
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24 + looks_up * CONSUMERS>();
@@ -830,6 +984,6 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
-    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // another one: the first's loop stays as it is
+    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // another object: the first one's loop stays as it is
   }
 }

@@ -1,4 +1,4 @@
-// What host and kernel of the `wgmma` variant share. No other headers than the kernels' own.
+// Parameters and memory layout that host and kernel of the `wgmma` variant share. It includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -7,34 +7,36 @@
 /// BLOCK_R query rows of one head.
 struct WgmmaTile {
   int batch, head, kv_head;
-  int first_query;  // a multiple of 64, negative where the first consumers have no rows
-  int blocks;       // of keys that some row sees, at least one; a keys hook has the kernel count them itself
+  int first_query;  // a multiple of 64, negative if the first consumers have no rows
+  int blocks;       // of keys that some row sees, at least one; with a keys hook the kernel counts them itself
 };
 
-/// Maps in [column][row][panel][head][batch]: a box is 64 columns by 64 rows of Q or O, or by BLOCK_C rows of K or V,
-/// by all panels or by OUT_PANELS of O, whose map is for OUT_PANELS > 0. Where 64 does not divide head_dim, and columns
-/// beyond it are to be read as zero, the tensor has one panel, of head_dim columns. With a pages hook
-/// [row][head][batch] are coordinates that the hook gives, and where PAGE_KEYS are less than BLOCK_C boxes are of so
-/// many rows and one panel.
+/// Maps are [column][row][panel][head][batch]. A box of Q is 64 columns by 64 rows by all panels. A box of K or V is 64
+/// columns by BLOCK_C rows by all panels. A box of O is 64 columns by 64 rows by OUT_PANELS panels; there is a map of O
+/// only if OUT_PANELS > 0. If 64 does not divide head_dim, columns beyond head_dim must be read as zero: the tensor
+/// then has one panel of head_dim columns, and a box has one panel. With a pages hook [row][head][batch] are
+/// coordinates that the hook gives. If PAGE_KEYS is less than BLOCK_C, a box of K or V has PAGE_KEYS rows and one
+/// panel.
 struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;
   float scale_log2;        // scale * log2(e)
-  const WgmmaTile* tiles;  // in the order in which they are to be taken: those of a causal kernel take unlike times
+  const WgmmaTile* tiles;  // in the order in which threadgroups take them; causal tiles take different times
   unsigned tile_count;
-  unsigned* counters;  // of tiles taken and of threadgroups that are done, 0 before and after every launch
-  /// Lists of 16 rows each, for the kernel alone: [batch, q_heads, sixteens], of which the first `sixteens_before` of a
-  /// head lie before its first row, as those of tiles may.
+  unsigned* counters;  // of tiles taken and of threadgroups that are done; both are 0 before and after every launch
+  /// [batch, q_heads, sixteens], for the kernel alone: linked lists of groups of 16 rows. The first `sixteens_before`
+  /// groups of a head lie before its first row, because a tile may begin there.
   int* next_kept;
   int sixteens, sixteens_before;
 };
 
-/// Of 64 columns.
+/// How many panels of 64 columns a row has.
 constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 64; }
 
-/// Threadgroup memory of the `wgmma` variant, in bytes: panels of 64 16-bit columns, each aligned to 1024 bytes by its
-/// size, the numbers of a block's keys (16 16-bit columns) where a product adds a slope times them to the scores, then
-/// the barriers. `out_panels` of every consumer are for outputs on their way to device memory.
+/// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 16-bit columns; the size of a panel
+/// aligns the next one to 1024 bytes. With LINEAR, where a product adds a slope times the number of a key to the
+/// scores, the numbers of a block's keys follow (16 16-bit columns). The barriers come last. Each consumer has
+/// `out_panels` panels for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 

@@ -1,6 +1,6 @@
-// The kernels of the cpu as other hosts compile them: with the constants that a host of each family gets, and with its
-// instructions. Every host compiles for all of them. It runs those of its own architecture, without the instructions
-// that it lacks: the compiler breaks vectors of any width down to what there is.
+// The kernels of the cpu as other hosts compile them: with the constants and the instructions of a host of each family.
+// Every host compiles for all families. It runs the kernels of its own architecture, without the instructions that it
+// lacks: the compiler splits vectors of any width into vectors that the host has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -26,10 +26,10 @@ struct Host {
   const char* family;
   uint32_t simd_width, vector_registers;
   int64_t tile_vectors, tile_rows;  // expected for tiles of many rows
-  bool copies_pages;                // rows of K a multiple of 4 KiB apart
+  bool copies_pages;                // K is copied if its rows are a multiple of 4 KiB apart
   bool asks_ahead;
-  bool bf16_dot;  // of the tuned kernel in bf16
-  bool amx;       // takes the tuned kernel's place in bf16
+  bool bf16_dot;  // BF16_DOT of the tuned kernel in bf16
+  bool amx;       // amx.cpu.cpp replaces the tuned kernel in bf16
 };
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
@@ -101,7 +101,7 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_EQ(constant(many_rows, "ASK_AHEAD"), host.asks_ahead);
   EXPECT_LE(constant(many_rows, "TILE_VECTORS") * (constant(many_rows, "TILE_ROWS") + 1), host.vector_registers);
 
-  const FlashConfig few_rows = config("tuned", 128, 16);  // no more than one vector of 16 lanes
+  const FlashConfig few_rows = config("tuned", 128, 16);  // at most one vector of 16 lanes
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 
@@ -112,7 +112,7 @@ TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheFirstCache) {
   EXPECT_EQ(constant(pages, "COPY_K"), GetParam().copies_pages);
   pages.layout = Layout::bhsd;
   EXPECT_EQ(constant(pages, "COPY_K"), 0);
-  pages.dtype = DType::f16;  // to be converted
+  pages.dtype = DType::f16;  // K is converted
   EXPECT_EQ(constant(pages, "COPY_K"), 1);
 }
 
@@ -186,13 +186,14 @@ TEST_P(Hosts, ComputeWhatTheOracleDoes) {
   try {
     host = std::make_unique<OtherHost>(test::device(), target_);
   } catch (const BadInput& error) {
-    GTEST_SKIP() << error.what();  // of another architecture
+    GTEST_SKIP() << error.what();  // the host has another architecture
   }
   PipelineCache pipelines(*host, "");
   bool causal = false;
   const auto expect_right = [&](FlashConfig flash, Layout layout) {
-    flash.shape.causal = causal = !causal;                                       // each second case
-    if (layout == Layout::bshd) flash.shape.q_heads = flash.shape.kv_heads = 4;  // at 256 f32, 4 KiB apart
+    flash.shape.causal = causal = !causal;  // every second case is causal
+    if (layout == Layout::bshd)
+      flash.shape.q_heads = flash.shape.kv_heads = 4;  // at head_dim 256 in f32, rows are 4 KiB apart
     flash.layout = layout;
     FlashProblem problem(*host, pipelines, std::make_shared<FlashInputs>(*host, flash, 7, ""), flash,
                          attention_plan(flash, host->info()));

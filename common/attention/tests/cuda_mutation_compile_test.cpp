@@ -1,4 +1,4 @@
-// Mutations of the GPU's kernels, compiled without a GPU: they compile, and to another code.
+// Mutations of the GPU's kernels, compiled without a GPU: they compile, and their code is other code.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ class CudaMutationsTest : public test::CudaCompilerTest {
 
 TEST_F(CudaMutationsTest, OfBlocksCompileToOtherCode) {
   for (const test::KernelPath& path : test::kernel_paths(true)) {
-    if (path.dtype == DType::f16) continue;  // as bf16, but for the names of two instructions
+    if (path.dtype == DType::f16) continue;  // like bf16, except for the names of two instructions
     const std::string unbroken = code_of(path);
     for (const test::BlockMutation& mutation : test::block_mutations()) {
       if (!mutation.is_of(path)) continue;

@@ -1,5 +1,6 @@
-// Instructions of x86 cores that the host may lack, as plain code: the tile registers of AMX, and what multiplies and
-// makes pairs of bf16. Kernels that use them then run on any host, one threadgroup at a time.
+// Instructions of x86 cores that the host may lack, as plain code: the tile registers of AMX, and the instructions that
+// multiply and make pairs of bf16. With this code kernels that use the instructions run on any host, one threadgroup at
+// a time.
 #pragma once
 
 #include <map>
@@ -10,7 +11,7 @@
 
 namespace attn::test {
 
-/// Includes of a kernel of the cpu dialect that put plain code in the place of the instructions.
+/// Includes for a kernel of the cpu dialect that replace the instructions by plain code.
 inline std::map<std::string, std::string> emulated_instructions() {
   constexpr const char* header = "common/kernel/cpu.h";
   constexpr const char* text = R"(
@@ -21,7 +22,7 @@ namespace emulated {
 using Floats = Vector<float, 16>;
 using Words = Vector<unsigned, 16>;
 
-static Words tiles[8][16];  // rows of a register
+static Words tiles[8][16];  // [register][row]
 static int taken;           // tiles belong to one threadgroup, from tile_loadconfig to tilerelease
 
 INLINE void take() {
@@ -33,7 +34,9 @@ INLINE void zero(int tile) {
   for (int row = 0; row < 16; ++row) tiles[tile][row] = Words{};
 }
 INLINE void load_tile(int tile, const void* from, long step) {
-  for (int row = 0; row < 16; ++row) __builtin_memcpy(&tiles[tile][row], static_cast<const char*>(from) + row * step, 64);
+  for (int row = 0; row < 16; ++row) {
+    __builtin_memcpy(&tiles[tile][row], static_cast<const char*>(from) + row * step, 64);
+  }
 }
 INLINE void store_tile(int tile, void* to, long step) {
   for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
@@ -53,7 +56,7 @@ INLINE void multiply(int sums, int a, int b) {
   }
 }
 
-/// Rounded to nearest even; a NaN stays one.
+/// Rounded to nearest even; a NaN stays a NaN.
 INLINE Vector<unsigned short, 32> to_bf16(Floats high, Floats low) {
   Vector<unsigned short, 32> both;
   store_floats<BF16, 16>(&both, 0, low);

@@ -1,4 +1,4 @@
-// Small configurations of the variants, and a launch of one with its check. On the device under test.
+// Small configurations of the variants, and a launch of a configuration with its check. On the device under test.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-// What hides a pair of a query and a key, and what does not (common/attention/kernels/attention.h): rows that begin or
-// end without keys, at many scales; scores and values of any size; and what is no number, which reaches the rows that
-// see it and no others. Every kernel against the oracle, on the device under test.
+// Hidden pairs of a query and a key (common/attention/kernels/attention.h): rows that begin or end without keys, at
+// many scales; scores and values of any size; and NaN and infinity, which reach only the rows that see them. The tests
+// compare every kernel with the oracle, on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using test::Tested;
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 constexpr double largest_float = std::numeric_limits<float>::max();
 
-/// Hooks of a kernel, what they read, and the same for the oracle.
+/// Hooks of a kernel, the data that they read, and the same rules for the oracle.
 struct Hooks {
   std::string name;
   Includes includes = {};
@@ -45,15 +45,15 @@ std::string header(const std::string& macros, const std::string& function) {
       macros, function);
 }
 
-// Two documents, cut within a block of keys and within a tile of rows. Rows of the second have no key in the first
-// blocks, rows of the first none in the last, and rows before the first key none at all.
+// Two documents, cut within a block of keys and within a tile of rows. Rows of the second document see no key in the
+// first blocks, rows of the first document see no key in the last blocks, and rows before the first key see no key.
 constexpr int64_t cut = 43;
 bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   const int64_t own = q + shape.kv_len - shape.q_len;
   return own >= 0 && (own < cut) == (k < cut);
 }
 
-/// The documents as each hook can tell them, and rows that a causal mask leaves without keys.
+/// The documents, as a rule of each hook, and rows that a causal mask leaves without keys.
 std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_hooks) {
   const ScoreFunction reference = [shape](std::span<double> scores, int64_t, int64_t, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k) {
@@ -100,7 +100,7 @@ Tested more_queries(const std::string& kernel) {
   return of;
 }
 
-/// The first element that is not as the oracle has it; empty where there is none.
+/// The first element that differs from the oracle's; empty if there is none.
 std::string wrong_of(const std::string& kernel, Tested of, const Tensors& tensors, const Hooks& hooks,
                      PipelineCache& cache = test::pipelines()) {
   of.config.shape.causal = hooks.causal;
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels())
 
 // ---- rows that begin or end without keys
 
-// A large number in the place of a hidden score goes wrong at some scales, and not at others.
+// A kernel that replaces a hidden score by a large number is wrong at some scales, and not at others.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   const Tested of = small();
   const Tensors tensors = test::random_tensors(of.config);
@@ -169,7 +169,7 @@ TEST_P(HiddenVariants, EqualScoresOfAnySize) {
   }
 }
 
-// As large as f32 has them, at a scale of 3.8: times log2(e) they would be infinite.
+// Scores near the limit of f32, at a scale of 3.8: times log2(e) they would be infinite.
 Tensors at_the_edge_of_f32(const Tested& of) {
   Tensors tensors = test::random_tensors(of.config);
   tensors.q = constant(tensors.q, 0);
@@ -190,7 +190,7 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
   }
 }
 
-// A bias is added in f32, whatever its size; only -infinity hides.
+// A bias of any size is added in f32; only -infinity hides.
 TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
   const Tested of = small();
@@ -266,10 +266,10 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
   EXPECT_EQ(wrong(of, tensors, {.name = "full"}), "");
 }
 
-// ---- what is no number, and what is not seen
+// ---- NaN and infinity, seen and not seen
 
-// Elements of K or V, or a whole row of either, in a few places: what a row does not see changes nothing there, and
-// what is no number reaches all rows that see it.
+// NaN or infinity in elements of K or V, or in a whole row of K or V, in a few places. A row that does not see such a
+// place does not change. A NaN reaches all rows that see it.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested of = small();
   const AttentionShape& shape = of.config.shape;
@@ -312,7 +312,7 @@ TEST_P(HiddenVariants, AllThatIsNaN) {
   }
 }
 
-// Every bit of a NaN may be set, and the sign.
+// Every bit of a NaN may be set, also its sign.
 TEST_P(HiddenVariants, NaNOfAnyBits) {
   const Tested of = small();
   const size_t element = size_bytes(of.config.dtype);
@@ -363,7 +363,7 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
   }
 }
 
-// Of numbers, rows that begin or end without keys among them, none is left to the slow way (repair.h).
+// If all elements are finite numbers, no row takes the slow way (repair.h), even if it begins or ends without keys.
 TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   if (test::on_cuda) GTEST_SKIP() << "a header of the cpu's kernels";
   const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
@@ -376,8 +376,9 @@ TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   }
 }
 
-// Kernels of bf16 on the cpu take s * factor - m * factor as one multiply-add, which leaves what the second product was
-// rounded by: so of equal scores all weights are off by it. Up to largest_product that is little; of 4e9 it is all.
+// Kernels of bf16 on the cpu compute s * factor - m * factor by one multiply-add. The rounding error of the second
+// product stays in the result, so the weights of equal scores are all wrong by this error. For products up to
+// largest_product the error is small; for a product of 4e9 the weights are useless.
 TEST(HiddenTest, WhatAMultiplyAddLeavesIsLittleUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";
@@ -396,7 +397,7 @@ TEST(HiddenTest, WhatAMultiplyAddLeavesIsLittleUpToTheLargestProduct) {
   EXPECT_GT(left_by(-1e30f, 0.593f * 1.442695f), 1e20f);
 }
 
-// ---- what the checks catch
+// ---- broken kernels that the checks catch
 
 struct HiddenMutation {
   const char *kernel, *what, *file, *from, *to;
@@ -460,7 +461,7 @@ TEST_P(HiddenMutations, AreCaught) {
   EXPECT_NE(found(fresh), "");
 }
 
-// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
 TEST(HiddenMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const HiddenMutation& mutation : hidden_mutations(of_cuda)) {

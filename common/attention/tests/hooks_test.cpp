@@ -1,6 +1,6 @@
-// Hooks of the kernels: which keys a row sees, where they lie, and how rows are turned. Every kernel against the oracle
-// or against itself, on odd shapes; that keys which no row sees are left alone; and kernels whose use of a hook is
-// broken on purpose. On the device under test.
+// Hooks of the kernels: which keys a row sees, where keys lie, and how rows are turned. The tests compare every kernel
+// with the oracle or with itself, on odd shapes. They check that kernels do not read keys that no row sees, and that
+// they catch kernels whose use of a hook is broken on purpose. On the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ TEST_P(HooksTest, KeysOfEveryRule) {
   }
 }
 
-// Tiles whose consumers, warps or panels see unlike blocks, and rows of several tiles.
+// Tiles whose consumers, warps or panels see different blocks, and rows of several tiles.
 TEST_P(HooksTest, KeysOfLargerTiles) {
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
     for (const int64_t rows : {64, 128, 192}) {
@@ -129,7 +129,7 @@ TEST_P(HooksTest, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
 }
 
-// Values that are no numbers where no row sees them: they do not get into the result, for nothing reads them.
+// NaN values where no row sees them: they do not get into the result, because nothing reads them.
 TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
   for (const char* name : {"lengths", "window_left"}) {
     Tested of = tested(GetParam());
@@ -161,8 +161,8 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
 
 // ---- where keys lie
 
-// Rows, heads and batches of all tensors any number of elements apart: also odd numbers of elements of 16 bits. (A GPU
-// takes multiples of 16 bytes.)
+// Rows, heads and batches of all tensors may be any number of elements apart, also odd numbers of elements of 16 bits.
+// (A GPU takes multiples of 16 bytes.)
 TEST_P(HooksTest, RowsAnyDistanceApart) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {
@@ -188,7 +188,7 @@ TEST_P(HooksTest, RowsAnyDistanceApart) {
   }
 }
 
-// Pages of every sequence, in another order.
+// The pages of every sequence, in a shuffled order.
 std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
   const int64_t pages = shape.batch * ((shape.kv_len + page_keys - 1) / page_keys);
   std::vector<int> table;
@@ -209,7 +209,7 @@ Includes pages_hook(int64_t page_keys) {
                        page_keys, only_within("key", "c.kv_len"))}};
 }
 
-/// K or V in pages, as the table has them; what is beyond the last key of a sequence is any number.
+/// K or V in pages, as the table has them. Elements beyond the last key of a sequence are any numbers.
 Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t page_keys) {
   const int64_t pages = (tensor.seq + page_keys - 1) / page_keys;
   Tensor paged =
@@ -224,7 +224,7 @@ Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t pag
   }
   return paged;
 }
-/// A configuration for those, and for no others.
+/// The configuration with pages of `page_keys` keys. K and V have the pages of the table, and no others.
 Tested on_pages(Tested of, const std::vector<int>& table, int64_t page_keys) {
   of.config.page_size = page_keys;
   of.config.pool_pages = static_cast<int64_t>(table.size());
@@ -349,14 +349,14 @@ TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
   }
 }
 
-// A rotate hook that a kernel does not take is an error, not left out.
+// A rotate hook that a kernel does not take is an error. The kernel does not ignore it.
 TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
   if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes it";
   const Tested of = tested(GetParam());
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), of, rotate_hook()).source), CompileError);
 }
 
-// All three at once: pages of a window's keys, turned.
+// All three hooks at once: turned keys on pages, with a window.
 TEST_P(HooksTest, HooksTogether) {
   Tested of = tested(GetParam());
   of.copies = true;
@@ -369,11 +369,11 @@ TEST_P(HooksTest, HooksTogether) {
       run(GetParam(), of,
           turns ? Tensors{turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v} : tensors,
           includes, bytes_of_table({0}));
-  // One table for all hooks: the pages, and behind them the angles.
+  // One table for all hooks: first the pages, then the angles.
   const std::vector<int> table = shuffled_pages(shape, 32);
   std::vector<std::byte> data = bytes_of_table(table);
-  const std::vector<std::byte> behind = angles(shape);
-  data.insert(data.end(), behind.begin(), behind.end());
+  const std::vector<std::byte> after = angles(shape);
+  data.insert(data.end(), after.begin(), after.end());
   includes.merge(pages_hook(32));
   if (turns) {
     Includes rotate = rotate_hook();
@@ -387,7 +387,7 @@ TEST_P(HooksTest, HooksTogether) {
             "");
 }
 
-// Without a GPU: that kernels of a GPU compile with every rule, and need no memory for registers.
+// Without a GPU: kernels of a GPU compile with every rule, and do not spill registers.
 using HooksCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
@@ -438,7 +438,7 @@ TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
   }
 }
 
-// ---- what the checks catch
+// ---- broken kernels that the checks catch
 
 struct HookMutation {
   const char *kernel, *what, *hook, *file, *from, *to;
@@ -527,7 +527,7 @@ TEST_P(HookMutations, AreCaught) {
   Tested of = tested(mutation.kernel);
   of.config.shape.q_len = 200;
   of.config.shape.kv_len = 211;
-  of.config.block_r = 192;  // panels, warps and consumers that see unlike keys of a block
+  of.config.block_r = 192;  // panels, warps and consumers see different keys of a block
   of.config.block_c = 64;
   if (on_cuda) of.config.shape.scale = 2;  // scores that are masked too late count
   const std::string hook = mutation.hook;
@@ -544,7 +544,7 @@ TEST_P(HookMutations, AreCaught) {
 
 class HookMutationsTest : public testing::Test {};
 
-// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
 TEST_F(HookMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const HookMutation& mutation : mutations(of_cuda)) {

@@ -1,5 +1,5 @@
-// The kernels of attention as they are, for tests: with hooks of their own and tensors as a test wants them, without
-// the plan and the problem of an experiment. On the device under test.
+// Runs the kernels of attention for tests, with hooks and tensors of the test, and without the plan and the problem of
+// an experiment. On the device under test.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,17 +29,17 @@ inline constexpr const char* keys_file = "common/attention/kernels/keys.h";
 inline constexpr const char* mask_file = "common/attention/kernels/mask.h";
 inline constexpr const char* sink_file = "common/attention/kernels/sink.h";
 
-// Before the body of a hook: what a kernel must not ask for ends the program, where that can be seen.
+// Stands before the body of a hook. On the cpu an index that a kernel must not ask for ends the program.
 inline std::string only_within(const std::string& index, const std::string& length) {
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }
 
-// ---- the kernels, by names that tell apart what one variant does with different elements
+// ---- the kernels; a variant that works in other ways on other elements has a name for each
 
 struct Tested {
   FlashConfig config;
   bool copies = false;  // `tuned` works on a copy of K
-  int64_t apart = 0;    // elements by which rows, heads and batches of every tensor lie farther apart than they need
+  int64_t apart = 0;    // elements between rows, heads and batches of every tensor that belong to none of them
 };
 
 inline std::vector<std::string> kernels() {
@@ -53,17 +53,17 @@ inline Tested tested(const std::string& name) {
   config.variant = name.substr(0, name.find("_f32"));
   if (name.starts_with("tuned") || name == "amx") config.variant = "tuned";
   if (name == "wgmma" || name == "mma_sync" || name == "amx" || name == "tuned_pairs") config.dtype = DType::bf16;
-  if (name == "tuned_copy") config.dtype = DType::f16;  // K is converted, and so copied
+  if (name == "tuned_copy") config.dtype = DType::f16;  // K is converted, and therefore copied
   config.shape = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 75, .kv_len = 141, .head_dim = 40};
   config.block_r = on_cuda ? 64 : 48;
   config.block_c = 32;
   return tested;
 }
 
-/// Whether the GPU has what the kernel needs. What a host lacks is emulated.
+/// Whether the GPU has the instructions that the kernel needs. Instructions that a host lacks are emulated.
 inline bool is_here(const std::string& name) { return name != "wgmma" || device().info().has("wgmma"); }
 
-/// The device; for kernels that other hosts run, described as such a host.
+/// The device. For a kernel that other hosts run, it is described as one of these hosts.
 inline DeviceInfo info_of(const std::string& name) {
   DeviceInfo info = device().info();
   if (name != "amx" && name != "tuned_pairs") return info;
@@ -118,7 +118,7 @@ struct Attended {
   bool operator==(const Attended&) const = default;
 };
 
-/// A tensor in memory as Tested::apart says, with bytes between its rows that are no numbers.
+/// A tensor in memory, with gaps as Tested::apart says. The bytes of the gaps are no numbers.
 struct Spread {
   TensorStrides strides;
   std::vector<std::byte> data;
@@ -134,7 +134,7 @@ struct Spread {
     });
   }
 
-  /// Rows from here to there; whether the bytes between them are still as they were.
+  /// Reads the rows back. Returns whether the bytes between them are unchanged.
   bool gather(Tensor& tensor) {
     for_rows(tensor, [&](size_t here, size_t there, size_t bytes) {
       std::memcpy(tensor.data.data() + there, data.data() + here, bytes);
@@ -199,7 +199,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const Launch kernel = kernel_of(name, tested, includes);
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
-  // It owns what the kernel reads on the device.
+  // It owns the data that the kernel reads on the device.
   const auto encode = FlashOperation::of(device().info()).encode_function(device(), config, kernel, *pipeline.kernel);
   encode(encoder, params);
   device().submit(encoder);
@@ -214,7 +214,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   return outcome;
 }
 
-/// The first element that is not right; empty where all are. NaN is right where NaN is wanted, and nowhere else.
+/// The first element that is wrong; empty if all are right. NaN is right only where NaN is wanted.
 inline std::string difference(const FlashConfig& config, const Attended& got, const std::vector<double>& o,
                               const std::vector<double>& lse) {
   const bool exact = config.dtype == DType::f32;
@@ -228,7 +228,7 @@ inline std::string difference(const FlashConfig& config, const Attended& got, co
     }
     return std::string();
   };
-  if (!got.guards_intact) return "bytes beside the outputs were overwritten";
+  if (!got.guards_intact) return "bytes next to the outputs were overwritten";
   const std::string of_o = compare("o", got.o, o);
   return of_o.empty() ? compare("lse", got.lse, lse) : of_o;
 }
@@ -241,7 +241,7 @@ inline std::string describe(const std::string& name, const FlashConfig& c) {
 
 // ---- which keys a row sees
 
-/// A keys hook, and the same for the oracle: the range of (batch, q).
+/// A keys hook, and the same rule for the oracle: the range of (batch, q).
 struct KeysHook {
   const char* name;
   bool at_zero;
@@ -264,7 +264,7 @@ struct KeysHook {
 
 inline int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
 
-// Documents of 1, 2, 3 .. keys, one after the other: where that of each key begins and ends.
+// Documents of 1, 2, 3 .. keys, one after the other: for each key, where its document begins and ends.
 inline std::vector<int> documents(const AttentionShape& shape) {
   std::vector<int> table;
   const int keys = static_cast<int>(shape.kv_len);
@@ -291,7 +291,7 @@ inline std::vector<KeysHook> keys_hooks() {
            [](const auto&, const auto& shape, int64_t, int64_t q) {
              return std::pair{own_key(shape, q) - 50, own_key(shape, q) + 20};
            }},
-          // The lengths of sequences: none of its keys, some, all.
+          // The lengths of sequences: no keys, some keys, all keys.
           {"lengths", true, "return {0, table[c.batch] < end ? table[c.batch] : end};",
            [](const AttentionShape& shape) {
              std::vector<int> lengths(static_cast<size_t>(shape.batch), static_cast<int>(shape.kv_len));

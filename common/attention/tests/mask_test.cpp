@@ -1,5 +1,6 @@
-// The mask hook and its lists of key blocks: every kernel against the oracle, and with lists against itself without;
-// what is in the lists; that kernels walk no more than these; and what is broken on purpose. On the device under test.
+// The mask hook and its lists of key blocks. The tests compare every kernel with the oracle, and a kernel with lists
+// with the same kernel without lists. They check the contents of the lists, that kernels walk only listed blocks, and
+// that broken kernels are caught. On the device under test.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ constexpr const char* kernel_folder = "common/attention/kernels/";
 
 // ---- masks
 
-/// A mask hook, and the same for the oracle.
+/// A mask hook, and the same rule for the oracle.
 struct Mask {
   const char* name;
   ListScope scope;
@@ -53,17 +54,17 @@ std::vector<Mask> masks() {
          const int64_t own = q + s.kv_len - s.q_len;
          return k >= own - 9 || k < 5 || own < 5;
        }},
-      // Blocks that are whole, and of which there is nothing; other ones for each head.
+      // Blocks that are seen as a whole, and blocks that are hidden as a whole; they differ from head to head.
       {"blocks", ListScope::head, "return (k / 64 + 2 * (q / 64) + c.head + c.batch) % 3 == 0;",
        [](const AttentionShape&, int64_t batch, int64_t head, int64_t q, int64_t k) {
          return (k / 64 + 2 * (q / 64) + head + batch) % 3 == 0;
        }},
-      // Sequences and rows that see nothing.
+      // Sequences and rows that see no key.
       {"nothing", ListScope::sequence, "return c.batch != 0 && q / 64 != 1 && (k < 70 || q % 2 != 0);",
        [](const AttentionShape&, int64_t batch, int64_t, int64_t q, int64_t k) {
          return batch != 0 && q / 64 != 1 && (k < 70 || q % 2 != 0);
        }},
-      // Rows that have no key in the first blocks, and rows that have none in the last.
+      // Rows that see no key in the first blocks, and rows that see no key in the last blocks.
       {"ends", ListScope::all, "return (q % 2 == 0) == (k < 70);",
        [](const AttentionShape&, int64_t, int64_t, int64_t q, int64_t k) { return (q % 2 == 0) == (k < 70); }},
       // From a table of all pairs.
@@ -78,7 +79,7 @@ const Mask& mask_of(std::string_view name) {
 
 AttentionHooks hooks_of(const Mask& mask, const AttentionShape& shape, bool lists) {
   AttentionHooks hooks;
-  // What a kernel must not ask for ends the program, where that can be seen.
+  // On the cpu a pair that a kernel must not ask about ends the program.
   hooks.includes[mask_file] = fmt::format(
       "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define MASK_IS_NONE 0\n"
       "static inline bool visible(int q, int k, const ScoreContext& c) {{\n"
@@ -125,7 +126,7 @@ FlashConfig config_of(const KernelPath& path) {
 
 struct Outcome {
   Check check;
-  std::vector<float> o, lse;  // a zero is equal to its negative
+  std::vector<float> o, lse;  // compared as floats: 0 and -0 are equal
 };
 
 Outcome run_with(const AttentionHooks& hooks, const FlashConfig& config, Device& on, PipelineCache& cache,
@@ -134,7 +135,7 @@ Outcome run_with(const AttentionHooks& hooks, const FlashConfig& config, Device&
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
-  problem.encode(encoder);  // with the lists of the first
+  problem.encode(encoder);  // with the lists of the first launch
   on.submit(encoder);
   const Tensor o = convert(problem.output(), DType::f32, Layout::bhsd);
   const auto* values = reinterpret_cast<const float*>(o.data.data());
@@ -173,7 +174,7 @@ TEST_P(MaskVariants, OddShapes) {
   }
 }
 
-// A large number in the place of a hidden score goes wrong at some scales, and not at others.
+// A kernel that replaces a hidden score by a large number is wrong at some scales, and not at others.
 TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   for (double scale = 0.05; scale < 1.5; scale *= 1.17) {
     FlashConfig config = config_of(path());
@@ -182,7 +183,7 @@ TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// Tiles whose consumers, warps or panels see unlike blocks, and rows of several tiles.
+// Tiles whose consumers, warps or panels see different blocks, and rows of several tiles.
 TEST_P(MaskVariants, LargerTiles) {
   for (const char* name : {"stripes", "tokens", "blocks"}) {
     for (const int64_t rows : {128, 192}) {
@@ -200,7 +201,7 @@ TEST_P(MaskVariants, LargerTiles) {
 
 // ---- lists
 
-/// A tile's list, from the pairs one by one.
+/// The list of a tile, made by asking about the pairs one by one.
 std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int64_t batch, int64_t head,
                                int64_t first) {
   const AttentionShape& s = config.shape;
@@ -219,7 +220,7 @@ std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int6
   return list;
 }
 
-/// The first list that is not as it should be; empty where all are.
+/// The first list that is wrong; empty if all are right.
 std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCache& cache) {
   const DeviceInfo& info = device().info();
   const AttentionShape& s = config.shape;
@@ -303,8 +304,8 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   EXPECT_EQ(first_count(other), 0) << "lists of other data";
 }
 
-// Of lists that say something else than the mask does: a kernel reads the blocks that are listed and no other, and asks
-// the hook about those alone that are to be masked.
+// With lists that differ from the mask: a kernel reads only the listed blocks, and asks the hook only about blocks that
+// must be masked.
 TEST_P(MaskVariants, WalkTheListAndNoMore) {
   if (path().variant == std::string("naive")) GTEST_SKIP() << "has no tiles";
   const Mask& stripes = mask_of("stripes");
@@ -337,7 +338,7 @@ TEST_P(MaskVariants, WalkTheListAndNoMore) {
 
 using MaskCudaCompileTest = test::CudaCompilerTest;
 
-// With the tiles that the shapes get: registers are enough, and products overlap.
+// With the default tiles of the shapes, there are enough registers, and products overlap.
 TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -354,8 +355,8 @@ TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
             const Launch launch = attention_launch(config, test::hopper(), &hooks);
             const test::CapturedLog log;
             const Binary binary = compiler_->compile(launch.source);
-            // Without lists mma_sync also keeps the range of keys: 128 keys of head_dim 64 are then some words too
-            // many.
+            // Without lists mma_sync also keeps the range of keys. With 128 keys and head_dim 64 it then spills some
+            // words.
             const bool may_spill = !lists && config.variant == "mma_sync";
             EXPECT_TRUE(binary.spill_bytes == 0 || may_spill) << name << " " << launch.source.key();
             EXPECT_EQ(log.text(), "") << name << " " << launch.source.key();
@@ -370,7 +371,7 @@ TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
   }
 }
 
-// ---- what the checks catch
+// ---- broken kernels that the checks catch
 
 struct MaskMutation {
   const char *path, *what, *file, *from, *to;
@@ -488,7 +489,7 @@ TEST_F(MaskCudaCompileTest, MutationsCompileToOtherCode) {
   }
 }
 
-// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
 TEST(MaskMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const MaskMutation& mutation : mask_mutations(of_cuda)) {

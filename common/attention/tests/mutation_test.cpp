@@ -1,5 +1,5 @@
-// What the checks catch: kernels broken on purpose, in small shapes and in a single block of many keys. On the device
-// under test.
+// The checks catch kernels that are broken on purpose, in small shapes and in a single block of many keys. On the
+// device under test.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ TEST_P(Mutations, AreCaught) {
   }
   if (std::string_view(mutation.file) == test::amx_file) {
     config.dtype = DType::bf16;
-    config.block_r = 48;  // the last rows are more than fit two tiles
+    config.block_r = 48;  // not a multiple of the rows of two tiles
     config.shape.scale = 2;
   }
   if (on_cuda) config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
@@ -61,9 +61,8 @@ TEST_P(Mutations, AreCaught) {
   ASSERT_TRUE(passes(device()));
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
   if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
-    // AddressSanitizer may be the first to see it, and ends the process. The child has no other thread.
-    EXPECT_EXIT(
-        _exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
+    // AddressSanitizer may see the mistake first, and ends the process. The child process has no other thread.
+    EXPECT_EXIT(_exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "");
   } else {
     EXPECT_FALSE(passes(device()));
   }
@@ -92,7 +91,7 @@ class BlockMutations : public test::OnPath<BlockCase> {
  protected:
   const KernelPath& path() const override { return GetParam().path; }
 
-  /// Tests of a dtype share tensors, and the oracle's answer.
+  /// Tests of the same dtype share tensors, and the oracle's results.
   static std::shared_ptr<FlashInputs> inputs(const FlashConfig& config, InputKind kind) {
     static std::map<std::pair<DType, InputKind>, std::shared_ptr<FlashInputs>> all;
     auto& shared = all[{config.dtype, kind}];
@@ -122,7 +121,7 @@ TEST_P(BlockMutations, AreCaught) {
   RecordProperty("broken_uses", std::to_string(broken.max_used));
 }
 
-// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
 TEST(MutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const Mutation& mutation : test::mutations(of_cuda)) {

@@ -1,4 +1,4 @@
-// Kernels broken on purpose: texts of the sources, and what takes their place.
+// Kernels broken on purpose: texts of the sources, and the texts that replace them.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,7 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
 
 // ---- a block of keys among 16384
 
-/// A way to a kernel: `name` is that of the tests, `host` what the cpu is described as.
+/// A way to a kernel: `name` is for the tests' names, `host` is the host as which the cpu is described.
 struct KernelPath {
   const char *name, *variant, *file;
   DType dtype;
@@ -120,7 +120,7 @@ inline constexpr int64_t block_mutation_keys = 16384;
 
 struct BlockMutation {
   const char *file, *what, *from, *to;
-  const char* only = "";  // those paths whose name this is a part of
+  const char* only = "";  // only for paths whose name contains this text
   InputKind inputs = InputKind::random;
 
   bool is_of(const KernelPath& path) const {
@@ -167,8 +167,8 @@ inline std::vector<BlockMutation> block_mutations() {
           {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha",
            "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
 
-          // A producer and consumers that do not count the same blocks would wait for ever: those that are dropped are
-          // masked, or left to the consumers, who hand back what they do not need.
+          // If a producer and consumers did not count the same blocks, they would wait for ever. So a mutation that
+          // drops a block masks the block, or leaves it to the consumers, which hand back blocks that they do not need.
           {wgmma_file, "first_block_dropped", mask,
            "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
           {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},
@@ -204,7 +204,7 @@ inline std::vector<BlockMutation> block_mutations() {
            InputKind::needles}};
 }
 
-/// What block mutations are tried on.
+/// The configuration for block mutations.
 inline FlashConfig block_mutation_config(const KernelPath& path) {
   FlashConfig config;
   config.variant = path.variant;

@@ -1,6 +1,6 @@
-// The device under test, described as another host: the tuned kernel of the cpu depends on what the host has. The
-// compiler breaks vectors of any width down to those that are here, so kernels for other hosts run here too;
-// instructions that are missing are emulated (emulated.h).
+// The device under test, described as another host: the tuned kernel of the cpu depends on the features of the host.
+// The compiler splits vectors of any width into vectors that this host has, so kernels for other hosts run here too.
+// Instructions that this host lacks are emulated (emulated.h).
 #pragma once
 
 #include <algorithm>

@@ -14,8 +14,8 @@
 
 namespace attn::test {
 
-/// A device described as the host that runs the kernel of `file`, or of `host` where that is named; null where it is
-/// the device itself.
+/// A device described as the host `host`, or, if `host` is empty, as a host that runs the kernel of `file`. Null if
+/// this is the device itself.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {
@@ -28,7 +28,7 @@ inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, st
   return std::make_unique<OtherHost>(device, std::string(host), 16, 32, features);
 }
 
-/// Skips itself where the path is not there.
+/// The test skips itself if the path is not there.
 template <typename Param>
 class OnPath : public OnDevice<testing::TestWithParam<Param>> {
  protected:
@@ -43,7 +43,7 @@ class OnPath : public OnDevice<testing::TestWithParam<Param>> {
   }
 
   Device& on() { return other_ ? *other_ : device(); }
-  /// In memory only, and of this test alone.
+  /// Pipelines of this test alone, in memory only.
   PipelineCache& pipelines() { return *pipelines_; }
 
  private:

@@ -1,4 +1,4 @@
-// The kernels of RoPE broken on purpose: texts of the sources, and what takes their place.
+// The kernels of RoPE broken on purpose: texts of the sources, and the texts that replace them.
 #pragma once
 
 #include <ostream>
@@ -19,7 +19,8 @@ inline const char* rope_file(bool of_cuda) {
   return of_cuda ? "common/attention/kernels/rope.cuda.cu" : "common/attention/kernels/rope.cpu.cpp";
 }
 
-/// What catches them: a part of a row, an attention factor, offsets that differ.
+/// A configuration that catches the mutations: only a part of a row turns, there is an attention factor, offsets
+/// differ.
 inline RopeConfig rope_mutation_config(const RopeMutation& mutation) {
   return {.head_dim = 96,
           .rotary_dim = 64,

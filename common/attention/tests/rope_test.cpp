@@ -46,7 +46,7 @@ void expect_frequencies(const RopeConfig& config, const std::vector<double>& wan
 
 TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
   expect_frequencies(rope_of(8, 8), {1, 0.1, 0.01, 0.001});
-  expect_frequencies(rope_of(8, 4), {1, 0.01});  // of the part that turns
+  expect_frequencies(rope_of(8, 4), {1, 0.01});  // of the part of a row that turns
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
   // theta becomes 10000 * 2^(4 / 2).
   expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
@@ -64,7 +64,7 @@ TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
   expect_frequencies(
       rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .beta_fast = 500, .beta_slow = 0.1}),
       {1, 0.1 * (0.75 + 0.25 / 4), 0.01 * (0.5 + 0.5 / 4), 0.001 * (0.25 + 0.75 / 4)});
-  // Wavelengths of 2 pi, of 4096, where turns are 2 and the ramp (2 - 1) / (4 - 1), and of much more.
+  // The wavelengths are 2 pi, 4096 (2 turns, so the ramp is (2 - 1) / (4 - 1)), and much more.
   RopeConfig llama = rope_of(8, 6, {}, RopeLlama3{});
   const double middle = 2 * std::numbers::pi / 4096;
   llama.theta = std::pow(middle, -3);
@@ -87,7 +87,7 @@ TEST(RopeFormulas, OnlyYarnHasAnAttentionFactor) {
   EXPECT_EQ(factor(0.7, 0, 0), 0.7);
   EXPECT_EQ(factor(0.7, 2, 0.5), 0.7);
   EXPECT_NEAR(factor(0, 2, 0.5), (0.2 * std::log(40) + 1) / (0.05 * std::log(40) + 1), 1e-12);
-  EXPECT_EQ(factor(0, 0.707, 0.707), 1);  // as DeepSeek-V2 has it
+  EXPECT_EQ(factor(0, 0.707, 0.707), 1);  // the values of DeepSeek-V2
   EXPECT_NEAR(factor(0, 2, 0), usual, 1e-12);
   EXPECT_NEAR(factor(0, 0, 2), usual, 1e-12);
   for (const RopeScaling& scaling : {RopeScaling{}, RopeScaling{RopeLinear{4}}, RopeScaling{RopeLlama3{}}}) {
@@ -159,8 +159,8 @@ struct RopeSide {
   }
   Buffer& target(const RopeCase& test) { return test.in_place ? in_buffer : out_buffer; }
 
-  /// Elements that do not turn are as they were; the others differ from the oracle's by the rounding of the output and
-  /// of a few operations in f32.
+  /// Elements that do not turn stay as they are. Other elements may differ from the oracle's by the rounding of the
+  /// output and of a few operations in f32.
   std::string difference(const RopeCase& test) {
     target(test).download(out.data.data(), out.bytes());
     if (!in_buffer.guards_intact() || !out_buffer.guards_intact()) return "a guard band was overwritten";
@@ -186,7 +186,7 @@ struct RopeSide {
   }
 };
 
-/// The first element of Q or K that is not right; empty where all are.
+/// The first element of Q or K that is wrong; empty if all are right.
 std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelines()) {
   RopeSide q(test, test.shape.q_heads, 0), k(test, test.shape.kv_heads, 1);
   Buffer offsets;
@@ -275,7 +275,7 @@ TEST_F(RopeTest, LengthsHeadsAndLayouts) {
   }
 }
 
-// In f32, where an angle that is a little wrong shows.
+// In f32, which shows small errors of angles.
 TEST_F(RopeTest, FarPositions) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(128, 128, pairing), .shape = {}};
@@ -300,7 +300,7 @@ TEST_F(RopeTest, MoreTilesThanAGridHas) {
   expect_right(test);
 }
 
-// Rows of a cache that is longer, beside rows that stay as they are.
+// Some rows of a longer cache are turned, the other rows stay as they are.
 TEST_F(RopeTest, WritesIntoACache) {
   constexpr int64_t capacity = 50, rows = 7, first = 20, heads = 2, dim = 64;
   const RopeConfig config = rope_of(dim, dim);
@@ -335,7 +335,7 @@ TEST_F(RopeTest, WritesIntoACache) {
   }
 }
 
-// What is not a number where nothing turns is copied bit by bit.
+// A NaN in an element that does not turn is copied bit by bit.
 TEST_F(RopeTest, CopiesTheRestBitByBit) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(40, 12, pairing), .shape = {}};
@@ -359,7 +359,7 @@ TEST_F(RopeTest, CopiesTheRestBitByBit) {
   }
 }
 
-// ---- what is refused
+// ---- refused arguments
 
 template <typename Call>
 std::string refusal(const Call& call) {
@@ -436,10 +436,10 @@ TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
   EXPECT_EQ(refused({.q = q, .q_strides = strides, .q_out_strides = strides}),
             "rope: a tensor that has heads has no address");
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = strides, .q_out_strides = {384, 64, 128}}),
-            "rope: the output is the input with other strides; in place they are the same");
+            "rope: the output is the input with other strides; in place, both have the same strides");
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {0, int64_t{1} << 31, 64}, .q_out_strides = strides}),
-            "rope: a stride of 2147483648 elements: those of heads and rows fit 32 bits");
-  // A stride along which there is one element does not matter.
+            "rope: a stride of 2147483648 elements: strides of heads and rows fit 32 bits");
+  // The stride of a dimension with one element does not matter.
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {1, 192, 64}, .q_out_strides = strides}), "it is taken");
   const int64_t aligned = on_cuda ? 16 : 4;
   EXPECT_EQ(refused({.q = reinterpret_cast<std::byte*>(q) + 2, .q_out = q, .q_strides = strides}),
@@ -487,7 +487,7 @@ TEST_P(RopeMutations, AreCaught) {
   EXPECT_NE(rope_difference(test, fresh), "");
 }
 
-// Of the other backend's too, so that a kernel that is edited where it cannot run takes its mutations along.
+// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
 TEST(RopeFormulas, MutationsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const RopeMutation& mutation : test::rope_mutations(of_cuda)) {

@@ -59,8 +59,8 @@ TEST(ScheduleTest, EveryRowIsInOneTileWithAllTheKeysThatItSees) {
 }
 
 TEST(ScheduleTest, CausalTilesGetShorterWithinASection) {
-  // 4096 tokens of K and V take 2 MiB a head, an eighth of the cache has room for three. Of 22 tiles a head, 18 heads
-  // are three for every multiprocessor. One head is left over, and comes first.
+  // 4096 tokens of K and V take 2 MiB for each head, so an eighth of the cache has room for three heads. A head has 22
+  // tiles, so 18 heads have three tiles for every multiprocessor. One head remains, and comes first.
   const std::vector<WgmmaTile> tiles = wgmma_schedule(config(1, 64, 64, 4096, 4096, true, 192, 64), gpu());
   std::vector<int> sections;  // heads of each
   int heads = 0;

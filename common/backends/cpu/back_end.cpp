@@ -43,9 +43,9 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const CpuTarget& target) {
                                  llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
 }
 
-// What a kernel needs of LLVM's O1, in that order, in two thirds of its time and for the same speed. Kernels say
-// themselves what is to be unrolled or vectorised (#pragma clang loop); left to its own judgement LLVM unrolls every
-// cold loop too.
+// The passes of LLVM's O1 that a kernel needs, in O1's order. They take two thirds of O1's time, and kernels are as
+// fast. Kernels mark the loops that are to be unrolled or vectorised (#pragma clang loop); otherwise LLVM would also
+// unroll every cold loop.
 llvm::ModulePassManager kernel_pipeline() {
   constexpr bool only_when_forced = true, with_memory_ssa = true;
   llvm::FunctionPassManager early;
@@ -60,7 +60,7 @@ llvm::ModulePassManager kernel_pipeline() {
   unroll.addPass(llvm::LoopFullUnrollPass(1, only_when_forced));
   hoist.addPass(llvm::LICMPass(llvm::LICMOptions()));
 
-  llvm::FunctionPassManager simplify;  // callees before callers, which may then inline them
+  llvm::FunctionPassManager simplify;  // callees before callers, so that callers may inline them
   simplify.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
   simplify.addPass(llvm::EarlyCSEPass(with_memory_ssa));
   simplify.addPass(llvm::SimplifyCFGPass());
@@ -132,7 +132,7 @@ bool link_modules(std::vector<std::unique_ptr<llvm::Module>>& modules, const std
     if (llvm::Linker::linkModules(whole, std::move(modules[i]))) return false;
   }
   modules.resize(1);
-  // A function that only this kernel can call need not be kept beside its inlined copies.
+  // A function that only this kernel can call is not needed once all its calls are inlined.
   llvm::internalizeModule(whole, [&](const llvm::GlobalValue& value) { return value.getName() == entry; });
   return true;
 }
@@ -151,7 +151,7 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes = kernel_pipeline();
   if constexpr (sanitizes("address")) {
-    // Red zones around constants would need constructors, which nobody runs for a kernel.
+    // Red zones around constants would need constructors, which do not run for a kernel.
     for (llvm::GlobalVariable& constant : module.globals()) {
       llvm::GlobalValue::SanitizerMetadata metadata;
       metadata.NoAddress = true;

@@ -16,17 +16,18 @@ class TargetMachine;
 
 namespace attn {
 
-/// Raise it when optimize() or generate_code() changes: kernels in the caches are then compiled anew.
+/// Raise this number when optimize() or generate_code() changes: then kernels in the caches are compiled anew.
 inline constexpr int back_end_recipe = 4;
 
-/// The target machines of a target, which threads take in turns. A machine keeps what it has worked out of the target's
-/// features, a twentieth of a variant's time.
+/// The target machines of a target, which threads take in turns. A machine keeps data that it computed from the
+/// target's features, which takes a twentieth of a variant's time.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);
   ~TargetMachines();
 
-  /// For this thread alone, until the pointer goes. Throws DeviceMissing where LLVM cannot compile for the target.
+  /// A machine for this thread only, as long as the pointer lives. Throws DeviceMissing if LLVM cannot compile for the
+  /// target.
   std::shared_ptr<llvm::TargetMachine> take() const;
 
  private:
@@ -35,16 +36,16 @@ class TargetMachines {
   mutable std::vector<std::unique_ptr<llvm::TargetMachine>> idle_;
 };
 
-/// Keeps what linker and passes say from stderr, such as that a loop cannot be vectorised as it asks; collects errors,
-/// at which LLVM would end the process.
+/// Collects the errors of linker and passes, at which LLVM would otherwise end the process. Their other messages, such
+/// as that a loop cannot be vectorised as requested, do not reach stderr.
 void collect_errors(llvm::LLVMContext& context, std::string& errors);
 
-/// Leaves one module, all of them linked into the first. False where they cannot be.
+/// Links all modules into the first one, and removes the others. False if they cannot be linked.
 bool link_modules(std::vector<std::unique_ptr<llvm::Module>>& modules, const std::string& entry);
 
 void optimize(llvm::Module& module, llvm::TargetMachine& machine);
 
-/// Of an optimised module: an object file.
+/// The object file of an optimised module.
 std::string generate_code(llvm::Module& module, llvm::TargetMachine& machine);
 
 }  // namespace attn

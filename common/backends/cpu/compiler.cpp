@@ -18,7 +18,7 @@
 namespace attn {
 
 CpuCompiler::CpuCompiler(CpuTarget target) : target_(std::move(target)), front_end_(target_), machines_(target_) {
-  machines_.take();  // throws now where there is none
+  machines_.take();  // throws at once if LLVM has no machine for the target
 }
 
 std::string CpuCompiler::identity() const {

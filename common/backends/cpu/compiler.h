@@ -1,4 +1,4 @@
-// Kernel source to machine code, by clang and LLVM in this process: the front end, the optimiser and code generation.
+// Compiles kernel source to machine code, by clang and LLVM in this process: front end, optimiser and code generation.
 #pragma once
 
 #include <string>
@@ -14,16 +14,16 @@ namespace attn {
 /// Safe to use from several threads.
 class CpuCompiler {
  public:
-  /// Throws DeviceMissing where LLVM cannot compile for the target.
+  /// Throws DeviceMissing if LLVM cannot compile for the target.
   explicit CpuCompiler(CpuTarget target = CpuTarget::host());
 
   const CpuTarget& target() const { return target_; }
   std::string identity() const;
 
-  /// Throws CompileError, BadInput for a source that is not there.
+  /// Throws CompileError, and BadInput for a missing source.
   Binary compile(const KernelSource& source) const;
 
-  /// What a disassembler finds in the object, or in all those of an archive.
+  /// The contents that a disassembler finds in the object, or in all objects of an archive.
   CodeContents contents(const std::string& code) const;
 
  private:

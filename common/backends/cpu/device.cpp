@@ -39,7 +39,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The value of "NAME ... : VALUE" or "NAME: VALUE UNIT" in a /proc file; empty where it is not there.
+// The value of "NAME ... : VALUE" or "NAME: VALUE UNIT" in a /proc file; empty if the file has no such line.
 std::string proc_field(const std::string& path, std::string_view field) {
   std::ifstream stream(path);
   for (std::string line; std::getline(stream, line);) {
@@ -51,7 +51,7 @@ std::string proc_field(const std::string& path, std::string_view field) {
   return {};
 }
 
-// Bytes of the data or unified cache of a level (the largest level for 0), as the kernel tells; 0 where it does not.
+// Bytes of the data or unified cache of a level (for 0 the largest level), as Linux reports them; 0 if it does not.
 size_t cache_bytes(int wanted_level) {
   size_t found = 0;
   int found_level = 0;
@@ -71,7 +71,8 @@ size_t cache_bytes(int wanted_level) {
   return found;
 }
 
-// Cores this process may use: the affinity mask, cut down to the control group's quota where there is one.
+// The number of cores that this process may use: the affinity mask, limited by the control group's quota if there is
+// one.
 unsigned usable_cores() {
   unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   if (cpu_set_t allowed; sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
@@ -84,8 +85,8 @@ unsigned usable_cores() {
   return cores;
 }
 
-// Flushes denormal operands and results to zero while it lives, as kernels on GPUs do: an x86 core would take a
-// microcode assist for each, and the time would depend on the data.
+// Flushes denormal operands and results to zero while it lives, as kernels on GPUs do. Otherwise an x86 core takes a
+// microcode assist for each denormal, and the time depends on the data.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }
@@ -142,7 +143,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(unsigned threads) : pool_(threads), scratch_(threads) {
     info_ = cpu_info(compiler_.target());
     info_.spec = fmt::format("cpu:threads={}", threads);
-    // One product name stands for many cores ("AMD EPYC"); the arch tells them apart in records.
+    // A product name may be the same for many cores ("AMD EPYC"); the arch distinguishes them in records.
     const std::string product = proc_field("/proc/cpuinfo", "model name");
     if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
     info_.units = threads;
@@ -152,7 +153,7 @@ class CpuDevice : public Device {
   }
 
   void* allocate(size_t bytes) override {
-    // Linux hands out more than it has and kills the process later, so ask first.
+    // Linux hands out more memory than it has, and kills the process later. So this function asks first.
     const std::string available = proc_field("/proc/meminfo", "MemAvailable");
     const bool fits = available.empty() || bytes / 1024 < std::strtoull(available.c_str(), nullptr, 10);
     if (void* block = fits ? memory_.allocate(bytes) : nullptr) return block;
@@ -191,7 +192,7 @@ class CpuDevice : public Device {
   }
 
  private:
-  // Whether anything is for more than one thread: else the others may sleep on.
+  // Whether a command has work for more than one thread. Otherwise the workers may stay asleep.
   static bool shares_work(const std::vector<CommandEncoder::Command>& commands) {
     return std::ranges::any_of(commands, [](const CommandEncoder::Command& command) {
       const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
@@ -212,7 +213,7 @@ class CpuDevice : public Device {
         dispatch.arguments ? static_cast<const void*>(list.data()) : dispatch.parameters.data();
     const Grid grid = dispatch.grid;
     std::atomic<bool> ended = false;
-    std::optional<KernelFault> fault;  // the first
+    std::optional<KernelFault> fault;  // the first fault
     pool_.run(grid.count(), [&](uint64_t item, unsigned thread) {
       if (kernel.guarded && ended) return;
       const Threadgroup group = threadgroup_at(grid, item, scratch_[thread].get(), dispatch.threadgroup_bytes);
@@ -226,7 +227,7 @@ class CpuDevice : public Device {
     if (fault) lose(*fault, kernel.name);
   }
 
-  // Code that went wrong may have written anywhere before.
+  // Faulty code may have written to any address before its fault, so the device is lost.
   [[noreturn]] void lose(const KernelFault& fault, const std::string& kernel) {
     const std::string what = fmt::format("{}: {}, with a user's function, {}", info_.spec, kernel, fault.what);
     why_lost_ =
@@ -243,10 +244,10 @@ class CpuDevice : public Device {
     });
   }
 
-  // Gives every thread at least `bytes`. A build with AddressSanitizer reports a touch of what lies beyond them.
+  // Gives every thread at least `bytes` bytes. A build with AddressSanitizer reports a touch of memory beyond them.
   void reserve_scratch(size_t bytes) {
     if (bytes > scratch_bytes_) {
-      // At least a huge page each, so that the kernel can give one.
+      // At least a huge page for each thread, so that Linux can give one.
       const size_t rounded = std::max(bytes, CpuMemory::huge_page_bytes);
       for (auto& block : scratch_) block = {static_cast<unsigned char*>(allocate(rounded)), Release{this}};
       scratch_bytes_ = rounded;

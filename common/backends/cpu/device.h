@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// "cpu" takes a thread for each core this process may run on; "cpu:threads=N" takes N. Kernels run with denormal
-/// floats flushed to zero, on the calling thread too. Throws BadInput.
+/// "cpu" uses a thread for each core that this process may run on; "cpu:threads=N" uses N threads. Kernels run with
+/// denormal floats flushed to zero, also on the calling thread. Throws BadInput.
 std::unique_ptr<Device> open_cpu_device(std::string_view spec);
 
 }  // namespace attn

@@ -7,6 +7,7 @@
 #include "common/attention/kernels/tiled.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/backends/cpu/operations.h"
+#include "common/base/divided_up.h"
 #include "common/kernel/types.h"
 
 namespace attn {
@@ -14,27 +15,28 @@ namespace {
 
 bool rotates(const AttentionHooks* hooks) { return hooks && hooks->rotation != Rotation::none; }
 
-// The kernel behind `tuned`: bf16 goes to the tile registers of x86 cores that have them, unless a score hook or a
-// rotate hook is wanted.
+// Whether the variant `tuned` uses the kernel for AMX: bf16, on x86 cores that have tile registers, without a score
+// hook and without a rotate hook.
 bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool here = device.has("amx-bf16") && device.has("avx512bf16");
   const bool hooked = hooks && (hooks->change != ScoreChange::none || rotates(hooks));
   return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
-// Only where the dot product of bf16 pairs is faster than converting to f32: AMD's cores start two a cycle, Intel's one
-// every two (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
+// Only on cores where the dot product of bf16 pairs is faster than a conversion to f32. AMD's cores start two a cycle,
+// Intel's one every two cycles (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
 bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
-// Intel's cores with 512-bit vectors. All vector arithmetic takes turns with multiply-adds on two of their ports, and
-// micro-operations are short, above all where another thread runs on the same core.
+// Whether the device has Intel's cores with 512-bit vectors. On these all vector arithmetic shares two ports with
+// multiply-adds, and micro-operations are scarce, above all if another thread runs on the same core.
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
-// The register tile: vectors of queries by rows of keys or columns, which leave a quarter of the registers to operands.
-// Four vectors take fewer micro-operations, since a broadcast serves four multiply-adds, and fewer rows at a time; two
-// leave more of the first cache to K and V. kernels/log.md has what pays where.
+// The register tile: vectors of queries by rows of keys or columns. It leaves a quarter of the registers to operands.
+// Four vectors take fewer micro-operations, because a broadcast serves four multiply-adds, and fewer rows at a time.
+// Two vectors leave more of the L1 cache to K and V. common/attention/kernels/log.md says which is faster on which
+// core.
 struct RegisterTile {
   int64_t vectors, rows;
 };
@@ -46,11 +48,11 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
   return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
 }
 
-// Rows of K are broadcast from where they are, unless they must be converted first, or lie a multiple of 4 KiB apart
-// and a register tile has more of them than the first cache then has places: they would drive each other out.
-// Rows that turn, or lie on pages, are copied too.
+// Whether rows of K are copied. Otherwise they are broadcast from their place in K. Rows are copied if they must be
+// converted, if they turn, or if they lie on pages. They are also copied if they lie a multiple of 4 KiB apart and a
+// register tile has more rows than the L1 cache has ways, because the rows would evict each other.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
-  constexpr int64_t cache_way_bytes = 4096;  // of 64 sets of 64 bytes, as first caches that are indexed by pages have
+  constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
@@ -123,14 +125,15 @@ class CpuFlash : public FlashOperation {
     const AttentionShape& shape = config.shape;
     const int64_t rows = config.variant == "naive" ? 1 : config.block_r;
     return {.source = source_of(config, device, hooks),
-            .grid = {static_cast<uint32_t>((shape.q_len + rows - 1) / rows), static_cast<uint32_t>(shape.q_heads),
+            .grid = {static_cast<uint32_t>(divided_up(shape.q_len, rows)), static_cast<uint32_t>(shape.q_heads),
                      static_cast<uint32_t>(shape.batch)},
             .threads = 1,
             .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
   }
 
-  // From the fastest tile down: rows as many as fit beside K and V in threadgroup memory, so that these are read as
-  // seldom as possible, but no more than there are queries, and several tiles for each thread, so that none waits long.
+  // Tries tiles from the fastest down. A tile has as many rows as fit in threadgroup memory together with K and V, so
+  // that K and V are read as seldom as possible, but not more rows than queries. Each thread has several tiles, so that
+  // no thread waits long.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
@@ -142,8 +145,7 @@ class CpuFlash : public FlashOperation {
       if (choose_c) config.block_c = block_c;
       const bool fits = threadgroup_bytes(config, device, nullptr) <= device.threadgroup_memory_bytes;
       const bool useful = block_r < 2 * shape.q_len;
-      const bool balanced =
-          shape.batch * shape.q_heads * ((shape.q_len + block_r - 1) / block_r) >= 4 * int64_t{device.units};
+      const bool balanced = shape.batch * shape.q_heads * divided_up(shape.q_len, block_r) >= 4 * int64_t{device.units};
       if (fits && useful && balanced) return;
     }
   }

@@ -22,7 +22,7 @@ namespace attn {
 
 namespace {
 
-// The front end takes single checks, no groups. Those left out need run-time type information.
+// The front end takes single checks, not groups. The checks that are left out need run-time type information.
 std::vector<std::string> sanitizer_arguments() {
   clang::SanitizerSet checks;
   if (sanitizes("address")) checks.Mask |= clang::SanitizerKind::Address;
@@ -41,8 +41,8 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name); });
 }
 
-// The prologue stands before the source in one buffer, so that clang reports a function constant that the kernel does
-// not use. `warnings` takes what clang says of a kernel that compiles.
+// Prologue and source are in one buffer, so that clang reports a function constant that the kernel does not use.
+// `warnings` takes clang's messages about a kernel that compiles.
 std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::vector<std::string>& arguments,
                                         llvm::LLVMContext& context, std::string& warnings) {
   const std::string root = source_root();
@@ -60,7 +60,7 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
   raw.insert(raw.end(), {"-iquote", root.c_str()});          // not -I: source_sha256() follows only #include "NAME"
-  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at what its assembler refuses
+  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at text that its assembler refuses
   raw.push_back(main_file.c_str());
 
   std::string messages;
@@ -68,7 +68,7 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
   clang::CompilerInstance clang;
   clang.createDiagnostics();
   clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
-  // Once more, now that the options for warnings are known.
+  // A second time, because now the options for warnings are known.
   clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, &clang.getDiagnosticOpts()));
   clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // "1 error generated."
   clang.createFileManager(files);
@@ -85,15 +85,15 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
 }  // namespace
 
 FrontEnd::FrontEnd(const CpuTarget& target) {
-  arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
-                "-disable-llvm-passes",  // optimize() runs them, so that they can be timed and linked before
-                "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
-                "-fno-rtti",
-                "-fuse-line-directives",  // errors have the kernel's lines, not those of prologue and kernel together
-                // A kernel does not read values that it has no use for; one that does is a sweep that varies nothing.
-                "-Wall", "-Wextra", "-Werror=unused-const-variable"};
+  arguments_ = {
+      "-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
+      "-disable-llvm-passes",  // optimize() runs the passes, so they can be timed, and fragments linked before
+      "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast", "-fno-rtti",
+      "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together
+      // A kernel must use all its constants; a sweep over an unused constant would vary nothing.
+      "-Wall", "-Wextra", "-Werror=unused-const-variable"};
   if (target.has("avx512f")) {
-    arguments_.emplace_back("-mprefer-vector-width=512");  // some cores' tuning would split vectors in two
+    arguments_.emplace_back("-mprefer-vector-width=512");  // the tuning for some cores would split vectors in two
   } else {
     arguments_.emplace_back("-Wno-psabi");  // vectors that are wider than registers go only to functions of the kernel
   }

@@ -1,4 +1,4 @@
-// Kernel source to LLVM's intermediate representation, by clang in this process.
+// Compiles kernel source to LLVM's intermediate representation, by clang in this process.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,10 @@ class FrontEnd {
  public:
   explicit FrontEnd(const CpuTarget& target);
 
-  /// What clang is told for every kernel.
+  /// The arguments of clang for every kernel.
   const std::vector<std::string>& arguments() const { return arguments_; }
-  /// Unoptimised code. Throws CompileError, also where the entry is missing. What clang warns of in a kernel that
-  /// compiles is logged, the same text once: a sweep compiles one kernel with hundreds of constants.
+  /// Unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings in a kernel that compiles
+  /// are logged. The same text is logged only once, because a sweep compiles one kernel with hundreds of constants.
   std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
 
  private:

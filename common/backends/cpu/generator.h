@@ -9,8 +9,8 @@
 namespace attn {
 
 /// Runs the program of a source, `python NAME.py OUT ENTRY ARCH FEATURES NAME=VALUE...`, and returns the object file
-/// that it wrote to OUT. The program runs in a process of its own, so that whatever compiler it brings is none of this
-/// process's. Throws CompileError with what the program said where it fails, and where it writes no file.
+/// that it wrote to OUT. The program runs in a separate process, so that its compiler is not loaded into this process.
+/// Throws CompileError, with the program's output if the program fails, and if it writes no file.
 std::string generated_object(const KernelSource& source, const CpuTarget& target);
 
 }  // namespace attn

@@ -21,18 +21,18 @@ namespace {
 constexpr std::array faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 constexpr int tick = SIGURG;  // without effect on a process that does not ask for it
 constexpr size_t handler_stack_bytes = size_t{1} << 16;
-constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // of a stack that grows as it is used: the main thread's
-constexpr uintptr_t near_bytes = size_t{1} << 16;     // of the stack's end: a frame, or what it jumps over
+constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // limit of the main thread's stack, which grows as it is used
+constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to the stack's end means a full stack
 
-// A thread's call: where to go on, and what ended it.
+// A thread's call: the place to continue, and the fault that ended it.
 struct Call {
   sigjmp_buf place;
   volatile sig_atomic_t inside = 0, ticks = 0, signal = 0;
-  volatile uintptr_t address = 0, stack = 0;  // of the fault; the stack's end then
+  volatile uintptr_t address = 0, stack = 0;  // address of the fault; the stack's end at the fault
 };
 thread_local Call call;
 
-struct sigaction before[NSIG];  // the actions that the guard's took the place of
+struct sigaction before[NSIG];  // the actions before the guard's
 
 uintptr_t stack_end([[maybe_unused]] const void* context) {
 #if defined(__x86_64__)
@@ -55,7 +55,7 @@ void on_tick(int, siginfo_t*, void*) {
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (!call.inside) {
-    // Nothing of a guarded kernel's. A fault comes again by itself; what was sent is sent again.
+    // The signal is not from a guarded kernel. A fault comes again by itself; a signal that was sent is sent again.
     sigaction(number, &before[number], nullptr);
     if (info->si_code <= 0) raise(number);
     return;
@@ -70,7 +70,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
 bool install() {
   struct sigaction action{};
   sigemptyset(&action.sa_mask);
-  // The jump out of a handler leaves the signal as it was: not blocked.
+  // SA_NODEFER: the signal is not blocked in the handler, so it is not blocked after the jump out of the handler.
   action.sa_flags = static_cast<int>(SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART);
   action.sa_sigaction = on_fault;
   for (const int number : faults) sigaction(number, &action, &before[number]);
@@ -79,11 +79,12 @@ bool install() {
   return true;
 }
 
-// What a thread needs: a stack for handlers, since its own may be full, and a tick for each second that it runs.
+// The guard of a thread: a stack for handlers, because the thread's own stack may be full, and a tick for each second
+// that the thread runs.
 class Watched {
  public:
   Watched() {
-    // Without a limit (ulimit -s unlimited, or a library that lifts it) a recursion would take all memory instead.
+    // Without a limit (ulimit -s unlimited, or a library that lifts it) a recursion would take all memory.
     rlimit limit{};
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur > most_stack_bytes) {
       limit.rlim_cur = most_stack_bytes;
@@ -100,7 +101,7 @@ class Watched {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = tick;
-    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));  // glibc has no other name for it everywhere
+    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));  // not all versions of glibc have another name
     has_timer_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
     itimerspec each_second{};
     each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;

@@ -15,10 +15,10 @@ namespace attn {
 
 namespace {
 
-// What the session says in this thread of a look-up that fails.
+// The session's messages, in this thread, about a look-up that fails.
 thread_local std::string link_messages;
 
-// What a kernel's code lives in: its library of the session, and the constants that it reads at run time.
+// A kernel's code: its library in the session, and the constants that it reads at run time.
 struct Code {
   llvm::orc::ExecutionSession& session;
   llvm::orc::JITDylib& library;
@@ -38,16 +38,16 @@ CpuLoader::CpuLoader() {
   auto jit = llvm::orc::LLJITBuilder().create();
   if (!jit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(jit.takeError()));
   jit_ = std::move(*jit);
-  // Kernels call the mathematics library, which a program that opened this one with RTLD_LOCAL does not show.
+  // Kernels call the mathematics library. A program that opened this library with RTLD_LOCAL does not expose it.
   auto mathematics =
       llvm::orc::DynamicLibrarySearchGenerator::Load("libm.so.6", jit_->getDataLayout().getGlobalPrefix());
   if (mathematics) {
     jit_->getProcessSymbolsJITDylib()->addGenerator(std::move(*mathematics));
   } else {
-    llvm::consumeError(mathematics.takeError());  // another C library, which has it in itself
+    llvm::consumeError(mathematics.takeError());  // another C library, which includes the mathematics library
   }
-  // The session tells what is missing apart from the error that a look-up gives; load() puts the two together. Linking
-  // goes on in the thread that looks up.
+  // The session reports missing symbols separately from the error of a look-up; load() joins the two. Linking runs in
+  // the thread of the look-up.
   jit_->getExecutionSession().setErrorReporter(
       [](llvm::Error error) { link_messages += ": " + llvm::toString(std::move(error)); });
 }

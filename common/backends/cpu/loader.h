@@ -1,4 +1,4 @@
-// Object files to functions of this process, by LLVM's JIT linker.
+// Loads object files as functions of this process, by LLVM's JIT linker.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ using KernelFunction = void (*)(const void* parameters, const Threadgroup* group
 
 class CpuLoader {
  public:
-  /// Throws DeviceMissing where the JIT does not start.
+  /// Throws DeviceMissing if the JIT does not start.
   CpuLoader();
   ~CpuLoader();
 
@@ -27,8 +27,8 @@ class CpuLoader {
     KernelFunction function = nullptr;
     std::shared_ptr<const void> code;
   };
-  /// Links the object, or all those of an archive, into this process, with the constants that it reads at run time. The
-  /// code lives until the returned handle goes. Throws CompileError.
+  /// Links the object, or all objects of an archive, into this process, with the constants that the code reads at run
+  /// time. The code lives as long as the returned handle. Throws CompileError.
   Loaded load(const Binary& binary, const std::string& entry);
 
  private:

@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-/// Whole huge pages; null where there is no room.
+/// Maps whole huge pages; null if there is too little memory.
 void* map(size_t bytes) {
   constexpr size_t huge = CpuMemory::huge_page_bytes;
   void* const all = mmap(nullptr, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -28,7 +28,7 @@ void* map(size_t bytes) {
 }
 
 void unmap(void* block, size_t bytes) {
-  ASAN_UNPOISON_MEMORY_REGION(block, bytes);  // what is mapped there next may be written
+  ASAN_UNPOISON_MEMORY_REGION(block, bytes);  // the next mapping at this address may be written
   munmap(block, bytes);
 }
 

@@ -8,8 +8,8 @@ namespace attn {
 
 /// Memory for buffers, aligned to Device::buffer_alignment.
 ///
-/// Blocks of 2 MB and more lie on huge pages where the system gives them. They are mapped afresh: malloc() hands out
-/// again what small pages already back, and two equal buffers need not be equally fast then.
+/// Blocks of 2 MB and more lie on huge pages if the system gives them. Such a block is always mapped anew. malloc()
+/// would hand out memory again that already lies on small pages, and two equal buffers might not be equally fast.
 class CpuMemory {
  public:
   CpuMemory() = default;
@@ -19,13 +19,13 @@ class CpuMemory {
 
   static constexpr size_t huge_page_bytes = size_t{2} << 20;
 
-  /// Null where there is no room.
+  /// Null if there is too little memory.
   void* allocate(size_t bytes);
   void release(void* block) noexcept;
 
  private:
   std::mutex mutex_;
-  std::unordered_map<void*, size_t> mapped_;  // large blocks, and their bytes
+  std::unordered_map<void*, size_t> mapped_;  // large blocks and their bytes
 };
 
 }  // namespace attn

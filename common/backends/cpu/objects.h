@@ -1,4 +1,4 @@
-// Object files: several of them as one text, and what stands in them.
+// Object files: several files as one text, and the contents of their code.
 #pragma once
 
 #include <string>
@@ -12,13 +12,14 @@ class TargetMachine;
 
 namespace attn {
 
-/// Objects as one text, an archive where there are several.
+/// Objects as one text; several objects become an archive.
 std::string pack(const std::vector<std::string>& objects);
 
-/// What pack() was given. Throws CompileError for an archive that is damaged.
+/// The objects that pack() took. Throws CompileError for a damaged archive.
 std::vector<std::string> unpack(const std::string& code);
 
-/// What a disassembler finds in what pack() gave. Throws CompileError for an object that is none.
+/// The contents that a disassembler finds in the text of pack(). Throws CompileError for text that is not an object
+/// file.
 CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& machine);
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// What the cpu device can do.
+// The operations of the cpu device.
 #pragma once
 
 #include "common/device/operations.h"
@@ -7,7 +7,7 @@ namespace attn {
 
 const Operations& cpu_operations();
 
-// Its parts, one file each.
+// The parts of cpu_operations(), one file each.
 const FlashOperation& cpu_flash();
 const RopeOperation& cpu_rope();
 const DecodeOperation& cpu_decode();

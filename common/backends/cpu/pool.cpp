@@ -14,8 +14,8 @@ inline void pause() {
 #endif
 }
 
-// After this many idle looks a spinning thread offers its core to others: on a machine with fewer free cores than
-// threads, spinning on would keep the thread it waits for from running.
+// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads it
+// would otherwise keep the thread that it waits for from running.
 constexpr int spins_before_yield = 2000;
 
 template <typename Condition>
@@ -44,8 +44,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::begin() {
   if (workers_.empty()) return;
-  // Sequentially consistent: notify_all() looks for waiting threads, and a store still on its way to memory would let
-  // it find none while one falls asleep on the old value.
+  // Sequentially consistent: notify_all() looks for waiting threads. With a weaker store it could find no waiting
+  // thread while a thread falls asleep on the old value.
   state_.store(awake);
   state_.notify_all();
   run(2, [](uint64_t, unsigned) {});  // every worker passes through a wave
@@ -58,7 +58,7 @@ void ThreadPool::take_items(unsigned thread) {
 }
 
 void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned)>& work) {
-  if (count <= 1) {  // which the others need not know
+  if (count <= 1) {  // the workers are not needed
     if (count == 1) work(0, 0);
     return;
   }
@@ -68,7 +68,7 @@ void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned
   finished_.store(0, std::memory_order_relaxed);
   wave_.fetch_add(1, std::memory_order_release);
   take_items(0);
-  // Every worker passes through every wave, also one that finds no item left: only then may work_ and next_ change.
+  // Every worker passes through every wave, even if no item is left for it. Only then may work_ and next_ change.
   const auto all = static_cast<unsigned>(workers_.size());
   spin_until([&] { return finished_.load(std::memory_order_acquire) == all; });
 }

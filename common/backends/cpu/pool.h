@@ -1,5 +1,5 @@
-// A pool of threads for work that comes in waves: it spins between the dispatches of a submission, so that a dispatch
-// costs about a microsecond, and sleeps between submissions, so that an idle device costs nothing.
+// A pool of threads for work that comes in waves. Between the dispatches of a submission the threads spin, so that a
+// dispatch costs about a microsecond. Between submissions they sleep, so that an idle device costs nothing.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ class ThreadPool {
 
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
-  /// Between begin() and end() the workers are awake; only there may run() be called with more than one item. begin()
-  /// returns when all are: waking a thread may take 100 us, which belong to no dispatch.
+  /// Between begin() and end() the workers are awake; only then may run() be called with more than one item. begin()
+  /// returns when all workers are awake. Waking a thread may take 100 us, which must not count for a dispatch.
   void begin();
   void end();
 
-  /// Calls work(item, thread) for every item in [0, count), each once, in rising order of item as threads get free;
-  /// returns when all are done. `work` must not throw.
+  /// Calls work(item, thread) once for every item in [0, count). A free thread takes the next item, in rising order.
+  /// Returns when all items are done. `work` must not throw.
   void run(uint64_t count, const std::function<void(uint64_t item, unsigned thread)>& work);
 
  private:
@@ -40,7 +40,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> next_{0};
   alignas(64) std::atomic<uint64_t> wave_{0};      // rises by one with each run()
   alignas(64) std::atomic<unsigned> finished_{0};  // workers done with the current wave
-  alignas(64) std::atomic<uint32_t> state_{0};     // asleep, awake or stopping; what sleeping workers wait on
+  alignas(64) std::atomic<uint32_t> state_{0};     // asleep, awake or stopping; sleeping workers wait on it
 };
 
 }  // namespace attn

@@ -8,14 +8,14 @@
 namespace attn {
 namespace {
 
-/// Floats that a row's cosines take in threadgroup memory, and its sines.
+/// Floats of a row's cosines in threadgroup memory; its sines take as many.
 int64_t factors(const RopeConfig& config) {
   return config.pairing == RopePairing::interleaved ? config.rotary_dim : config.rotary_dim / 2;
 }
 
 class CpuRope : public RopeOperation {
  public:
-  /// So few rows that their cosines stay in the caches, and that all threads get several tiles.
+  /// Few enough rows that their cosines stay in the caches, and that every thread gets several tiles.
   RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const override {
     constexpr int64_t floats = 8192, most = 64;
     const int64_t pairs = config.rotary_dim / 2;

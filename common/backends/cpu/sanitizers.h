@@ -1,4 +1,4 @@
-// A build with AddressSanitizer or UndefinedBehaviorSanitizer instruments its kernels too.
+// A build with AddressSanitizer or UndefinedBehaviorSanitizer also instruments its kernels.
 #pragma once
 
 #include <string_view>

@@ -30,7 +30,7 @@ namespace attn {
 
 namespace {
 
-// Linux hands out the tile registers of AMX to processes that ask for them, for all of their threads.
+// Linux gives the tile registers of AMX to processes that ask for them, for all threads of the process.
 bool may_use_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -55,7 +55,7 @@ llvm::StringMap<bool> host_features() {
   return features;
 }
 
-// What LLVM knows of an arch.
+// LLVM's features of an arch.
 std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& triple, const std::string& arch) {
   std::string error;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
@@ -63,7 +63,7 @@ std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& t
   return std::unique_ptr<const llvm::MCSubtargetInfo>(target->createMCSubtargetInfo(triple, arch, ""));
 }
 
-// This system's triple, with another architecture where that is wanted, which LLVM then starts too.
+// This system's triple, with the architecture `arch`. If it is another architecture, starts that part of LLVM.
 std::string triple_with(llvm::Triple::ArchType arch) {
   llvm::Triple triple(llvm::sys::getProcessTriple());
   if (triple.getArch() == arch) return triple.str();
@@ -91,15 +91,15 @@ CpuTarget CpuTarget::host() {
   const llvm::StringMap<bool> host = host_features();
   std::unique_ptr<const llvm::MCSubtargetInfo> usual = usual_features(target.triple, target.arch);
   if (host.lookup("amx-tile") && !usual->checkFeatures("+amx-tile")) {
-    // A virtual machine may hide its processor's model, and LLVM takes it for an older one.
+    // A virtual machine may hide its processor's model; then LLVM takes the processor for an older one.
     target.arch = host.lookup("prefetchi") ? "graniterapids" : "sapphirerapids";
     usual = usual_features(target.triple, target.arch);
   }
   for (const auto& feature : host) {
     const std::string name = feature.first().str();
-    if (name.starts_with("avx10.")) continue;  // a level of what the other names say; clang warns of it beside avx512f
+    if (name.starts_with("avx10.")) continue;  // the other names say it; clang warns of it together with avx512f
     if (feature.second) target.features.push_back(name);
-    // A virtual machine may have less than its processor. To name all of them takes the front end 1 ms a variant.
+    // A virtual machine may lack features of its processor. To name all features takes the front end 1 ms a variant.
     const std::string wanted = (feature.second ? "+" : "-") + name;
     if (!usual->checkFeatures(wanted)) target.switches.push_back(wanted);
   }
@@ -122,7 +122,8 @@ CpuTarget CpuTarget::named(const std::string& family) {
       llvm::X86::updateImpliedFeatures(name, true, all);
     }
     for (const auto& feature : all) {
-      if (feature.first() != "x87") target.features.push_back(feature.first().str());  // as in a host's list
+      if (feature.first() != "x87")
+        target.features.push_back(feature.first().str());  // a host's list does not have x87
     }
   } else if (const auto core = llvm::AArch64::parseCpu(family)) {
     target.triple = triple_with(llvm::Triple::aarch64);
@@ -156,8 +157,8 @@ void initialize_llvm() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::InitializeNativeTargetDisassembler();
-    // Loop strength reduction is a fifth of the time of code generation, and the only way to leave it out is global.
-    // Kernels write the addresses of their inner loops as the host wants them.
+    // Loop strength reduction takes a fifth of the time of code generation, and only a global option turns it off.
+    // Kernels write the addresses of their inner loops in the form that the host needs.
     if (llvm::cl::Option* const option = llvm::cl::getRegisteredOptions().lookup("disable-lsr")) {
       static_cast<llvm::cl::opt<bool>*>(option)->setValue(true);
     }

@@ -1,4 +1,4 @@
-// What devices share that run commands on host threads.
+// Functions for devices that run commands on host threads.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace attn {
 
-/// The threadgroup of a number below grid.count(), x the fastest, with memory of its own.
+/// The threadgroup with number `number`, below grid.count(); x varies fastest. `memory` is its own memory.
 inline Threadgroup threadgroup_at(const Grid& grid, uint64_t number, unsigned char* memory, size_t memory_bytes) {
   return {{static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
            static_cast<unsigned>(number / grid.x / grid.y)},
@@ -22,8 +22,7 @@ inline Threadgroup threadgroup_at(const Grid& grid, uint64_t number, unsigned ch
           memory_bytes};
 }
 
-/// Calls `run` with each Dispatch and each Fill in order. Returns the seconds between two timestamps, for each two that
-/// follow each other.
+/// Calls `run` with each Dispatch and each Fill in order. Returns the seconds between successive timestamps.
 template <typename Run>
 std::vector<double> run_in_order(const CommandEncoder& encoder, const Run& run) {
   using Clock = std::chrono::steady_clock;

@@ -20,8 +20,8 @@ namespace {
 
 struct Section {
   std::string name, content;
-  size_t bytes = 0;     // also of a section without content, which takes memory only when it runs
-  uint32_t kernel = 0;  // of code: its number among the symbols
+  size_t bytes = 0;     // also of a section without content, which takes memory only at run time
+  uint32_t kernel = 0;  // for a section of code: the kernel's number among the symbols
 };
 
 std::vector<Section> sections_of(const std::string& cubin) {
@@ -47,7 +47,7 @@ std::vector<Section> sections_of(const std::string& cubin) {
   return sections;
 }
 
-// What a program prints; nothing where it is not there.
+// The output of a program; empty if the program is not there or fails.
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* const pipe = popen((command + " 2> /dev/null").c_str(), "r");
@@ -57,7 +57,7 @@ std::string output_of(const std::string& command) {
   return pclose(pipe) == 0 ? text : std::string();
 }
 
-// The sections whose names begin with one of these, with their names.
+// Names and contents of the sections whose names begin with one of `beginnings`.
 std::string joined(const std::string& cubin, std::initializer_list<std::string_view> beginnings) {
   std::string code;
   for (const Section& section : sections_of(cubin)) {
@@ -75,7 +75,7 @@ std::string instructions_of(const std::string& cubin) { return joined(cubin, {".
 
 bool read_resources(const std::string& cubin, const std::string& entry, Binary& binary) {
   if (!cubin.starts_with(ELFMAG)) return false;
-  constexpr size_t reserved = 1024;  // by the driver, of each threadgroup's memory
+  constexpr size_t reserved = 1024;  // bytes of each threadgroup's memory that the driver reserves
   const std::vector<Section> sections = sections_of(cubin);
   const auto named = [&](const std::string& name) {
     return std::find_if(sections.begin(), sections.end(), [&](const Section& one) { return one.name == name; });
@@ -84,7 +84,8 @@ bool read_resources(const std::string& cubin, const std::string& entry, Binary& 
   if (code == sections.end() || info == sections.end()) return false;
   binary.threadgroup_bytes =
       memory == sections.end() ? 0 : static_cast<int64_t>(memory->bytes - std::min(memory->bytes, reserved));
-  // Each attribute: how its value is kept, its number, the value's bytes, the value; here of a kernel and a number.
+  // An attribute has its format, its number, the bytes of its value, and the value. The values that are read here are a
+  // kernel and a number.
   struct Attribute {
     uint8_t format, number;
     uint16_t bytes;

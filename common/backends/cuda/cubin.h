@@ -1,4 +1,4 @@
-// What stands in a cubin.
+// Reads cubins.
 #pragma once
 
 #include <string>
@@ -8,18 +8,21 @@
 
 namespace attn {
 
-/// A cubin's code and constants. Its line tables name the folder that the process runs in; the code's hash must not.
+/// A cubin's code and constants, for the code's hash. The line tables are left out: they name the folder in which the
+/// process runs.
 std::string machine_code(const std::string& cubin);
 
-/// Its code alone: among the constants are the addresses of function constants, also of those that no code reads.
+/// A cubin's code without its constants: among these are the addresses of all function constants, also of those that no
+/// code reads.
 std::string instructions_of(const std::string& cubin);
 
-/// Registers, stack and threadgroup memory of a kernel, of which the cubin itself tells. False for a text that is no
-/// cubin, or has no such kernel. The stack's bytes stand for those of spills.
+/// Reads registers, stack and threadgroup memory of a kernel from the cubin itself. False for a text that is no cubin
+/// or has no such kernel. The bytes of the stack count as the bytes of spills.
 bool read_resources(const std::string& cubin, const std::string& entry, Binary& binary);
 
-/// Bytes of a cubin's code, and how often each instruction stands in it ("HGMMA": 16), without its modifiers: of the
-/// kernel and of the functions that it calls. No instructions where no disassembler (nvdisasm) is installed.
+/// The bytes of a cubin's code, and how often each instruction, without its modifiers, stands in it ("HGMMA": 16). The
+/// code is the code of the kernel and of the functions that it calls. Without a disassembler (nvdisasm) there are no
+/// instructions.
 CodeContents cuda_contents(const Binary& binary);
 
 }  // namespace attn

@@ -9,9 +9,9 @@
 namespace attn {
 namespace {
 
-/// What the kernel takes of a multiprocessor: the most buffers of keys, up to four, that leave room for two
-/// threadgroups; else that leave room for one. A block of 8-bit keys takes longer to compute than to copy: there three
-/// threadgroups hide each other's latency, where registers allow it.
+/// The part of a multiprocessor that a threadgroup takes. `stages` is the largest number of buffers of keys, up to
+/// four, that leaves room for two threadgroups, or else for one. A block of 8-bit keys takes longer to compute than to
+/// copy: for these keys there are three threadgroups, which hide each other's latency, if registers allow it.
 struct Share {
   int64_t stages, bytes, threadgroups;
 };
@@ -39,7 +39,7 @@ class CudaDecode : public DecodeOperation {
                        tile_rows(config));
   }
 
-  /// Tiles are of 8, 16, 32 or 64 rows.
+  /// Tiles have 8, 16, 32 or 64 rows.
   int64_t tile_rows(const DecodeConfig& config) const override {
     int64_t rows = 8;
     while (rows < std::min(config.rows(), most_rows)) rows *= 2;
@@ -68,7 +68,7 @@ class CudaDecode : public DecodeOperation {
   static constexpr uint32_t threads = 128;
 
   Share share(const DecodeConfig& config, const DeviceInfo& device) const {
-    constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes of each threadgroup; registers hold no more
+    constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes for each threadgroup; registers allow no more
     const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
     const int64_t rows = tile_rows(config);
     const auto with = [&](int64_t stages) -> Share {

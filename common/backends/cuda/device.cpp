@@ -24,10 +24,11 @@ namespace attn {
 
 namespace {
 
-// Far beyond any submission (a launch is to take at most 0.5 s, a sample holds few of them), and short enough to wait.
+// Far longer than any submission (a launch should take at most 0.5 s, and a sample has few launches), and short enough
+// to wait for.
 constexpr std::chrono::seconds deadline{10};
 
-// More than the encoders that take turns while a group of cases is measured.
+// More than the number of encoders that take turns while a group of cases is measured.
 constexpr size_t most_graphs = 128;
 
 using Commands = std::vector<CommandEncoder::Command>;
@@ -44,7 +45,7 @@ class CudaKernel : public Kernel {
   const std::string entry;
   const size_t static_bytes;  // threadgroup memory that the kernel itself declares
   const FunctionConstants run_time;
-  size_t parameter_bytes = 0;  // of its first parameter, as a rule the only one
+  size_t parameter_bytes = 0;  // of the first parameter, which is usually the only one
   CUmodule module = nullptr;
   CUfunction function = nullptr;
 
@@ -54,14 +55,14 @@ class CudaKernel : public Kernel {
 
 class CudaDevice : public Device {
  public:
-  /// With a stream that is a caller's, in the primary context; without, on one of its own, in a context of its own or
-  /// the primary one.
+  /// With a stream of a caller, the device works in the primary context. Without, it works on a stream of its own, in a
+  /// context of its own or in the primary context.
   CudaDevice(int ordinal, bool in_primary, std::optional<CUstream> of_caller)
       : cuda_(cuda_driver()), in_primary_(in_primary), callers_(of_caller.has_value()) {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    // From 9.0 on the instructions that matter here belong to one architecture only, the one with the "a".
+    // From 9.0 on, the instructions that matter here belong to one architecture only. Its name ends with "a".
     compiler_ = std::make_unique<CudaCompiler>(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
     char name[256] = {}, bus_id[32] = {};
     check(cuda_.cuDeviceGetName(name, sizeof name, device_), "cuDeviceGetName");
@@ -113,7 +114,7 @@ class CudaDevice : public Device {
     const std::lock_guard lock(mutex_);
     const Current current = activate();
     CUdeviceptr block = 0;
-    // One page more, as the driver aligns to less.
+    // One page more, because the driver aligns to less than a page.
     const CUresult result =
         bytes > info_.memory_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + buffer_alignment);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -138,7 +139,8 @@ class CudaDevice : public Device {
     blocks_.erase(block);
   }
 
-  // On the stream, and waited for: copies are then ordered with the kernels, and a copy that returns is done.
+  // Copies run on the stream, and the call waits for them. So copies are ordered with the kernels, and are done when
+  // the call returns.
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
@@ -153,7 +155,7 @@ class CudaDevice : public Device {
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
     wait();
   }
-  // Without a deadline, and without the lock: what is before it on the stream is the caller's.
+  // There is no deadline and no lock here, because the work before the copy on the stream is the caller's.
   void download_after(void* stream, void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const Current current(*this);
@@ -187,15 +189,15 @@ class CudaDevice : public Device {
       events_.push_back(event);
     }
     try {
-      // Launched one by one, kernels would wait for the host: 1.6 us between the first timestamp and the kernel behind
-      // it (H200), and all the time between short ones.
+      // Launched one by one, kernels would wait for the host: 1.6 us between the first timestamp and the kernel after
+      // it (H200), and always between short kernels.
       if (timestamps > 0) {
         check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
       } else {
         put_on(stream_, commands);
       }
     } catch (const std::exception&) {
-      wait(commands);  // for what was enqueued; a fault in that is the better reason
+      wait(commands);  // for commands that were enqueued; a fault in one of them is the better reason
       throw;
     }
     wait(commands);
@@ -237,7 +239,7 @@ class CudaDevice : public Device {
     if (result == CUDA_SUCCESS) {
       result = cuda_.cuModuleGetFunction(&kernel.function, kernel.module, kernel.entry.c_str());
     }
-    if (result == CUDA_SUCCESS) {  // all that a threadgroup may have, whatever a dispatch will ask for
+    if (result == CUDA_SUCCESS) {  // the most that a threadgroup may have, so that any dispatch fits
       result = cuda_.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes));
     }
@@ -277,7 +279,7 @@ class CudaDevice : public Device {
     if (before != context_) check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
     return before;
   }
-  // Where none was current, the first device's is what the CUDA runtime would take: it may stay.
+  // If no context was current before, the context of the first device may stay: the CUDA runtime would take it too.
   void leave(void* before) const override {
     if (before != context_ && (before || device_ != 0)) cuda_.cuCtxSetCurrent(static_cast<CUcontext>(before));
   }
@@ -303,15 +305,16 @@ class CudaDevice : public Device {
     return value;
   }
 
-  // Makes the context that of the calling thread. In the primary context it puts back at the end what was current
-  // before, and lets the thread do meanwhile what a capture of another stream would forbid.
+  // Makes the device's context current to the calling thread. For the primary context it restores the context before at
+  // its end. If the stream is the device's own, it also allows the thread calls that a capture of another stream would
+  // forbid.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {
       if (device.lost()) throw DeviceLost(device.info_.spec + " is lost to this process");
       check(result_, "cuCtxSetCurrent");
     }
-    // For what releases: where this fails, so do the calls behind it, and nobody asks.
+    // For functions that release: if this fails, the calls after it fail too, and nobody asks for their results.
     Current(const CudaDevice& device, std::nothrow_t /*tag*/) noexcept : device_(device) {
       const CudaDriver& cuda = device.cuda_;
       if (device.in_primary_) cuda.cuCtxGetCurrent(&before_);
@@ -334,7 +337,7 @@ class CudaDevice : public Device {
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   };
 
-  // For calls that wait for the stream, or allocate: they would spoil what a caller captures.
+  // For calls that wait for the stream, or allocate: they would spoil a capture of the caller's.
   Current activate() const {
     check_not_captured();
     return Current(*this);
@@ -348,7 +351,7 @@ class CudaDevice : public Device {
     throw std::logic_error(info_.spec + ": while its stream is captured, all that it can do is enqueue()");
   }
 
-  // Waits for all that was enqueued: the commands, or a copy.
+  // Waits for all enqueued work. `commands` names it in errors; without commands it is a copy.
   void wait(const Commands& commands = {}) {
     const auto start = std::chrono::steady_clock::now();
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -361,7 +364,7 @@ class CudaDevice : public Device {
       std::this_thread::yield();
     }
     if (result == CUDA_SUCCESS) return;
-    lost_ = true;  // the driver gives a process that had a fault no new context either
+    lost_ = true;  // after a fault the driver gives this process no new context
     throw DeviceFault(fmt::format("{}: {} in {}", info_.spec, describe(result), names(commands)));
   }
 
@@ -390,8 +393,8 @@ class CudaDevice : public Device {
     }
   }
 
-  // To ask for a parameter that a kernel does not have is an error to compute-sanitizer. So only what a list is handed
-  // to is asked for all of them, and a struct is held against the first alone.
+  // For compute-sanitizer it is an error to ask for a parameter that a kernel does not have. So all parameters are
+  // asked for only if the dispatch has a list of arguments. A struct is compared with the first parameter alone.
   void check_parameters(const CudaKernel& kernel, const CommandEncoder::Dispatch& dispatch) const {
     if (!dispatch.arguments) {
       if (dispatch.parameters.size() == kernel.parameter_bytes) return;
@@ -443,8 +446,8 @@ class CudaDevice : public Device {
     }
   }
 
-  // A graph of the commands; the one that was made before if it is still there. Captured on a stream of the device's
-  // own, as a caller's may be the default stream, which cannot be captured.
+  // A graph of the commands, which is made if there is none yet. It is captured on the device's own stream, because a
+  // caller's stream may be the default stream, which cannot be captured.
   CUgraphExec graph_of(const Commands& commands) {
     const auto known =
         std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.commands == commands; });
@@ -470,19 +473,19 @@ class CudaDevice : public Device {
   }
 
   const CudaDriver& cuda_;
-  const bool in_primary_;  // the context is the primary one, which a caller has too
-  const bool callers_;     // and stream_ is a caller's
+  const bool in_primary_;  // the context is the primary one, which a caller uses too
+  const bool callers_;     // stream_ is a caller's
   CUdevice device_ = 0;
   std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;
-  size_t most_threadgroup_bytes_ = 0;  // the hardware's; info().threadgroup_memory_bytes may be lowered
-  std::mutex mutex_;                   // of all below
+  size_t most_threadgroup_bytes_ = 0;  // the hardware's limit; info().threadgroup_memory_bytes may be lowered
+  std::mutex mutex_;                   // for all members below
   CUcontext context_ = nullptr;
   CUstream own_stream_ = nullptr;
-  CUstream stream_ = nullptr;                      // where all is done
+  CUstream stream_ = nullptr;                      // all work is done here
   std::vector<CUevent> events_;                    // one per timestamp of a submission
   std::vector<Graph> graphs_;                      // the oldest first
-  std::unordered_map<void*, CUdeviceptr> blocks_;  // what allocate() gave, and what the driver gave for it
+  std::unordered_map<void*, CUdeviceptr> blocks_;  // each address that allocate() gave, and the driver's address
 };
 
 CudaKernel::CudaKernel(CudaDevice& device, const Binary& binary, std::string name)

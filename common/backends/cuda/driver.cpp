@@ -12,7 +12,8 @@ namespace attn {
 
 namespace {
 
-// The first of the names that opens, or null. Never closed: what these libraries start lives as long as the process.
+// Opens the first library of `names` that opens; null if none does. Libraries are never closed: everything that they
+// start lives as long as the process.
 void* open_library(const std::vector<const char*>& names) {
   for (const char* name : names) {
     if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
@@ -87,7 +88,7 @@ std::string describe(CUresult result) {
 CudaError::CudaError(CUresult error, const std::string& call)
     : std::runtime_error(call + ": " + describe(error)), code(error) {}
 
-// NVML's header is in few toolkit packages, and these functions are as old as NVML: they are declared here.
+// Few packages of the toolkit have NVML's header. These functions are as old as NVML, so they are declared here.
 struct ClockReader::Nvml {
   using Status = int;
   static constexpr Status success = 0;
@@ -132,7 +133,7 @@ Clocks ClockReader::read() const {
     unsigned long long bit;
     const char* name;
   };
-  // Not among them: idle (0x1), and clocks that were set by hand (0x2, 0x100).
+  // Two reasons are left out: idle (0x1), and clocks that were set by hand (0x2, 0x100).
   static constexpr Reason reasons[] = {{0x4, "software power cap"},         {0x8, "hardware slowdown"},
                                        {0x10, "synchronised boost"},        {0x20, "software thermal slowdown"},
                                        {0x40, "hardware thermal slowdown"}, {0x80, "hardware power brake"}};

@@ -1,5 +1,5 @@
-// The CUDA driver, NVRTC and NVML as tables of functions, opened at run time: one build serves machines with and
-// without a GPU.
+// The CUDA driver, NVRTC and NVML as tables of functions. They are opened at run time, so that one build serves
+// machines with and without a GPU.
 #pragma once
 
 #include <cuda.h>
@@ -32,22 +32,22 @@ namespace attn {
   X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)                               \
   X(nvrtcGetLTOIRSize) X(nvrtcGetLTOIR)
 // clang-format on
-#define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // name may be a macro, for cuMemAlloc_v2
+#define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // `name` may be a macro, as for cuMemAlloc_v2
 
 // NOLINTBEGIN(readability-identifier-naming): the libraries' own names
 
-/// Throws DeviceMissing, without the device's name in the message.
+/// The constructor throws DeviceMissing, without the device's name in the message.
 struct CudaDriver {
   CudaDriver();
   ATTN_DRIVER_FUNCTIONS(ATTN_DECLARE)
-  // Its first form, which every driver has; cuda.h of CUDA 13 declares only the fourth.
+  // The first form of cuCtxCreate, which every driver has; cuda.h of CUDA 13 declares only the fourth.
   CUresult (*cuCtxCreate_v2)(CUcontext* context, unsigned flags, CUdevice device) = nullptr;
-  // The form of CUDA 11.3 to 12; cuda.h of CUDA 13 declares only the next.
+  // The form of cuStreamGetCaptureInfo in CUDA 11.3 to 12; cuda.h of CUDA 13 declares only the next form.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** dependencies, size_t* count) = nullptr;
 };
 
-/// Throws DeviceMissing.
+/// The constructor throws DeviceMissing.
 struct Nvrtc {
   Nvrtc();
   ATTN_NVRTC_FUNCTIONS(ATTN_DECLARE)
@@ -55,7 +55,8 @@ struct Nvrtc {
 
 // NOLINTEND(readability-identifier-naming)
 
-/// nvJitLink, declared here: its header gives the functions names of one version. Throws DeviceMissing.
+/// nvJitLink. It is declared here, because its header gives the functions the names of one version. The constructor
+/// throws DeviceMissing.
 struct NvJitLink {
   using Status = int;
   static constexpr Status success = 0;
@@ -77,7 +78,7 @@ struct NvJitLink {
 };
 #undef ATTN_DECLARE
 
-/// The driver of this process. Throws DeviceMissing, anew with each call, where there is none.
+/// The driver of this process. Without a driver each call throws DeviceMissing.
 const CudaDriver& cuda_driver();
 
 /// A call of the driver that failed.
@@ -94,7 +95,7 @@ inline void check(CUresult result, const char* call) {
   if (result != CUDA_SUCCESS) throw CudaError(result, call);
 }
 
-/// Clocks, power, temperature and why the clocks are low, of one device. Without NVML it tells nothing.
+/// Clocks, power and temperature of one device, and the reasons why its clocks are low. Without NVML it reads nothing.
 class ClockReader {
  public:
   /// `bus_id` as the driver writes it: "0000:3B:00.0".
@@ -107,7 +108,7 @@ class ClockReader {
 
  private:
   struct Nvml;
-  std::unique_ptr<const Nvml> nvml_;  // null where it is not there or does not know the device
+  std::unique_ptr<const Nvml> nvml_;  // null if NVML is not there or does not start
   void* device_ = nullptr;
 };
 

@@ -24,15 +24,15 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// Below it a scale is taken outside the exponential: masked scores could not be told apart any more.
+// A smaller scale is not applied inside the exponential, because masked scores would no longer differ from others.
 constexpr double least_folded_scale = 1e-10;
-constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // beside the scores
+constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
 
 // Whether a page is a box of a tensor copy, or several, in tiles of 64 or 128 keys.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
-// The kernel behind a variant: `tuned` is the best that the device, the element type and the pages allow.
+// The kernel of a variant: `tuned` is the best kernel that the device, the element type and the pages allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
@@ -40,7 +40,7 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
 }
 
 // Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
-// proto1_flash/tests/cuda_compile_test.cpp holds it against the compiler.
+// proto1_flash/tests/cuda_compile_test.cpp checks this function against the compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }
@@ -49,27 +49,27 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  // Beside four consumers nobody has registers to look short pages up with.
+  // With four consumers, the producer has no registers to look short pages up.
   if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
   if (config.block_r == 192) return 160;
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
 
-// Threadgroups whose memory fits a multiprocessor at the same time.
+// How many threadgroups fit the memory of a multiprocessor at the same time.
 size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
 
-// Whether the scale is applied inside the exponential: to scores that only products have made.
+// Whether the scale is applied inside the exponential. This needs scores that come from products alone.
 bool folds_scale(const FlashConfig& config, const std::string& kernel, const AttentionHooks* hooks) {
   const ScoreChange change = hooks ? hooks->change : ScoreChange::none;
   const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
 
-// Three buffers for K and V each, from which short rows gain; two where the third would cost a multiprocessor its
-// second threadgroup or outputs of 16 bits their panels, which count for more (kernels/log.md); one where two do not
-// fit.
+// K and V have three buffers each, from which short rows gain. They have two if the third would cost a multiprocessor
+// its second threadgroup, or outputs of 16 bits their panels: both gain more than a third buffer (kernels/log.md). They
+// have one if two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto with = [&](int64_t stages, int64_t out_panels) {
@@ -86,21 +86,21 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, co
   return with(1, 0);
 }
 
-// Threadgroups that a multiprocessor runs at the same time.
+// How many threadgroups a multiprocessor runs at the same time.
 int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return static_cast<int64_t>(
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
 }
 
-// Whether consumers take turns at multiplying. It pays where exponentials take as long as the products, and else a
-// little without a mask, if the outputs leave registers for it (kernels/log.md).
+// Whether consumers take turns at multiplying. This pays if exponentials take as long as the products. Without a mask
+// it also pays a little otherwise, if the outputs leave registers for it (kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
 }
 
-// Of `batch` * `heads` * `rows` rows; its boxes are of box_rows, and of box_panels where panels are whole
-// (WgmmaParams).
+// The map of a tensor of `batch` * `heads` * `rows` rows. A box has box_rows rows, and box_panels panels if panels are
+// whole, else one panel (WgmmaParams).
 TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
                     const TensorStrides& strides, int64_t box_rows, int64_t box_panels) {
   constexpr int64_t panel_columns = 64;
@@ -136,7 +136,7 @@ class CudaFlash : public FlashOperation {
                    static_cast<uint32_t>(shape.batch)};
     if (name == "naive") {
       kernel.threads = naive_threads;
-      // To 16 bytes, since the compiler reads the last scores four at a time.
+      // Rounded up to 16 bytes, because the compiler reads the last scores four at a time.
       kernel.threadgroup_bytes = static_cast<size_t>(round_up(shape.kv_len, 4)) * sizeof(float);
       return kernel;
     }
@@ -144,7 +144,8 @@ class CudaFlash : public FlashOperation {
     kernel.source.constants["BLOCK_C"] = config.block_c;
     kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, hooks);
     if (name == "wgmma") {
-      // In the order of the kernel's text, which -O3 changes: as fast or faster, and a tenth less to compile.
+      // -O1 keeps the order of the kernel's text, which -O3 changes. The kernel is as fast or faster, and compiles in a
+      // tenth less time.
       kernel.source.assembler = "-O1";
       const WgmmaLayout layout = wgmma_layout(config, device, hooks);
       kernel.source.constants["STAGES"] = layout.stages;
@@ -198,10 +199,11 @@ class CudaFlash : public FlashOperation {
       return (given.block_r != 0 && given.block_r != tile.rows) || (given.block_c != 0 && given.block_c != tile.keys);
     };
     if (!std::ranges::all_of(candidates, differs)) std::erase_if(candidates, differs);
-    // Threads of more than two consumers have no registers to keep what a hook reads.
+    // With more than two consumers, threads have no registers for the numbers that a hook reads.
     const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
     if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
-    double least = std::numeric_limits<double>::infinity();  // also of what does not run: the last is then left
+    // Tiles that do not run have an infinite time. If no tile runs, the last one is left.
+    double least = std::numeric_limits<double>::infinity();
     for (const Tile& tile : candidates) {
       FlashConfig candidate = given;
       if (given.block_r == 0) candidate.block_r = tile.rows;
@@ -274,7 +276,7 @@ class CudaFlash : public FlashOperation {
   }
 
  private:
-  /// Of a tile, and what a key costs the multiprocessor that works on it, or on the two that it runs at the same time.
+  /// A tile, and the cost of a key for the multiprocessor that works on the tile, or on two tiles at the same time.
   struct Tile {
     int64_t rows, keys;
     double cost;
@@ -288,8 +290,8 @@ class CudaFlash : public FlashOperation {
            kernel(config, device, nullptr).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
-  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); of `mma_sync` only the order is known. The last
-  // ones are for devices with less memory.
+  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); for `mma_sync` only the order of the costs is
+  // known. The last tiles are for devices with less memory.
   static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
     const int64_t dim = config.shape.head_dim;
     if (kernel_of(config, device) == "mma_sync") {
@@ -322,9 +324,10 @@ class CudaFlash : public FlashOperation {
     return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
   }
 
-  // Relative time of a launch. A tile takes as long as its keys and its ends; multiprocessors take tiles in turn, and
-  // of causal ones, of which the long ones come first, equal shares. A window leaves a tile's rows the same count of
-  // keys, but not the same keys: half a tile more at each end that moves with the rows.
+  // The relative time of a launch. The time of a tile is the time of its keys and its ends. Multiprocessors take tiles
+  // in turn. Causal tiles, of which the long ones come first, are shared out equally. With a window all rows of a tile
+  // see the same number of keys, but not the same keys: a tile has half a tile more at each end that moves with the
+  // rows.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
@@ -344,7 +347,7 @@ class CudaFlash : public FlashOperation {
     const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
     const double share = static_cast<double>(tiles) / static_cast<double>(at_once);
     double keys = shape.unmasked_pairs() / rows;
-    if (short_window) {  // a causal mask leaves the first rows less than the window
+    if (short_window) {  // with a causal mask the first rows see fewer keys than the window has
       const auto w = static_cast<double>(window);
       const double least = shape.causal ? w - w * w / (2 * static_cast<double>(shape.kv_len)) : w;
       keys = std::min(keys, least) + static_cast<double>(config.block_r) * (shape.causal ? 0.5 : 1);

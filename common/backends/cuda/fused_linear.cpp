@@ -11,14 +11,14 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_memory = 227 * 1024;  // that a threadgroup may have
+constexpr int64_t most_memory = 227 * 1024;  // of a threadgroup, in bytes
 constexpr int64_t most_stages = 8;
-constexpr int64_t most_reach = 31;        // lanes that look back, less their own
-constexpr double cache_bytes = 24 << 20;  // of the second-level cache, that keys and values of segments may take
+constexpr int64_t most_reach = 31;        // the lanes of a warp that look back, without the own lane
+constexpr double cache_bytes = 24 << 20;  // of the second-level cache, for keys and values of segments
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
 
-// Of [batch, heads, rows, width] in boxes of 64 columns.
+// The map of a tensor [batch, heads, rows, width], with boxes of 64 columns.
 TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int64_t heads, int64_t batch,
                  const TensorStrides& strides, int box_rows) {
   const auto count = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(n, 1)); };
@@ -32,15 +32,15 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
                           .swizzle = Swizzle::bytes_128});
 }
 
-// How many segments back a task looks: as many as are under way at once.
+// How many segments back a task looks: as many as run at the same time.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
-// Chunks of a segment: those with which the tasks of the multiprocessors take the least time, counted in chunks that
-// are read and written once. Keys and values of a segment are read twice, but for a sequence's last one, which costs
-// little where the second time finds them in the cache; and each task looks back.
+// How many chunks a segment has: the number with which the tasks of the multiprocessors take the least time. The unit
+// of time is a chunk that is read and written once. Keys and values of a segment are read twice, except in a sequence's
+// last segment. The second time costs little if it finds them in the cache. Each task also looks back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
   constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
-  constexpr int64_t most_segments = 1024;  // that are tried
+  constexpr int64_t most_segments = 1024;  // the largest number that is tried
   const double chunk_bytes = 2.0 * fused_chunk *
                              (static_cast<double>(shape.head_dim) / static_cast<double>(slices) +
                               std::min<double>(static_cast<double>(shape.value_dim), fused_slice));

@@ -29,7 +29,7 @@ FusedShape fused_shape(const LinearConfig& config) {
           .segments = config.segments};
 }
 
-/// The memory between threadgroups of the fused form.
+/// The memory that threadgroups of the fused form share.
 class FusedWorkspace : public LinearWorkspace {
  public:
   FusedWorkspace(Device& device, const FusedShape& shape)

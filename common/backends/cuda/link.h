@@ -1,4 +1,4 @@
-// What NVRTC made of a kernel and its fragments to one cubin, by nvJitLink.
+// Links a kernel and its fragments, which NVRTC has translated, to one cubin, by nvJitLink.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace attn {
 
 struct NvJitLink;
 
-/// `log` takes what the linker says. Throws CompileError.
+/// `log` gets the linker's messages. Throws CompileError.
 std::string link_cubin(const NvJitLink& linker, const KernelSource& source, const std::string& arch,
                        const std::vector<Translated>& parts, std::string& log);
 

@@ -1,4 +1,4 @@
-// What the cuda device can do.
+// The operations of the cuda device.
 #pragma once
 
 #include "common/device/operations.h"
@@ -7,7 +7,7 @@ namespace attn {
 
 const Operations& cuda_operations();
 
-// Its parts, one file each.
+// The operations one by one; each has a file.
 const FlashOperation& cuda_flash();
 const RopeOperation& cuda_rope();
 const DecodeOperation& cuda_decode();

@@ -14,7 +14,7 @@ namespace attn {
 
 namespace {
 
-// The number before `unit` in the first line after `after` that has one; -1 where there is none.
+// The number before the first `unit` that follows `after` in the log; -1 if there is none.
 double number_before(const std::string& log, const std::string& after, const std::string& unit) {
   const size_t start = log.find(after);
   const size_t end = start == std::string::npos ? start : log.find(unit, start);
@@ -39,12 +39,12 @@ bool reports_entry(const std::string& log, const std::string& entry) {
   return log.find(compiling(entry)) != std::string::npos;
 }
 
-// What ptxas says of the entry (--ptxas-options=-v):
+// The report of ptxas on the entry (--ptxas-options=-v):
 //   Compiling entry function 'run' for 'sm_90a'
 //   Function properties for run
 //   .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 //   Used 10 registers, used 1 barriers, 256 bytes smem
-// and, where the entry was linked with functions that use more, the linker:
+// The linker's report, if the entry was linked with functions that use more:
 //   Function properties for 'run':
 //   used 24 registers, used 0 barriers, 0 stack, 0 bytes smem, ...
 void read_report(const std::string& log, const std::string& entry, Binary& binary) {

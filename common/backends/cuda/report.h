@@ -1,4 +1,4 @@
-// What the assembler (ptxas) and NVRTC's trace tell of a compilation.
+// Reads the assembler's (ptxas) log and NVRTC's trace of a compilation.
 #pragma once
 
 #include <optional>
@@ -8,20 +8,21 @@
 
 namespace attn {
 
-/// Logs what the assembler warns of, and where it gave up overlapping matrix products with anything.
+/// Logs the assembler's warnings, and its messages that it does not overlap matrix products with other work.
 void warn_of(const std::string& log, const std::string& key);
 
-/// Whether the assembler has seen the entry.
+/// Whether the log says that the assembler compiled the entry.
 bool reports_entry(const std::string& log, const std::string& entry);
 
-/// Registers, spills and threadgroup memory of the entry.
+/// Reads registers, spills and threadgroup memory of the entry into `binary`.
 void read_report(const std::string& log, const std::string& entry, Binary& binary);
 
-/// The assembler's time; 0 where the log does not tell it.
+/// The assembler's time; 0 if it is not in the log.
 double assembler_seconds(const std::string& log);
 
-/// The phases that a trace tells (--fdevice-time-trace; events as of Chromium's trace viewer, in microseconds). What is
-/// not among them, NVRTC's own work, is left to the front end by CudaCompiler. Nothing where it does not tell them.
+/// The times of the optimizer and of code generation in a trace (--fdevice-time-trace; events in the format of
+/// Chromium's trace viewer, in microseconds); nothing if the trace does not have them. CudaCompiler counts the rest of
+/// the time, which includes NVRTC's own work, as the front end's.
 std::optional<CompileTimes> read_trace(const std::string& path);
 
 }  // namespace attn

@@ -5,11 +5,12 @@
 
 #include "common/attention/kernels/rope.h"
 #include "common/backends/cuda/operations.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 namespace {
 
-/// Threads that share a row: two groups each.
+/// How many threads share a row. Each thread takes two groups.
 int64_t threads_of_row(const RopeConfig& config, int64_t group) {
   const int64_t copied = (config.head_dim - config.rotary_dim) / group;
   return config.rotary_dim / 2 / group + (copied + 1) / 2;
@@ -17,7 +18,7 @@ int64_t threads_of_row(const RopeConfig& config, int64_t group) {
 
 class CudaRope : public RopeOperation {
  public:
-  /// As many rows as a threadgroup has threads for.
+  /// A threadgroup takes as many rows as it has threads for.
   RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& /*device*/) const override {
     const auto element_bytes = static_cast<int64_t>(size_bytes(shape.dtype));
     const int64_t group = std::gcd(config.rotary_dim / 2, 16 / element_bytes);
@@ -28,9 +29,9 @@ class CudaRope : public RopeOperation {
 
   void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
                  const RopeTiles& tiles) const override {
-    const auto groups = [](int64_t heads) { return static_cast<uint32_t>((heads + rope_heads - 1) / rope_heads); };
+    const auto groups = [](int64_t heads) { return static_cast<uint32_t>(divided_up(heads, rope_heads)); };
     launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
-    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // more tiles are taken in turns
+    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // threadgroups take further tiles in turn
     launch.threads = static_cast<uint32_t>(tiles.rows * threads_of_row(config, tiles.group));
   }
 };

@@ -1,4 +1,4 @@
-// A folder for the files that programs and libraries of the toolkit want.
+// A folder for files of the toolkit's programs and libraries.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// Null where none can be made or the disk is nearly full, since NVRTC ends the process when it cannot write its trace.
+/// Null if no folder can be made, or if the disk is nearly full: NVRTC ends the process if it cannot write its trace.
 std::unique_ptr<TemporaryFolder> scratch_folder();
 
 }  // namespace attn

@@ -45,12 +45,13 @@ CUtensorMapSwizzle swizzle_mode(Swizzle swizzle) {
   throw BadInput("tensor map: no such swizzle");
 }
 
-// The inner box's bytes that a swizzle allows; without one the other limits hold.
+// The most bytes of the inner box that a swizzle allows. Without a swizzle only the other limits hold.
 uint64_t max_inner_bytes(Swizzle swizzle) {
   return swizzle == Swizzle::none ? UINT64_MAX : uint64_t{16} << static_cast<int>(swizzle);
 }
 
-// The driver says no more than "invalid argument". The text is made where it is needed alone: a launch makes maps.
+// Checks a condition, because the driver's message is only "invalid argument". The text is made only if the condition
+// is false, because each launch makes maps.
 template <typename... Values>
 void require(bool condition, fmt::format_string<Values...> text, Values&&... values) {
   if (!condition) throw BadInput("tensor map: " + fmt::format(text, std::forward<Values>(values)...));

@@ -11,11 +11,13 @@
 
 namespace attn {
 
-/// How a row of the box is permuted in shared memory so that columns meet no bank conflicts: 16-byte chunk c of row r
-/// (rows of that many bytes) lands at chunk c ^ (r modulo bytes / 16). The inner box then has at most that many bytes.
+/// How a row of the box is permuted in shared memory, so that reading a column causes no bank conflicts. With bytes_N
+/// the 16-byte chunk c of row r (of N bytes) lands at chunk c ^ (r modulo N / 16), and the inner box has at most N
+/// bytes.
 enum class Swizzle { none, bytes_32, bytes_64, bytes_128 };
 
-/// A value for each dimension, five at most, kept in place: a launch that makes maps allocates nothing for them.
+/// A value for each dimension, five at most. The values are kept in place, so that a launch that makes maps does not
+/// allocate.
 template <typename T>
 class PerDimension {
  public:
@@ -41,14 +43,15 @@ struct TensorMapLayout {
   const void* base = nullptr;   // device memory, aligned to 16 bytes
   ElementType element = BF16;   //
   PerDimension<uint64_t> dims;  // elements
-  /// Of every dimension but the innermost, whose elements lie side by side. What is over a single element is not read.
+  /// One for every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one
+  /// element is not read.
   PerDimension<uint64_t> strides_bytes;
-  PerDimension<uint32_t> box;  // elements that one copy moves along each dimension, at most 256
+  PerDimension<uint32_t> box;  // how many elements one copy moves along each dimension, at most 256
   Swizzle swizzle = Swizzle::none;
 };
 
-/// What lies outside the tensor is read as zero and not written. Throws BadInput for what the hardware does not do, and
-/// DeviceMissing without a driver or in a build without CUDA.
+/// Copies read elements outside the tensor as zero, and do not write them. Throws BadInput for a layout that the
+/// hardware does not support, and DeviceMissing without a driver or in a build without CUDA.
 TensorMap make_tensor_map(const TensorMapLayout& layout);
 
 }  // namespace attn

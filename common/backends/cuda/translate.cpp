@@ -17,7 +17,7 @@ namespace attn {
 
 namespace {
 
-// An NVRTC program that goes with its scope.
+// An NVRTC program. The destructor destroys it.
 class Program {
  public:
   Program(const Nvrtc& nvrtc, const KernelSource& source, const std::string& text,
@@ -64,13 +64,13 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// A constant that is read at run time is constant memory: the compiler knows that no launch changes it.
+// A constant that is read at run time lies in constant memory: the compiler knows that no launch changes it.
 std::string prologue(const KernelSource& source) {
   return cxx_prologue(
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ __constant__ int {}; }}\n", name); });
 }
 
-// As an error, the warning would also hit what headers declare for others.
+// The warning is not made an error, because it would also hit declarations of headers that other kernels use.
 constexpr std::string_view unused_warning = "#177-D: ";
 
 bool reports_unused(const std::string& log, const FunctionConstants& constants) {
@@ -80,7 +80,7 @@ bool reports_unused(const std::string& log, const FunctionConstants& constants) 
   });
 }
 
-// Whether the code names the variable. The compiler does not warn of one that the host might set.
+// Whether the code names the variable. The compiler does not warn of an unused variable that the host might set.
 bool is_read(const std::string& name, const std::vector<SourceFile>& files) {
   const auto part_of_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   for (const SourceFile& file : files) {
@@ -97,10 +97,11 @@ bool is_read(const std::string& name, const std::vector<SourceFile>& files) {
 
 std::string include_line(const std::string& path) { return fmt::format("#include \"{}\"\n", path); }
 
-// The #include lines of the source, the first of `files`, whose headers read no function constant, nor do those that
-// they include. What stands before the first declaration, so before the prologue, is what NVRTC can precompile.
+// The #include lines of the source (the first of `files`) whose headers read no function constant, neither themselves
+// nor through headers that they include. NVRTC can precompile headers that stand before the first declaration, and so
+// before the prologue.
 std::string constant_free_includes(const std::vector<SourceFile>& files, const FunctionConstants& constants) {
-  std::set<std::string> reading;  // headers that do
+  std::set<std::string> reading;  // headers that read a function constant
   const auto reads = [&](const SourceFile& file) {
     return std::any_of(constants.begin(), constants.end(),
                        [&](const auto& constant) { return file.text.find(constant.first) != std::string::npos; }) ||

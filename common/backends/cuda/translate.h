@@ -1,4 +1,4 @@
-// Kernel source to a cubin or to code for the linker, by NVRTC.
+// Translates kernel source to a cubin, or to code for the linker, by NVRTC.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,17 @@ namespace attn {
 
 struct Nvrtc;
 
-/// What NVRTC makes: machine code, or what nvJitLink optimises.
+/// The form of NVRTC's output: machine code, or code that nvJitLink optimises.
 enum class NvrtcOutput { cubin, relocatable_cubin, lto_ir };
 
-/// What NVRTC made of one source.
+/// NVRTC's output for one source.
 struct Translated {
   std::string path, code, log;
-  std::optional<CompileTimes> times;  // as far as NVRTC told
+  std::optional<CompileTimes> times;  // from NVRTC's trace, if there is one
 };
 
-/// Throws CompileError, BadInput for a source that is not there. A constant that the kernel does not use is an error: a
-/// sweep over it would vary nothing.
+/// Throws CompileError, and BadInput for a source that does not exist. A constant that the kernel does not use is an
+/// error: a sweep over the constant would vary nothing.
 Translated translate(const Nvrtc& nvrtc, const KernelSource& source, const std::vector<std::string>& options,
                      NvrtcOutput output, const CompileOptions& compile_options);
 

@@ -8,12 +8,12 @@
 
 namespace attn {
 
-/// Every tile of the outputs once, in the order in which multiprocessors are to take them. Causal: the long ones first
-/// within a section of heads whose K and V stay in the last-level cache (kernels/README.md).
+/// Every tile of the outputs once, in the order in which multiprocessors take them. Causal: within a section of heads,
+/// whose K and V stay in the last-level cache, the long tiles come first (kernels/README.md).
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
-/// Where a head's first tile begins. Causal rows are cut into tiles from the last on, in units of 64: consumers without
-/// rows are then those of the shortest tile.
+/// The query at which a head's first tile begins. Causal rows are cut into tiles from the last row on, in units of 64.
+/// So only the shortest tile has consumers without rows.
 int64_t wgmma_first_query(const FlashConfig& config);
 
 }  // namespace attn

@@ -23,7 +23,7 @@ FlashConfig config_of(int64_t kv_len, DType dtype = DType::f32, Layout layout = 
   return config;
 }
 
-// Records depend on them.
+// Records depend on the random values.
 TEST(InputsTest, RandomOnesAreTheStreamsOfTheSeed) {
   const AttentionInputs in = make_inputs(config_of(30, DType::bf16, Layout::bshd), 7, InputKind::random);
   EXPECT_EQ(in.q.data, random_tensor(2, 4, 12, 64, DType::bf16, Layout::bshd, 7, 0).data);
@@ -67,10 +67,10 @@ TEST(InputsTest, ASignatureIsOneValuePerColumnOfSixtyFourKeys) {
       }
     }
   }
-  EXPECT_EQ(seen.size(), 2u * 2 * 4) << "each block has its own";
+  EXPECT_EQ(seen.size(), 2u * 2 * 4) << "each block has its own signature";
 }
 
-// The needle outweighs all other keys, in most rows: what the keys look like to each other differs.
+// In most rows the needle outweighs all other keys together. Rows differ because the keys' products with each other do.
 TEST(InputsTest, NeedlesTakeTheirRowsAndAreSpreadOverTheKeys) {
   for (const bool causal : {false, true}) {
     for (const int64_t keys : {64, 1024, 4096}) {

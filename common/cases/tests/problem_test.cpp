@@ -1,4 +1,4 @@
-// The kernels against the oracle: every axis value, random shapes, hooks and edges. On the device under test.
+// Tests the kernels of the device under test against the oracle: every axis value, random shapes, hooks and edges.
 #include "common/cases/problem.h"
 
 #include <fmt/format.h>
@@ -28,10 +28,10 @@ using test::runs;
 using test::skip_reason;
 using test::small;
 
-// Configurations of a test that the device took.
+// The number of a test's configurations that the device could run.
 int configurations = 0;
 
-// Leaves out what the device does not take.
+// Leaves out configurations that the device cannot run.
 void expect_correct(const FlashConfig& config, const std::optional<AttentionHooks>& hook = {}, int launches = 1) {
   if (!runs(config)) return;
   ++configurations;
@@ -45,7 +45,7 @@ std::vector<std::string> variants() {
   return {"naive", "tiled_scalar", "tiled_vector", "tuned"};
 }
 
-// Skips itself where the device takes nothing of the variant, or nothing that the test asks for.
+// A test skips itself where the device cannot run the variant, or none of the test's configurations.
 class Variants : public OnDevice<testing::TestWithParam<std::string>> {
  protected:
   void SetUp() override {
@@ -84,7 +84,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
   }
 }
 
-// Rows of K a multiple of 4 KiB apart, which the tuned kernel of the cpu works on as a copy.
+// Rows of K that are a multiple of 4 KiB apart: the cpu's tuned kernel copies such rows.
 TEST_P(Variants, RowsOfKApartByPages) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
@@ -109,7 +109,7 @@ TEST_P(Variants, GroupsOfAnySize) {
   }
 }
 
-// Bottom-right alignment, with every combination of one, few and many, and rows that see no key at all.
+// Bottom-right alignment of the causal mask, with one, few and many queries and keys, and rows that see no key.
 TEST_P(Variants, LengthsAndMask) {
   for (const int64_t q_len : {1, 2, 15, 16, 17, 33, 50}) {
     for (const int64_t kv_len : {1, 3, 5, 16, 17, 31, 64}) {
@@ -144,8 +144,8 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::isfinite(lse[40 + 32]));
 }
 
-// Tiles of which only the first 40 rows have anything to compute, over many blocks of keys, launched many times:
-// whoever works on the other rows has to keep up.
+// Tiles in which only the first 40 rows exist, over many blocks of keys, launched many times. The threads of the other
+// rows have to stay in step.
 TEST_P(Variants, RowsBeyondTheEnd) {
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (const int64_t rows : {128, 192}) {
@@ -159,12 +159,12 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// More tiles than a GPU runs at the same time, whose outputs of 16 bits pass through memory that the tile before has
-// used, and end within a tile or, of causal ones, begin in the middle of one.
+// More tiles than a GPU runs at the same time. Their 16-bit outputs pass through memory that the tile before has used.
+// Outputs end within a tile. With a causal mask they may also begin in the middle of a tile.
 TEST_P(Variants, OutputsOfManyTiles) {
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
-      if (!on_cuda && rows > 64) continue;  // its tiles are worked on one by one
+      if (!on_cuda && rows > 64) continue;  // the cpu works on its tiles one by one
       for (const bool causal : {false, true}) {
         FlashConfig config = small(GetParam());
         const int64_t groups = on_cuda ? 8 : 1;
@@ -190,7 +190,7 @@ TEST_P(Variants, CustomScale) {
   }
 }
 
-// Scores in the thousands: a softmax without a running maximum overflows, one that rounds it breaks.
+// Scores in the thousands: a softmax without a running maximum overflows; a softmax that rounds its maximum errs.
 TEST_P(Variants, LargeScores) {
   FlashConfig config = small(GetParam());
   config.shape.scale = 300;
@@ -224,7 +224,7 @@ TEST_P(Variants, RandomShapes) {
   }
 }
 
-// A row whose maximum jumps far from where it began, and values that differ from block to block.
+// Rows whose running maximum jumps far from its first value, and values that differ from block to block.
 TEST_P(Variants, NeedlesAmongManyKeys) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {
@@ -272,7 +272,7 @@ AttentionHooks soft_cap() {
   return hook;
 }
 
-// Keys at most 5 from the query, in the second batch only: rows far from any key have none.
+// In the second batch entry a query sees keys at a distance of at most 5. Rows far from any key see none.
 AttentionHooks window() {
   AttentionHooks hook;
   hook.text =
@@ -330,7 +330,7 @@ TEST_F(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
   EXPECT_EQ(stored.at("lse").shape, (std::vector<int64_t>{1, 2, 37}));
   const auto* values = reinterpret_cast<const float*>(stored.at("o").data.data());
   const Tensor o = problem.output();
-  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // bhsd, whatever the layout on the device
+  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // a dump is bhsd for any layout on the device
 }
 
 }  // namespace

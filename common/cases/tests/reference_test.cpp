@@ -52,7 +52,7 @@ TEST(ReferenceTest, HandComputedCase) {
   expect_near(result.lse, {std::log(a + b)}, 1e-13);
 }
 
-// The case above: what rounding errors grow with.
+// The sizes that bound rounding errors, for the case above.
 TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
   const ReferenceRows result = hand_computed();
   const double a = std::exp(0.5) / (std::exp(0.5) + std::numbers::e), b = 1 - a;
@@ -62,7 +62,7 @@ TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
   EXPECT_EQ(result.tiny_weights, std::vector<int64_t>{0});
 }
 
-// Three keys, of which the first has nearly all the weight, the second 2^-20 of it and the third 2^-30.
+// Three keys: the first has nearly all the weight, the second 2^-20 of it and the third 2^-30 of it.
 TEST(ReferenceTest, TinyWeightsAreCountedAndAreNotRoundedFinelyInF16) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const AttentionShape shape{1, 1, 1, 1, 3, 1, false, 1};
@@ -245,7 +245,7 @@ TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
-// Scores that are finite, however small, hide nothing: a row of them all is the mean of V.
+// A finite score of any size hides nothing: a row of equal scores is the mean of V.
 TEST(ReferenceTest, FiniteScoresOfAnySizeAreArithmetic) {
   const AttentionShape shape{1, 1, 1, 1, 3, 2};
   const Inputs in = random_inputs(shape);
@@ -297,7 +297,7 @@ TEST(ReferenceTest, LayoutDoesNotMatterAndDtypeOnlyRounds) {
     const Inputs in = random_inputs(shape, dtype);
     const ReferenceRows want = attention(shape, in);
     EXPECT_EQ(attention(shape, random_inputs(shape, dtype, Layout::bshd)).o, want.o) << name(dtype);
-    // The oracle computes in double from what is stored: widening the stored values changes nothing.
+    // The oracle computes in double from the stored values: widening the stored values changes nothing.
     const Inputs wide{convert(in.q, DType::f32, Layout::bshd), convert(in.k, DType::f32, Layout::bhsd),
                       convert(in.v, DType::f32, Layout::bshd)};
     EXPECT_EQ(attention(shape, wide).o, want.o) << name(dtype);

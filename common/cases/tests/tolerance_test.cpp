@@ -1,4 +1,4 @@
-// Tolerances: correct kernels use about half of them, and a wrong block of keys exceeds them wherever it is.
+// Correct kernels use about half of the tolerances, and a wrong block of keys at any place exceeds them.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -84,12 +84,12 @@ TEST(ToleranceTest, WhatIsNotANumberAllowsNothing) {
   EXPECT_TRUE(std::isnan(allowed.o[0]) && std::isnan(allowed.lse[0]));
 }
 
-// --- What a wrong block does ----------------------------------------------------------------------------------------
+// --- Wrong blocks ---------------------------------------------------------------------------------------------------
 
 constexpr int64_t block = 64;
 constexpr size_t dim = 64;
 
-/// One row's keys by blocks: their weights, which sum to 1 over all, and their part of the output.
+/// The sums of one block of a row's keys: its weights, which add up to 1 over all blocks, and its part of the output.
 struct Block {
   double weight = 0;
   std::vector<double> o = std::vector<double>(dim);           // its weights, its values
@@ -109,7 +109,7 @@ std::vector<Block> blocks_of(const AttentionShape& shape, const AttentionInputs&
   std::vector<Block> blocks(keys / block);
   for (size_t key = 0; key < keys; ++key) {
     Block& of = blocks[key / block];
-    const size_t other = (key + keys - block) % keys;  // of the first block, the last
+    const size_t other = (key + keys - block) % keys;  // the block before the first is the last
     in.v.load(in.v.offset(0, 0, static_cast<int64_t>(key), 0), v);
     in.v.load(in.v.offset(0, 0, static_cast<int64_t>(other), 0), before);
     of.weight += weights[key];
@@ -122,8 +122,8 @@ std::vector<Block> blocks_of(const AttentionShape& shape, const AttentionInputs&
   return blocks;
 }
 
-/// The largest share of their tolerances that a row's outputs take where `more` is added to the sum of its weights, and
-/// added(d) to that of its values.
+/// Adds `more` to the sum of a row's weights and added(d) to the sum of its weighted values in column d. Returns the
+/// largest change of an output as a multiple of its tolerance.
 template <typename Added>
 double used(const ReferenceRows& want, const AttentionTolerance& allowed, size_t row, double more, const Added& added) {
   double most = std::abs(std::log1p(more)) / allowed.lse[row];
@@ -138,8 +138,8 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// Wherever it is, by twice the tolerance, of which the kernel's own errors take half. A check has 64 rows or more; here
-// it is 8, beside 8 that have their weight elsewhere.
+// A wrong block at any place exceeds twice the tolerance in one of 8 rows; the kernel's own errors take half of the
+// tolerance. (A check has 64 rows or more.) The needles have 8 more rows, whose weight is at one key.
 TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
   for (const InputKind kind : {InputKind::random, InputKind::needles}) {
     for (const int64_t keys : {64, 1024, 16384, 65536}) {
@@ -160,7 +160,7 @@ TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
           };
           const double change = before.weight - its.weight;
           raise(doubled[b], its.weight, [&](size_t d) { return its.o[d]; });
-          if (count == 1) continue;  // nothing is left without it, and no other is there
+          if (count == 1) continue;  // the only block: nothing is left without it, and there is no other block
           raise(lost[b], -its.weight, [&](size_t d) { return -its.o[d]; });
           raise(other[b], change, [&](size_t d) { return before.o[d] - its.o[d]; });
           raise(other_keys[b], change, [&](size_t d) { return its.its_values[d] - its.o[d]; });
@@ -173,14 +173,14 @@ TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
       if (count == 1) continue;
       EXPECT_GT(least(lost), 2) << where;
       EXPECT_GT(least(other), 2) << where;
-      // Keys that change places within a block move little where its values have a signature in common.
+      // The weights of another block of keys move the output little, because the block's values share a signature.
       EXPECT_GT(least(other_keys), kind == InputKind::random ? 2 : 1) << where;
       EXPECT_GT(least(other_values), 2) << where;
     }
   }
 }
 
-// --- What correct kernels use ---------------------------------------------------------------------------------------
+// --- Correct kernels ------------------------------------------------------------------------------------------------
 
 class Margins : public test::OnPath<test::KernelPath> {
  protected:
@@ -210,10 +210,10 @@ INSTANTIATE_TEST_SUITE_P(All, Margins, testing::ValuesIn(test::kernel_paths(test
 
 TEST_P(Margins, KernelsUseHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
-  if (test::on_cuda) return;  // of a GPU's kernels only that they pass; their margins are properties of the test
+  if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);
-  // With BF16_DOT the factor of older outputs and sums is a fused difference, which is not 0 where the maximum stays:
-  // both shrink or grow a little with every block.
+  // With BF16_DOT, the exponent of the factor for older outputs and sums is a fused difference. It is not exactly 0
+  // where the maximum stays: outputs and sums shrink or grow a little with every block.
   EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
 }
 

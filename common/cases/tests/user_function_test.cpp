@@ -1,5 +1,5 @@
-// Functions from files: what is refused before a compiler sees it, what compilers say, and the oracle's evaluation on
-// the device under test.
+// Users' functions from files: texts that are refused before a compiler sees them, the messages of compilers, and the
+// oracle's evaluation on the device under test.
 #include "common/attention/user_function.h"
 
 #include <fmt/format.h>
@@ -106,14 +106,15 @@ TEST_F(FunctionFileTest, WhatIsNoTextIsToldInOneLine) {
 TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
   std::ofstream(path("a.cpp")) << "// a";
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).text_name();
-  EXPECT_EQ(a, "file-dcd9ce46be08") << "of printf '// a' | sha256sum";
+  EXPECT_EQ(a, "file-dcd9ce46be08") << "printf '// a' | sha256sum";
   const auto of_case = [&](const std::string& value, const std::string& file) {
     return function_refusal(
         [&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
   };
   EXPECT_EQ(of_case(a, path("a.cpp")), "nothing was thrown");
-  EXPECT_NE(of_case(a, "").find("mask_function=" + a + ": is a file's; give the file with --mask-function FILE"),
-            std::string::npos);
+  EXPECT_NE(
+      of_case(a, "").find("mask_function=" + a + ": names the text of a file; give the file with --mask-function FILE"),
+      std::string::npos);
   std::ofstream(path("a.cpp")) << "// b";
   EXPECT_NE(of_case(a, path("a.cpp")).find("has another text now, which is mask_function=file-"), std::string::npos);
 }

@@ -1,5 +1,5 @@
-// Fuzzes the safetensors parser: whatever the bytes are, it returns tensors that are what their shape says, or throws
-// BadInput with one line. tests/data/safetensors_test.cpp replays the corpus.
+// Fuzzes the safetensors parser: for any bytes it returns tensors whose data match their shapes, or throws BadInput
+// with one line. common/data/tests/safetensors_test.cpp replays the corpus.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

@@ -60,7 +60,7 @@ TEST(CompareTest, TellsMaximaAndTheElementThatFailsByMost) {
   const Check check = compare(got, want, std::vector{0.01, 0.25, 2.0, 0.5}, place);
   EXPECT_FALSE(check.ok);
   EXPECT_EQ(check.max_abs, 3);
-  EXPECT_EQ(check.max_rel, 0.75);  // of -1 for -4; want = 0 has no relative error
+  EXPECT_EQ(check.max_rel, 0.75);  // -1 in place of -4; want = 0 has no relative error
   EXPECT_EQ(check.max_used, 2);
   EXPECT_EQ(check.worst, "x 1: got 2.5, want 2 (tolerance 0.25)");
   EXPECT_EQ(check.rows_checked, 0);

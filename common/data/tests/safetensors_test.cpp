@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file put together by hand, so that reader and writer are not only held against each other.
+/// A file put together by hand, so that reader and writer are not tested only against each other.
 std::string file_of(const std::string& header, const std::string& data) {
   std::string file;
   for (int i = 0; i < 8; ++i) file += static_cast<char>(uint64_t{header.size()} >> 8 * i);
@@ -114,7 +114,7 @@ std::vector<Malformed> malformed_files() {
   const uint64_t over_limit = 100'000'001;
   std::memcpy(maximal.data(), &over_limit, 8);
   std::string header_too_long = good;
-  header_too_long[0] = static_cast<char>(good.size() - 7);  // one more than there is
+  header_too_long[0] = static_cast<char>(good.size() - 7);  // one byte more than the file has
   return {
       {"empty", "", "0 bytes are no safetensors file"},
       {"shorter than the length", good.substr(0, 7), "7 bytes are no safetensors file"},
@@ -196,7 +196,8 @@ TEST(SafetensorsTest, AMissingNameListsAFewOfThoseThere) {
   EXPECT_EQ(message.find("t18"), std::string::npos) << message;
 }
 
-// 300,000 entries are read in a fraction of a second; if looking at one cost time for each other, it would be minutes.
+// 300,000 entries are read in a fraction of a second. If the time of an entry grew with the number of entries, reading
+// would take minutes.
 TEST(SafetensorsTest, LargeHeadersAreReadInLinearTime) {
   std::string header = "{";
   for (int i = 0; i < 300'000; ++i) header += fmt::format(R"("{}":{{}},)", i);
@@ -213,7 +214,7 @@ TEST_F(SafetensorsFile, WriterMakesTheBytesOfTheFormat) {
   write_safetensors(path("x"),
                     {{"q", {DType::f16, {1, 3}, bytes_of("abcdef")}}, {"k", {DType::f32, {}, bytes_of("wxyz")}}});
   const std::string file = contents("x");
-  // Keys are sorted; whatever the JSON's spelling, length and data have one right form.
+  // Keys are sorted. The JSON may be spelled in several ways, but length and data have one right form.
   uint64_t header_bytes = 0;
   ASSERT_GE(file.size(), 8u);
   std::memcpy(&header_bytes, file.data(), 8);
@@ -235,7 +236,7 @@ TEST_F(SafetensorsFile, EveryDtypeRoundTrips) {
   }
   tensors["a \"quoted\" \n name"] = {DType::f32, {0}, {}};
   write_safetensors(path("x"), tensors);
-  for (const auto& [name, tensor] : tensors) {  // one at a time: each is found by its own offsets
+  for (const auto& [name, tensor] : tensors) {  // one at a time: each tensor is found by its own offsets
     const auto read = read_safetensors(path("x"), {name});
     ASSERT_EQ(read.size(), 1u);
     EXPECT_EQ(read.at(name).dtype, tensor.dtype) << name;
@@ -295,7 +296,7 @@ TEST_F(SafetensorsFile, ReadsOnlyWhatIsAskedFor) {
   EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
 }
 
-// What the fuzzer found worth keeping (fuzz/safetensors_fuzz.cpp), and some files by hand.
+// Files that the fuzzer kept (fuzz/safetensors_fuzz.cpp), and some files by hand.
 TEST(SafetensorsTest, CorpusParsesOrIsRefused) {
   int parsed = 0, refused = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(ATTN_TEST_DATA) / "fuzz" / "corpus")) {

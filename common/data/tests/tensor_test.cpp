@@ -55,7 +55,7 @@ TEST(ConversionTest, KnownF16Values) {
   EXPECT_EQ(encode(DType::f16, -2.0), 0xc000);
   EXPECT_EQ(encode(DType::f16, 0.1), 0x2e66);
   EXPECT_EQ(encode(DType::f16, 65504.0), 0x7bff);
-  EXPECT_EQ(encode(DType::f16, 65519.99), 0x7bff);  // below half a step over the largest
+  EXPECT_EQ(encode(DType::f16, 65519.99), 0x7bff);  // less than half a step above the largest
   EXPECT_EQ(encode(DType::f16, 65520.0), 0x7c00);   // the tie goes to inf
   EXPECT_EQ(encode(DType::f16, 0x1p-14), 0x0400);   // smallest normal
   EXPECT_EQ(encode(DType::f16, 0x1p-24), 0x0001);   // smallest subnormal
@@ -77,7 +77,7 @@ TEST(ConversionTest, KnownBf16Values) {
   EXPECT_EQ(decode(DType::bf16, 0x007f), 127 * 0x1p-133);
 }
 
-/// A code of 8 bits; encode() and decode() are for 16.
+/// The code of a value in 8 bits; encode() and decode() are for 16 bits.
 int encode_byte(DType dtype, double value) {
   Tensor tensor = one_element(dtype);
   tensor.store(0, value);
@@ -185,8 +185,8 @@ TEST(ConversionTest, EveryF16AndBf16ValueSurvives) {
   }
 }
 
-// Between each two neighbours: the midpoint goes to the even one, anything beside it to the nearer one. The values
-// beside it differ from it by one unit of double, so rounding by way of float fails here.
+// Between two neighbours: the midpoint rounds to the even neighbour, other values to the nearer one. The tested values
+// differ from the midpoint by one unit of double, so rounding by way of float fails here.
 TEST(ConversionTest, RoundsToNearestEvenBetweenAllNeighbours) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (uint16_t low = 0; low + 1 < infinity_bits(dtype); ++low) {
@@ -316,7 +316,7 @@ TEST(RandomTensorTest, SeedStreamAndEveryIndexMatter) {
   EXPECT_EQ(std::adjacent_find(values.begin(), values.end()), values.end()) << "two indices share a value";
 }
 
-// Recorded seeds must go on meaning the same inputs.
+// Recorded seeds must keep their inputs.
 TEST(RandomTensorTest, ValuesArePinned) {
   const Tensor tensor = random_tensor(2, 2, 2, 2, DType::f32, Layout::bhsd, 42, 1);
   EXPECT_NEAR(tensor.at(0, 0, 0, 0), -3.18565774, 1e-6);

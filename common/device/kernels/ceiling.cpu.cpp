@@ -1,4 +1,4 @@
-// What a host thread reaches at most: a copy, a read, and multiply-adds that touch nothing but registers.
+// The ceilings of a host thread: a copy, a read, and multiply-adds that touch only registers.
 //
 // Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains; more than latency times pipes),
 // NON_TEMPORAL (copy past the caches). Launch: one threadgroup per part of the work, no threadgroup memory.
@@ -33,7 +33,7 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
     UNROLL for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
     UNROLL for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
   }
-  // Non-temporal stores are in memory only after a fence.
+  // Non-temporal stores reach memory only after a fence.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -68,7 +68,7 @@ extern "C" void ceiling_fma(const ArithmeticParams* params, const Threadgroup* g
 
 #if defined(__AVX512BF16__) && defined(__clang__)
 // 4 * VECTOR_WIDTH * ACCUMULATORS flops an iteration: each f32 lane takes a dot product of two bf16 pairs. The products
-// of a pair cancel, so that the sums stay as they are.
+// of a pair cancel, so the sums do not change.
 extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* group) {
   static_assert(VECTOR_WIDTH == 16);
   typedef __bf16 Pairs __attribute__((vector_size(64)));
@@ -89,8 +89,8 @@ extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* 
 #endif
 
 #ifdef __AMX_BF16__
-// ceiling_amx_flops an iteration, in four tiles of sums. The operands are zeros: from registers alone, others take as
-// long.
+// ceiling_amx_flops an iteration, in four tiles of sums. The operands are zeros; other operands in registers take the
+// same time.
 extern "C" void ceiling_amx(const ArithmeticParams* params, const Threadgroup* group) {
   static const TileShapes shapes;
   __builtin_ia32_tile_loadconfig(&shapes);

@@ -1,9 +1,9 @@
-// What a GPU reaches at most: a copy, a read, multiply-adds in registers, and matrix products of operands that stay
-// where the matrix units read them.
+// The ceilings of a GPU: a copy, a read, multiply-adds in registers, and matrix products whose operands stay in the
+// memory from which the matrix units read.
 //
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
-// latency over the warps that take turns), IN_TYPE (of the matrices; F32 stands for tf32). Launch: ceiling_threads
-// threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
+// latency divided by the warps that take turns), IN_TYPE (of the matrices; F32 stands for tf32). Launch:
+// ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
 // Checked: ceiling_read[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
@@ -19,8 +19,8 @@ namespace {
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-// Two numbers of 16 bits or one of 32, random in sign and mantissa, from 0.5 to 1: what arithmetic costs in power, and
-// so in clock, depends on its data.
+// Two numbers of 16 bits or one of 32 bits, random in sign and mantissa, of magnitude 0.5 to 1. The power of
+// arithmetic, and so the clock, depends on the data.
 inline u32 random_word(u32 seed) {
   seed = (seed ^ (seed >> 16)) * 0x7feb352du;
   seed = (seed ^ (seed >> 15)) * 0x846ca68bu;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
   float sums[ACCUMULATORS];
 #pragma unroll
   for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = i;
-#pragma unroll 32  // so that the loop itself takes next to no instructions
+#pragma unroll 32  // so that the loop itself takes almost no instructions
   for (long long n = 0; n < p.iterations; ++n) {
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS; ++i) sums[i] = sums[i] * p.factor + p.addend;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
 
 namespace {
 
-// A matrix in shared memory whose rows are 128 bytes, and swizzled over as many.
+// A matrix in shared memory with rows of 128 bytes, and a swizzle of 128 bytes.
 inline u64 descriptor(const void* matrix) {
   const u64 address = __cvta_generic_to_shared(matrix);
   return (address & 0x3ffff) >> 4 | 1ull << 16 | u64{8 * 128} >> 4 << 32 | 1ull << 62;
@@ -94,7 +94,7 @@ inline u64 descriptor(const void* matrix) {
       "; }" ::"l"(a),                                                                                          \
       "l"(b), "r"(add))
 
-// Sums += A times B transposed, over 32 bytes of the rows of either.
+// Sums += A times B transposed, over 32 bytes of the rows of both.
 inline void multiply(u64 a, u64 b, int add) {
   if constexpr (IN_TYPE == F32) WGMMA("k8", "tf32", "");
   if constexpr (IN_TYPE == F16) WGMMA("k16", "f16", ", 0, 0");
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const 
   p.result[blockIdx.x * ceiling_threads + threadIdx.x] = sum;
 }
 
-#elif __CUDA_ARCH__ >= 800  // the host does not ask for it where it is missing
+#elif __CUDA_ARCH__ >= 800  // the host does not ask for ceiling_mma below sm_80
 
 #include "common/kernel/ampere.h"
 

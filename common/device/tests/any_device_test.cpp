@@ -1,5 +1,5 @@
-// What every device must do: memory, dispatches, parameters, fills and order. Built for one device at a time, which
-// ATTN_TEST_DEVICE names.
+// The duties of every device: memory, dispatches, parameters, fills and order. Built for one device at a time;
+// ATTN_TEST_DEVICE names it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_F(AnyDeviceTest, SaysWhatThreadgroupMemoryItLacks) {
             fmt::format("needs 1001 bytes of threadgroup memory, {} has 1000", info.spec));
 }
 
-/// A source tree of its own with one kernel, which is read from the file anew whenever it is compiled.
+/// A separate source tree with one kernel. Each compilation reads the kernel's file anew.
 TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const bool cuda = device_->info().backend == "cuda";
   const test::TemporaryFolder folder;
@@ -81,7 +81,7 @@ TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const std::string entry = cuda ? "extern \"C\" __global__ void run(int* p) {\n" : "extern \"C\" void run(int* p) {\n";
   std::string log = message(head + entry + "  *p = ONE + TWO;\n  *p = MISSPELT;\n  *p = ALSO_MISSPELT;\n}\n", "");
   EXPECT_NE(log.find(place(source.path, 6)), std::string::npos) << log;
-  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "all that is wrong: " << log;
+  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "all errors: " << log;
   log = message(head + entry + "  *p = ONE + TWO;\n}\n", "\nint broken(;\n");
   EXPECT_NE(log.find(place("lab/header.h", 2)), std::string::npos) << log;
 }
@@ -101,7 +101,7 @@ TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
 }
 
 TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
-  // Around the size of a huge page and of the parts in which a fill is cut.
+  // Sizes around the size of a huge page, and of the parts into which a fill is cut.
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
     Buffer buffer(*device_, bytes);
     EXPECT_EQ(buffer.bytes(), bytes);
@@ -149,7 +149,7 @@ struct Poke {
   long long offset;
 };
 
-// One byte beyond either end, and the last byte of either guard. With AddressSanitizer the cpu's write itself is
+// Writes one byte beyond either end, and the last byte of either guard. With AddressSanitizer the cpu's write itself is
 // reported.
 TEST_F(AnyBufferTest, CatchesStrayWrites) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -237,7 +237,7 @@ struct Mixed {
   char third;
 };
 
-/// A kernel that was not written for this program: its parameters stand side by side.
+/// A kernel that was not written for this program: it has several parameters.
 KernelSource foreign_kernel(const DeviceInfo& info) {
   const std::string body = R"(
     struct Mixed { short first; double second; char third; };
@@ -278,7 +278,7 @@ TEST_F(AnyDeviceTest, TakesAListOfArguments) {
   const double second = 8.25 + static_cast<double>(1LL << 40);
   double first = 0;
   for (int round = 1; round <= 4; ++round) {
-    // An encoder that differs in an argument alone is another one, also where encoders are kept as graphs.
+    // Encoders that differ only in an argument must not share a graph, on devices that keep encoders as graphs.
     const float b = round < 3 ? 0.5f : 0.75f;
     device_->submit(encode(round % 2 == 0, b));
     first += 3000 + b;
@@ -298,11 +298,11 @@ TEST(CommandEncoderTest, CommandsDifferWhereTheirParametersDo) {
   EXPECT_EQ(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 8.0)));
   EXPECT_NE(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 9.0)));
   EXPECT_NE(commands_of(Arguments(7)), commands_of(Arguments(7, 8.0)));
-  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list of one is no struct";
+  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list with one value is not a struct";
   EXPECT_EQ(commands_of(Arguments()).size(), 1u);
 }
 
-// One binary, loaded with as many values as are wanted; the others are compiled in.
+// One binary is loaded with several values of a constant. The other constants are compiled in.
 TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
   struct Params {
     int* result;
@@ -347,7 +347,7 @@ TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
       for (long long i = index[0]; i < p->bytes; i += count[0]) p->target[i] = p->target[i] * 2 + 1;
     })");
   const auto kernel = device_->load(device_->compile(source), source.entry);
-  constexpr size_t bytes = (size_t{2} << 20) + 77;  // more than the parts in which a fill is cut
+  constexpr size_t bytes = (size_t{2} << 20) + 77;  // more than one of the parts into which a fill is cut
   for (const bool timed : {false, true}) {
     Buffer buffer(*device_, bytes);
     const auto at = [&](size_t offset) { return static_cast<unsigned char*>(buffer.data()) + offset; };

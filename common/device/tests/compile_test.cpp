@@ -22,7 +22,7 @@ using test::sanitizes;
 using test::Variable;
 using test::write_text;
 
-/// What a kernel gives that stores one long long through its parameter.
+/// Tests of kernels that store one long long through their parameter.
 class CompileTest : public test::CpuTest {
  protected:
   long long value_of(const KernelSource& source) {
@@ -68,7 +68,7 @@ TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
   KernelSource same{"path", "entry", {}, {{"h", "text"}}};
   for (const char letter : {'B', 'A'}) same.constants[std::string(1, letter)] = letter - 'A' + 1;
-  EXPECT_TRUE(source == same) << "whoever has named its constants";
+  EXPECT_TRUE(source == same) << "constants may be named in any order";
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(same));
   std::vector<KernelSource> others(9, source);
   others[0].path = "other";
@@ -148,7 +148,7 @@ TEST_F(CompileTest, AMissingEntryIsAnError) {
   source.entry = "walk";
   EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
   EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
-  // A declaration that is called is in the module too, but is no kernel.
+  // A function that is declared and called is also in the module, but is not a kernel.
   source = kernel_text("extern \"C\" void run(); extern \"C\" void other() { run(); }");
   EXPECT_TRUE(contains(error_of(source), "run")) << error_of(source);
 }
@@ -201,9 +201,9 @@ TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
   EXPECT_TRUE(contains(error_of(source), "the kernel does not use VALUE")) << error_of(source);
 }
 
-// ---- fragments: what is compiled apart and linked in
+// ---- fragments: sources that are compiled separately and linked in
 
-/// A function of the host's own that makes a fragment's value.
+/// A fragment with the text `body`.
 KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
                            const std::string& entry = "part") {
   return {"test/fragment.cpp", entry, std::move(constants), {{"test/fragment.cpp", body}}};
@@ -245,7 +245,7 @@ TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
   }
 }
 
-// Before the optimiser nothing is left of the call; afterwards it stands in the code.
+// A fragment that is linked before the optimiser is inlined. A fragment that is linked later is called.
 TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
@@ -254,7 +254,7 @@ TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
     const CodeContents code = device_->contents(device_->compile(with_fragment(part, linking)));
     EXPECT_GT(code.bytes, 0);
     for (const auto& [name, times] : code.instructions) {
-      // The kernel's last action is the store, so that its call is no jump.
+      // The kernel's last action is the store, so the compiler cannot turn the call into a jump.
       if (name.starts_with("call") || name == "bl") count += times;
     }
     return count;
@@ -263,7 +263,7 @@ TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   EXPECT_EQ(calls(Linking::after_code_generation), 1);
 }
 
-// A program that writes an object file stands where a source would; what it is told, and its text, belong to the hash.
+// A program that writes an object file takes the place of a source. Its arguments and its text belong to the hash.
 TEST_F(CompileTest, AFragmentMayBeAProgram) {
   const std::string object =
       device_->compile(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }")).code;
@@ -288,7 +288,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
   other.fragments.front().constants["N"] = 8;
   EXPECT_NE(source_sha256(source), source_sha256(other));
 
-  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "what the program says";
+  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "the program's message";
   EXPECT_TRUE(contains(error_of(program("import sys; sys.exit('no such work')")), "no such work"));
   EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "it writes nothing";
   KernelSource early = source;
@@ -309,7 +309,7 @@ TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
   EXPECT_EQ(contents.loop.at("multiply_add"), contents.classes.at("multiply_add"));
   EXPECT_EQ(contents.loop.at("branch"), 1);
   EXPECT_GE(contents.loop.at("instructions"), 4);
-  EXPECT_FALSE(contents.loop.contains("store_4")) << "of the other loop";
+  EXPECT_FALSE(contents.loop.contains("store_4")) << "only the other loop stores";
 }
 
 TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {
@@ -369,7 +369,7 @@ TEST_F(CompileTest, ADamagedArchiveIsAnError) {
   EXPECT_THROW(device_->load(binary, "run"), CompileError);
 }
 
-// The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
+// The hash that names cache entries follows only #include "...", so no other form may reach the tree.
 TEST_F(CompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   EXPECT_TRUE(contains(error_of(kernel_text("#include <common/kernel/types.h>\n")), "common/kernel/types.h"));
 }
@@ -397,7 +397,7 @@ TEST_F(CompileTest, CompilesAndLoadsInSeveralThreads) {
   EXPECT_EQ(values, (std::array<long long, 6>{0, 1, 2, 3, 4, 5}));
 }
 
-/// A source tree of its own: one kernel, a header and a header of that.
+/// A separate source tree: one kernel, a header, and a header that this header includes.
 class SourceTreeTest : public CompileTest {
  protected:
   SourceTreeTest() {
@@ -455,7 +455,7 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   edit_kernel("inner * '/' + \"//\"[1]");
   const std::string in_quotes = source_sha256(source_);
   edit_kernel("inner * '/' + \"/*\"[1]");
-  EXPECT_NE(source_sha256(source_), in_quotes) << "what stands in quotes is no comment";
+  EXPECT_NE(source_sha256(source_), in_quotes) << "text in quotes is not a comment";
 }
 
 TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
@@ -475,7 +475,7 @@ TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
   EXPECT_EQ(value_in_a_new_run(), 12);
   edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");
   EXPECT_EQ(value_in_a_new_run(), 11);
-  EXPECT_EQ(cache.files().size(), 3u) << "going back finds the entry of before";
+  EXPECT_EQ(cache.files().size(), 3u) << "the earlier text finds its earlier entry";
 }
 
 TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {

@@ -1,4 +1,4 @@
-// What kernels of the cpu are compiled for: this host, or another.
+// The target for which kernels of the cpu are compiled: this host, or another.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ KernelSource multiply_add() {
     })");
 }
 
-// 16-bit little-endian number of the object file's header.
+// The machine number in the object file's header, 16 bits, little-endian.
 int machine_of(const Binary& binary) {
   return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
 }
@@ -98,7 +98,7 @@ TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
   EXPECT_THROW(CpuTarget::named("neoverse-n1").within(CpuTarget::named("x86-64-v3")), BadInput);
 }
 
-// What is cut down to this host runs here.
+// Code for a family, without the features that this host lacks, runs on this host.
 TEST(CpuTargetTest, RunsWhatIsCompiledForAFamilyWithinThisHost) {
   const auto device = Device::open("cpu:threads=1");
   for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {

@@ -1,5 +1,4 @@
-// NVRTC, for which no GPU is needed: constants, errors, headers, what is known of the code, and every kernel of the
-// tree.
+// NVRTC, which needs no GPU: constants, errors, headers, the code's properties, and every kernel of the tree.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +17,8 @@
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 
-// nvJitLink keeps memory of a link that failed, also when it is destroyed, and NVRTC of a compilation that it traced.
+// nvJitLink does not free the memory of a link that failed, even when it is destroyed. NVRTC does not free the memory
+// of a compilation that it traced.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink\nleak:libnvrtc"; }  // NOLINT: its name
 
 namespace attn {
@@ -41,7 +41,7 @@ class CudaCompileTest : public test::CudaCompilerTest {
   }
 };
 
-/// A kernel that stores an expression; its own lines begin with line 1.
+/// A kernel that stores the value of an expression.
 KernelSource stores(const std::string& expression, FunctionConstants constants = {}) {
   const std::string path = "test/kernel.cuda.cu";
   return {path,
@@ -150,7 +150,7 @@ TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
   EXPECT_GT(compiler_->compile(stores("1"), both).times.optimizer_s, 0);
 }
 
-// NVRTC would end the process.
+// Without a temporary folder a phase trace would make NVRTC end the process.
 TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
   const Binary binary = compiler_->compile(stores("1"), {.trace_phases = true});
@@ -159,7 +159,7 @@ TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   EXPECT_GT(binary.times.code_generation_s, 0);
 }
 
-// The hash that names cache entries follows #include "..." only, so no other form may reach the tree.
+// The hash that names cache entries follows only #include "...", so no other form may reach the tree.
 TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   KernelSource source = stores("1");
   source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
@@ -174,7 +174,7 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
   EXPECT_GT(small.times.front_end_s, 0);
   EXPECT_GT(small.times.code_generation_s, 0);
 
-  // 1024 threads leave 64 registers for 120 sums; another entry of the same file must not be taken for this one.
+  // 1024 threads leave 64 registers for 120 sums. The figures of another entry of the same file must not be used.
   KernelSource source = stores("1");
   source.entry = "crowded";
   source.includes[source.path] += R"(
@@ -205,7 +205,7 @@ TEST_F(CudaCompileTest, CountsInstructions) {
   EXPECT_FALSE(counts.contains("HGMMA"));
 }
 
-/// A kernel that stores what a fragment makes of a number.
+/// A kernel that stores the fragment's function of a number.
 KernelSource with_fragment(const std::string& fragment, Linking linking) {
   KernelSource source = stores("part(*result)");
   source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];
@@ -214,7 +214,7 @@ KernelSource with_fragment(const std::string& fragment, Linking linking) {
   return source;
 }
 
-// Skipped where there is no nvJitLink.
+// Skipped if there is no nvJitLink.
 TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   const std::string part = "extern \"C\" float part(float x) { return 2 * x + 1; }";
   Binary whole, stitched, linked;
@@ -227,7 +227,7 @@ TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   whole = compiler_->compile(stores("2 * *result + 1"));
   EXPECT_EQ(stitched.registers, whole.registers);
   EXPECT_EQ(stitched.spill_bytes, 0);
-  EXPECT_GT(linked.registers, whole.registers) << "those that a call may need";
+  EXPECT_GT(linked.registers, whole.registers) << "the registers that a call may need";
   EXPECT_NE(stitched.code_sha256, linked.code_sha256);
   EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
   EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);
@@ -261,7 +261,7 @@ struct CheckedPipeline {
   bool without_spills;
 };
 
-/// From the lines of a kernel's head: "// Checked: entry[NAME=1,OTHER=2]", maybe with " without spills" behind.
+/// Reads the lines of a kernel's head: "// Checked: entry[NAME=1,OTHER=2]", optionally followed by " without spills".
 std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
   std::vector<CheckedPipeline> checked;
   std::istringstream stream(read_source({}, path));

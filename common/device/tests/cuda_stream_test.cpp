@@ -29,7 +29,7 @@ class GpuStreamTest : public testing::Test {
   void SetUp() override {
     try {
       cuda_ = &cuda_driver();
-      device_ = open_cuda_device_for(0, nullptr);  // skips where there is no NVRTC or no GPU
+      device_ = open_cuda_device_for(0, nullptr);  // throws DeviceMissing without NVRTC or a GPU
     } catch (const DeviceMissing& error) {
       GTEST_SKIP() << error.what();
     }
@@ -46,7 +46,7 @@ class GpuStreamTest : public testing::Test {
     if (!stream_) return;
     kernel_.reset();
     device_.reset();
-    // What is the program's is still there.
+    // The program's stream and context still exist.
     EXPECT_EQ(cuda_->cuStreamQuery(stream_), CUDA_SUCCESS);
     EXPECT_EQ(cuda_->cuStreamDestroy(stream_), CUDA_SUCCESS);
     EXPECT_EQ(cuda_->cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
@@ -98,7 +98,7 @@ TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
   device_->enqueue(encoder);
   device_->enqueue(more);
   device_->enqueue(more);
-  // All else would spoil the capture, and says so before it does.
+  // All other calls would spoil the capture. They throw before they do.
   const unsigned one = 1;
   EXPECT_THROW(device_->submit(more), std::logic_error);
   EXPECT_THROW(count.upload(&one, sizeof one), std::logic_error);
@@ -119,7 +119,7 @@ TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
   cuda_->cuGraphExecDestroy(executable);
 }
 
-// What a framework's operator does that is called for the first time while a graph is captured.
+// As a framework's operator that is called for the first time while a graph is captured.
 TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   const auto device = Device::open_for_caller("cuda:0");
   check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");

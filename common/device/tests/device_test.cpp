@@ -1,4 +1,4 @@
-// The cpu device: what only it does, or what needs its kernels. any_device_test.cpp has the rest.
+// Duties that only the cpu device has, or that need its kernels. any_device_test.cpp has the duties of all devices.
 #include "common/device/device.h"
 
 #include <fmt/format.h>
@@ -97,7 +97,7 @@ struct Mark {
   unsigned* wrong;
 };
 
-// Every threadgroup fills its memory with its number, lets others run, and finds it as it left it.
+// Every threadgroup fills its memory with its number, lets others run, and finds its memory unchanged.
 TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
   const KernelSource source = kernel_text(R"(
     struct Mark { unsigned* visits; unsigned* wrong; };
@@ -112,7 +112,7 @@ TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
       __atomic_fetch_add(p->visits, 1u, __ATOMIC_RELAXED);
     })");
   const size_t most = device_->info().threadgroup_memory_bytes;
-  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // also a smaller one after a larger
+  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // also smaller sizes after larger ones
     KernelSource sized = source;
     sized.constants = {{"BYTES", static_cast<int64_t>(bytes)}};
     unsigned visits = 0, wrong = 0;
@@ -133,7 +133,7 @@ TEST_F(DeviceTest, CatchesAnOverrunOfThreadgroupMemory) {
   EXPECT_DEATH(dispatch(source, 5000LL, {}, 100), "AddressSanitizer");
 }
 
-/// A guarded kernel of which the seventh threadgroup does `what`.
+/// A guarded kernel whose seventh threadgroup does `what`.
 KernelSource guarded_text(const std::string& what) {
   KernelSource source = kernel_text(R"(
     struct Params { volatile int* zero; };
@@ -172,7 +172,7 @@ TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
     const std::string message = message_of<DeviceFault>(submit);
     EXPECT_EQ(message, "cpu:threads=3: run, with a user's function, " + what);
     EXPECT_TRUE(device_->lost());
-    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "what is asked of it later has the same answer";
+    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "later calls throw the same error";
   }
 }
 
@@ -191,11 +191,11 @@ TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
   CommandEncoder encoder;
   encoder.dispatch(*pipelines.get(source).kernel, {100}, 1, 0, parameter);
   for (int i = 0; i < 100; ++i) device_->submit(encoder);
-  std::thread([&] { device_->submit(encoder); }).join();  // a thread that had no guarded kernel before
+  std::thread([&] { device_->submit(encoder); }).join();  // a thread that has not run a guarded kernel before
   EXPECT_EQ(count, 10'100u);
 }
 
-// Others keep their faults: a debugger, AddressSanitizer and the shell are to see them.
+// Faults of other kernels are not caught, so a debugger, AddressSanitizer and the shell see them.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -229,14 +229,14 @@ TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
   EXPECT_EQ(count, 15u);
 }
 
-/// Sleeps, and tells how long that took by the clock of the host.
+/// Sleeps, and stores how long the sleep took by the host's clock.
 struct Nap {
   unsigned microseconds;
   double* seconds;
 };
 
-// Bounds from clocks that run beside those of the device, since a host may be slow. What lies outside the timestamps
-// is long enough to show.
+// The bounds come from other clocks that run at the same time, because a host may be slow. The work outside the
+// timestamps is long enough to show.
 TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   const KernelSource source = kernel_text(R"(
     struct Nap { unsigned microseconds; double* seconds; };

@@ -1,6 +1,6 @@
-// The cuda device: what only it does. any_device_test.cpp has what every device must do. Tests that go wrong on purpose
-// have Fault in their names, those that need a device at its usual speed Timing, so that compute-sanitizer can leave
-// both out: --gtest_filter='-*Fault*:*Timing*'.
+// Duties that only the cuda device has. any_device_test.cpp has the duties of every device. Tests that cause faults on
+// purpose have Fault in their names. Tests that need a device at its usual speed have Timing in their names. So
+// compute-sanitizer can leave both out: --gtest_filter='-*Fault*:*Timing*'.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ KernelSource cuda_kernel(const std::string& text, FunctionConstants constants = 
   return {path, "run", std::move(constants), {{path, text}}};
 }
 
-/// Spins for `nanoseconds`, for ever if they are negative.
+/// Spins for `nanoseconds`; a negative number spins for ever.
 KernelSource spin() {
   return cuda_kernel(R"(
     extern "C" __global__ void run(const long long nanoseconds) {
@@ -124,7 +124,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
       }
       atomicAdd(p.target, own[(threadIdx.x + 5) % 16]);
     })"));
-  const size_t most = device_->info().threadgroup_memory_bytes - 64;  // less what it declares itself
+  const size_t most = device_->info().threadgroup_memory_bytes - 64;  // minus the memory that the kernel declares
   const Buffer sum = buffer_of(*device_, std::vector<unsigned>{0});
   const auto submit = [&](size_t bytes) {
     CommandEncoder encoder;
@@ -210,7 +210,7 @@ TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   EXPECT_NEAR(seconds[2], 0.030, 1e-3);
 }
 
-// What a timestamp and a launch cost, which no short kernel can get below.
+// The cost of a timestamp and a launch, below which no short kernel can get.
 TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   const auto kernel = load(spin());
   const auto median_us = [&](int launches) {
@@ -228,8 +228,8 @@ TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   EXPECT_LT(many, single);
 }
 
-// What has timestamps runs as a graph, which is kept: as often as it is submitted, and for as many encoders as there
-// are.
+// An encoder with timestamps runs as a graph, which is kept. It gives the right result however often it is submitted,
+// and for any number of encoders.
 TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   const KernelSource source = cuda_kernel(R"(
     struct Add { unsigned* target; unsigned value; };
@@ -251,13 +251,14 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   };
   for (int round = 0; round < 3; ++round) {
     for (unsigned i = 0; i < 150; ++i) EXPECT_EQ(count_after(encode(*kernel, i), value), 3 * i + 5) << i;
-    kernel.reset();  // its graphs go with it, also where the next kernel gets its address
+    kernel.reset();  // its graphs go with it, even if the next kernel gets its address
     kernel = load(source);
   }
 }
 
-// The driver caches what it compiles from PTX, and nothing of what is machine code already: timing a compilation here
-// times NVRTC. It reads where its cache lies when it starts, so the test says something only in a process of its own.
+// The driver caches code that it compiles from PTX, but not code that is already machine code. So the time of a
+// compilation here is the time of NVRTC. The driver reads the place of its cache when it starts, so the test needs a
+// separate process.
 TEST(GpuDriverCacheTest, SeesNoKernel) {
   const test::TemporaryFolder folder;
   const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
@@ -288,7 +289,7 @@ struct Faulty {
   const char* body;
 };
 
-/// What happens to a process whose kernel goes wrong; ends it with status 0 if it is what should.
+/// Runs a faulty kernel in this process. Ends the process with status 0 if the errors are as expected.
 void lose_the_device(const KernelSource& source) {
   alarm(60);
   {
@@ -312,11 +313,11 @@ void lose_the_device(const KernelSource& source) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     std::fprintf(stderr, "after %.1f s, %s", seconds, device->lost() ? "lost" : "in use");
   }
-  std::exit(0);  // nor does the way out wait for a kernel that hangs
+  std::exit(0);  // the exit does not wait for a kernel that hangs
 }
 
 TEST_F(GpuDeviceTest, FaultsAreNamed) {
-  device_.reset();  // faults happen in processes of their own
+  device_.reset();  // faults happen in separate processes
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Faulty faults[] = {{"illegal memory access", "*reinterpret_cast<volatile int*>(64) = 1;"},
                            {"misaligned", "*reinterpret_cast<volatile int*>(65) = 1;"},
@@ -353,7 +354,8 @@ const char* const tensor_copy = R"(
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(done) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(BYTES) : "memory");
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];"
                  ::"r"(memory), "l"(&p.from), "r"(done), "r"(p.x), "r"(p.y) : "memory");
     unsigned ready = 0;
     while (!ready) {
@@ -381,7 +383,7 @@ TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
                               .box = {box_width, box_height},
                               .swizzle = swizzle});
     };
-    // The box hangs over the right and the lower edge.
+    // The box reaches beyond the right and the lower edge.
     const int x = 40, y = 30;
     dispatch(cuda_kernel(tensor_copy, {{"BYTES", box_width * box_height * 2}}),
              TensorCopy{map(source, width, height), map(target, box_width, box_height), x, y});

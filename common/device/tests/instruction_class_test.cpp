@@ -1,4 +1,4 @@
-// What an instruction is for, from its text.
+// The classes of an instruction, from its text.
 #include "common/device/instruction_class.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// The pipeline cache and archive: who compiles what and how often, and that nothing damaged is trusted. Most run on a
-// device that makes up its code, so that every byte of an entry can be tried; two processes share a folder for real.
+// The pipeline cache and archive: which process or thread compiles a kernel, how often, and that damaged entries are
+// not used. Most tests run on a device that invents its code, so that every byte of an entry can be changed. Two
+// processes really share a folder.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -37,7 +38,7 @@ struct FakeKernel : Kernel {
   std::string code;
 };
 
-/// Counts what it compiles; the code is made of the source's key.
+/// Counts its compilations. The code is made from the source's key.
 class FakeDevice : public Device {
  public:
   void* allocate(size_t bytes) override { return std::malloc(bytes); }
@@ -104,7 +105,7 @@ void expect_equal(const Binary& binary, const Binary& expected) {
 
 class PipelineCacheTest : public testing::Test {
  protected:
-  /// What a new cache over the folder gives for the source, and how it came to it.
+  /// The origin of the source's pipeline in a new cache over the folder. Checks the binary too.
   std::string origin_in_a_new_run(const KernelSource& source, const std::string& folder) {
     PipelineCache cache(device_, folder);
     const Pipeline& pipeline = cache.get(source);
@@ -202,7 +203,7 @@ TEST_F(PipelineCacheTest, AFailureIsNotKept) {
   EXPECT_EQ(cache.get(source_number(1)).origin, "compiled");
 }
 
-// A file that is cut, flipped or lengthened anywhere is compiled again, and put right on disk.
+// An entry whose file is cut, flipped or lengthened at any place is compiled again, and repaired on disk.
 TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
   const KernelSource source = source_number(1);
   origin_in_a_new_run(source);
@@ -222,7 +223,7 @@ TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
     write_text(folder_.path() / name, text);
     ASSERT_EQ(origin_in_a_new_run(source), "compiled") << text;
     ASSERT_EQ(log.lines(), 1) << log.text();
-    ASSERT_EQ(folder_.files(), files) << "repaired, and nothing left beside it";
+    ASSERT_EQ(folder_.files(), files) << "repaired, and no other file is left";
   }
   EXPECT_EQ(origin_in_a_new_run(source), "disk");
 }
@@ -283,7 +284,7 @@ TEST_F(PipelineCacheTest, ReadsAFolderItCannotWrite) {
   fs::permissions(folder_.path(), fs::perms::owner_all);
 }
 
-/// The longest file this process may write, as a full disk would have it.
+/// Limits the length of files that this process may write, as a full disk would.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -327,7 +328,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   std::vector<std::thread> threads;
   for (size_t thread = 0; thread < found.size(); ++thread) {
     threads.emplace_back([&, thread] {
-      // Half of them from the other end, so that both equal and different keys are wanted at once.
+      // Half of the threads begin at the other end, so that both equal and different keys are wanted at once.
       for (int i = 0; i < keys; ++i) {
         const int key = thread % 2 ? keys - 1 - i : i;
         found[thread][key] = &cache.get(source_number(key));
@@ -343,7 +344,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   EXPECT_EQ(cache.archive().size(), size_t{keys});
 }
 
-// Two caches over one folder are what two processes have, but for the counting.
+// Two caches over one folder stand for two processes; in one process the compilations can be counted.
 TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   device_.compile_time = std::chrono::milliseconds(5);
   PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
@@ -361,7 +362,7 @@ TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   }
 }
 
-// Whoever waits for another's compilation goes on itself where that fails.
+// A thread that waits for the compilation of another thread compiles the key itself if the compilation fails.
 TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
   device_.compile_time = std::chrono::milliseconds(50);
   device_.fail = true;
@@ -373,7 +374,7 @@ TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
   EXPECT_TRUE(folder_.files().empty());
 }
 
-// A process that died while it compiled leaves a part of a file, which is nobody's any more.
+// A process that died during a compilation leaves a part of a file, which no process holds any more.
 TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
   origin_in_a_new_run(source_number(1));
   const auto files = folder_.files();
@@ -449,7 +450,7 @@ class PipelineArchiveTest : public PipelineCacheTest {
     archive.save(path_);
     return test::read_text(path_);
   }
-  /// Loads `text`; each entry must be right or absent. How many there are, or nothing for a foreign file.
+  /// Loads `text`. Each entry must be right or absent. Returns the archive, or nothing for a foreign file.
   std::optional<PipelineArchive> load(const std::string& text) {
     write_text(path_, text);
     const CapturedLog log;
@@ -579,14 +580,14 @@ TEST_F(PipelineArchiveTest, RefusesForeignFiles) {
   EXPECT_THROW(PipelineArchive().save(folder_.path() / "missing" / "archive"), BadInput);
 }
 
-// Real code from here on.
+// The tests below use real code.
 
 KernelSource multiply_by(int64_t factor) {
   return kernel_text("extern \"C\" void run(long long* const* value, const Threadgroup*) { **value *= FACTOR; }\n",
                      {{"FACTOR", factor}});
 }
 
-/// Gets `keys` kernels through a new cache over `folder` and runs each. Whether all were right.
+/// Gets `keys` kernels through a new cache over `folder` and runs each. Returns whether all results were right.
 bool compile_and_run(const fs::path& folder, int keys) {
   const auto device = Device::open("cpu:threads=1");
   PipelineCache cache(*device, folder);
@@ -601,7 +602,7 @@ bool compile_and_run(const fs::path& folder, int keys) {
   return right;
 }
 
-/// A FakeDevice that writes down what it compiles, a line each, for several processes.
+/// A FakeDevice that logs each compilation as a line in a file, which several processes may share.
 class LoggingDevice : public FakeDevice {
  public:
   explicit LoggingDevice(fs::path log) : log_(std::move(log)) { compile_time = std::chrono::milliseconds(3); }
@@ -618,7 +619,7 @@ class LoggingDevice : public FakeDevice {
 };
 
 TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
-  constexpr int keys = 40;  // of which every thread wants the first ten, and each two threads of a process the others
+  constexpr int keys = 40;  // every thread wants the first ten; two threads of each process want each of the others
   const TemporaryFolder folder, logs;
   const fs::path log = logs.path() / "compiled";
   const auto process = [&] {

@@ -1,5 +1,5 @@
-// The pool that runs the cpu device's threadgroups. Also the part of the device layer that ThreadSanitizer sees whole:
-// kernels are not instrumented for it.
+// The pool that runs the cpu device's threadgroups. ThreadSanitizer sees this part of the device layer completely,
+// because it has no kernels; kernels are not instrumented for ThreadSanitizer.
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(ThreadPoolTest, EachThreadTakesItemsInRisingOrder) {
   EXPECT_EQ(order, expected);
 }
 
-// Each item waits for all the others to have begun, so that a thread that sleeps through the wave shows.
+// Each item waits until all other items have begun, so a thread that sleeps through the wave shows.
 TEST(ThreadPoolTest, AllThreadsTakePart) {
   ThreadPool pool(5);
   for (int repetition = 0; repetition < 20; ++repetition) {
@@ -74,8 +74,8 @@ TEST(ThreadPoolTest, AllThreadsTakePart) {
   }
 }
 
-// What the caller wrote before a wave, the items see; what they wrote, the caller sees after it. The data are plain on
-// purpose: a missing happens-before shows as a wrong value or under ThreadSanitizer.
+// The items see the caller's writes before a wave, and after the wave the caller sees the items' writes. The data are
+// not atomic on purpose: a missing happens-before shows as a wrong value or under ThreadSanitizer.
 TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   ThreadPool pool(4);
   std::vector<uint64_t> values(6, 0);
@@ -89,7 +89,7 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   pool.end();
 }
 
-// A worker that misses its wake-up never comes to its wave, and run() would not return.
+// A worker that misses its wake-up never reaches its wave, and run() would not return.
 TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   ThreadPool pool(4);
   std::atomic<int> items{0};
@@ -97,12 +97,12 @@ TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
     pool.begin();
     for (int wave = submission % 3; wave > 0; --wave) pool.run(4, [&](uint64_t, unsigned) { ++items; });
     pool.end();
-    if (submission % 1000 == 0) std::this_thread::sleep_for(5ms);  // all workers are surely asleep
+    if (submission % 1000 == 0) std::this_thread::sleep_for(5ms);  // so that all workers are surely asleep
   }
   EXPECT_EQ(items, 3000 * 4);
 }
 
-/// Threads of this process, other than the caller, that run or want to.
+/// The number of threads of this process, without the caller, that run or are ready to run.
 int running_threads() {
   int running = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -114,7 +114,7 @@ int running_threads() {
   return running;
 }
 
-// Workers that spin never stop running, however slow the host is.
+// Workers that spin never stop running, even on a slow host.
 TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   ThreadPool pool(4);
   for (int submission = 0; submission < 3; ++submission) {

@@ -1,5 +1,5 @@
-// What the tests of the device layer share: kernels given as text, folders and variables that go away, captured
-// warnings, and which sanitizers the build (and so its kernels) has.
+// Helpers of the tests of the device layer: kernels as text, temporary folders and variables, captured warnings, and
+// the sanitizers of the build and its kernels.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ constexpr bool sanitizes(std::string_view name) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// The message of the E that `action` throws; fails the test and returns nothing if it throws none.
+/// The message of the E that `action` throws. Fails the test and returns an empty text if `action` throws no E.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {
@@ -51,8 +51,8 @@ inline KernelSource kernel_text(const std::string& body, FunctionConstants const
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
 }
 
-/// The same kernel for any device: `body` has KERNEL(Params) { ... }, in which p points to the parameters, index and
-/// count are the threadgroup's.
+/// A kernel for any device: `body` has KERNEL(Params) { ... }. In it p points to the parameters; index and count are
+/// the threadgroup's.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
@@ -82,7 +82,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// What a test looks into.
+/// A temporary folder whose files a test can read.
 class TemporaryFolder : public attn::TemporaryFolder {
  public:
   /// Name and content of each file in it.
@@ -118,7 +118,7 @@ class Variable {
   std::optional<std::string> old_;
 };
 
-/// A test that needs a device; skipped where it is not there.
+/// A test that needs a device; skipped if the machine lacks it.
 class OpenDeviceTest : public testing::Test {
  protected:
   explicit OpenDeviceTest(std::string spec) : spec_(std::move(spec)) {}
@@ -150,7 +150,7 @@ class CpuTest : public OpenDeviceTest {
   CpuTest() : OpenDeviceTest("cpu:threads=3") {}
 };
 
-/// What every device must do.
+/// A test of the duties of every device.
 class AnyDeviceTest : public OpenDeviceTest {
  protected:
   AnyDeviceTest() : OpenDeviceTest(test_device) {}

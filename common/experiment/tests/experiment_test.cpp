@@ -1,4 +1,4 @@
-// The loop on a fake device whose time is virtual: a launch takes what the test says it takes.
+// The loop on a fake device with virtual time: the test says how long a launch takes.
 #include "common/experiment/experiment.h"
 
 #include <gtest/gtest.h>
@@ -28,27 +28,27 @@ namespace fs = std::filesystem;
 
 constexpr double fma_tflops = 0.5, copy_rate_gbps = 20, read_rate_gbps = 40;
 
-/// What the fake world does; every test starts with a fresh one.
+/// The behaviour of the fake device and its problems. Every test starts with a new one.
 struct World {
   std::function<double(const Case&)> seconds = [](const Case&) { return 1e-3; };
   std::function<void(const Case&)> on_make = [](const Case&) {};
   std::function<bool(const Case&, int checks)> correct = [](const Case&, int) { return true; };
   std::function<void()> on_launch = [] {};
-  std::function<void(double)> on_launch_of = [](double) {};  // of a launch that takes so many seconds
+  std::function<void(double)> on_launch_of = [](double) {};  // called with the seconds of the launch
   bool flush_works = true;
   std::string source = "int one;";
   double flops = 1e6, bytes = 1e3;
   Bound bound = Bound::matrix;
-  std::optional<Work> counted;  // what problems say of their work
+  std::optional<Work> counted;  // the result of Problem::work()
   int launches_of_a_case = 1;
   bool on_host = false;  // cases are about the host, and nothing is launched
-  int samples = 0;       // of the host
+  int samples = 0;       // of the host's work
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
   std::vector<std::vector<std::string>> restarts;  // command lines
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
-  std::map<std::string, int> plans;  // made of a case, by its key
+  std::map<std::string, int> plans;  // the number of plans made of a case, by its key
 };
 World world;
 
@@ -357,7 +357,7 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 0.5e-3, 1e-6);
   EXPECT_EQ(record["time"][0]["launches_per_sample"], 1);
   EXPECT_EQ(record["time"][1]["scope"], "host");
-  // 1e6 flops in 0.5 ms are 0.002 TFLOP/s, of a ceiling of 0.5.
+  // 1e6 flops in 0.5 ms are 0.002 TFLOP/s. The ceiling is 0.5 TFLOP/s.
   EXPECT_NEAR(record["rate"]["pct_matrix_ceiling"].get<double>(), 0.4, 0.01);
   EXPECT_NEAR(record["rate"]["pct_copy_ceiling"].get<double>(), 0.01, 0.001);
 
@@ -408,7 +408,7 @@ TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
 
 TEST_F(ExperimentTest, CasesOfTheHost) {
   world.on_host = true;
-  // Longer than any launch may be.
+  // Longer than the longest launch that is allowed.
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2.0 : 4.0; };
   Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) {
     for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
@@ -425,7 +425,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   EXPECT_EQ(record["values"]["samples"], world.samples);
   const int counted = record["time"][0]["n"];
   EXPECT_GE(counted, 3);
-  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one that is checked, and no more for the check after timing";
+  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one sample is checked, and the check after timing takes no other";
   EXPECT_NE(outcome.out.find("  2000"), std::string::npos) << outcome.out;
 
   world.samples = 0;
@@ -440,17 +440,17 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   outcome =
       run({"--axis", "n=9", "--axis", "tile=16,32", "--resume"}, [](Experiment& lab) { return lab.conclude({}); });
   EXPECT_NE(outcome.err.find("cases recorded 2, left 0"), std::string::npos) << outcome.err;
-  EXPECT_EQ(world.makes, makes) << "its plan tells whether the source is the same";
+  EXPECT_EQ(world.makes, makes) << "the plan tells whether the source is the same";
   outcome = run({"--replay", measurement(9, 32)["id"]});
   EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
 
   world.correct = [](const Case&, int checks) { return checks == 0; };
   outcome = run({"--axis", "n=10", "--axis", "tile=16"});
-  EXPECT_EQ(outcome.status, 1) << "it is checked again after it was timed";
+  EXPECT_EQ(outcome.status, 1) << "the case is checked again after it was timed";
   EXPECT_EQ(measurement(10, 16)["status"], "wrong");
 }
 
-// Cases that are compared may be of both kinds: launches, and work of the host.
+// A comparison may have cases of both kinds: launches, and work of the host.
 TEST_F(ExperimentTest, CasesOfTheHostAmongLaunches) {
   const auto plan = spec_.plan;
   spec_.plan = [plan](const Case& config, const Setting& setting) {
@@ -471,7 +471,7 @@ TEST_F(ExperimentTest, CasesOfTheHostAmongLaunches) {
   }
 }
 
-// What a body asks for on its way: each with a share of the budget, and in a replay too.
+// A body may ask for comparisons step by step, each with a share of the budget, and in a replay too.
 TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
   size_t steps_taken = 0;
@@ -570,10 +570,10 @@ TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
   EXPECT_EQ(measurement(64, 32)["reason"], "device lost");
 }
 
-// The culprit alone is recorded, then a new process takes over; it does not try the culprit again.
+// Only the culprit is recorded. Then a new process takes over, which does not try the culprit again.
 TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   struct Loss {
-    int launches;  // of tile 32, before it goes wrong
+    int launches;  // of tile 32 before the loss
     const char* status;
   };
   for (const auto& [launches, status] : {Loss{0, "failed"}, {0, "timeout"}, {12, "failed"}, {12, "timeout"}}) {
@@ -607,7 +607,7 @@ TEST_F(ExperimentTest, ShortLaunchesAreBatched) {
   world.seconds = [](const Case&) { return 5e-6; };
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 0);
   const Json hot = measurement(8, 16)["time"][0];
-  EXPECT_NEAR(hot["median_s"].get<double>(), 5e-6, 1e-8);  // divided again
+  EXPECT_NEAR(hot["median_s"].get<double>(), 5e-6, 1e-8);  // per launch, not per sample
   EXPECT_GE(hot["launches_per_sample"].get<int>(), 19);
   EXPECT_LE(hot["launches_per_sample"].get<int>(), 21);
 }
@@ -628,7 +628,7 @@ TEST_F(ExperimentTest, FullProfileMeasuresCold) {
 TEST_F(ExperimentTest, WhatMemoryLimitsIsMeasuredColdInEveryProfile) {
   world.bound = Bound::memory;
   world.flops = 0;
-  world.bytes = 16e6;  // of a launch that takes 2 ms cold: 8 GB/s, 40 % of the copy rate
+  world.bytes = 16e6;  // a launch takes 2 ms cold: 8 GB/s, 40 % of the copy rate
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16,32"}).status, 0);
   const Json record = measurement(8, 16);
   std::map<std::string, double> median_s;
@@ -640,7 +640,7 @@ TEST_F(ExperimentTest, WhatMemoryLimitsIsMeasuredColdInEveryProfile) {
   EXPECT_LE(rate["gbps_ci_lo"], rate["gbps"]);
   EXPECT_GE(rate["gbps_ci_hi"], rate["gbps"]);
   EXPECT_TRUE(rate["pct_matrix_ceiling"].is_null());
-  // The flush makes the fake copy take twice the time, too.
+  // The flush also doubles the time of the fake copy.
   EXPECT_NEAR(rate["pct_copy_ceiling"].get<double>(), 80, 2);
   EXPECT_LE(rate["pct_copy_ci_lo"], rate["pct_copy_ceiling"]);
   EXPECT_NEAR(rate["pct_read_ceiling"].get<double>(), 40, 1);
@@ -662,7 +662,7 @@ TEST_F(ExperimentTest, EachLaunchOfACaseHasItsTimeAndItsLine) {
   EXPECT_NE(record["phases"][1]["pipeline"]["key"], record["phases"][2]["pipeline"]["key"]);
   EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 3e-3, 3e-5);
 
-  // A second kernel that is not what was measured makes the record one of the past.
+  // A record is out of date where the second kernel is not the one that was measured.
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
   EXPECT_EQ(measurements().size(), 1u);
   spec_.plan = [plan = spec_.plan](const Case& config, const Setting& setting) {
@@ -737,6 +737,7 @@ TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
 }
 
 TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
+  own_cache();
   std::ofstream(path("cache")) << "not a folder";
   const Outcome outcome = run({"--json", "--quiet", "--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(outcome.status, 0);
@@ -786,7 +787,7 @@ TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
     measured += record["status"] == "ok";
     missed += record["reason"] == "budget spent";
   }
-  EXPECT_EQ(measured, 2);  // the first group, which took it all
+  EXPECT_EQ(measured, 2);  // the first group, which took the whole budget
   EXPECT_EQ(missed, 4);
   EXPECT_TRUE(findings().empty());
 
@@ -802,7 +803,7 @@ TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
   for (const auto& [config, count] : ok) EXPECT_EQ(count, 1) << config;
   EXPECT_EQ(runs.size(), 1u);
   EXPECT_EQ(findings().size(), 3u);
-  EXPECT_EQ(world.makes - makes, 4 + 9) << "4 cases, 3 comparisons of 3; plans tell the rest";
+  EXPECT_EQ(world.makes - makes, 4 + 9) << "4 cases, and 3 comparisons of 3 cases; plans need no problems";
 
   EXPECT_EQ(run({"--resume"}).status, 0);  // nothing left: nothing is written twice
   EXPECT_EQ(measurements().size(), 10u);
@@ -876,7 +877,7 @@ TEST_F(ExperimentTest, ResumeKeepsWrongAndSkippedButTriesFailedAgain) {
   EXPECT_EQ(run(arguments).status, 1);
   EXPECT_EQ(measurements().size(), 3u);
   world.on_make = [](const Case&) {};
-  EXPECT_EQ(run(arguments).status, 1);  // the wrong one still counts
+  EXPECT_EQ(run(arguments).status, 1);  // the wrong case still counts
   ASSERT_EQ(measurements().size(), 4u);
   EXPECT_EQ(measurements()[3]["case"]["n"], 2);
   EXPECT_EQ(measurements()[3]["status"], "ok");
@@ -916,7 +917,7 @@ TEST_F(ExperimentTest, InterruptionKeepsWhatWasMeasured) {
   };
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.status, 130);
-  EXPECT_EQ(world.launches, 58 + 2);  // the sample in hand was the last; then both cases are checked once more
+  EXPECT_EQ(world.launches, 58 + 2);  // the sample in progress is the last; then both cases are checked once more
   EXPECT_NE(outcome.err.find("--resume"), std::string::npos);
   ASSERT_EQ(measurements().size(), 4u);
   EXPECT_EQ(measurements().back()["time"][0]["stop"], "interrupted");
@@ -996,7 +997,7 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   EXPECT_NE(outcome.out.find("AGREES       with the finding " + id + " that is replayed, which was supported\n"),
             std::string::npos)
       << outcome.out;
-  EXPECT_EQ(measurements().size(), 6u + 2u);  // its two cases alone
+  EXPECT_EQ(measurements().size(), 6u + 2u);  // only its two cases
   ASSERT_EQ(findings().size(), 4u);
   const Json again = findings()[3];
   EXPECT_EQ(again["claim_key"], finding["claim_key"]);
@@ -1069,10 +1070,10 @@ TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "variant=naive"})),
             Cases{"n=8 m=8 tile=24 variant=naive"});
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "tile=16"})), Cases{"n=8 m=8 tile=16 variant=tuned"});
-  // Two shapes: the profile's tiles.
+  // Two shapes run with the profile's tiles.
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8,9"})).size(), 4u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "m=8,9"})).size(), 4u);
-  // A single shape of the profile's own choosing is a sweep of its tiles.
+  // Where the profile has a single shape of its own, all its tiles run.
   spec_.sweep = [](const std::string&, const DeviceInfo&) {
     return Sweep{{{{"n", {int64_t{8}}}, {"tile", {int64_t{16}, int64_t{32}}}, {"variant", {std::string("tuned")}}}}};
   };
@@ -1219,7 +1220,7 @@ TEST_F(ExperimentTest, MissingDeviceIsStatus3) {
   EXPECT_EQ(outcome.err, "fake_experiment: gone: is not there\n");
 }
 
-// ---- a file that the experiment takes beside --input
+// ---- files that the experiment takes in addition to --input
 
 FileOption file_option() {
   return {"--extra", "a file", [](const std::string& file) {
@@ -1262,10 +1263,10 @@ TEST_F(ExperimentTest, SeveralFilesHaveASweepOfTheirOwn) {
   EXPECT_EQ(record["case"]["m"], 9);
   EXPECT_EQ(record["run"]["files"]["--other"]["sha256"], sha256("x"));
   EXPECT_EQ(run({"--replay", record["id"]}).status, 0);
-  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep";
+  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep runs";
 }
 
-// Only the device may know what a problem does.
+// Some problems learn their work only from the device.
 TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
   world.counted = Work{.flops = 12345, .bytes = 678};
   run({"--axis", "n=8", "--axis", "tile=16"});
@@ -1273,13 +1274,13 @@ TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
   EXPECT_EQ(measurement(8, 16)["work"]["bytes"], 678);
 }
 
-// A case that loses the device while it is made is not tried again either.
+// A case that loses the device while its problem is made is not tried again either.
 TEST_F(ExperimentTest, ALossWhileMakingIsNotTriedAgain) {
   world.on_make = [](const Case& config) {
     if (tile_is(config, 32)) throw DeviceFault("an illegal address");
   };
   run({"--axis", "n=8", "--axis", "tile=16,32"});
-  EXPECT_FALSE(measurement(8, 32)["pipeline"].is_null()) << "how --resume knows it";
+  EXPECT_FALSE(measurement(8, 32)["pipeline"].is_null()) << "--resume knows the case by its kernels";
   const size_t before = measurements().size();
   run({"--axis", "n=8", "--axis", "tile=16,32", "--resume"});
   EXPECT_EQ(measurements().size(), before);
@@ -1297,7 +1298,7 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
   EXPECT_EQ(measurements().size(), before) << "nothing is measured again";
   std::ofstream(path("extra")) << "othertxt";
   run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
-  EXPECT_GT(measurements().size(), before) << "another text, another case";
+  EXPECT_GT(measurements().size(), before) << "another text makes another case";
   const Outcome outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, "fake_experiment: --replay " + id + ": its --extra " + path("extra") + " has changed\n");
@@ -1326,7 +1327,7 @@ TEST_F(ExperimentTest, RecordsHaveWhatTheProblemAndTheCodeSay) {
   EXPECT_EQ(measurement_from_json(measurement(8, 16)).values["tile_area"], 16 * 8);
   Json old = measurement(8, 16);
   old.erase("values");
-  EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record of before there were values";
+  EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record that is older than the field `values`";
 }
 
 TEST_F(ExperimentTest, NoInputWhereNoneIsTaken) {
@@ -1358,14 +1359,14 @@ TEST(Ceilings, OfTheCpu) {
   }
   PipelineCache pipelines(*device, "");
   const Ceilings ceilings = measure_ceilings(*device, pipelines, 0.1);
-  // Any CPU of the last decade does more than this, and none comes near the upper bounds with one thread. A kernel
-  // whose arithmetic was optimised away would.
+  // Any CPU of the last decade exceeds the lower bounds, and no CPU reaches the upper bounds with one thread. A kernel
+  // whose arithmetic was optimised away would reach them.
   EXPECT_GT(ceilings.copy_gbps, 0.1);
   EXPECT_LT(ceilings.copy_gbps, 2000);
   EXPECT_GT(ceilings.f32_tflops, 1e-4);
   EXPECT_LT(ceilings.f32_tflops, 1);
   EXPECT_GE(ceilings.bf16_tflops, ceilings.f32_tflops);
-  // Sanitizers slow multiply-adds down, and not the tile registers of AMX, 16 times as fast.
+  // Sanitizers slow multiply-adds down, but not the tile registers of AMX, which are 16 times as fast.
   EXPECT_LT(ceilings.bf16_tflops, device->info().has("amx-bf16") ? 16 : 4 * ceilings.f32_tflops);
   EXPECT_EQ(ceilings.f16_tflops, ceilings.f32_tflops);
 }

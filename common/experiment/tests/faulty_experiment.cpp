@@ -1,4 +1,4 @@
-// An experiment whose kernels misbehave, for loop_test.cpp: the variant says how. Each case writes 42 into a tensor
+// An experiment whose kernels misbehave, for gpu_loop_test.cpp. The variant says how. Each case writes 42 into a tensor
 // that the cases of a group share.
 #include <memory>
 #include <optional>
@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-// A late fault or hang comes while the case is timed, not when it is checked.
+// The launch number of a late fault or hang: it comes while the case is timed, after it was checked.
 constexpr int late = 8;
 
 const char* const text = R"(

@@ -1,4 +1,4 @@
-// What a sweep makes of kernels that fault or hang: the culprit is recorded, all others are measured.
+// A sweep with kernels that fault or hang records the culprits and measures all other cases.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/records/finding.h"
 #include "common/device/tests/support.h"
+#include "common/records/finding.h"
 
 namespace attn {
 namespace {
@@ -19,7 +19,7 @@ class GpuLoopTest : public test::OpenDeviceTest {
   GpuLoopTest() : OpenDeviceTest("cuda") {}
   void SetUp() override {
     OpenDeviceTest::SetUp();
-    device_.reset();  // what follows runs in a process of its own
+    device_.reset();  // the experiment runs in another process
   }
 
   /// Runs faulty_experiment; returns its exit status.
@@ -55,7 +55,7 @@ TEST_F(GpuLoopTest, AFaultCostsOneCase) {
     for (const char* variant : {"good", "fine"}) {
       const Json& record = found.at(n + variant);
       EXPECT_EQ(record["status"], "ok") << record;
-      EXPECT_EQ(record["time"].size(), 3u) << "with cold caches";
+      EXPECT_EQ(record["time"].size(), 3u) << "hot, cold and host";
       EXPECT_GT(record["clocks"]["core_mhz"].get<double>(), 0);
       EXPECT_GE(record["clocks"]["readings"].get<int>(), 1);
       std::printf("%s\n", record["clocks"].dump().c_str());

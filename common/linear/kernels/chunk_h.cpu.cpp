@@ -1,4 +1,5 @@
-// What each chunk adds to the state (linear.h), decayed to its end. Its own state begins at zero.
+// Computes what each chunk adds to the state (linear.h), decayed to the chunk's end. The chunk's own state begins at
+// zero.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/steps.h"

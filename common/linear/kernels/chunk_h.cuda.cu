@@ -1,10 +1,11 @@
-// What each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract. S = K^T V
-// on tensor cores of sm_80 and later, where K has passed the feature map and has decayed to the chunk's end; z is K^T
-// times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are f32. f32 is multiplied by
+// Computes what each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract. S
+// = K^T V on tensor cores of sm_80 and later; K has passed the feature map, and has decayed to the chunk's end. z is
+// K^T times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are f32. f32 is multiplied by
 // three tf32 products (multiply_add_exactly).
 //
-// K, V and the gates by channel lie in threadgroup memory, blocks of tokens from the last to the first, so that decays
-// add up from the chunk's end. Where the state has more columns than registers, the same blocks are multiplied again.
+// K, V and the gates by channel lie in threadgroup memory, in blocks of tokens from the last to the first, so that
+// decays add up from the chunk's end. If the state has more columns than registers hold, the blocks are multiplied
+// again for the other columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
 // NORMALISED, IN_TYPE. Rows of q, k, v and of gates by channel begin at multiples of 16 bytes.
@@ -26,7 +27,7 @@ constexpr int ROW_TILES = layout.row_tiles, COLUMN_UNITS = layout.column_units;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int K_UNITS = layout.k_columns / UNIT, V_UNITS = layout.stage_v_columns / UNIT;
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
-// Threadgroups that registers are to leave room for.
+// Threadgroups for which there must be enough registers.
 constexpr int THREADGROUPS = HEAD_DIM > 128 ? 1 : GATE == GATE_CHANNEL || NORMALISED ? 3 : 4;
 constexpr bool WEIGHED = GATE == GATE_HEAD || GATE == GATE_TOKEN;
 
@@ -35,7 +36,7 @@ struct ChunkH {
   const int head = blockIdx.y;
   const ChunkPlace place = place_of_chunk(p, blockIdx.x, CHUNK);
   const long long state = state_index(blockIdx.x, p.heads, head);
-  const int blocks = (place.rows + BLOCK - 1) / BLOCK;  // that have tokens
+  const int blocks = (place.rows + BLOCK - 1) / BLOCK;  // blocks that have tokens
   const int lane = threadIdx.x % WARP, quarter = lane % 4;
   const int row_warp = threadIdx.x / WARP % layout.row_warps, column_warp = threadIdx.x / WARP / layout.row_warps;
 
@@ -48,7 +49,7 @@ struct ChunkH {
   DEVICE float* slice_sums() const { return reinterpret_cast<float*>(memory + layout.slice_sums); }
   DEVICE float* sum() const { return reinterpret_cast<float*>(memory + layout.sum); }
 
-  // Of a job: its pass, and its block, the last one first.
+  // The pass and the block of a job; the last block is the first job.
   DEVICE int pass_of(int job) const { return job / blocks; }
   DEVICE int block_of(int job) const { return blocks - 1 - job % blocks; }
   DEVICE unsigned char* stage_of(int job) const {
@@ -73,29 +74,29 @@ struct ChunkH {
     }
   }
 
-  // The feature map, and decays to the chunk's end, on K of a block, behind a barrier and before one.
+  // Applies the feature map, and decays to the chunk's end, to K of a block. Between barriers.
   DEVICE void map_keys(int job) {
     const int block = block_of(job), rows = rows_of_block(block);
     unsigned char* const k = stage_of(job);
     if constexpr (GATE == GATE_CHANNEL) {
       const auto* const gates = reinterpret_cast<const float*>(k + layout.gates);
       auto* const sums = reinterpret_cast<float2*>(slice_sums());
-      auto* const behind = reinterpret_cast<float2*>(sum());  // of the blocks behind this one
+      auto* const later_decay = reinterpret_cast<float2*>(sum());  // decay of the blocks after this one
       for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
         sums[i] = sum_of_slice<HEAD_DIM>(gates, i / PAIRS, i % PAIRS);
       }
       __syncthreads();
       for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
         const int slice = i / PAIRS, pair = i % PAIRS;
-        float2 after = behind[pair];
+        float2 after = later_decay[pair];
         for (int later = SLICES - 1; later > slice; --later) after = after + sums[later * PAIRS + pair];
         decay_slice<HEAD_DIM, K_ROW_BYTES, true>(k, gates, slice, pair, after, rows, p.feature_data);
       }
       __syncthreads();
       for (int pair = threadIdx.x; pair < PAIRS; pair += phases_threads) {
-        float2 all = behind[pair];
+        float2 all = later_decay[pair];
         for (int slice = SLICES - 1; slice >= 0; --slice) all = all + sums[slice * PAIRS + pair];
-        behind[pair] = all;
+        later_decay[pair] = all;
       }
     } else if constexpr (WEIGHED || !FEATURE_IS_IDENTITY) {
       const float* const weight = weights() + block * BLOCK;
@@ -133,7 +134,7 @@ struct ChunkH {
     }
   }
 
-  // The same for f32, which has no transposed loads.
+  // S += K^T V, f32, which has no transposed loads.
   DEVICE void multiply_f32(const unsigned char* stage, int first_unit, bool first_pass) {
     const unsigned k = shared_address(stage) + quarter * K_ROW_BYTES + lane / 4 * 4;
     const unsigned v = shared_address(stage + layout.v) + quarter * V_ROW_BYTES + lane / 4 * 4;
@@ -159,7 +160,7 @@ struct ChunkH {
     }
   }
 
-  // The state's row where a tile of this warp begins, and whether there is one.
+  // The state's row where a tile of this warp begins, and whether the state has such a row.
   DEVICE int row_of(int tile) const { return (row_warp * ROW_TILES + tile) * 16; }
   DEVICE bool has_rows(int tile) const { return row_of(tile) < layout.k_columns; }
   DEVICE static bool has_columns(int unit) { return unit * 16 < layout.v_columns; }
@@ -176,7 +177,7 @@ struct ChunkH {
     }
   }
 
-  // Sums of three products each that are not finite are computed anew.
+  // Stores the state. Sums of three tf32 products that are not finite are computed anew.
   DEVICE void store(int first_unit, bool first_pass) {
     UNROLL for (int tile = 0; tile < ROW_TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -212,7 +213,7 @@ struct ChunkH {
     if constexpr (WEIGHED) {
       if (threadIdx.x < WARP) {
         const double all = scalar_decays<true>(
-            p, place, head, [&](int t, double behind) { weights()[t] = exp2_approx(static_cast<float>(behind)); });
+            p, place, head, [&](int t, double later) { weights()[t] = exp2_approx(static_cast<float>(later)); });
         if (threadIdx.x == 0) p.decays[state] = static_cast<float>(all) * ln_2;
       }
     }

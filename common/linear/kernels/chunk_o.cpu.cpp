@@ -1,4 +1,5 @@
-// Outputs of each chunk from the state before it (linear.h), which goes over the chunk's steps in threadgroup memory.
+// Computes the outputs of each chunk from the state before it (linear.h). In threadgroup memory the state goes over the
+// chunk's steps.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/step_outputs.h"

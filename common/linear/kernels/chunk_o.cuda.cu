@@ -1,21 +1,22 @@
-// Outputs of each chunk, from the state before it and its own tokens: linear.h has the contract. Tensor cores of sm_80
-// and later; 64 rows of Q at a time, each warp 16 with their outputs in registers.
+// Computes the outputs of each chunk from the state before it and its own tokens: linear.h has the contract. On tensor
+// cores of sm_80 and later; 64 rows of Q at a time, 16 for each warp, with their outputs in registers.
 //
 //   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (f(q_t) f(k_j) decay between them) v_j
 //
-// Decays are exponentials of sums of logarithms that are never above 0. By head and token they multiply scores. By
-// channel they are part of Q and K (GLA, Yang et al. 2024): a key decays to the end of its 16, a query from there on,
-// so Q is scaled anew for each 16 keys; of the 16 tokens at the diagonal each pair is computed by itself.
+// Decays are exponentials of sums of logarithms; the sums are never above 0. By head and token decays multiply scores.
+// By channel decays are part of Q and K (GLA, Yang et al. 2024): a key decays to the end of its group of 16 keys, and a
+// query has the decay from there on. So Q is scaled anew for each group of 16 keys. Of the 16 tokens at the diagonal
+// each pair is computed by itself.
 //
-// The state is multiplied as tf32 where inputs have 16 bits: they are exact in tf32, and the state keeps 11 bits and
-// the exponents of f32. So it cannot overflow, as it can in f16, and its error stays below that of weights, which are
-// rounded to IN_TYPE; two halves of it would buy nothing. f32 is multiplied by three tf32 products
-// (multiply_add_exactly).
+// If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
+// and the exponents of f32. So the state cannot overflow, as it can in f16. Its error stays below the error of weights,
+// which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is multiplied by three
+// tf32 products (multiply_add_exactly).
 //
-// Keys are walked from the diagonal to the chunk's first, then the rows of the state, through one ring of stages.
+// Keys from the diagonal down to the chunk's first, then the rows of the state, pass through one ring of stages.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
-// NORMALISED, CAUSAL (where 0, GATE is GATE_NONE), IN_TYPE, OUT_TYPE. Rows of tensors begin at multiples of 16 bytes.
+// NORMALISED, CAUSAL (if 0, GATE is GATE_NONE), IN_TYPE, OUT_TYPE. Rows of tensors begin at multiples of 16 bytes.
 // Grid: (chunks, heads); 128 threads; ChunkOLayout's threadgroup memory.
 //
 // Checked: chunk_o[CAUSAL=1,CHUNK=64,GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,OUT_TYPE=2,VALUE_DIM=64] without spills
@@ -35,8 +36,8 @@ constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes
 constexpr int STATE_ROW_BYTES = layout.state_row_bytes, DECAY_ROW_BYTES = layout.decay_row_bytes;
 constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
 constexpr int VALUE_TILES = layout.pass_columns / 8;
-constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;  // keys whose scores are there at once
-// Threadgroups that registers are to leave room for.
+constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;  // keys whose scores are in registers at once
+// Threadgroups for which there must be enough registers.
 constexpr int THREADGROUPS = VALUE_TILES <= 8                    ? (NORMALISED ? 3 : 4)
                              : VALUE_TILES > 16                  ? 1
                              : NORMALISED || int{IN_TYPE} == F32 ? 2
@@ -46,23 +47,23 @@ constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
 constexpr bool BY_ROW = GATE == GATE_HEAD || GATE == GATE_TOKEN, BY_CHANNEL = GATE == GATE_CHANNEL;
 static_assert(CAUSAL || GATE == GATE_NONE);
 
-/// What one warp computes of 16 rows. A thread holds parts of two, `row` and `row + 8`: of four results numbers 0 and 1
-/// are of the first row, 2 and 3 of the second.
+/// The work of a warp, 16 rows. A thread holds parts of two rows, `row` and `row + 8`: results 0 and 1 of four are of
+/// the first row, 2 and 3 of the second.
 struct ChunkO {
   const ChunkParams& p;
   const int head = blockIdx.y;
   const ChunkPlace place = place_of_chunk(p, blockIdx.x, CHUNK);
   const long long state = state_index(CAUSAL ? static_cast<int>(blockIdx.x) : place.first_chunk, p.heads, head);
   const float scale = NORMALISED ? 1.0f : p.scale;
-  // Of a sequence without an initial state the first chunk: the state before it is zero, and is not read.
+  // The first chunk of a sequence without an initial state: the state before it is zero, and is not read.
   const bool begins = CAUSAL && place.chunk == 0 && p.initial_state == nullptr && p.initial_key_sum == nullptr;
 
-  int lane, quarter, warp_row, row;  // rows are numbers among the ROWS
+  int lane, quarter, warp_row, row;  // warp_row, row: among the ROWS
   int first_row;                     // of the ROWS, in the chunk
   int first_column;                  // of V and the state, in this pass
   int key_jobs, jobs;
   float o[VALUE_TILES][4];
-  float sum[2];  // NORMALISED: what outputs are divided by; a fourth of it
+  float sum[2];  // NORMALISED: this thread's part of the outputs' divisor; a quad of threads has the whole divisor
 
   DEVICE explicit ChunkO(const ChunkParams& params) : p(params) {}
 
@@ -84,11 +85,11 @@ struct ChunkO {
   }
   DEVICE static float* key_sum() { return reinterpret_cast<float*>(memory + layout.key_sum); }
   DEVICE static float2* prefixes() { return reinterpret_cast<float2*>(memory + layout.prefixes); }
-  // By channel, of 16 keys: what their gates add up to; the decay from their end to the first of the ROWS.
+  // By channel, for 16 keys: the sum of their gates; the decay from their end to the first of the ROWS.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
-  // By channel: the decay from the end of the keys that are done, in the end from the chunk's begin, to the ROWS'
-  // first.
+  // By channel: the decay from the keys that are done to the first of the ROWS; after the last keys, from the chunk's
+  // begin.
   DEVICE static float2* done() { return from_slice() + SLICES * PAIRS; }
 
   // ---- copies
@@ -134,7 +135,7 @@ struct ChunkO {
 
   // ---- operands
 
-  // Q at a step of 32 bytes, as the product wants it; by channel times its decay since the end of 16 keys, and the
+  // The operand Q at a step of 32 bytes. By channel it is multiplied by its decay since the end of 16 keys, and by the
   // scale.
   DEVICE void load_queries(unsigned (&a)[4], int step, [[maybe_unused]] int slice) const {
     load_blocks(a, shared_address(q_tile()) + (warp_row + lane % 16) * K_ROW_BYTES + lane / 16 * 16 + step * 32);
@@ -175,7 +176,7 @@ struct ChunkO {
     }
   }
 
-  // By channel the scores of the warp's own 16 tokens, from number `key` of the block on, pair by pair.
+  // By channel: the scores of the warp's own 16 tokens, from number `key` of the block on, pair by pair.
   template <int N>
   DEVICE void multiply_diagonal(float (&s)[N][4], const unsigned char* stage, int key) const {
     UNROLL for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = 0;
@@ -190,7 +191,7 @@ struct ChunkO {
         const int column = i / 2 * 8 + 2 * quarter + i % 2;
         const float2 k = load_pair(stage + (key + column) * K_ROW_BYTES + d * ELEMENT_BYTES);
         const float2 k_decay = decay(warp_row + column, d);
-        UNROLL for (int r = i / 2; r < 2; ++r) {  // the first eight rows see none of the last eight keys
+        UNROLL for (int r = i / 2; r < 2; ++r) {  // the first eight rows do not see the last eight keys
           float& score = s[i / 2][2 * r + i % 2];
           score += q[r].x * k.x * exp2_approx(q_decay[r].x - k_decay.x);
           score += q[r].y * k.y * exp2_approx(q_decay[r].y - k_decay.y);
@@ -200,7 +201,7 @@ struct ChunkO {
     UNROLL for (int i = 0; i < 8; ++i) s[i / 4][i % 4] *= scale;
   }
 
-  // Scores to weights: decay, scale and mask. `key`: number of the first in the chunk.
+  // Turns scores into weights: decay, scale and mask. `key`: number of the first key in the chunk.
   DEVICE void weigh(float (&s)[SPAN / 8][4], int key, bool masked) {
     [[maybe_unused]] float2 own[2];
     if constexpr (BY_ROW) {
@@ -220,10 +221,10 @@ struct ChunkO {
     }
   }
 
-  // O += weights times V, of keys from number `key` of the block on; as the variant mma_sync of attention does it.
+  // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // Where the product wants keys `quarter` and `quarter + 4` of eight it gets 2 quarter and 2 quarter + 1, whose
+      // In place of keys `quarter` and `quarter + 4` of eight the product gets keys 2 quarter and 2 quarter + 1, whose
       // weights this thread has.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
@@ -252,7 +253,7 @@ struct ChunkO {
     }
   }
 
-  // By channel: keys of a block decay to the end of their 16, and from_slice is made. Between barriers.
+  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice. Between barriers.
   DEVICE void decay_keys(unsigned char* stage, int key, bool mapped) {
     const auto* const gates = reinterpret_cast<const float*>(stage + layout.gates);
     for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
@@ -293,7 +294,7 @@ struct ChunkO {
           map_keys(stage);
           __syncthreads();
         }
-        const int own = first_row + warp_row - key;  // where the warp's 16 tokens are in the block
+        const int own = first_row + warp_row - key;  // the place of the warp's 16 tokens in the block
         if (warp_row < ROWS && own >= 0 && own < BLOCK) {
           multiply_diagonal(s, stage, own);
           weigh(s, key + own, true);
@@ -330,7 +331,7 @@ struct ChunkO {
 
   // ---- a block of the state's rows
 
-  // O += scale decay f(Q) S, and of `sum` the part of z.
+  // O += scale decay f(Q) S. Adds the part of z to `sum`.
   DEVICE void work_on_state(int job) {
     if (warp_row >= ROWS) return;
     const int from = state_row_of(job);
@@ -345,7 +346,7 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // Where the product wants columns `quarter` and `quarter + 4` of eight it gets 2 quarter and 2 quarter + 1.
+      // In place of columns `quarter` and `quarter + 4` of eight the product gets columns 2 quarter and 2 quarter + 1.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];
@@ -375,16 +376,16 @@ struct ChunkO {
       }
     }
   }
-  // A float for a tf32 product: rounded to nearest, unless it is multiplied exactly.
+  // A float for a tf32 product: rounded to nearest, unless three products multiply it exactly.
   DEVICE static unsigned to_operand(float x) {
     return IN_TYPE == F32 ? __float_as_uint(x) : rounded(__float_as_uint(x));
   }
-  // The NaN that arithmetic gives, all of whose bits but the sign are ones, stays one.
+  // Arithmetic gives a NaN whose bits are all ones, except the sign. It stays NaN.
   DEVICE static unsigned rounded(unsigned x) { return min(static_cast<int>(x), 0x7fffefff) + 0x1000u; }
 
-  // ---- all of it
+  // ---- the chunk
 
-  // By channel: gates of the ROWS become sums from the first of them on. Between barriers.
+  // By channel: replaces the gates of the ROWS by their sums from the first row on. Between barriers.
   DEVICE void sum_decays() {
     constexpr int MOST = (ROWS / 16 * PAIRS + phases_threads - 1) / phases_threads;
     float2 before[MOST];
@@ -433,7 +434,7 @@ struct ChunkO {
     for (int turn = 0; turn / layout.passes * ROWS < place.rows; ++turn) run_rows(turn);
   }
 
-  // ROWS rows of a pass.
+  // Computes ROWS rows of a pass.
   DEVICE void run_rows(int turn) {
     first_row = turn / layout.passes * ROWS;
     first_column = turn % layout.passes * layout.pass_columns;
@@ -477,14 +478,14 @@ struct ChunkO {
     }
   }
 
-  // NORMALISED: what a row's outputs are multiplied by at last.
+  // NORMALISED: the last factor of a row's outputs.
   DEVICE float factor_of(int r) const {
     if constexpr (!NORMALISED) return 1;
     const float divisor = sum_of_quad(sum[r]);
     return divisor != 0 ? 1 / divisor : 0;
   }
 
-  // Of the warp's eight rows `row + r * 8` those whose zeros say so, one by one.
+  // Computes anew, one by one, those of the warp's eight rows `row + r * 8` whose `zeros` is not 0.
   DEVICE void write_rows_anew(int r, float zeros, float by) const {
     __syncwarp();
 #pragma unroll 1
@@ -515,7 +516,7 @@ struct ChunkO {
     }
   }
 
-  // What all rows want; before a barrier.
+  // Reads the data that all rows need; before a barrier.
   DEVICE void read_once() {
     if constexpr (BY_ROW) {
       if (threadIdx.x < WARP) {
@@ -530,7 +531,7 @@ struct ChunkO {
     }
   }
 
-  // One row of O to memory.
+  // Writes one row of O to memory.
   DEVICE void store(int r, float by) const {
     const int of_chunk = first_row + row + r * 8;
     const bool there = of_chunk < place.rows;

@@ -1,8 +1,9 @@
-// Tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles multiplies the
-// values of later tokens by scores of 0, which is NaN where such a value is infinite or NaN, and three products of tf32
-// make NaN of an infinity. Both show: a result is not finite. A kernel has such results computed anew here.
+// Computes tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles
+// multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. Three
+// products of tf32 turn an infinity into NaN. In both cases a result is not finite, and a kernel computes the result
+// anew with this file.
 //
-// Function constants that it reads: HEAD_DIM, GATE, IN_TYPE. It brings the feature map, which may not be there twice.
+// Function constants: HEAD_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included only once.
 #pragma once
 
 #include "common/kernel/base2.h"
@@ -10,13 +11,14 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
-/// Whether one of the threads' sums of 0 times some results is not 0, by all lanes of a warp: a result is not finite.
+/// Whether a lane's sum of 0 times its results is not 0, which means that a result is not finite. All lanes of a warp
+/// call it.
 DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
 
 struct ExactTokens {
   const LinearParams& p;
   const int batch, head;
-  const long long first;  // the row of the batch where token 0 lies
+  const long long first;  // the row of token 0 in the batch
 
   DEVICE long long at(const TensorStrides& strides, int token) const {
     return batch * strides.batch + head * strides.head + (first + token) * strides.row;
@@ -43,8 +45,8 @@ struct ExactTokens {
     return sum;
   }
 
-  /// f(q) of a token times the state after it, where tokens 0 to `count` - 1 come after `state(d, column)`; by all
-  /// lanes of a warp. A lane has of the columns first_column + lane and every 32nd, up to before `columns`.
+  /// f(q) of a token times the state after it, which is state(d, column) followed by tokens 0 to `count` - 1. All lanes
+  /// of a warp call it. A lane has column first_column + lane and every 32nd column after it, before `columns`.
   template <int COLUMNS, typename State>
   DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {
     constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // of a lane

@@ -1,9 +1,9 @@
-// Feature map hook: the function that is applied to each element of q and k, as float. This file is the identity; a
-// caller puts another text in its place (KernelSource::includes["common/linear/kernels/feature.h"]), one of features/
-// or a user's. A kernel includes it within no namespace, behind the header of its dialect.
+// Feature map hook: the function that is applied to each element of q and k, as float. This file is the identity. A
+// caller replaces it by another text (KernelSource::includes["common/linear/kernels/feature.h"]), from features/ or
+// from a user. A kernel includes it outside of namespaces, after the header of its dialect.
 #pragma once
 
-/// False in every other text.
+/// Every other text has 0.
 #define FEATURE_IS_IDENTITY 1
 
 /// `data` is LinearParams::feature_data.

@@ -1,23 +1,23 @@
 // Linear attention in one pass on Hopper's tensor cores, for 16-bit Q, K and V and states of 32 bits in registers.
 //
-// A threadgroup has 64 value columns of a sequence and head. Chunks of 64 tokens pass through STAGES buffers, which one
-// thread fills by tensor copies. One warpgroup has the state, the other makes the outputs:
+// A threadgroup has 64 value columns of a sequence and head. Chunks of 64 tokens pass through STAGES buffers; one
+// thread fills them by tensor copies. One warpgroup has the state, the other computes the outputs:
 //
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //
-// with G the sum of the chunk's log decays (Dao and Gu 2024, Mamba-2; Yang et al. 2024). S lies in registers, and for
-// Q S rounded to 16 bits in shared memory; so the state of the next chunk is made while this one's outputs are. In f16
-// that copy of S is infinite from 65520 on.
+// with G the sum of the chunk's log decays (Dao and Gu 2024, Mamba-2; Yang et al. 2024). S lies in registers. A copy of
+// S for Q S, rounded to 16 bits, lies in shared memory. So one warpgroup computes the state of the next chunk while the
+// other computes this chunk's outputs. In f16 the copy of S is infinite from 65520 on.
 //
-// Where sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads its
-// keys and values for the segment's own state, publishes that, gathers what stands before it from the segments before
-// (decoupled look-back, Merrill and Garland 2016), and then computes its outputs. Tasks are taken in the order of their
-// segments, so that a task waits only for tasks that others have taken. A segment of at most STAGES chunks is read
-// once.
+// If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
+// segment's keys and values, computes the segment's own state, and publishes it. Then it gathers the state before the
+// segment from the segments before it (decoupled look-back, Merrill and Garland 2016), and computes the outputs. Tasks
+// are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
+// segment of at most STAGES chunks is read once.
 //
-// Where NORMALISED, z is a product as S is, of K and the tokens' decays in eight columns: a tensor core's least width.
-// The feature map is applied to Q and K in shared memory.
+// If NORMALISED, z is a product as S is: of K and the tokens' decays in eight columns, the least width of a tensor
+// core. The feature map is applied to Q and K in shared memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE (none, head or token), NORMALISED, IN_TYPE.
 // Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads; FusedLayout's
@@ -45,7 +45,7 @@ constexpr int K_STEP = 32 / 16;                     // of a descriptor: 16 colum
 constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // of a descriptor: 16 rows
 constexpr int NARROW_STEP = 16 * 16 / 16;           // of a narrow operand's descriptor: 16 rows of 8 columns
 constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
-constexpr int QUADS = NORMALISED ? 9 : 8;  // of floats that a thread has of a panel of the state
+constexpr int QUADS = NORMALISED ? 9 : 8;  // groups of four floats in a thread's part of a panel of the state
 constexpr int no_more_tasks = -1;
 static_assert(GATE != GATE_CHANNEL, "a gate of every row of S does not leave Q K^T one product");
 
@@ -54,7 +54,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 struct Barriers {
   Barrier full[STAGES], empty[STAGES];
   Barrier state_written, state_read;  // the 16-bit copy of S, once for each chunk of outputs
-  int task[STAGES];                   // that the stage's chunk is of
+  int task[STAGES];                   // the task of the stage's chunk
 };
 static_assert(sizeof(Barriers) <= 1024);
 
@@ -73,11 +73,11 @@ struct Ring {
 
 struct Task {
   int segment, slot, sequence, head, slice;
-  int batch, first_row;  // of the sequence
+  int batch, first_row;  // of the sequence in the tensors
   int tokens;            // of the sequence
   int chunk, end;        // the segment's chunks
   bool last;             // no segment of the sequence follows
-  bool resident;         // all its chunks stay in shared memory
+  bool resident;         // all chunks of the segment stay in shared memory
 };
 
 DEVICE Task task_of(const FusedParams& p, int number) {
@@ -103,7 +103,7 @@ DEVICE Task task_of(const FusedParams& p, int number) {
   task.resident = task.end - task.chunk <= STAGES;
   return task;
 }
-/// The segment lies behind the end of its sequence.
+/// Whether the segment lies after the end of its sequence.
 DEVICE bool is_beyond(const Task& task) { return task.segment > 0 && task.chunk >= task.end; }
 
 // ---- producer: one thread
@@ -124,7 +124,7 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   ring.advance();
 }
 
-// A stage that brings no chunk: the number of a task without any, or that there are no more.
+// Fills a stage without a chunk: with the number of a task without chunks, or with no_more_tasks.
 DEVICE void tell(int number, Ring& ring) {
   Barriers& bars = barriers();
   bars.empty[ring.index].wait(ring.parity ^ 1);
@@ -149,7 +149,7 @@ DEVICE void produce(const FusedParams& p) {
     if (task.chunk >= task.end) tell(number, ring);
   }
   tell(no_more_tasks, ring);
-  // The last to finish leaves the counters as the next launch wants them.
+  // The last threadgroup to finish resets the counters for the next launch.
   __threadfence();
   if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) {
     p.counters[0] = 0;
@@ -182,7 +182,7 @@ DEVICE void produce(const FusedParams& p) {
       : D32(d)                                                                  \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(operand_high))
 
-// D[64 x 8], B K major, not swizzled: eight rows of its columns lie behind each other, 16 bytes a column.
+// D[64 x 8], B K major, not swizzled: a column's eight rows take 16 bytes, and the columns follow one another.
 #define MMA_NARROW(NAME)                                                                                    \
   asm volatile(                                                                                             \
       "{.reg .pred add; .reg .b64 a, b;\n"                                                                  \
@@ -225,7 +225,7 @@ DEVICE unsigned load_flag(const unsigned* flag) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
 }
-// What another threadgroup has written lies in the second-level cache.
+// Reads from the L2 cache, which has the data that other threadgroups have written.
 DEVICE float4 load_shared_state(const float4* from) {
   float4 x;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -240,7 +240,7 @@ DEVICE float load_shared_float(const float* from) {
   return x;
 }
 
-enum Published { OWN = 1, INCLUSIVE = 2 };  // a segment's flag, less what launches before have added
+enum Published { OWN = 1, INCLUSIVE = 2 };  // a segment's flag, minus what earlier launches have added
 
 /// Calls act(x) for both elements of a pair of 16 bits.
 template <class Act>
@@ -267,35 +267,35 @@ DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c,
                : "memory");
 }
 
-// ---- what both warpgroups have. A thread holds parts of rows r and r + 8 of 64, see common/kernel/wgmma.h.
+// ---- members of both warpgroups. A thread holds parts of rows r and r + 8 of 64, see common/kernel/wgmma.h.
 
-constexpr int state_barrier = 1, both_barrier = 2;  // named: of the state's warpgroup, of both
+constexpr int state_barrier = 1, both_barrier = 2;  // named barriers: of the state's warpgroup, of both warpgroups
 
 struct Warpgroup {
   const FusedParams& p;
-  const int index;  // 0: has the state, 1: makes the outputs
+  const int index;  // 0: has the state, 1: computes the outputs
   const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = threadIdx.x % 32;
   const int row = warp * 16 + lane / 4;  // of the 64
   const int column = lane % 4 * 2;       // of 8
   unsigned state_parity = 0;             // of the next copy of S
-  float gates[2];                        // of the next chunk's tokens 2 * lane and 2 * lane + 1
+  float gates[2];                        // gates of the next chunk's tokens 2 * lane and 2 * lane + 1
 
   DEVICE Warpgroup(const FusedParams& params, int number) : p(params), index(number) {}
 
   DEVICE static unsigned char* stage_of(const Ring& ring) { return memory + ring.index * layout.stage_bytes; }
-  /// Behind all threads' work of the warp.
+  /// Arrives when all threads of the warp have done their work.
   DEVICE void arrive(Barrier& barrier) {
     __syncwarp();
     if (lane == 0) barrier.arrive();
     __syncwarp();
   }
   DEVICE void release(const Ring& ring) { arrive(barriers().empty[ring.index]); }
-  /// Sums of the chunk's log decays, of this warp's own copy.
+  /// This warp's own copy of the sums of the chunk's log decays.
   DEVICE float* sums() const {
     return reinterpret_cast<float*>(memory + layout.barriers + 1024) + (index * 4 + warp) * CHUNK;
   }
 
-  // Of a 64 x 64 panel, where a lane's 16 bytes of two groups of 8 columns are for stmatrix.
+  // The address, in a 64 x 64 panel, of a lane's 16 bytes of two groups of 8 columns, for stmatrix.
   DEVICE unsigned matrix_address(const void* panel) const {
     return shared_address(panel) + (warp * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
   }
@@ -310,7 +310,7 @@ struct Warpgroup {
 
   // ---- gates
 
-  // Nothing is done with them here: who loads the next chunk's gates does not wait for them.
+  // Only loads the next chunk's gates, and does not use them, so that the thread does not wait for them.
   DEVICE void read_gates(const Task& task, int chunk) {
     if constexpr (GATED) {
       if (chunk >= task.end) return;
@@ -324,7 +324,7 @@ struct Warpgroup {
     }
   }
 
-  // Sums of this chunk's gates in log2, and the next chunk's gates. Returns the chunk's sum.
+  // Computes the sums of this chunk's gates in log2, and loads the next chunk's gates. Returns the chunk's sum.
   DEVICE float sum_gates(const Task& task, int chunk) {
     constexpr float smallest = -200;  // 2^-200 is 0; sums stay finite and exact enough
     float gate[2];
@@ -332,7 +332,7 @@ struct Warpgroup {
       gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? at_least(gates[i] * log2_e, smallest) : 0.0f;
     }
     read_gates(task, chunk + 1);
-    float sum = gate[0] + gate[1], before = 0;  // sum - gate[1] would be NaN where gate[1] is
+    float sum = gate[0] + gate[1], before = 0;  // sum - gate[1] would be NaN if gate[1] is NaN
     UNROLL for (int step = 1; step < 32; step *= 2) {
       const float other = __shfl_up_sync(~0u, sum, step);
       if (lane < step) continue;
@@ -346,9 +346,9 @@ struct Warpgroup {
     return __shfl_sync(~0u, sum, 31);
   }
 
-  // ---- what a chunk's tiles need before the products
+  // ---- preparing a chunk's tiles for the products
 
-  // f of a tile's elements, and zero in rows from `rows` on: f(0) need not be 0.
+  // Applies f to a tile's elements. Rows from `rows` on become zero, because f(0) need not be 0.
   DEVICE void map_features(unsigned char* tile, int rows) {
 #pragma unroll 2
     for (int i = index * WARPGROUP + thread; i < PANELS * 512; i += 2 * WARPGROUP) {
@@ -358,7 +358,7 @@ struct Warpgroup {
       x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
     }
   }
-  // Rows of another sequence behind the end of this one count as zero.
+  // Clears the rows of the next sequence, after the end of this one.
   DEVICE void clear_rows(unsigned char* panel, int rows) {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
@@ -401,10 +401,10 @@ struct Warpgroup {
 // ---- the state
 
 struct State : Warpgroup {
-  const unsigned epoch;      // flags of this launch are above it
+  const unsigned epoch;      // flags of this launch are above this number
   float state[PANELS][32];   // [64 rows of S of each panel][64 value columns]
-  float key_sum[PANELS][4];  // NORMALISED: of the thread's two rows of each panel, each twice
-  float total;               // of the segment's chunks until now, log2
+  float key_sum[PANELS][4];  // NORMALISED: the thread's two rows of each panel, each row twice
+  float total;               // decay of the segment's chunks until now, log2
 
   DEVICE State(const FusedParams& params, unsigned launches) : Warpgroup(params, 0), epoch(launches) {}
 
@@ -413,7 +413,7 @@ struct State : Warpgroup {
     named_sync(state_barrier, WARPGROUP);
   }
 
-  // z in two parts, for four columns each: what 16 bits hold of it, and most of the rest.
+  // Stores z in two parts, for four columns each: z rounded to 16 bits, and the rest rounded to 16 bits.
   DEVICE void store_key_sum() {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -425,14 +425,14 @@ struct State : Warpgroup {
       }
     }
   }
-  // Rows that S does not have: 0, times an infinite value NaN, which Q S would spread.
+  // Clears rows beyond S. Their K is 0; times an infinite value it gives NaN, which Q S would spread.
   DEVICE void clear_rows_beyond(int panel) {
     UNROLL for (int i = 0; i < 32; ++i) {
       if (panel * 64 + row + i / 2 % 2 * 8 >= HEAD_DIM) state[panel][i] = 0;
     }
   }
 
-  // S for the next chunk's Q S.
+  // Stores S for the next chunk's Q S.
   DEVICE void store_state() {
     Barriers& bars = barriers();
     bars.state_read.wait(state_parity ^ 1);
@@ -446,7 +446,7 @@ struct State : Warpgroup {
     state_parity ^= 1;
   }
 
-  // V with each token's decay until the chunk's end, and these decays alone.
+  // Stores V times each token's decay until the chunk's end, and, if NORMALISED, these decays.
   DEVICE void decay_values(const unsigned char* stage, float chunk_sum) {
     UNROLL for (int i = 0; i < 4; ++i) {
       const int at = i * WARPGROUP + thread;  // eight of a token's 64 columns
@@ -464,7 +464,7 @@ struct State : Warpgroup {
     }
     fence_stores();
   }
-  // Of threads 0 to 63: eight tokens for one of eight columns.
+  // For threads 0 to 63: each stores eight tokens of one of eight columns.
   DEVICE void store_weights(const unsigned (&x)[4]) {
     *reinterpret_cast<uint4*>(memory + layout.weights + thread * 16) = make_uint4(x[0], x[1], x[2], x[3]);
   }
@@ -477,7 +477,7 @@ struct State : Warpgroup {
     }
   }
 
-  // S = e^G_end S + K^T V, V with its decays where gated.
+  // S = e^G_end S + K^T V; if gated, V with its decays.
   DEVICE void add_chunk(const Task& task, int chunk, const Ring& ring, bool with_q, bool with_k) {
     barriers().full[ring.index].wait(ring.parity);
     unsigned char* const stage = stage_of(ring);
@@ -502,7 +502,7 @@ struct State : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    if constexpr (GATED) sync();  // all are done with V's decays
+    if constexpr (GATED) sync();  // until all threads are done with V's decays
   }
 
   // ---- states
@@ -513,7 +513,7 @@ struct State : Warpgroup {
       UNROLL for (int i = 0; i < 4; ++i) key_sum[panel][i] = 0;
     }
   }
-  // Calls act(element of this thread, its index in a [HEAD_DIM, VALUE_DIM] tensor) for those that exist.
+  // Calls act(element, index in a [HEAD_DIM, VALUE_DIM] tensor) for each of this thread's elements that exists.
   template <class Act>
   DEVICE void each_element(const Task& task, Act act) {
     const long long base =
@@ -557,7 +557,7 @@ struct State : Warpgroup {
     }
   }
 
-  // A segment's own state, or the one with all before it; this thread's part.
+  // This thread's part of a segment's own state, or of the state after it with all segments before.
   DEVICE float4* published(int segment, int slot, Published what) const {
     const long long place = static_cast<long long>(segment % (2 * p.reach)) * p.slots + slot;
     return reinterpret_cast<float4*>(p.states + ((place * 2 + (what - 1))) * STATE_FLOATS) + thread;
@@ -565,7 +565,7 @@ struct State : Warpgroup {
   DEVICE unsigned* flag(int segment, int slot) const {
     return p.flags + (static_cast<long long>(segment) * p.slots + slot);
   }
-  // Behind all threads' stores of a state.
+  // Sets the segment's flag after all threads have stored a state.
   DEVICE void publish(const Task& task, Published what) {
     if (thread == 0 && what == OWN) {
       p.totals[(static_cast<long long>(task.segment) * p.slots + task.slot)] = total;
@@ -573,7 +573,7 @@ struct State : Warpgroup {
     sync();
     if (thread == 0) store_flag(flag(task.segment, task.slot), epoch + what);
   }
-  /// Four floats of the state, or of z behind it.
+  /// Four floats of the state, or, for i = 8, of z.
   DEVICE float* quad(int panel, int i) { return i < 8 ? state[panel] + 4 * i : key_sum[panel]; }
   DEVICE void put_state(float4* to) {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -583,7 +583,7 @@ struct State : Warpgroup {
       }
     }
   }
-  // state += the sum of COUNT published states, each times its factor; all loads of a panel are under way at once.
+  // state += the sum of COUNT published states, each times its factor. All loads of a panel run at once.
   template <int COUNT>
   DEVICE void add_states(const float4* const (&from)[COUNT], const float (&factor)[COUNT]) {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -601,7 +601,8 @@ struct State : Warpgroup {
     }
   }
 
-  // Until nobody reads the place of this segment's states any more: its owner before, and those who could look there.
+  // Waits until the place of this segment's states is free: the segment that had the place before, and the segments
+  // that may look back to it, are done.
   DEVICE void wait_for_place(const Task& task) {
     const int segment = task.segment - 2 * p.reach + lane;
     if (segment >= 0 && lane <= p.reach) {
@@ -611,7 +612,7 @@ struct State : Warpgroup {
     __syncwarp();
   }
 
-  // The state before the segment, from the segments before it. Each warp looks for itself.
+  // Computes the state before the segment from the segments before it. Each warp reads the flags itself.
   DEVICE void look_back(const Task& task) {
     clear_state();
     const int segment = task.segment - 1 - lane;
@@ -622,10 +623,10 @@ struct State : Warpgroup {
       const int seen = looks ? static_cast<int>(load_flag(flag(segment, task.slot)) - epoch) : 0;
       inclusive = __ballot_sync(~0u, seen == INCLUSIVE);
       const unsigned ready = __ballot_sync(~0u, seen >= OWN);
-      count = __ffs(inclusive) - 1;  // segments of which only their own state is known
+      count = __ffs(inclusive) - 1;  // segments that have published only their own state
       if (count >= 0 && (ready & ((1u << count) - 1)) == (1u << count) - 1) break;
     }
-    // Decay between the end of a lane's segment and the end of the last one.
+    // The decay between the end of a lane's segment and the end of the last segment before this one.
     float own_total = 0, decay = 0;
     if constexpr (GATED) {
       if (lane < count) {
@@ -649,7 +650,7 @@ struct State : Warpgroup {
     for (; i <= count; ++i) add_states<1>({at(i)}, {factor(i)});
   }
 
-  // A segment's own state; the first segment's begins with the initial state.
+  // Computes a segment's own state. The first segment begins with the initial state.
   DEVICE Ring gather(const Task& task, Ring ring) {
     total = 0;
     read_gates(task, task.chunk);
@@ -669,8 +670,8 @@ struct State : Warpgroup {
       clear_state();
     }
     if (!task.last) {
-      const Ring behind = gather(task, ring);
-      if (!task.resident) ring = behind;
+      const Ring next_ring = gather(task, ring);
+      if (!task.resident) ring = next_ring;
       wait_for_place(task);
       put_state(published(task.segment, task.slot, task.segment == 0 ? INCLUSIVE : OWN));
       publish(task, task.segment == 0 ? INCLUSIVE : OWN);
@@ -681,7 +682,7 @@ struct State : Warpgroup {
     }
     look_back(task);
     if (task.last) return;
-    // With this segment's own it is what the next ones want.
+    // The state before this segment and the segment's own state give the state that the next segments need.
     const float factor = GATED ? exp2_approx(total) : 1.0f;
     const float4* const from = published(task.segment, task.slot, OWN);
     float4* const to = published(task.segment, task.slot, INCLUSIVE);
@@ -724,11 +725,11 @@ struct Outputs : Warpgroup {
   float s[32], o[32], divisor[4];
   unsigned weights[16];
   float row_decay[2];  // G of the thread's rows
-  float row_sum[2];    // of the thread's weights
+  float row_sum[2];    // sums of the thread's weights
 
   DEVICE explicit Outputs(const FusedParams& params) : Warpgroup(params, 1) {}
 
-  // Q K^T with its mask and decays, as A of the next product.
+  // Turns Q K^T, with mask and decays, into the operand A of the next product.
   DEVICE void weigh() {
     if constexpr (GATED) {
       const float* const from = sums();
@@ -742,7 +743,7 @@ struct Outputs : Warpgroup {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int token = 8 * j + column + i % 2;
         float weight = s[4 * j + i];
-        // Infinite at most where the mask is.
+        // The weight is infinite only where the mask hides it.
         if constexpr (GATED) weight *= exp2_approx(row_decay[i / 2] - (i % 2 ? sum.y : sum.x));
         x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
         if constexpr (NORMALISED) row_sum[i / 2] += x[i];
@@ -772,7 +773,7 @@ struct Outputs : Warpgroup {
     bars.state_written.wait(state_parity);
     mma_fence();
     UNROLL for (int step = 0; step < 4; ++step) multiply_registers(o, weights + 4 * step, v + step * MN_STEP, step > 0);
-    // Q S: by itself where its rows have decays, which it gets below.
+    // Q S: a separate sum if its rows have decays, which are applied below.
     const unsigned before = operand(memory + layout.state);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int step = 0; step < 4; ++step) {
@@ -787,7 +788,7 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    float zeros[4] = {};  // NaN where values of later tokens may be what makes the warp's first row NaN
+    float zeros[4] = {};  // NaN if the first row is NaN, perhaps because of values of later tokens
     UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
     const bool anew = some_not_finite((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) && some_value_not_finite(stage);
     const auto let_go = [&] {
@@ -821,7 +822,7 @@ struct Outputs : Warpgroup {
     store_output(task, chunk);
   }
 
-  // Whether V of the chunk has an infinity or NaN.
+  // Whether V of the chunk has an infinity or a NaN.
   DEVICE bool some_value_not_finite(const unsigned char* stage) const {
     float zeros = 0;
 #pragma unroll 1
@@ -836,7 +837,7 @@ struct Outputs : Warpgroup {
     return reinterpret_cast<unsigned short*>(panel + row * PANEL_ROW_BYTES + (column / 8 ^ row % 8) * 16) + column % 8;
   }
 
-  // The warp's 16 rows in the panel of outputs (exact_tokens.h).
+  // Computes the warp's 16 rows of the panel of outputs anew (exact_tokens.h).
   DEVICE void write_rows_anew(const Task& task, int chunk, const float (&scale)[2]) const {
     const ExactTokens tokens{p.linear, task.batch, task.head, static_cast<long long>(task.first_row) + chunk * CHUNK};
     const int first_column = task.slice * 64, end = min(first_column + 64, p.value_dim);
@@ -859,7 +860,7 @@ struct Outputs : Warpgroup {
     }
   }
 
-  // The warp's 16 rows of the chunk's outputs from shared memory to device memory.
+  // Copies the warp's 16 rows of the chunk's outputs from shared memory to device memory.
   DEVICE void store_output(const Task& task, int chunk) {
     const unsigned char* const from = memory + layout.out + warp * 16 * PANEL_ROW_BYTES;
     const int token = chunk * CHUNK + warp * 16, first_column = task.slice * 64;
@@ -870,7 +871,7 @@ struct Outputs : Warpgroup {
       }
       return;
     }
-    // The end of a sequence, behind which another one lies.
+    // The end of a sequence; another sequence follows in memory.
     const LinearParams& a = p.linear;
     const int r = lane / 2;
     if (token + r < task.tokens) {
@@ -886,7 +887,7 @@ struct Outputs : Warpgroup {
     __syncwarp();
   }
 
-  // Stages that only the state reads.
+  // Releases stages that only the state reads.
   DEVICE void pass_gathered(const Task& task, Ring& ring) {
     if (task.last || (FEATURE_IS_IDENTITY && task.resident)) return;
     Ring at = ring;
@@ -930,7 +931,7 @@ extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) fused(const __gri
     fence_barrier_init();
   }
   __syncthreads();
-  // Registers that the threads who copy do not need.
+  // The warpgroup that copies needs few registers; the others take the rest.
   constexpr int few = 24, many = 240;
   const int warpgroup = __reduce_max_sync(~0u, threadIdx.x / WARPGROUP);
   if (warpgroup == 0) {

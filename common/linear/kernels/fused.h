@@ -1,4 +1,4 @@
-// What host and kernel of Hopper's fused form share. No other headers than the kernels' own.
+// Parameters and layout that host and kernel of Hopper's fused form share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/tensor_map.h"
@@ -7,10 +7,10 @@
 /// Tokens of a chunk, value columns of a threadgroup, and rows of a box of outputs.
 constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 
-/// Maps in [column][row][head][batch][1]; boxes of 64 columns by 64 rows, of o by fused_output_rows. Columns beyond the
-/// width are read as zero.
+/// The maps have dimensions [column][row][head][batch][1], and boxes of 64 columns by 64 rows, for o by
+/// fused_output_rows. Columns beyond the width are read as zero.
 ///
-/// A task is one segment of a sequence and head, for a slice of 64 value columns. Number `task` is of segment
+/// A task is one segment of a sequence and head, for a slice of 64 value columns. Task number `task` has segment
 /// task / slots; task % slots is (sequence * heads + head) * slices + slice.
 struct FusedParams {
   TensorMap q, k, v, o;
@@ -19,22 +19,24 @@ struct FusedParams {
   int slices;          // of 64 value columns
   int slots, tasks;    // sequences * heads * slices; slots * segments of the longest sequence
   int segment_chunks;  // of a segment
-  int reach;           // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
-  unsigned* counters;  // tasks taken, threadgroups done, launches: 0 before the first launch, and the kernel's own
+  int reach;           // the most segments that a task looks back, 1 to 31; states of 2 * reach segments are kept
+  unsigned* counters;  // tasks taken, threadgroups done, launches: 0 before the first launch; only the kernel writes
   unsigned* flags;     // [segments, slots]; 0 before the first launch
   float* totals;       // [segments, slots]: log2 of a segment's decay
-  /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the one with all before it.
+  /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the state after it with all segments
+  /// before.
   float* states;
 };
 
-/// Of one slice's state, whole panels of 64 rows, with the key sum once for each four threads.
+/// Floats of one slice's state: for each panel of 64 rows 128 threads have 32 floats of S each, and, if normalised, 4
+/// of z.
 constexpr long long fused_state_floats(long long head_dim, bool normalised) {
   return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
 }
 
 /// Threadgroup memory, in bytes: stages of Q and K [panels of 64 columns] and V of 64 rows by 128 bytes; the state in
-/// 16 bits [panels], the outputs, where gated V with its decays, and where normalised the key sum and the tokens'
-/// decays, each in eight columns; then barriers, and where gated the sums of gates of each warp.
+/// 16 bits [panels]; the outputs; if gated, V with its decays; if normalised, the key sum and the tokens' decays, each
+/// in eight columns; then barriers; if gated, each warp's sums of gates.
 struct FusedLayout {
   static constexpr long long panel_bytes = 64 * 128;
 

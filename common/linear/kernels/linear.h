@@ -1,17 +1,17 @@
-// What host and kernels of linear attention share. No other headers than the kernels' own.
+// Parameters and numbers that host and kernels of linear attention share. This file includes only headers of kernels.
 //
-// Each sequence and head has a state S [HEAD_DIM, VALUE_DIM] and, where NORMALISED, a key sum z [HEAD_DIM]. With the
+// Each sequence and head has a state S [HEAD_DIM, VALUE_DIM] and, if NORMALISED, a key sum z [HEAD_DIM]. With the
 // feature map f (feature.h), applied to each element:
 //
 //   S_t = decay_t S_{t-1} + f(k_t) v_t^T        z_t = decay_t z_{t-1} + f(k_t)
-//   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), 0 where that is 0 / 0
+//   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), and 0 for 0 / 0
 //
 // (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al.
-// 2024.) Without CAUSAL every o_t reads the state behind the last token, and there is no gate. A token's decay is at
-// most 1 and stands as its natural logarithm; it applies to what the token finds, not to the token itself.
+// 2024.) Without CAUSAL every o_t reads the state after the last token, and there is no gate. A token's decay is at
+// most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself.
 //
-// Function constants of all kernels: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of q, k, v), OUT_TYPE (of
-// o), as far as they read them, and CHUNK where they work in chunks. An unused constant does not compile.
+// Function constants of all kernels, if a kernel reads them: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of
+// q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. An unused constant does not compile.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -22,10 +22,10 @@
 #define EITHER_SIDE
 #endif
 
-/// Which decay a token has: none, one for each head, for each token and head, or for each token, head and row of S.
+/// The decays: none, one for each head, for each token and head, or for each token, head and row of S.
 enum Gate { GATE_NONE = 0, GATE_HEAD = 1, GATE_TOKEN = 2, GATE_CHANNEL = 3 };
 
-/// q, k: [batch, heads, tokens, HEAD_DIM]; v, o: [batch, heads, tokens, VALUE_DIM]; strides make the layout.
+/// q, k: [batch, heads, tokens, HEAD_DIM]; v, o: [batch, heads, tokens, VALUE_DIM]; the strides give the layout.
 struct LinearParams {
   const void *q, *k, *v;
   void* o;
@@ -33,68 +33,71 @@ struct LinearParams {
   /// Logarithms of decays, f32: by GATE [heads], [batch, heads, tokens] or [batch, heads, tokens, HEAD_DIM]; else null.
   const float* gate;
   TensorStrides gate_strides;
-  /// [sequences, heads, HEAD_DIM, VALUE_DIM], and of z [sequences, heads, HEAD_DIM]. Null: zeros, or nobody wants it.
+  /// S [sequences, heads, HEAD_DIM, VALUE_DIM], and z [sequences, heads, HEAD_DIM]. A null initial tensor means zeros;
+  /// a null final tensor is not written.
   const float *initial_state, *initial_key_sum;
   float *final_state, *final_key_sum;
-  /// Of sequences of unlike lengths, which lie one after the other in batch 0: the first row of each, and behind them
+  /// For sequences of unlike lengths, which lie one after the other in batch 0: the first row of each sequence, then
   /// the number of rows, [sequences + 1]. Null: sequence s is batch s, and has `tokens` rows.
   const int* starts;
   int sequences, heads;
   int tokens;  // of the longest sequence
   float scale;
-  const void* feature_data;  // what a user's feature map reads, else null
+  const void* feature_data;  // data of a user's feature map, or null
 };
 
-/// Of `phases`. A sequence is cut into chunks of CHUNK tokens, and a chunk has a number: those of sequence s begin at
-/// starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Not every number is a chunk's; a chunk ends
-/// with its sequence.
+/// Parameters of `phases`. A sequence is cut into chunks of CHUNK tokens, and each chunk has a number. The numbers of
+/// sequence s begin at starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Some numbers have no
+/// chunk; a chunk ends with its sequence.
 ///
 ///   chunk_h        writes what each chunk adds to the state: the sum over its tokens of f(k_j) v_j^T, decayed to the
-///                  chunk's end, and how much it decays what came before
-///   scan           makes that the state before each chunk, and writes the final state
+///                  chunk's end; and the decay of the whole chunk
+///   scan           replaces this sum by the state before the chunk, and writes the final state
 ///   chunk_o        reads the state before each chunk
 ///
-/// Without CAUSAL a scan leaves the state behind the last token at the place of the sequence's first chunk, and nothing
-/// else; chunk_o reads it there for all chunks.
+/// Without CAUSAL a scan writes only the state after the last token, at the place of the sequence's first chunk;
+/// chunk_o reads it there for all chunks.
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
   int chunks;       // numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
   float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
-  float* key_sums;  // [chunks, heads, HEAD_DIM] where NORMALISED, of z as `states` of S
+  float* key_sums;  // [chunks, heads, HEAD_DIM] if NORMALISED, for z as `states` for S
   float*
       decays;  // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
 };
 
-/// Of the cpu's scans, and of its fused form: a sequence's chunks in spans of span_chunks, `spans` for the longest.
-/// Span i of sequence s has number s * spans + i, and nothing to do where the sequence is shorter (but for span 0 of an
-/// empty sequence, whose final state is the initial one).
+/// Parameters of scans, and of the cpu's fused form: a sequence's chunks in spans of span_chunks, `spans` for the
+/// longest sequence. Span i of sequence s has number s * spans + i. A span beyond the sequence's chunks has no work,
+/// except span 0 of an empty sequence, whose final state is the initial state.
 ///
-/// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): threadgroup z does SCAN_ROWS rows of S and z,
-/// which do not depend on other rows. What looks back takes its span from a ticket, so that all spans before it have
-/// begun; DELAY is 0, or in tests the turns that every second span waits before it says what it has.
+/// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): threadgroup z has SCAN_ROWS rows of S and z,
+/// which do not depend on other rows. A kernel that looks back takes its span from a ticket, so all spans before it
+/// have begun. DELAY is 0, or in tests how long every second span waits before it sets its flag: turns of a loop on the
+/// cpu, nanoseconds on a GPU.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// Of spans, as states and key_sums are of chunks: what the span adds; of `scan` with PASS_STARTS then the state
-  /// before it. span_decays: logarithms, by any gate [span numbers, heads, HEAD_DIM]. Null with one span.
+  /// For spans, as states and key_sums for chunks: what the span adds. `scan` with PASS_STARTS replaces it by the state
+  /// before the span. span_decays: logarithms, with every gate [span numbers, heads, HEAD_DIM]. Null with one span.
   float *span_states, *span_key_sums, *span_decays;
-  /// Of what looks back: the state behind each span; a SpanFlag for each [span number, heads, slice of rows]; tickets
-  /// [slices, heads]. Flags and tickets are 0 when the launch begins.
+  /// For kernels that look back: the state after each span; a SpanFlag for each [span number, heads, slice of rows];
+  /// tickets [slices, heads]. Flags and tickets are 0 when the launch begins.
   float *states_after, *key_sums_after;
   unsigned *flags, *tickets;
 };
 
-/// What a launch of `scan` does. With one span only PASS_STATES runs, and writes the final state (and, without CAUSAL,
-/// that of the first chunk). With several, PASS_STARTS does so, and without CAUSAL PASS_STATES does not run.
+/// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
+/// also the state of the first chunk. With several spans PASS_STARTS writes them, and without CAUSAL PASS_STATES does
+/// not run.
 ///   PASS_TOTALS  span_states becomes what each span adds, span_decays its decay
 ///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
-///   PASS_STATES  states becomes the state before each chunk, from the initial state, or span_states where spans > 1
+///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
 
-/// What a span has said: nothing; what it adds (span_states); the state behind it (states_after).
+/// What a span has published: nothing; what it adds (span_states); the state after it (states_after).
 enum SpanFlag { SPAN_SILENT = 0, SPAN_ADDS = 1, SPAN_AFTER = 2 };
 
-/// Where a sequence lies, and its chunks among the numbers of all chunks.
+/// The rows of a sequence, and its chunks among the numbers of all chunks.
 struct SequenceRows {
   int batch, first, rows;  // from row `first` of the batch on
   int first_chunk, chunks;
@@ -107,9 +110,9 @@ EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LinearParams& p, int s
           (rows + chunk - 1) / chunk};
 }
 
-/// The chunk of a number: none where rows is 0.
+/// The chunk of a number. If rows is 0, the number has no chunk.
 struct ChunkPlace {
-  int sequence, chunk;     // of the sequence's, from 0
+  int sequence, chunk;     // chunk: of the sequence, from 0
   int first_chunk;         // the sequence's first number
   int batch, first, rows;  // the chunk's rows
 };
@@ -129,5 +132,5 @@ EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LinearParams& p, int numbe
       sequence, i, rows.first_chunk, rows.batch, rows.first + i * chunk, left < 0 ? 0 : left < chunk ? left : chunk};
 }
 
-/// Index of a chunk's or span's state of a head, in states, times HEAD_DIM in key_sums.
+/// The index of a chunk's or span's state of a head: in states in units of a state, in key_sums in units of HEAD_DIM.
 EITHER_SIDE constexpr long long state_index(long long number, int heads, int head) { return number * heads + head; }

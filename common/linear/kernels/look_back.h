@@ -1,5 +1,5 @@
-// Decoupled look-back on the cpu (Merrill and Garland 2016): the state before a span from what the spans before it have
-// said, without waiting for all of them in turn.
+// Decoupled look-back on the cpu (Merrill and Garland 2016): a span computes the state before it from what the spans
+// before it have published. It does not wait for each of them in turn.
 #pragma once
 
 #include "common/kernel/cpu.h"
@@ -17,7 +17,7 @@ struct StateRows {
   long step;
 };
 
-/// A span of a sequence, as a threadgroup sees it that does ROWS rows from first_row on.
+/// A span of a sequence, for a threadgroup that has ROWS rows from first_row on.
 template <int ROWS>
 struct Span {
   const SpanParams& p;
@@ -44,13 +44,13 @@ struct Span {
       if (NORMALISED) sums[row(span) + r] = own.key_sum[r];
     }
   }
-  /// What the span adds, and how much it decays, [ROWS] logarithms.
+  /// Publishes what the span adds, and its decay, [ROWS] logarithms.
   INLINE void say_adds(const StateRows& own, const float* logs) const {
     copy(own, p.span_states, p.span_key_sums);
     for (int r = 0; GATE != GATE_NONE && r < ROWS; ++r) p.span_decays[row(span) + r] = logs[r];
     say(SPAN_ADDS);
   }
-  /// The state behind the span.
+  /// Publishes the state after the span.
   INLINE void say_after(const StateRows& own) const {
     copy(own, p.states_after, p.key_sums_after);
     say(SPAN_AFTER);

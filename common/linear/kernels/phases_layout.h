@@ -1,16 +1,16 @@
-// Threadgroup memory of the cuda kernels of `phases` and `recurrent`, as host and kernel see it. No other headers than
-// the kernels' own.
+// Layouts of threadgroup memory of the cuda kernels of `phases` and `recurrent`, which host and kernels share. This
+// file includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"
 #include "common/linear/kernels/linear.h"
 
-/// Of chunk_h and chunk_o.
+/// Threads of chunk_h and chunk_o.
 constexpr int phases_threads = 128;
-/// What a threadgroup may have on a Hopper; two of them fit a multiprocessor with less than half.
+/// The most bytes of a threadgroup on Hopper. Two threadgroups with less than half of it fit on a multiprocessor.
 constexpr long long phases_most_bytes = 232448;
 
-/// Eight rows this far apart share no bank: an odd number of 16 bytes.
+/// Bytes from row to row for which eight rows share no bank: an odd multiple of 16 bytes.
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }
@@ -21,8 +21,8 @@ constexpr int block_of_chunk(int chunk, int most) {
   return block;
 }
 
-/// chunk_h: blocks of `block` tokens, a stage each. A thread holds tiles of 16 rows of the state, `row_tiles`, times
-/// `column_units` of 16 columns; where the state has more columns, they take several passes.
+/// chunk_h: blocks of `block` tokens, a stage each. A thread holds `row_tiles` tiles of 16 rows of the state, times
+/// `column_units` units of 16 columns. A state with more columns takes several passes.
 struct ChunkHLayout {
   int k_columns, v_columns;  // rounded up to tiles
   int row_warps, column_warps, row_tiles, column_units;
@@ -31,7 +31,7 @@ struct ChunkHLayout {
   bool resident;  // the whole chunk lies in the stages, and is read once
   int stage_v_columns;
   long long k_row_bytes, v_row_bytes, v, gates, stage_bytes;
-  long long weights;          // floats [chunk]: what a token is multiplied by
+  long long weights;          // floats [chunk]: the factor of a token
   long long slice_sums, sum;  // by channel: floats [block / 16, head_dim], [head_dim]
   long long bytes;
 
@@ -60,7 +60,8 @@ struct ChunkHLayout {
         slice_sums(0),
         sum(0),
         bytes(0) {
-    // 64 registers of sums leave room for four threadgroups; wide heads would pass over their tokens too often.
+    // 64 registers of sums leave room for four threadgroups. Wide heads get 128, or they would pass over their tokens
+    // too often.
     const int most = head_dim > 128 ? 16 : 8;
     if (column_units > most / row_tiles) column_units = most / row_tiles;
     pass_columns = 16 * column_units * column_warps;
@@ -77,7 +78,7 @@ struct ChunkHLayout {
 
  private:
   constexpr void place(int head_dim, int chunk, int element_bytes, int gate) {
-    // f32 is read by words, four rows at once: these lie eight banks apart.
+    // f32 is read by words, four rows at once; the rows lie eight banks apart.
     k_row_bytes = element_bytes == 4 ? k_columns * 4 + 32 : odd_row_bytes(k_columns, 2);
     v_row_bytes = element_bytes == 4 ? stage_v_columns * 4 + 32 : odd_row_bytes(stage_v_columns, 2);
     v = block * k_row_bytes;
@@ -94,15 +95,15 @@ struct ChunkHLayout {
 /// ring of stages.
 struct ChunkOLayout {
   int rows;
-  int k_columns, v_columns;  // rounded up to what a product takes
-  int pass_columns, passes;  // of V that registers take at once: f32 needs more of them for its products
+  int k_columns, v_columns;  // rounded up to the columns of a product
+  int pass_columns, passes;  // columns of V that registers hold at once; products of f32 need more registers
   int block, state_rows, stages;
   long long k_row_bytes, v_row_bytes, state_row_bytes, decay_row_bytes;
   long long v, gates, stage_bytes;
   long long q;
-  long long decays;      // by channel: floats [rows, head_dim], of each row since the first
+  long long decays;      // by channel: floats [rows, head_dim], the decay of each row since the first
   long long key_sum;     // NORMALISED: floats [head_dim]
-  long long prefixes;    // by head or token: float pairs [chunk], their sums the decay since the chunk's first token
+  long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is the decay since the first token
   long long slice_sums;  // by channel: floats [block / 16, head_dim], twice, and [head_dim]
   long long bytes;
 
@@ -161,7 +162,8 @@ struct ChunkOLayout {
   }
 };
 
-/// The scans: SCAN_ROWS, a divisor of head_dim, so that a thread has four elements of S, or one of z, for all chunks.
+/// SCAN_ROWS of the scans, a divisor of head_dim, such that a thread has four elements of S, or one of z, for all
+/// chunks.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;
@@ -173,14 +175,14 @@ constexpr int cuda_scan_threads(int rows, int value_dim, bool normalised) {
 /// Chunks of a span that scan_lookback holds in registers, and reads once.
 constexpr int held_chunks = 8;
 
-/// recurrent: a threadgroup has `columns` columns of a state, a thread four of them and of every 16th row.
+/// recurrent: a threadgroup has `columns` columns of a state; a thread has four of these columns of every 16th row.
 struct CudaRecurrentLayout {
   static constexpr int threads = 128, columns = 32, token_block = 8;
 
   int slices;  // of a state
   int rows;    // of a thread
-  // Floats: of each token q, k, decays [16 rows], v [columns], and what each warp adds to o [columns] and to its
-  // divisor.
+  // Offsets in floats. For each token: q, k, decays [16 rows], v [columns], and what each warp adds to o [columns] and
+  // to o's divisor.
   long long q, k, decays, v, parts, sums, bytes;
 
   constexpr CudaRecurrentLayout(int head_dim, int value_dim, int gate)

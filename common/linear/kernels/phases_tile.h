@@ -1,5 +1,5 @@
-// The cuda dialect, sm_80 and later: what the kernels of `phases` have in common. Function constants that it reads:
-// CHUNK, IN_TYPE, and GATE for scalar_decays.
+// Functions that the kernels of `phases` share, in the cuda dialect, for sm_80 and later. Function constants: CHUNK,
+// IN_TYPE, and GATE for scalar_decays.
 #pragma once
 
 #include "common/kernel/ampere.h"
@@ -14,7 +14,7 @@ constexpr int UNIT = 16 / ELEMENT_BYTES;  // elements of a copy
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-/// Where the element (row, 0) of a head lies in a tensor; `row` counts from the chunk's first.
+/// The index of element (row, 0) of a head in a tensor; `row` counts from the chunk's first row.
 DEVICE long long row_at(const TensorStrides& strides, const ChunkPlace& place, int head, int row) {
   return place.batch * strides.batch + head * strides.head + (place.first + static_cast<long long>(row)) * strides.row;
 }
@@ -25,14 +25,15 @@ DEVICE const char* row_from(const void* tensor, const TensorStrides& strides, co
 
 // ---- tiles in threadgroup memory, by all threads
 
-/// threadIdx.x, read anew, so that places that follow from it do not stay in registers from one copy to the next.
+/// threadIdx.x, read anew, so that addresses computed from it do not stay in registers from one copy to the next.
 DEVICE int thread_anew() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
 
-/// ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; zeros from row `rows` and from unit `units` on.
+/// Copies ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; zeros from row `rows` and from unit
+/// `units` on.
 template <int ROWS, int UNITS, int ROW_BYTES>
 DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, int rows, int units) {
   const int thread = thread_anew();
@@ -57,7 +58,7 @@ DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, i
   }
 }
 
-/// f(x) * weight(row) in place of the first UNITS times 16 bytes of each row, rounded to IN_TYPE; 0 from row `rows` on.
+/// Replaces the first UNITS times 16 bytes of each row by f(x) * weight(row), rounded to IN_TYPE; 0 from row `rows` on.
 template <int ROWS, int UNITS, int ROW_BYTES, typename Weight>
 DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, Weight weight) {
 #pragma unroll 2
@@ -94,15 +95,16 @@ DEVICE void store_pair(unsigned char* at, float2 pair) {
 
 // ---- decays, as logarithms in base 2
 
-/// One token's. 2^-144 is below the smallest float: what has decayed that much is gone, and sums stay finite.
+/// The decay of one token. It is at least 2^-144, so that sums stay finite. 2^-144 is below the smallest normal float,
+/// so a number that has decayed so much is gone.
 DEVICE float decay_log2(float gate) { return at_least(gate * log2_e, -144.0f); }
 DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
 
 DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
-/// GATE_HEAD and GATE_TOKEN, by one warp: `take(t, sum)` for the chunk's tokens, with the sum of the decays of 0 to t,
-/// or with BACKWARDS of those behind t. In double, so that differences of the sums are right. Behind the last token
-/// there is no decay. Returns the sum of all.
+/// GATE_HEAD and GATE_TOKEN, by one warp: calls take(t, sum) for the chunk's tokens. `sum` is the sum of the decays of
+/// tokens 0 to t, or, with BACKWARDS, of the tokens after t. Sums are in double, so that their differences are right.
+/// After the last token there is no decay. Returns the sum of all decays.
 template <bool BACKWARDS, typename Take>
 DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
   const int lane = threadIdx.x % WARP;
@@ -123,7 +125,7 @@ DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int 
   return before;
 }
 
-/// Sixteen rows of gates [rows, HEAD_DIM] at a pair of columns: their sum.
+/// The sum of sixteen rows of gates [rows, HEAD_DIM], for a pair of columns.
 template <int COLUMNS>
 DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   float2 sum{};
@@ -133,8 +135,9 @@ DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   return sum;
 }
 
-/// Sixteen rows of K at a pair of columns, in place: each decayed by the gates of the rows behind it, and by `after`;
-/// with MAPS after the feature map, and 0 from row `rows` on. Returns what all of the rows' gates add to `after`.
+/// Decays sixteen rows of K in place, for a pair of columns: each row by the gates of the rows after it, and by
+/// `after`. With MAPS it applies the feature map first, and sets rows from `rows` on to 0. Returns `after` plus the
+/// gates of all sixteen rows.
 template <int COLUMNS, int ROW_BYTES, bool MAPS>
 DEVICE float2 decay_slice(unsigned char* k, const float* gates, int slice, int pair, float2 after, int rows,
                           const void* feature_data) {

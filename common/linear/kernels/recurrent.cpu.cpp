@@ -1,5 +1,5 @@
-// The recurrence as it stands in linear.h, for one or a few tokens. A state is read once and written once for TOKENS of
-// them: row by row, each over all tokens.
+// The recurrence as in linear.h, for one or a few tokens. A state is read once and written once for TOKENS tokens, row
+// by row, each row for all tokens.
 //
 // Threadgroup memory, in floats: RecurrentLayout. Grid: (sequences, heads).
 #include "common/kernel/cpu.h"
@@ -16,20 +16,21 @@ namespace math {
 constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
-// Columns at once: as many vectors as leave room in the registers for as many values and outputs; a divisor.
+// The vectors of a row at once: a divisor of the row's vectors, such that registers also hold as many values and
+// outputs.
 constexpr int vectors_of(int most) {
   int vectors = VALUE_DIM / lanes;
   while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;
   return vectors;
 }
 constexpr int VECTORS = vectors_of(VECTOR_REGISTERS / 4), BLOCK = VECTORS * lanes;
-constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // 2 KiB: what the hardware does not see coming in time
+constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // 2 KiB, which the hardware does not prefetch in time
 
 [[maybe_unused]] INLINE void map(float* row, const void* data) {
   VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);
 }
 
-/// Where the rows of a state come from and go to, either of which may be nowhere, and what all tokens have.
+/// The source and the destination of the rows of a state, either of which may be null, and the inputs of all tokens.
 struct State {
   const float* from;
   float* to;
@@ -46,7 +47,7 @@ struct State {
   }
 };
 
-/// BLOCK columns from e on. PAST_CACHES: states are more than the caches hold, so nobody finds what they would keep.
+/// BLOCK columns from e on. PAST_CACHES: states are larger than the caches, so stores bypass the caches.
 template <bool PAST_CACHES>
 INLINE void one_token(const State& s, int e) {
   Floats values[VECTORS], out[VECTORS] = {};
@@ -132,7 +133,7 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
         decays[t] = math::expf(GATE == GATE_HEAD ? p.gate[head] : p.gate[offset(p.gate_strides, begin + t)]);
       }
     }
-    // From where a row comes, and where it goes: the sequence's states, or threadgroup memory between turns.
+    // The source and the destination of a row: the sequence's states, or threadgroup memory between turns.
     const float* const from = first ? p.initial_state ? p.initial_state + index * VALUE_DIM : nullptr : state;
     const float* const from_sums = first ? p.initial_key_sum ? p.initial_key_sum + index : nullptr : sums;
     float* const to = last ? p.final_state ? p.final_state + index * VALUE_DIM : nullptr : state;

@@ -1,16 +1,16 @@
-// The recurrence as it stands, for one or a few tokens of each sequence: linear.h has the contract. The time is that of
-// the state, which is read once and written once, 16 bytes at a time; all of a thread's part is asked for before
-// anything else.
+// The recurrence of linear.h, for one or a few tokens of each sequence: linear.h has the contract. The time is the time
+// to read and write the state, once each, 16 bytes at a time. A thread loads its whole part of the state first.
 //
-// A threadgroup has RecurrentLayout::columns columns of a head's state, with all rows, so that a few sequences fill a
-// GPU too. A thread has four columns of every 16th row in registers. q, k and decays of token_block tokens at a time
-// lie in threadgroup memory; o is summed up over the rows of a warp, then over warps. z is summed up by every
-// threadgroup, and written by the first of a head.
+// A threadgroup has CudaRecurrentLayout::columns columns of a head's state, with all rows, so that a few sequences also
+// fill a GPU. A thread has four columns of every 16th row in registers. q, k and decays of token_block tokens at a time
+// lie in threadgroup memory. o is summed over the rows of a warp, then over warps. Every threadgroup sums z; the first
+// threadgroup of a head writes it.
 //
-// The final state may take the place of the initial one. The final key sum may not, where a head has several slices.
+// The final state may overwrite the initial state. The final key sum may overwrite the initial key sum only if a head
+// has one slice.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), GATE, NORMALISED, IN_TYPE, OUT_TYPE.
-// Grid: (sequences * RecurrentLayout::slices, heads); 128 threads; RecurrentLayout's threadgroup memory.
+// Grid: (sequences * CudaRecurrentLayout::slices, heads); 128 threads; CudaRecurrentLayout's threadgroup memory.
 //
 // Checked: recurrent[GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,OUT_TYPE=2,VALUE_DIM=64] without spills
 // Checked: recurrent[GATE=2,HEAD_DIM=128,IN_TYPE=2,NORMALISED=0,OUT_TYPE=2,VALUE_DIM=128] without spills
@@ -25,7 +25,7 @@ namespace {
 
 constexpr CudaRecurrentLayout layout(HEAD_DIM, VALUE_DIM, GATE);
 constexpr int THREADS = layout.threads, SLICE = layout.columns, TOKENS = layout.token_block, ROWS = layout.rows;
-constexpr int DIMS = ROWS * 16;                           // rows, rounded up; those beyond HEAD_DIM are zero
+constexpr int DIMS = ROWS * 16;                           // rows, rounded up; rows beyond HEAD_DIM are zero
 constexpr int SUMS = (HEAD_DIM + THREADS - 1) / THREADS;  // rows of z of a thread
 constexpr int WARPS = THREADS / WARP;
 
@@ -86,7 +86,7 @@ struct Recurrent {
     return rows.batch * strides.batch + head * strides.head + (rows.first + static_cast<long long>(row)) * strides.row;
   }
 
-  // Tokens from `begin` on, as floats; q and k behind the feature map, decays as factors. Between barriers.
+  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. Between barriers.
   DEVICE void stage(int begin, int count) {
     for (int i = threadIdx.x; i < count * DIMS; i += THREADS) {
       const int t = i / DIMS, d = i % DIMS;
@@ -114,7 +114,7 @@ struct Recurrent {
     }
   }
 
-  // The state goes over a token; what its rows add to o goes to `parts`, a warp's sum each.
+  // The state goes over a token. Each warp's sum of what its rows add to o goes to `parts`.
   DEVICE void step(int t) {
     const float* const q = part(layout.q) + t * DIMS;
     const float* const k = part(layout.k) + t * DIMS;

@@ -1,10 +1,10 @@
-// What host and kernel of the cpu's recurrent form share. No other headers than the kernels' own.
+// The layout that host and kernel of the cpu's recurrent form share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory: offsets and size in floats. The state is kept there between turns of a sequence of more than
-/// `tokens`.
+/// Threadgroup memory: offsets and size in floats. A sequence of more than `tokens` tokens takes several turns; the
+/// state stays in this memory between turns.
 struct RecurrentLayout {
   static constexpr long long line = 16;
   long long o, q, k, v, decays, divisors, key_sum, state, floats;

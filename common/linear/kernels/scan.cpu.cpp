@@ -1,4 +1,5 @@
-// Scans of what chunks add into the state before each (linear.h), in passes or, by decoupled look-back, in one.
+// Scans: compute the state before each chunk from what chunks add (linear.h), in passes, or in one pass by decoupled
+// look-back.
 //
 // Threadgroup memory, in floats: the running state [SCAN_ROWS][VALUE_DIM], key sum and decay [SCAN_ROWS].
 // Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS); with PASS_STARTS (sequences, ...).
@@ -12,12 +13,12 @@ constexpr long long DELAY = 0;
 
 namespace {
 
-/// SCAN_ROWS rows of a head's state, on their way over chunks.
+/// SCAN_ROWS rows of a head's state, which go over chunks.
 struct Rows {
   const SpanParams& p;
   const SequenceRows rows;
   const int sequence, head, first_row;
-  float *state, *key_sum, *logs;  // logs: of the decay of what the rows went over
+  float *state, *key_sum, *logs;  // logs: logarithms of the decay of the chunks that the rows went over
 
   INLINE Rows(const SpanParams& params, const Threadgroup& group, int of)
       : p(params),
@@ -33,8 +34,8 @@ struct Rows {
 
   INLINE StateRows own() const { return {state, key_sum, VALUE_DIM}; }
 
-  /// state = state * decay + what is there, at a number of states and sums. STARTS: what is there becomes the state
-  /// before. Row r's decay stands at decays[r * decay_step].
+  /// state = state * decay + the entry `number` of states and sums. With STARTS the entry becomes the state before it.
+  /// The decay of row r is decays[r * decay_step].
   template <bool STARTS>
   INLINE void pass(float* states, float* sums, long long number, const float* decays, int decay_step) {
     const long long first = state_index(number, p.heads, head) * HEAD_DIM + first_row;
@@ -82,7 +83,7 @@ struct Rows {
     for (int r = 0; NORMALISED && sums && r < SCAN_ROWS; ++r) sums[first + r] = key_sum[r];
   }
   INLINE void begin() { copy_from(p.initial_state, p.initial_key_sum, sequence); }
-  /// Behind the last token.
+  /// Writes the state after the last token.
   INLINE void end() const {
     copy_to(p.final_state, p.final_key_sum, sequence);
     if (!CAUSAL && rows.chunks > 0) copy_to(p.states, p.key_sums, rows.first_chunk);

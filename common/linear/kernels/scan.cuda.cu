@@ -1,17 +1,19 @@
-// Scans of what chunks add into the state before each: linear.h has the contract. A threadgroup does SCAN_ROWS rows of
-// a head's state over a span of chunks, a thread four columns of one row, or one row of z. All rows are read and
-// written once, as they lie in memory; a thread asks for the next chunks before it works on those it has.
+// Scans: compute the state before each chunk from what chunks add; linear.h has the contract. A threadgroup has
+// SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z. All
+// rows are read and written once, in the order of memory. A thread loads the next chunks before it works on the loaded
+// chunks.
 //
 // Two scans:
-//   scan           in passes: PASS. With one span the state goes over all chunks of its sequence at once; several spans
-//                  fill the device where there are few heads, and read what chunks add twice
-//   scan_lookback  (where DELAY stands in for PASS) in one, by decoupled look-back (Merrill and Garland 2016). A span
-//                  first says what it adds, then sums up what the spans before it have said, back to the nearest that
-//                  knows the state behind it. Decays combine as (d1, S1), (d2, S2) -> (d1 + d2, exp(d2) S1 + S2). Spans
-//                  of at most held_chunks are read once; of longer ones, the rest is read again.
-// Threadgroups of look-back take their work by a ticket, spans in order, so that all they wait for has begun. Flags
-// count launches, so none has to be cleared between them. DELAY: nanoseconds that every second span waits before it
-// says something.
+//   scan           in passes: PASS. With one span the state goes over all chunks of its sequence at once. Several spans
+//                  fill the device if there are few heads; they read what chunks add twice
+//   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
+//                  first publishes what it adds. Then it sums what the spans before it have published, back to the
+//                  nearest span that has published the state after it. Decays combine as (d1, S1), (d2, S2) ->
+//                  (d1 + d2, exp(d2) S1 + S2). Spans of at most held_chunks chunks are read once; of longer spans the
+//                  rest is read again.
+// Threadgroups of look-back take their work by a ticket, spans in order, so all spans that they wait for have begun.
+// Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second span waits
+// before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);
@@ -36,10 +38,10 @@ namespace {
 constexpr int THREADS = cuda_scan_threads(SCAN_ROWS, VALUE_DIM, NORMALISED);
 constexpr int COLUMNS = VALUE_DIM / 4;  // of four floats
 constexpr int OF_STATE = SCAN_ROWS * COLUMNS, ITEMS = OF_STATE + (NORMALISED ? int{SCAN_ROWS} : 0);
-constexpr int AT_ONCE = held_chunks;  // chunks that a thread asks for
+constexpr int AT_ONCE = held_chunks;  // chunks that a thread loads at once
 static_assert(HEAD_DIM % SCAN_ROWS == 0);
 
-/// What a thread has of a state, or of what a chunk or span adds to it.
+/// A thread's part of a state, or of what a chunk or span adds to the state.
 struct Value {
   float x[4];
 
@@ -49,7 +51,7 @@ struct Value {
   }
 };
 
-/// The place of a thread: a row and four columns of S, or a row of z; none where `there` is false.
+/// The place of a thread: a row and four columns of S, or a row of z. If `there` is false, the thread has no place.
 struct Item {
   const SpanParams& p;
   const int sequence, head, row;  // the row of the head's state
@@ -69,10 +71,10 @@ struct Item {
 
   DEVICE static int thread() { return threadIdx.x; }
 
-  /// Of a tensor [numbers, heads, HEAD_DIM], where the row stands.
+  /// The index of the row in a tensor [numbers, heads, HEAD_DIM].
   DEVICE long long at(long long number) const { return state_index(number, p.heads, head) * HEAD_DIM + row; }
 
-  // Past the first cache: other threadgroups may have written it in this launch.
+  // Bypasses the L1 cache, because other threadgroups may have written the data in this launch.
   DEVICE Value load(const float* states, const float* sums, long long number) const {
     if (!there) return {};
     if (of_sum) return {__ldcg(sums + at(number)), 0, 0, 0};
@@ -128,12 +130,12 @@ struct Item {
 
 DEVICE float decay_of(float log) { return GATE == GATE_NONE ? 1.0f : exp2_approx(log * log2_e); }
 
-/// Some chunks or spans that have been asked for.
+/// Chunks or spans that have been loaded.
 struct Batch {
   Value added[AT_ONCE];
   float decays[AT_ONCE];  // logarithms
 
-  /// Those from `first` to before `end`; nothing is added where there is none.
+  /// Loads chunks or spans from `first` to before `end`. Places after `end` add nothing.
   template <bool SPANS>
   DEVICE static Batch of(const Item& item, int first, int end) {
     Batch batch{};
@@ -145,7 +147,7 @@ struct Batch {
     return batch;
   }
 
-  /// The state goes over them; with STARTS the state before each takes its place.
+  /// The state goes over the batch. With STARTS the state before each chunk or span is written in its place.
   template <bool SPANS, bool STARTS>
   DEVICE void go_over(const Item& item, int first, int end, Value& state, float& decay) const {
     UNROLL for (int i = 0; i < AT_ONCE; ++i) {
@@ -162,7 +164,7 @@ struct Batch {
   }
 };
 
-/// The state goes over chunks or spans from `first` to before `end`; `decay` becomes the logarithm of theirs.
+/// The state goes over chunks or spans from `first` to before `end`. Adds the logarithms of their decays to `decay`.
 template <bool SPANS, bool STARTS>
 DEVICE void go_over_all(const Item& item, int first, int end, Value& state, float& decay) {
   Batch now = Batch::of<SPANS>(item, first, end);
@@ -180,8 +182,8 @@ DEVICE void go_over_all(const Item& item, int first, int end, Value& state, floa
 
 namespace {
 
-/// What threadgroups tell each other: in `tickets` the next one, how many are done, and how many launches were before.
-/// A flag is 4 launches + SpanFlag; older ones say nothing.
+/// The memory through which threadgroups communicate. `tickets`: the next ticket, the number of threadgroups that are
+/// done, the number of earlier launches. A flag is 4 launches + SpanFlag; flags of earlier launches count as silent.
 struct Board {
   const SpanParams& p;
   const unsigned all = gridDim.x * gridDim.y * gridDim.z;
@@ -198,13 +200,13 @@ struct Board {
     launches = got[1];
   }
 
-  // Flags of the spans of one slice lie one after the other.
+  // The flags of the spans of one slice are contiguous.
   DEVICE unsigned* flag(const Item& item, int slice, int span) const {
     const long long chain = (static_cast<long long>(item.sequence) * gridDim.y + item.head) * gridDim.z + slice;
     return p.flags + chain * p.spans + span;
   }
 
-  /// By all threads, behind what they have stored.
+  /// Sets the span's flag after all threads' stores. All threads call it.
   DEVICE void say(const Item& item, int slice, int span, SpanFlag what) const {
     if (DELAY > 0 && span % 2 == 1) __nanosleep(DELAY);
     __threadfence();
@@ -216,7 +218,7 @@ struct Board {
     }
   }
 
-  /// What a span has said.
+  /// The flag of a span.
   DEVICE SpanFlag hear(const Item& item, int slice, int span) const {
     unsigned flag_of_span;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(flag_of_span) : "l"(flag(item, slice, span)) : "memory");
@@ -224,7 +226,7 @@ struct Board {
     return said > 0 ? static_cast<SpanFlag>(said) : SPAN_SILENT;
   }
 
-  /// The last threadgroup makes the board ready for the next launch.
+  /// The last threadgroup prepares the board for the next launch.
   DEVICE void leave() const {
     if (threadIdx.x != 0) return;
     if (atomicAdd(p.tickets + 1, 1u) != all - 1) return;
@@ -234,10 +236,11 @@ struct Board {
   }
 };
 
-/// The state before a span, from what spans before it say, 32 at a time.
+/// The state before a span, from what the spans before it have published, 32 spans at a time.
 DEVICE Value look_back(const Board& board, const Item& item, int slice, int span) {
-  __shared__ int
-      heard[2];  // spans that have said what they add, next to this one; whether the one before them knows more
+  // The number of spans directly before this one whose own sums are taken; whether the span before those has published
+  // the state after it.
+  __shared__ int heard[2];
   Value state{};
   float decay = 0;  // of the spans that are summed up
   for (int end = span; end > 0;) {
@@ -245,10 +248,9 @@ DEVICE Value look_back(const Board& board, const Item& item, int slice, int span
       const int lane = threadIdx.x, other = end - 1 - lane;
       int adding = 0;
       bool knows = false;
-      do {  // until the next one before has said something
+      do {  // until the nearest span has published something
         const SpanFlag said = other >= 0 ? board.hear(item, slice, other) : SPAN_SILENT;
-        const unsigned after = __ballot_sync(~0u, said == SPAN_AFTER),
-                       silent = __ballot_sync(~0u, said == SPAN_SILENT);
+        const unsigned after = __ballot_sync(~0u, said == SPAN_AFTER), silent = __ballot_sync(~0u, said == SPAN_SILENT);
         const int first_after = after == 0 ? WARP : __ffs(after) - 1;
         const int first_silent = silent == 0 ? WARP : __ffs(silent) - 1;
         knows = first_after < first_silent;
@@ -317,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __g
     return;
   }
   const Board board(p);
-  // Spans in order; of each, the sequences, heads and slices.
+  // Spans in order; within a span its sequences, heads and slices.
   const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
   const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
   run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);

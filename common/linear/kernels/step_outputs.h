@@ -16,7 +16,7 @@ constexpr auto lanes_of() {
   }
 }
 
-/// Swaps the blocks of STAGE by STAGE beside the diagonal of each block twice as large.
+/// Swaps the two off-diagonal blocks of STAGE by STAGE in each block of twice the size.
 template <int STAGE, int... I>
 INLINE void swap_blocks(Floats (&rows)[VECTOR_WIDTH], Lanes<I...>) {
   constexpr int N = VECTOR_WIDTH;
@@ -41,10 +41,10 @@ INLINE float sum_of_lanes(Floats x) {
   return sum;
 }
 
-/// A register tile takes as many keys for each of its rows as its last row sees.
+/// A register tile takes for each of its rows the keys that its last row sees.
 constexpr int REACH = TILE_ROWS > TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
 
-/// Steps that have queries too.
+/// Steps with queries.
 struct OutputSteps : Steps {
   using Steps::Steps;
 
@@ -57,7 +57,7 @@ struct OutputSteps : Steps {
     ahead.add(p.o, o_row + (first + STEP) * p.o_strides.row, p.o_strides.row, VALUE_DIM, OUT_TYPE, true);
   }
 
-  /// [HEAD_DIM][KEYS], with zeros where there is no key.
+  /// Transposes keys to [HEAD_DIM][KEYS], with zeros after the last key.
   INLINE void turn_keys(int rows) {
     for (int i = rows; i % VECTOR_WIDTH != 0; ++i) {
       for (int d = 0; d < DIMS; d += VECTOR_WIDTH) store(k + i * DIMS + d, Floats{});
@@ -78,8 +78,8 @@ struct OutputSteps : Steps {
     return numbers;
   }
 
-  /// Scores, zero beyond the diagonal, and prefix[i], by which the state before the step has decayed for query i. By
-  /// channel queries take that on themselves.
+  /// Computes scores, zero beyond the diagonal, and prefix[i], the decay of the state before the step for query i. With
+  /// a gate by channel the decay is multiplied into the queries.
   INLINE void score(int rows) {
     if constexpr (GATE == GATE_CHANNEL) {
       float* const since = prefix;
@@ -133,11 +133,11 @@ struct OutputSteps : Steps {
     }
   }
 
-  /// Of a step whose queries, keys and, where causal, scores are there.
+  /// Writes the outputs of a step whose queries, keys and, if causal, scores are computed.
   INLINE void write_outputs(int first, int rows) {
     product(o, VALUES, nullptr, q, DIMS, 1, state, VALUES, rows, VALUES, HEAD_DIM).run<false, false>();
     if constexpr (CAUSAL) {
-      if constexpr (GATE == GATE_CHANNEL) {  // queries have it
+      if constexpr (GATE == GATE_CHANNEL) {  // the queries already have the decay
         for (int i = 0; i < rows; ++i) prefix[i] = 1;
       }
       product(o, VALUES, prefix, scores, KEYS, 1, v, VALUES, rows, VALUES, rows).run<true, false>();
@@ -167,12 +167,12 @@ struct OutputSteps : Steps {
         not_finite += values * 0.0f;
       }
     }
-    // Of a copy, so that the compiler may keep these steps in registers.
+    // repair() of a copy, so that the compiler may keep these steps in registers.
     if (CAUSAL && any_lane(not_finite != 0)) OutputSteps(*this).repair(first, rows, inverses);
   }
 
-  /// A register tile multiplies values of tokens after a query by scores of 0, which is wrong where such a value is
-  /// infinite or NaN. Computes the outputs of these queries anew.
+  /// A register tile multiplies values of tokens after a query by scores of 0. This is wrong if such a value is
+  /// infinite or NaN. repair() computes the outputs of these queries anew.
   NOINLINE void repair(int first, int rows, const float* inverses) const {
     for (int i = 0; i < rows; ++i) {
       float later = 0;
@@ -189,7 +189,7 @@ struct OutputSteps : Steps {
     }
   }
 
-  /// Writes the outputs of rows, and adds them to the state where causal.
+  /// Writes the outputs of rows. If causal, adds the rows to the state.
   INLINE void run(int first, int rows) {
     ahead.tensors = 0;
     load_queries(first, rows);

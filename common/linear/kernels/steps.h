@@ -1,14 +1,14 @@
-// The cpu dialect of linear attention: a state in threadgroup memory that goes over a sequence in steps of at most STEP
-// tokens. Within a step tokens stand in rows, and values or keys in the lanes of vectors, so all four products are one
-// loop, a register tile of rows by vectors to which one broadcast times one row is added at each turn:
+// The cpu dialect of linear attention: a state in threadgroup memory goes over a sequence in steps of at most STEP
+// tokens. Within a step tokens are rows, and values or keys are lanes of vectors. So all four products are one loop
+// over a register tile of rows by vectors; each turn adds one broadcast times one row to the tile:
 //
 //   scores  A[i][j]  = f(q_i) f(k_j)     broadcast q, rows of the transposed keys; then masked and decayed
 //   outputs O[i]     = q_i S + A[i] V    broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
 //   update  S[d]     = S[d] decay + K^T V  broadcast k, rows of V
 //
-// Decays are multiplied up token by token, each at most 1: no quotient of decays is ever taken, so nothing overflows,
-// and what underflows has decayed. A head's or token's gate multiplies rows and scores; a channel's multiplies each key
-// in its own lane on the way to every later query of the step (STEP is short then).
+// Decays are multiplied token by token, each at most 1. No decay is divided by another, so nothing overflows, and a
+// number that underflows has decayed. A gate by head or token multiplies rows and scores. A gate by channel multiplies
+// each key in its own lane for every later query of the step; STEP is short then.
 #pragma once
 
 #include "common/kernel/cpu.h"
@@ -31,7 +31,7 @@ using Floats = Vector<float, VECTOR_WIDTH>;
 
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-/// c[r][v] = c[r][v] * factors[r] + sum over i < depth of a[r * a_row + i * a_step] * b[i][v], or the sum alone where
+/// c[r][v] = c[r][v] * factors[r] + sum over i < depth of a[r * a_row + i * a_step] * b[i][v], or only the sum if
 /// `factors` is null. Without a gate all factors are 1.
 template <int ROWS, int VECTORS>
 NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, const float* a, long a_row, long a_step,
@@ -64,8 +64,8 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
   }
 }
 
-/// Asks for the rows that the next step reads and writes, a few at a time beside each register tile: what a step reads
-/// is too much to wait for at once, and too short for the hardware to foresee.
+/// Prefetches the rows that the next step reads and writes, a few with each register tile. A step reads too many bytes
+/// to wait for them at once, and too few for the hardware prefetcher.
 struct Ahead {
   static constexpr int line = 64, most = 4;
 
@@ -99,17 +99,18 @@ struct Ahead {
   }
 };
 
-/// Register tiles that a matrix of this size has.
+/// The number of register tiles of a matrix.
 constexpr int tiles_of(int rows, int columns) {
   constexpr int wide = TILE_VECTORS * VECTOR_WIDTH;
   return (rows + TILE_ROWS - 1) / TILE_ROWS * (columns / wide + columns % wide / VECTOR_WIDTH);
 }
-/// Rows of the next step to ask for beside each tile: those of all tensors, by the tiles of the update and the outputs.
+/// Rows of the next step to prefetch with each tile: the rows of all tensors, divided by the tiles of the update and
+/// the outputs.
 constexpr int STEP_TILES = tiles_of(HEAD_DIM, VALUES) + 2 * tiles_of(STEP, VALUES);
 constexpr int AHEAD_ROWS = (Ahead::most * STEP + STEP_TILES - 1) / STEP_TILES;
 
-/// A matrix product of tiles: rows of c by `columns`, a multiple of VECTOR_WIDTH. What is read along i ends at the last
-/// row of a tile where TRIANGLE, and so do columns where TRIANGLE_OF_COLUMNS.
+/// A matrix product of tiles: rows of c by `columns`, a multiple of VECTOR_WIDTH. With TRIANGLE the sum over i ends at
+/// the tile's last row. With TRIANGLE_OF_COLUMNS the columns end there.
 struct Product {
   float* c;
   long c_step;
@@ -130,8 +131,8 @@ struct Product {
                                                   a + row * a_row, a_row, a_step, b + column, b_step, depth_of_tile);
   }
 
-  /// TILE_ROWS if that ends with the last row or leaves enough for a tail tile, else a tail tile, which may reach
-  /// beyond the last row.
+  /// TILE_ROWS if such a tile ends at the last row, or leaves enough rows for a tail tile; else TAIL_ROWS. A tail tile
+  /// may reach beyond the last row.
   static INLINE int rows_of_tile(int left) {
     return left == TILE_ROWS || left >= TILE_ROWS + TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
   }
@@ -156,17 +157,17 @@ struct Product {
   }
 };
 
-/// Lanes at once of rows that are WIDTH, a multiple of 8, wide.
+/// Lanes of a vector for rows of WIDTH elements, a multiple of 8.
 template <int WIDTH>
 constexpr int lanes_of_row = WIDTH % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 
-/// The same value behind the last element of a row, up to the end of its last vector.
+/// Writes `value` after the last element of a row, up to the end of the row's last vector.
 template <int WIDTH>
 INLINE void pad(float* row, float value) {
   for (int d = WIDTH; d % VECTOR_WIDTH != 0; ++d) row[d] = value;
 }
 
-/// A row of a tensor as floats, padded with zeros.
+/// Loads a row of a tensor as floats, padded with zeros.
 template <int WIDTH>
 INLINE void load_row(float* row, const void* tensor, long long index) {
   constexpr int lanes = lanes_of_row<WIDTH>;
@@ -213,13 +214,13 @@ struct Steps {
 
   // ---- the state
 
-  /// Of the state, the key sum, and the decays of what was gone over.
+  /// Clears the state, the key sum, and the logarithms of the decays since the last clear().
   INLINE void clear() {
     for (int d = 0; d < DIMS; ++d) logs[d] = 0;
     for (int i = 0; i < HEAD_DIM * VALUES; i += VECTOR_WIDTH) store(state + i, Floats{});
     for (int i = 0; i < DIMS; i += VECTOR_WIDTH) store(key_sum + i, Floats{});
   }
-  /// From [HEAD_DIM, VALUE_DIM] and [HEAD_DIM]; null: zeros.
+  /// Reads the state from [HEAD_DIM, VALUE_DIM], and the key sum from [HEAD_DIM]; null: zeros.
   INLINE void read(const float* from, const float* sum) {
     clear();
     constexpr int lanes = lanes_of_row<VALUE_DIM>;
@@ -246,7 +247,7 @@ struct Steps {
     return logs;
   }
 
-  // ---- what a step reads
+  // ---- the inputs of a step
 
   INLINE void map(float* row, float factor) const {
     if constexpr (!FEATURE_IS_IDENTITY) {
@@ -267,7 +268,7 @@ struct Steps {
     ahead.add(p.v, v_row + (first + STEP) * p.v_strides.row, p.v_strides.row, VALUE_DIM, IN_TYPE);
   }
 
-  /// Each token's decay, and those of channels behind one another.
+  /// Loads each token's decay; with a gate by channel a row of decays for each token.
   INLINE void load_decays(int first, int rows) {
     if constexpr (GATE == GATE_HEAD || GATE == GATE_TOKEN) {
       for (int i = 0; i < rows; ++i) {
@@ -289,7 +290,7 @@ struct Steps {
 
   // ---- the update
 
-  /// Changes keys: each decays to the end of the step.
+  /// Adds the step to the state. It changes the keys: each key decays to the end of the step.
   INLINE void update(int rows) {
     float* const factors = prefix;
     float all = 1;

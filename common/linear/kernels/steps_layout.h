@@ -1,4 +1,4 @@
-// What host and kernels of the cpu share. No other headers than the kernels' own.
+// The layout that host and kernels of the cpu share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"

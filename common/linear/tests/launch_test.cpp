@@ -1,4 +1,4 @@
-// A launch of linear attention runs the plan that it is given, and nothing that it has planned itself.
+// A launch of linear attention runs the plan that it is given, and makes no plan itself.
 #include "common/linear/launch.h"
 
 #include <gtest/gtest.h>
@@ -23,14 +23,14 @@ void expect_form_runs(const DeviceInfo& info, const std::string& variant, const 
         return LinearLaunch(device, pipelines, config, plan);
       },
       [&](const LinearLaunch& launch, CommandEncoder& encoder) {
-        alignas(16) static std::byte memory[16];  // nothing is read or written there
+        alignas(16) static std::byte memory[16];  // not read or written
         launch.encode(encoder, {.q = memory, .k = memory, .v = memory, .o = memory});
       });
 }
 
 TEST(LinearLaunchTest, EachFormRunsItsPlan) {
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    if (info.on_host) expect_form_runs(info, "fused", "none", 64);  // on a GPU it takes tensor maps
+    if (info.on_host) expect_form_runs(info, "fused", "none", 64);  // on a GPU `fused` needs tensor maps
     expect_form_runs(info, "phases", "passes", 64);
     expect_form_runs(info, "phases", "lookback", 64);
     expect_form_runs(info, "recurrent", "none", 0);

@@ -1,4 +1,4 @@
-// What can be wrong with linear attention: changes to the kernels that a check must notice.
+// Mistakes in linear attention: changes to the kernels that a check must notice.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct LinearMutation {
   Gate gate;
   std::string file;
   const char *what, *from, *to;
-  bool looks_back = false;  // it takes several segments to show
+  bool looks_back = false;  // shows only with several segments
 };
 
 inline std::vector<LinearMutation> linear_mutations(bool cuda) {

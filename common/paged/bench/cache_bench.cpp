@@ -1,4 +1,4 @@
-// What the bookkeeping of a paged KV cache costs the host. A decode step of 256 sequences should stay below 50 us.
+// The host's time for the bookkeeping of a paged KV cache. A decode step of 256 sequences should stay below 50 us.
 #include <benchmark/benchmark.h>
 
 #include <vector>
@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t page_size = 16, context = 1024, max_length = 2048;
 
-/// `count` sequences from `context` tokens on; each of the next 16 steps takes a page for every sixteenth of them.
+/// `count` sequences of `context` tokens or a few more. In each of the next 16 steps every sixteenth sequence takes a
+/// page.
 std::vector<SequenceId> fill(PagedKvCache& cache, int64_t count) {
   std::vector<SequenceId> ids;
   for (int64_t i = 0; i < count; ++i) {
@@ -27,7 +28,7 @@ PagedKvCache cache_for(int64_t sequences) {
       {.pages = sequences * max_pages, .page_size = page_size, .max_sequences = sequences, .max_pages = max_pages});
 }
 
-// One token more for each of `range` sequences, and what of the table is to be uploaded.
+// Appends one token to each of `range` sequences, and takes the changes of the table.
 void decode_step(benchmark::State& state) {
   PagedKvCache cache = cache_for(state.range(0));
   const std::vector<SequenceId> ids = fill(cache, state.range(0));
@@ -44,7 +45,7 @@ void decode_step(benchmark::State& state) {
 }
 BENCHMARK(decode_step)->Arg(256)->Unit(benchmark::kMicrosecond);
 
-// A fork of `range` tokens that appends one, which copies the last page, and ends.
+// Forks `range` tokens, appends one token, which copies the last page, and frees the fork.
 void fork_append_free(benchmark::State& state) {
   PagedKvCache cache = cache_for(2);
   const SequenceId parent = cache.create();
@@ -57,7 +58,7 @@ void fork_append_free(benchmark::State& state) {
 }
 BENCHMARK(fork_append_free)->Arg(context + 1)->Unit(benchmark::kMicrosecond);
 
-// A prompt of `range` tokens in a new sequence, and its end.
+// Makes a sequence, appends a prompt of `range` tokens, and frees the sequence.
 void create_append_free(benchmark::State& state) {
   PagedKvCache cache = cache_for(2);
   for (auto _ : state) {

@@ -1,7 +1,7 @@
-// How a program generates with a paged cache: a prompt, a fork of it, and steps of one token for both. What a model
-// would give is drawn at random here: queries, and the keys and values of each token.
+// How a program generates with a paged cache: a prompt, a fork of it, and steps of one token for both sequences.
+// Queries, and the keys and values of each token, are random here; a model would compute them.
 //
-//   paged_example [DEVICE]     cpu where none is named
+//   paged_example [DEVICE]     default: cpu
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace attn {
 namespace {
 
 constexpr int64_t sequences = 4, q_heads = 8, kv_heads = 2, head_dim = 128, page_size = 16, max_pages = 16;
-constexpr int64_t row = kv_heads * head_dim;  // of the pool: the keys, or the values, of a token; in elements
+constexpr int64_t row = kv_heads * head_dim;  // elements of a row of the pool: the keys, or the values, of a token
 constexpr DType dtype = DType::bf16;
 constexpr int64_t element = 2;  // bytes
 
@@ -38,8 +38,8 @@ class Pool {
   Pool(Device& device, int64_t pages)
       : device_(device), k_(device, pages * page_size * row * element), v_(device, pages * page_size * row * element) {}
 
-  /// What append() asked for, before new tokens are written. Here by way of the host; a program of its own would use a
-  /// copy on the device.
+  /// Makes the copy that append() returned, before new tokens are written. The copy goes through the host here; a real
+  /// program would copy on the device.
   void copy(const PageCopy& page) {
     std::vector<std::byte> slots(static_cast<size_t>(page.tokens * row * element));
     for (const Buffer* pool : {&k_, &v_}) {
@@ -71,7 +71,7 @@ int generate(const std::string& spec) {
   PagedKvCache cache({.pages = pages, .page_size = page_size, .max_sequences = sequences, .max_pages = max_pages});
   Pool pool(*device, pages);
   Buffer table(*device, cache.table().size() * sizeof(int32_t)), lengths(*device, sequences * sizeof(int32_t));
-  table.upload(cache.table().data(), table.bytes());  // all -1; from here on only what changes
+  table.upload(cache.table().data(), table.bytes());  // all -1; later uploads are only the changes
 
   // One launch for all steps: it reads lengths and table on the device. On a GPU it can be captured in a graph.
   const DecodeConfig config{.shape = {.batch = sequences,
@@ -123,9 +123,9 @@ int generate(const std::string& spec) {
   const SequenceId first = cache.create();
   int64_t token = 0;
   while (token < 40)
-    append(first, token++);  // the prompt, whose attention a model needs too: up to 16 queries a launch
+    append(first, token++);  // the prompt; a model would also attend here, with up to 16 queries a launch
   const SequenceId second = cache.fork(first);  // shares all three pages of the prompt
-  // Both rows get the same query, so their outputs are alike as long as their tokens are.
+  // Both rows get the same query, so their outputs are equal as long as their tokens are equal.
   std::copy_n(q.data.begin() + q.offset(first.row, 0, 0, 0) * element, q_heads * head_dim * element,
               q.data.begin() + q.offset(second.row, 0, 0, 0) * element);
   double apart = 0;

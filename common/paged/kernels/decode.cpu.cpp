@@ -1,26 +1,30 @@
 // Paged attention for a few queries of each sequence, at the rate at which the cache is read.
 //
 // A block's keys are read once, for all rows of the tile: DOT_KEYS keys times DOT_ROWS rows are dot products along
-// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. While scores are computed
-// the block's values are asked for, and meanwhile the values are added up the next block's keys are.
+// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. While the kernel computes
+// scores, it prefetches the block's values. While it adds up the values, it prefetches the next block's keys.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
 // with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
-// ROTARY_DIM / 2)); decode_join has the same.
-// Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join the tiles: batch * kv_heads * tiles of a group.
+// ROTARY_DIM / 2)). decode_join has the same constants.
+// Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
-// A cache of 8 bits is converted on its way to registers. The scale of a key's page multiplies its scores, that of V its
-// weights. Rows of outputs that are no numbers are computed anew, as common/attention/kernels/repair.h says.
+// A cache of 8 bits is converted on its way to registers. The scale of a key's page in K multiplies the key's scores,
+// the scale in V the key's weights. Output rows that are not numbers are computed anew, as
+// common/attention/kernels/repair.h says.
 //
-// With APPENDS new keys are turned into threadgroup memory and read there, new values where they come from; those of a
-// sequence's first tile are also written to the cache.
+// With APPENDS the kernel turns new keys into threadgroup memory and reads them there. It reads new values from their
+// own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
 //
-// Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
+// Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
+// head.
 #include "common/paged/kernels/decode.h"
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
+
+// After the score hook, which it calls:
 #include "common/attention/kernels/exact_row_cpu.h"
 #include "common/kernel/bytes_cpu.h"
 
@@ -42,7 +46,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
-// Of scores and maxima, in natural logarithms and in base 4. Without a hook Q is scaled so that they are in base 4.
+// UNIT, FACTOR: the unit of scores and maxima in natural logarithms, and their factor to base 4. Without a hook Q is
+// scaled so that scores and maxima are in base 4.
 constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
@@ -81,11 +86,12 @@ INLINE float largest_lane(Vector<float, N> v) {
   return most;
 }
 
-/// The tiles of a sequence and their blocks: those that some of its queries may see, the same for all of its tiles.
+/// A sequence and its blocks on the line, the same for all of its tiles: the blocks with keys that some of its queries
+/// may see.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
-  int first_block, blocks;  // at least one, so that somebody writes the rows of a sequence without keys
+  int first_block, blocks;  // at least one block, so that a worker writes the rows of a sequence without keys
 };
 
 /// A tile of a sequence, and its first block on the line.
@@ -142,7 +148,7 @@ struct Line {
   }
 };
 
-/// Where the rows of a block's keys are in K and in V, their scales, and how many there are.
+/// The rows of a block's keys in K and in V, their scales, and their number.
 struct Block {
   int first_key = 0, keys = 0;
   const char *k[BLOCK_C], *v[BLOCK_C];
@@ -153,10 +159,10 @@ INLINE void ask_for(const char* row) {
   UNROLL for (int line = 0; line < ROW_BYTES; line += LINE_BYTES) __builtin_prefetch(row + line, 0, 2);
 }
 
-/// Which of a worker's two parts a tile's is: the second if the tile begins in its share.
+/// The number of a tile's part: the worker's second part if the tile begins in the worker's share, else the first.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
-/// Pairs of `row`, floats, by the angles of one position, whose cosines and sines these are.
+/// Turns the pairs of `row` by the angles of one position, with these cosines and sines.
 INLINE void turn(float* row, const float* cosines, const float* sines) {
   constexpr int half = ROTARY_DIM / 2;
   VECTORIZE for (int i = 0; i < half; ++i) {
@@ -211,7 +217,7 @@ struct Worker {
     }
   }
 
-  /// The tile's queries; rows that it lacks are 0. Of its outputs there is nothing yet.
+  /// Loads the tile's queries, with 0 for rows that the tile lacks, and clears its outputs.
   INLINE void begin() {
     for (int row = 0; row < ROWS; ++row) {
       clear(row);
@@ -232,7 +238,7 @@ struct Worker {
     }
   }
 
-  /// The key of the first new token; negative where a sequence has fewer keys than new tokens.
+  /// The key of the first new token; negative if a sequence has fewer keys than new tokens.
   INLINE int first_new() const { return sequence.keys - p.q_len; }
   INLINE void turn_at(float* row, int position) const {
     const long long at = static_cast<long long>(position) * (ROTARY_DIM / 2);
@@ -252,8 +258,8 @@ struct Worker {
     for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
   }
 
-  /// Turns the new keys among the blocks from `from` to before `to`; writes them and their values to the cache, if this
-  /// is the first tile.
+  /// Turns the new keys of the blocks from `from` to before `to`. In the first tile also writes them and their values
+  /// to the cache.
   INLINE void take_new(int from, int to) {
     const KvCacheView& cache = p.cache;
     const NewTokens& tokens = tokens_of(p);
@@ -272,7 +278,7 @@ struct Worker {
     }
   }
 
-  /// Finds the keys of a block, of those that the sequence's queries see.
+  /// Finds the keys of a block that the sequence's queries see.
   INLINE void find(Block& block, int number) const {
     const int start = (sequence.first_block + number) * static_cast<int>(BLOCK_C);
     block.first_key = max(start, sequence.seen.begin);
@@ -321,12 +327,11 @@ struct Worker {
         UNROLL for (int key = 0; key < DOT_KEYS; ++key) acc[r][key] += query * keys[key];
       }
     }
-    UNROLL for (int r = 0; r < COUNT; ++r) {
-      store(scores + (row + r) * BLOCK_C + i, lane_sums(acc[r]));
-    }
+    UNROLL for (int r = 0; r < COUNT; ++r) { store(scores + (row + r) * BLOCK_C + i, lane_sums(acc[r])); }
   }
 
-  /// Whether rows of the cache have a NaN of E4M3, which is converted to a number. They are in the first cache then.
+  /// Whether rows of the cache have a NaN of E4M3, which the conversion turns into a number. The rows are in the L1
+  /// cache at that time.
   static INLINE bool have_nan(const char* const* of_keys, int keys) {
     if constexpr (CACHE_TYPE == E4M3) return rows_have_nan<HEAD_DIM, gcd(HEAD_DIM, 4 * VECTOR_WIDTH)>(of_keys, keys);
     return false;
@@ -341,12 +346,13 @@ struct Worker {
     }
   }
 
-  /// Scores as the hooks have them: hidden from the last key of the block to a whole vector, and where the row does not
-  /// see the key.
+  /// Applies the hooks to scores. Hides the scores after the block's last key, up to a whole vector, and the scores of
+  /// keys that the row does not see.
   INLINE void change_scores(const Block& block, int row, int whole) {
     float* s = scores + row * BLOCK_C;
     if constexpr (SCALED) {
-      for (int i = 0; i < whole; i += VECTOR_WIDTH) store(s + i, load<Scores>(s + i) * load<Scores>(block.k_scales + i));
+      for (int i = 0; i < whole; i += VECTOR_WIDTH)
+        store(s + i, load<Scores>(s + i) * load<Scores>(block.k_scales + i));
     }
     if constexpr (!SCORE_IS_IDENTITY) {
       const ScoreContext hooked = context(row);
@@ -358,7 +364,7 @@ struct Worker {
     for (int i = max(min(seen.end - block.first_key, block.keys), 0); i < whole; ++i) s[i] = hidden_score;
   }
 
-  /// Scores to weights; outputs and sum of the row shrink as its maximum grows.
+  /// Turns scores into weights. If the maximum of a row grows, its outputs and its sum are scaled down.
   INLINE void weigh(const Block& block) {
     const int whole = (block.keys + VECTOR_WIDTH - 1) / VECTOR_WIDTH * VECTOR_WIDTH;
     for (int row = 0; row < rows; ++row) {
@@ -395,7 +401,7 @@ struct Worker {
     }
   }
 
-  /// Adds the block's values to COUNT rows of outputs from `row` on; asks for the keys of `next`, if that is not null.
+  /// Adds the block's values to COUNT rows of outputs from `row` on. Prefetches the keys of `next` if it is not null.
   template <int COUNT>
   INLINE void add_values(const Block& block, int row, const Block* next) {
     constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);
@@ -425,7 +431,7 @@ struct Worker {
     if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, row == 0 ? next : nullptr);
   }
 
-  /// Blocks of the tile from `from` to before `to`.
+  /// Attends to the blocks of the tile from `from` to before `to`.
   INLINE void attend(int from, int to) {
     begin();
     if constexpr (APPENDS) take_new(from, to);
@@ -444,13 +450,13 @@ struct Worker {
       }
       weigh(block);
       add_values(block, i + 1 < to ? &next : nullptr);
-      if (have_nan(block.v, block.keys)) {  // finish() finds it in all rows, and looks at their keys one by one
+      if (have_nan(block.v, block.keys)) {  // makes finish() repair all rows, key by key
         for (int row = 0; row < rows; ++row) o[row * HEAD_DIM] = __builtin_nanf("");
       }
     }
   }
 
-  /// Rows of the tile to memory.
+  /// Writes the rows of the tile to O and lse.
   INLINE void finish() const {
     for (int row = 0; row < rows; ++row) {
       const int head = head_of(row), query = query_of(row);
@@ -463,13 +469,13 @@ struct Worker {
         not_finite += values * 0.0f;
       }
       if (p.lse) p.lse[(static_cast<long long>(sequence.batch) * p.q_heads + head) * p.q_len + query] = end.lse;
-      // Of a copy, so that the compiler may keep this worker in registers.
+      // repair() of a copy, so that the compiler may keep this worker in registers.
       if (any_lane(not_finite != 0) && end.share == end.share) Worker(*this).repair(row);
     }
   }
 
-  /// Computes a row's outputs anew (common/attention/kernels/repair.h says when). New tokens are read where they come
-  /// from: whoever writes them to the cache may not have done so yet.
+  /// Computes a row's outputs anew (common/attention/kernels/repair.h says when). New tokens are read from their own
+  /// tensors, because the worker that writes them to the cache may not have done so yet.
   NOINLINE void repair(int row) const {
     const KvCacheView& cache = p.cache;
     const ScoreContext own = context(row);
@@ -511,7 +517,7 @@ struct Worker {
               [&](int d, float output) { store_float<OUT_TYPE>(p.o, at + d, output); });
   }
 
-  /// Rows of the tile as a part.
+  /// Leaves the rows of the tile as a part.
   INLINE void leave(long long part) const {
     float *part_o = p.part_o + part * ROWS * HEAD_DIM, *stats = p.part_stats + part * ROWS * 2;
     for (int row = 0; row < rows; ++row) {
@@ -523,7 +529,7 @@ struct Worker {
     }
   }
 
-  /// The tile's parts, in the order of the line, so that the result does not depend on who joins them.
+  /// Joins the tile's parts in the order of the line, so that the result does not depend on the worker that joins.
   INLINE void join(int first_worker, int last_worker) {
     for (int row = 0; row < rows; ++row) clear(row);
     for (int worker = first_worker; worker <= last_worker; ++worker) {

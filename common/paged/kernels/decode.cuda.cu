@@ -1,26 +1,27 @@
 // Attention of a few new queries over a cache, on tensor cores of sm_80 and later: decode.h has the contract.
 //
-// A block of keys falls to teams of warps: a team has all rows of the tile, and its own keys, which nobody else reads.
-// So within a tile it waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
-// copies of 16 bytes, which find the page of each row themselves; copies for the next tile are under way before the
-// present one ends. At a tile's end the teams' sums are added up (flash decoding: Dao et al. 2023).
+// Teams of warps share a block of keys. A team has all rows of the tile and its own keys, which no other team reads. So
+// within a tile a team waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
+// copies of 16 bytes. Each copy finds the page of its row. Copies for the next tile begin before the present tile ends.
+// At a tile's end the teams' sums are added up (flash decoding: Dao et al. 2023).
 //
-// Caches of 8 bits are converted to f16 on their way to the tensor cores, exactly, which takes fewer instructions than
-// to bf16. Q of bf16 then becomes f16 too, each row divided by a power of 2, so that it fits. The scale of a key's page
-// multiplies its scores, that of V its weights.
+// Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
+// instructions than a conversion to bf16. Q of bf16 then becomes f16 too, each row divided by a power of 2, so that it
+// fits. The scale of a key's page in K multiplies the key's scores, the scale in V the key's weights.
 //
-// With APPENDS new keys and values come from their own tensors to the same buffers, where the team turns the keys, as
-// all threads turn the tile's queries. Of a sequence's tiles the first one's workers write them to the cache; no one
-// reads them there before the launch ends.
+// With APPENDS new keys and values come from their own tensors to the same buffers. There the team turns the keys. All
+// threads turn the tile's queries. The workers of a sequence's first tile write new keys and values to the cache; no
+// thread reads them from the cache before the launch ends.
 //
-// Hooks: score (by element), keys, sink. What a row sees may depend on its sequence and query, not on its head.
+// Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
+// head.
 //
-// Function constants: HEAD_DIM (multiple of 8, of 16 where the cache has 8 bits; at most 256), ROWS (8, 16, 32, 64),
-// BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (that of Q, or E4M3 or
-// INT8 where Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (that a multiprocessor has room
-// for), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED
-// (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's threadgroup
-// memory. The second launch, `decode_join`: a threadgroup for each tile of the line, and layout.join_bytes.
+// Function constants: HEAD_DIM (multiple of 8, or of 16 with a cache of 8 bits; at most 256), ROWS (8, 16, 32, 64),
+// BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or INT8
+// if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
+// multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns),
+// INTERLEAVED (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's
+// threadgroup memory. The second launch, `decode_join`: a threadgroup for each tile of the line, and layout.join_bytes.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -41,37 +42,37 @@
 namespace {
 
 constexpr int THREADS = 128;
-constexpr int HALVES = ROWS == 8 ? 1 : 2;  // of a product's 16 rows that are rows of the tile
+constexpr int HALVES = ROWS == 8 ? 1 : 2;  // halves of a product's 16 rows that are rows of the tile
 constexpr int ROW_WARPS = (ROWS + 15) / 16, KEY_WARPS = THREADS / WARP / ROW_WARPS;
 constexpr int TEAM_THREADS = ROW_WARPS * WARP, TEAM_KEYS = BLOCK_C / KEY_WARPS;
 constexpr int Q_BYTES = IN_TYPE == F32 ? 4 : 2, KV_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr DecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C, STAGES, Q_BYTES, KV_BYTES);
 constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int STEPS = DIM * KV_BYTES / 32;
-constexpr int OPERAND_TYPE = KV_BYTES == 1 ? F16 : IN_TYPE;  // of the products
+constexpr int OPERAND_TYPE = KV_BYTES == 1 ? F16 : IN_TYPE;  // type of the products' operands
 constexpr bool SCALES_Q = KV_BYTES == 1 && IN_TYPE == BF16;
-constexpr bool FOLD = SCORE_IS_IDENTITY;  // scores and shifts are then in base 2
+constexpr bool FOLD = SCORE_IS_IDENTITY;  // scores and shifts are in base 2
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTARY_DIM <= HEAD_DIM));
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
-__shared__ bool some_lost;             // pages that the cache does not have; the worker's tiles from then on are kept
-__shared__ bool some_kept;             // tiles of which rows are to be computed anew
-constexpr unsigned kept = 0x80000000;  // in place of the number of a tile's parts
+__shared__ bool some_lost;             // the table names a page that the cache does not have; later tiles are kept
+__shared__ bool some_kept;             // some tiles have rows that are to be computed anew
+constexpr unsigned kept = 0x80000000;  // value of a tile's counter `arrived` that marks the tile as kept
 
 /// 2 or e to the power of a difference of scores and shifts.
 DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
 // ---- the line
 
-/// A block of the line. A sequence without visible keys has one block, of which nothing is seen: somebody has to write
-/// its zeros.
+/// A block of the line. A sequence without visible keys has one block without visible keys, so that a worker writes its
+/// zeros.
 struct Place {
   int batch, kv_head, tile;
-  int block, blocks;  // of the tile, counted from the first that some row sees
+  int block, blocks;  // of the tile, counted from the first block that some row sees
   int first_block;
-  int keys;         // of the sequence; -1: its length is none that the cache has, and its rows are NaN
+  int keys;         // of the sequence; -1: its length is not allowed, and its rows are NaN
   long long index;  // on the line
 };
 
@@ -93,11 +94,11 @@ struct Line {
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
   }
 
-  // What one lane knows of its sequence among 32.
+  // A lane's sequence, one of 32.
   struct Share {
     Place place;
-    long long blocks;  // on the line
-    long long up_to;   // the sum of this and of the lanes before
+    long long blocks;  // of the sequence, on the line
+    long long up_to;   // the sum of the blocks of this lane and of the lanes before it
   };
   DEVICE Share share_of(int first_batch) const {
     Share share{};
@@ -115,7 +116,7 @@ struct Line {
     return share;
   }
 
-  // Its blocks; all warps do the same, as in what follows.
+  // The blocks of the line. All warps compute the same, here and in find().
   DEVICE long long length(const Share& first_share) const {
     long long sum = __shfl_sync(~0u, first_share.up_to, WARP - 1);
     for (int first = WARP; first < p.batch; first += WARP) {
@@ -124,7 +125,7 @@ struct Line {
     return sum;
   }
 
-  // The place of a block; with `of_batch`, that of a sequence's first block.
+  // The place of a block; with `of_batch`, the place of that sequence's first block.
   DEVICE Place find(const Share& first_share, long long index, int of_batch = -1) const {
     Share share = first_share;
     long long before = 0;
@@ -165,7 +166,7 @@ struct Line {
 
 // ---- pages
 
-/// The page that the table names for a key; it may be none of the cache's.
+/// The page that the table names for a key. The cache may not have this page.
 DEVICE int named_page(const KvCacheView& cache, int batch, int key) {
   if constexpr (PAGE_SIZE == 0) {
     return batch;
@@ -191,7 +192,7 @@ DEVICE Row row_of(const DecodeParams& p, const Place& place, int row) {
   return {place.kv_head * group + (exists ? number / p.q_len : 0), exists ? number % p.q_len : p.q_len - 1, exists};
 }
 
-/// What a sum of weights, and of weighted V, is multiplied by once all keys are there; the row's log-sum-exp to memory.
+/// The factor of a row's sum of weighted V, once all keys are added up. Writes the row's log-sum-exp to memory.
 DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& place, const Row& row, float shift,
                         float sum, bool writes) {
   float factor = 1;
@@ -203,7 +204,7 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     shift = larger;
   }
   if (place.keys < 0) sum = not_a_number();
-  // Scores that are finite may be -infinity once they are multiplied by the scale and log2(e): it is computed anew.
+  // A finite score times the scale and log2(e) may be -infinity: then the row is computed anew.
   if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
@@ -216,7 +217,7 @@ DEVICE long long output_at(const DecodeParams& p, const Place& place, const Row&
   return place.batch * p.o_strides.batch + row.head * p.o_strides.head + row.query * p.o_strides.row;
 }
 
-/// Parts of a tile that several workers share: those of `first` to `last`.
+/// Parts of a tile that several workers share: the parts of workers `first` to `last`.
 struct Parts {
   int first, last;
   DEVICE int count() const { return last - first + 1; }
@@ -225,10 +226,10 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
   const long long start = place.index - place.block;
   return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
 }
-// A worker's part with the first block of its tile is its second.
+// The worker's second part if it has the first block of the tile, else its first part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
-/// Sums over some parts of a row: four columns of O, and what belongs to them.
+/// Sums over some parts of a row: four columns of O, the sum of weights, and their shift.
 struct Joined {
   float shift = lowest_score, sum = 0, o[4] = {};
 
@@ -244,7 +245,8 @@ struct Joined {
   }
 };
 
-/// A row for write_exact_row(). New keys come from their own tensors, since others may be writing them to the cache.
+/// A row for write_exact_row(). New keys come from their own tensors, because other threadgroups may write them to the
+/// cache at that time.
 struct DecodeRow {
   const Params& p;
   const ScoreContext context;
@@ -271,14 +273,14 @@ struct DecodeRow {
       const long long at = static_cast<long long>(position) * pairs + (INTERLEAVED ? d / 2 : second ? d - pairs : d);
       const float y = load(INTERLEAVED ? d ^ 1 : second ? d - pairs : d + pairs);
       const float sine = second ? tokens_of(p).sines[at] : -tokens_of(p).sines[at];
-      float place;  // of as many bytes as the type has
+      float place;  // memory for an element of IN_TYPE
       store_float<IN_TYPE>(&place, 0, x * tokens_of(p).cosines[at] + y * sine);
       return load_float<IN_TYPE>(&place, 0);
     }
     return x;
   }
 
-  // An element of K or V. NaN: the key's page is none of the cache's.
+  // An element of K or V. NaN: the cache does not have the key's page.
   DEVICE float element(bool v, int key, int d) const {
     const int token = key - (context.kv_len - p.q_len);
     if (APPENDS && token >= 0) {
@@ -312,7 +314,7 @@ struct DecodeRow {
     return score(__fmul_rn(dot, p.scale), query, key, context);
   }
   DEVICE float value_of(int key, int d) const { return element(true, key, d); }
-  // NaN makes the row NaN.
+  // A sink of NaN makes the row NaN.
   DEVICE float sink() const {
     if (context.kv_len < 0) return not_a_number();
     return SINK_IS_NONE ? -infinity() : sink_logit(context);
@@ -325,7 +327,7 @@ struct DecodeRow {
   }
 };
 
-/// Rows of a tile that are to be computed anew (exact_row.h), by all threads.
+/// Computes the rows of a tile anew (exact_row.h), by all threads.
 DEVICE void write_tile_anew(const Params& p, const Place& place) {
 #pragma unroll 1
   for (int number = threadIdx.x / WARP; number < ROWS; number += THREADS / WARP) {
@@ -334,8 +336,8 @@ DEVICE void write_tile_anew(const Params& p, const Place& place) {
   }
 }
 
-/// Joins the parts of a tile, by all threads: four rows at a time, and of each the parts in several slices, through
-/// layout.join_bytes of threadgroup memory. Whether all results are finite.
+/// Joins the parts of a tile, by all threads: four rows at a time, and the parts of a row in several slices, through
+/// layout.join_bytes of threadgroup memory. Returns whether all results are finite.
 DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
@@ -348,7 +350,8 @@ DEVICE bool join(const Params& p, const Line& line, const Place& place, const Pa
     if (slice < slices) {
 #pragma unroll 2
       for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
-        // All are asked for before the first is used; rows that are not there are the last one again.
+        // All rows are loaded before the first is used. In place of rows beyond the tile's last row, that row is
+        // loaded.
         float2 stats[rows_at_once];
         float4 part[rows_at_once];
         UNROLL for (int i = 0; i < rows_at_once; ++i) {
@@ -386,12 +389,13 @@ struct Worker {
   const Params& p;
   const Line line{p};
   const int lane = threadIdx.x % WARP, quarter = lane % 4;
-  const int first_row = threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16; a thread has parts of two, 8 apart
+  const int first_row =
+      threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16; a thread has parts of two rows, 8 apart
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
-  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // of 32 bytes of the cache's columns
-  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // where registers allow it
+  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // products for 32 bytes of the cache's columns
+  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // Q in registers, if there are enough
   unsigned queries[HOLD_Q ? STEPS : 1][PRODUCTS][4];
   float o[DIM / 8][4];
   float s[TEAM_KEYS / 8][4];  // scores, then weights
@@ -422,16 +426,16 @@ struct Worker {
     }
   }
 
-  // ---- copies: what this thread copies of a block, and for the one after it already which pages
+  // ---- copies: this thread's copies of a block, and the pages of its copies of the next block
 
   static constexpr int ROW_UNITS = DIM * KV_BYTES / 16, UNITS_THERE = HEAD_DIM * KV_BYTES / 16;  // of 16 bytes
   static constexpr int UNITS = TEAM_KEYS * ROW_UNITS;
   static constexpr int COPIES = (UNITS + TEAM_THREADS - 1) / TEAM_THREADS;
-  static constexpr bool ONE_PAGE = PAGE_SIZE == 0 || PAGE_SIZE % TEAM_KEYS == 0;  // for all keys of the team
+  static constexpr bool ONE_PAGE = PAGE_SIZE == 0 || PAGE_SIZE % TEAM_KEYS == 0;  // one page has all keys of the team
   int pages[ONE_PAGE ? 1 : COPIES];
   Place ahead;  // the next block to copy
   long long blocks_left;
-  int slot = 0;  // of its tile's rows of Q
+  int slot = 0;  // of the rows of Q of the tile of `ahead`
 
   DEVICE int unit_of(int copy) const { return threadIdx.x % TEAM_THREADS + copy * TEAM_THREADS; }
   DEVICE int first_key_of(const Place& place) const {
@@ -448,8 +452,8 @@ struct Worker {
     }
   }
 
-  // What find_pages() has asked for, before its first use and no sooner. In place of pages that there are not, some
-  // that there are.
+  // Checks the pages that find_pages() has loaded, directly before their first use. Replaces pages that the cache does
+  // not have by pages that it has.
   DEVICE void check_pages() {
     if constexpr (PAGE_SIZE > 0) {
       unsigned largest = 0;
@@ -469,7 +473,7 @@ struct Worker {
     const long long row_bytes = strides.row * KV_BYTES, page_bytes = strides.batch * KV_BYTES;
     const char* const head =
         static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
-    // Of the first row, where all are on one page.
+    // The first row, if all rows are on one page.
     const char* const rows = head + pages[0] * page_bytes + slot_of(first_key) * row_bytes;
     const unsigned to = rows_of_team(number, v);
     UNROLL for (int copy = 0; copy < COPIES; ++copy) {
@@ -495,7 +499,7 @@ struct Worker {
     }
   }
 
-  // The tile's rows of Q, by all threads.
+  // Copies the tile's rows of Q, by all threads.
   DEVICE void copy_queries() const {
     constexpr int row_units = DIM * Q_BYTES / 16, units_there = HEAD_DIM * Q_BYTES / 16;
     const unsigned to = shared_address(q_slot(slot));
@@ -509,7 +513,7 @@ struct Worker {
     }
   }
 
-  // The next block to a stage; a group of copies, even without one.
+  // Copies the next block to a stage. Commits a group of copies, even if no block is left.
   DEVICE void copy_next(int number, bool first) {
     if (blocks_left > 0) {
       if (!first && ahead.block == 0) slot = slot + 1 < STAGES ? slot + 1 : 0;
@@ -536,7 +540,7 @@ struct Worker {
 
   // ---- new tokens
 
-  // The key of the first new token; negative where a sequence has fewer keys than new tokens.
+  // The key of the first new token; negative if a sequence has fewer keys than new tokens.
   DEVICE int first_new(const Place& place) const { return place.keys - p.q_len; }
   DEVICE const char* new_row(const Place& place, int token, bool v) const {
     const NewTokens& tokens = tokens_of(p);
@@ -547,7 +551,7 @@ struct Worker {
 
   static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
   // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the
-  // number of a row. A thread asks for the angles of four pairs before it uses the first.
+  // number of a row. A thread loads the angles of four pairs before it uses the first.
   template <typename RowAt, typename PositionAt>
   DEVICE void turn_rows(int count, int thread, int threads, RowAt row_at, PositionAt position_at) const {
     constexpr int at_once = 4;
@@ -573,7 +577,7 @@ struct Worker {
     }
   }
 
-  // Asks for the angles of a tile that is about to begin.
+  // Prefetches the angles of a tile that is about to begin.
   DEVICE void ask_for_angles(const Place& place) const {
     constexpr int line = 32;  // floats
     for (int at = threadIdx.x * line; at < p.q_len * PAIRS; at += THREADS * line) {
@@ -583,7 +587,7 @@ struct Worker {
     }
   }
 
-  // The tile's queries in their slot; all threads.
+  // Turns the tile's queries in their slot; all threads.
   DEVICE void turn_queries(const Place& here, unsigned char* q) const {
     turn_rows(
         ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
@@ -593,12 +597,12 @@ struct Worker {
         });
   }
 
-  // New keys among those of the team's stage are turned, and written to the cache with their values; a whole team.
+  // Turns the new keys in the team's stage, and writes them and their values to the cache; a whole team.
   DEVICE void take_new(const Place& here, int number, int first_key) const {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
     const int thread = threadIdx.x % TEAM_THREADS;
-    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // on its way while keys turn
+    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // loads while keys turn
     if constexpr (ROTARY_DIM > 0) {
       turn_rows((end - first) * PAIRS, thread, TEAM_THREADS,
                 [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
@@ -623,11 +627,11 @@ struct Worker {
 
   // ---- products
 
-  // A's 16 rows by 32 bytes of the cache's columns: one product's worth, or two of a cache of 8 bits, for which columns
-  // 4 quarter to 4 quarter + 3 of 16 are this thread's.
+  // The operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of 8
+  // bits. With 8 bits this thread has columns 4 quarter to 4 quarter + 3 of 16.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
-      // Without rows 8 to 15 their operand is that of the others; nothing reads what comes of it.
+      // If the tile has no rows 8 to 15, rows 0 to 7 take their place; no thread reads the results.
       load_blocks(a[0], shared_address(q) + (first_row + lane % (8 * HALVES)) * layout.q_row_bytes + step * 32 +
                             lane / 16 * 16);
     } else {
@@ -644,12 +648,12 @@ struct Worker {
     }
   }
 
-  // Behind the columns of a row of Q.
+  // The scale of a row of Q, stored after the columns of the row.
   DEVICE static float* scale_of_row(unsigned char* q, int row) {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
-  // The tile's queries, bf16, in their slot: to f16, divided by the power of 2 below the largest element of their row.
-  // All threads.
+  // Converts the tile's queries in their slot from bf16 to f16, divided by the power of 2 below the largest element of
+  // their row. All threads.
   DEVICE void scale_queries(unsigned char* q) const {
     constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
     for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
@@ -696,7 +700,7 @@ struct Worker {
     }
   }
 
-  // O += P V. Of f32, keys 2 quarter and 2 quarter + 1 of eight are this thread's.
+  // O += P V. With f32 this thread has keys 2 quarter and 2 quarter + 1 of eight.
   DEVICE void multiply_outputs(int number) {
     const unsigned v = rows_of_team(number, true);
     if constexpr (KV_BYTES == 4) {
@@ -734,7 +738,8 @@ struct Worker {
       }
     }
   }
-  // The column of o[j][i], i from 0 to 1: of a cache of 8 bits neighbours in V lie in neighbouring products.
+  // The column of o[j][i], i from 0 to 1. With a cache of 8 bits neighbouring columns of V lie in neighbouring
+  // products.
   DEVICE int column_of(int j, int i) const {
     return KV_BYTES == 1 ? j / 2 * 16 + 4 * quarter + 2 * i + j % 2 : j * 8 + 2 * quarter + i;
   }
@@ -746,7 +751,7 @@ struct Worker {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }
 
-  // Scores with hook and mask.
+  // Applies hook and mask to the scores.
   DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
       const int r = i / 2 % 2;
@@ -756,7 +761,7 @@ struct Worker {
       if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
       if constexpr (SCALES_Q) value *= q_scale[r];
       if constexpr (FOLD) {
-        value = __fmul_rn(value, scale_log2);  // rounded before the shift is taken off, which is one of these values
+        value = __fmul_rn(value, scale_log2);  // rounded before the shift, which is such a value, is subtracted
       } else {
         value =
             score(__fmul_rn(value, p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys));
@@ -765,9 +770,10 @@ struct Worker {
     }
   }
 
-  // Scores to weights exp2(s - shift), or e to the same, and their sum. The shift follows the maximum only when that
-  // has grown by more than 8 in base 2: outputs are then seldom rescaled (FlashAttention-4, 2025), and weights stay
-  // below 2^8. Of a cache of 8 bits it is the maximum of what weights are with V's scale, so that they fit f16.
+  // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. The shift follows the
+  // maximum only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
+  // 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is over the weights times V's scale, so that
+  // these products fit f16.
   DEVICE void softmax(int number) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
     float largest[HALVES];
@@ -820,14 +826,14 @@ struct Worker {
     UNROLL for (int i = 0; i < DIM / 2; ++i) o[i / 4][i % 4] = 0;
   }
 
-  // Number i of this thread's elements of O, of rows of the tile alone.
+  // Number i of this thread's elements of O, counting only rows of the tile.
   DEVICE float& part_of_o(int i) { return HALVES == 1 ? o[i / 2][i % 2] : o[i / 4][i % 4]; }
 
-  // Adds the teams' sums up, for the first team; all threads, through a stage that nobody needs any more.
+  // Adds up the teams' sums for the first team; all threads, through a stage that is no longer needed.
   DEVICE void merge(int number) {
     UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
-    __syncthreads();                                              // the stage's last readers
+    __syncthreads();                                              // until the stage's last readers are done
     float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
     float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;       // [teams][2 HALVES][team's threads]
     const int thread = threadIdx.x % TEAM_THREADS;
@@ -867,16 +873,16 @@ struct Worker {
   DEVICE unsigned& arrived_at(const Place& place) const {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }
-  // Marks a tile, in whose counter nobody counts any more, as one of rows to be computed anew. Not at once: beside the
-  // loop's registers that would spill.
+  // Marks a tile whose rows are to be computed anew. No worker counts in the tile's counter any more. The rows are not
+  // computed at once, because together with the loop's registers that would spill.
   DEVICE void keep_for_later(const Place& place) {
     arrived_at(place) = kept;
     some_kept = true;
   }
-  // Those among so many blocks of the line.
+  // Computes the kept tiles among `count` blocks of the line anew.
   DEVICE void write_kept_tiles(long long from, long long count) const {
     for (Place place = line.find(line.share_of(0), from); place.index < from + count;) {
-      // (Another worker of the tile may do the same, and be done.)
+      // Another worker of the tile may have computed the tile already.
       if (__syncthreads_or(arrived_at(place) == kept)) {
         arrived_at(place) = 0;
         write_tile_anew(p, place);
@@ -887,7 +893,8 @@ struct Worker {
     }
   }
 
-  // The first team has all of the tile that this worker computes: to O, or as a part for whoever joins.
+  // The first team has this worker's sums of the tile. It writes them to O, or leaves them as a part for the worker
+  // that joins.
   DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
     if (team == 0) {

@@ -1,17 +1,17 @@
-// What host and kernels of paged attention share, for a few new queries of each sequence over its cached keys. No other
-// headers than the kernels' own.
+// Parameters and layouts that host and kernels of paged attention share: a few new queries of each sequence attend to
+// its cached keys. This file includes only headers of kernels.
 //
-// The query heads of one key/value head, with all their queries, are the rows of one tile, so that each key is read once
-// for all of them: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
+// The query heads of one key/value head, with all their queries, are the rows of one tile, so a key is read once for
+// all of these rows: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
 //
 // Work is a line of blocks of BLOCK_C keys: sequence by sequence, key/value head by head, tile by tile, block by block.
-// Each of `workers` threadgroups takes an equal share of the line, whatever lies on it, so that sequences of unlike
-// lengths balance (Stream-K, Osama et al. 2023, for attention). What a worker computes of a tile that others share it
-// leaves as a part; the last of them to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2).
-// Lengths are read on the device: a captured launch holds for others, up to max_len.
+// Each of `workers` threadgroups takes an equal share of the line. So sequences of unlike lengths balance (Stream-K,
+// Osama et al. 2023, for attention). A worker that shares a tile with other workers leaves its result as a part. The
+// last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read
+// on the device, so a captured launch also serves other lengths, up to most_keys.
 //
-// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes them as their projections
-// leave them, turns their queries and keys by their positions (RoPE), and writes keys and values to the cache.
+// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes them as the projections
+// write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the cache.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -22,21 +22,21 @@
 #define SHARED_WITH_HOST
 #endif
 
-/// Where cached keys lie. Contiguous (PAGE_SIZE = 0): [batch, kv_heads, keys, HEAD_DIM] by strides. Paged: .batch is
-/// the stride of a page, .row of a token on its page, and sequence b has its key i on page table[b * max_pages +
-/// i / PAGE_SIZE].
+/// The place of cached keys. Contiguous (PAGE_SIZE = 0): [batch, kv_heads, keys, HEAD_DIM] by strides. Paged: .batch is
+/// the stride of a page, .row is the stride of a token on its page, and key i of sequence b lies on page
+/// table[b * max_pages + i / PAGE_SIZE].
 struct KvCacheView {
   void *k, *v;
   TensorStrides k_strides, v_strides;
   const int* table;
   int max_pages;
-  int pages;  // that there are; where the table names none of them, rows that see the key are NaN
-  /// 8-bit caches: what an element is multiplied by, [pages, kv_heads]; contiguous ones have [batch, kv_heads].
+  int pages;  // pages of the cache; a row that sees a key of another page number is NaN
+  /// 8-bit caches: the factor of an element, [pages, kv_heads], or [batch, kv_heads] of a contiguous cache.
   const float *k_scales, *v_scales;
 };
 
-/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i, and sees keys up to its own where
-/// CAUSAL. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. A sequence
+/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL it sees keys up to its
+/// own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. A sequence
 /// without keys gives 0, and -infinity as its log-sum-exp.
 struct DecodeParams {
   const void* q;
@@ -44,11 +44,11 @@ struct DecodeParams {
   float* lse;
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
-  const int* lengths;  // [batch]: a sequence's keys, those of its queries among them
-  int most_keys;       // that a sequence may have; rows of one whose length is greater, or negative, are NaN
+  const int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
+  int most_keys;       // the most keys of a sequence; if its length is greater, or negative, its rows are NaN
   int batch, q_heads, kv_heads, q_len;
   float scale;
-  const void* score_data;  // what the hooks want, else null
+  const void* score_data;  // the hooks' data, or null
   int workers;
   float* part_o;      // [2 workers, ROWS, HEAD_DIM], not divided by the sum
   float* part_stats;  // [2 workers, ROWS, 2]: maximum in base 2, sum
@@ -56,8 +56,8 @@ struct DecodeParams {
 };
 
 /// The newest q_len tokens of each sequence, of the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
-/// length - q_len + i; there is none where that is negative. Cosines and sines: [positions, ROTARY_DIM / 2], of at
-/// least as many positions as the longest sequence has keys.
+/// length - q_len + i; a token with a negative number is ignored. Cosines and sines: [positions, ROTARY_DIM / 2], with
+/// at least as many positions as the longest sequence has keys.
 struct NewTokens {
   const void *k, *v;
   TensorStrides k_strides, v_strides;
@@ -77,28 +77,28 @@ struct DecodeParamsOf<true> {
 SHARED_WITH_HOST inline NewTokens tokens_of(const DecodeParams& /*params*/) { return {}; }
 SHARED_WITH_HOST inline const NewTokens& tokens_of(const FusedDecodeParams& params) { return params.tokens; }
 
-/// What writes new tokens to the cache in a launch of its own, keys as they are.
+/// The parameters of the kernel `append`, a separate launch that writes new tokens to the cache, keys unturned.
 struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int* lengths;  // [batch]: with the new tokens; of one that is negative, or above most_keys, nothing is written
+  const int* lengths;  // [batch]: with the new tokens; if negative, or above most_keys, no token is written
   int most_keys, kv_heads, q_len;
 };
 
-/// The first block of the line that a worker takes; its last one is before the next worker's first. Of more workers than
-/// blocks the last take none.
+/// The first block of the line that a worker takes; its last block is before the next worker's first. If there are more
+/// workers than blocks, the last workers take none.
 SHARED_WITH_HOST constexpr long long first_block_of(int worker, int workers, long long blocks) {
   if (workers > blocks) return worker < blocks ? worker : blocks;
   return blocks * worker / workers;
 }
-/// Who takes a block of the line.
+/// The worker that takes a block of the line.
 SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long blocks) {
   if (workers > blocks) return static_cast<int>(block);
   return static_cast<int>(((block + 1) * workers - 1) / blocks);
 }
 
-/// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight of them
+/// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight rows
 /// begin in different banks.
 struct DecodeLayout {
   static constexpr int join_bytes = 12288;  // of 128 threads, four rows of six floats
@@ -115,7 +115,7 @@ struct DecodeLayout {
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
         bytes(0) {
-    // At a tile's end a stage is where the teams add their sums up, and where parts are joined.
+    // At a tile's end a stage has the sums that the teams add up, and the parts that are joined.
     const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
     if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
     if (stage_bytes < join_bytes) stage_bytes = join_bytes;
@@ -123,8 +123,8 @@ struct DecodeLayout {
   }
 };
 
-/// Threadgroup memory of the cpu kernel, in floats: of a tile's rows q and o [rows, head_dim], scores [rows, block_c],
-/// maximum and sum [rows]; new keys, turned [new_keys, head_dim].
+/// Threadgroup memory of the cpu kernel, in floats: q and o [rows, head_dim], scores [rows, block_c], maximum and sum
+/// [rows] of a tile's rows; the turned new keys [new_keys, head_dim].
 struct CpuDecodeLayout {
   int o, scores, maximum, sum, turned, floats;
 

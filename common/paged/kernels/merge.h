@@ -1,12 +1,12 @@
-// What host and kernels share that join attention over the keys that all sequences begin with and over those of each
-// sequence. No other headers than the kernels' own.
+// The parameters of the kernel `merge`, which joins attention over the keys that all sequences begin with (the prefix)
+// and attention over each sequence's own keys. Host and kernels share this file; it includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// Two answers in f32, each with its log-sum-exp, natural: of the prefix [heads, batch, HEAD_DIM] and [heads, batch], of
-/// a sequence's own keys [batch, heads, HEAD_DIM] and [batch, heads]. An answer over no keys has -infinity. o is
-/// [batch, heads, 1, HEAD_DIM]; lse, [batch, heads], may be null.
+/// Two results in f32, each with its natural log-sum-exp: over the prefix [heads, batch, HEAD_DIM] and [heads, batch],
+/// over a sequence's own keys [batch, heads, HEAD_DIM] and [batch, heads]. The log-sum-exp over no keys is -infinity.
+/// o is [batch, heads, 1, HEAD_DIM]; lse, [batch, heads], may be null.
 struct MergeParams {
   const float *prefix_o, *prefix_lse, *own_o, *own_lse;
   void* o;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t max_int = INT32_MAX;
 
-/// The message of the exception of a type.
+/// The message of the exception of type `Exception` that the call throws.
 template <typename Exception>
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -47,7 +47,7 @@ std::vector<int32_t> pages_of(const PagedKvCache& cache, SequenceId id) {
 using Pages = std::vector<int32_t>;
 using Spans = std::vector<TableSpan>;
 
-/// 8 pages of 4 tokens, 3 sequences of at most 5 pages, and the first of them.
+/// A cache of 8 pages of 4 tokens, for 3 sequences of at most 5 pages, and its first sequence.
 class PagedKvCacheTest : public testing::Test {
  protected:
   PagedKvCache cache{{.pages = 8, .page_size = 4, .max_sequences = 3, .max_pages = 5}};
@@ -325,7 +325,7 @@ TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
     return bad_input([&] { validate_page_table(table, of_lengths, 4, 4, of_holders); });
   };
   const Pages sound = {0, 3, -1, 77, 3, 1};
-  EXPECT_EQ(error(sound, lengths), "no error") << "entries behind the last token may be anything";
+  EXPECT_EQ(error(sound, lengths), "no error") << "entries after the last token may be anything";
   EXPECT_EQ(error(sound, lengths, holders), "no error");
   EXPECT_EQ(error({0, -1, 0, 0, 4, 1}, lengths), "page table: row 0, column 1: page -1; from 0 to 3 are in the pool");
   EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; from 0 to 3 are in the pool");
@@ -350,8 +350,8 @@ TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
   validate_page_table(cache.table(), cache.lengths(), 4, 6, cache.holders());
 }
 
-/// What a device and a simple model make of the same operations: the model keeps each sequence's tokens as a list, the
-/// device has the slots of the pool and a copy of the page table that only changes update.
+/// A simulated device and a simple model, with the same operations. The model has each sequence's tokens as a list. The
+/// device has the slots of the pool, and a copy of the page table to which only the changes are uploaded.
 class Simulation {
  public:
   Simulation(const CacheSizes& sizes, uint64_t seed)
@@ -361,7 +361,7 @@ class Simulation {
         slots_(sizes.pages * sizes.page_size, nothing),
         mirror_(cache_.table()) {}
 
-  /// One operation, or one append to each sequence, with all that follows from it checked.
+  /// Makes one operation, or one append to each sequence, and checks all results.
   void step() {
     switch (below(8)) {
       case 0:
@@ -405,7 +405,7 @@ class Simulation {
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
   Sequence& any() { return sequences_[below(sequences_.size())]; }
 
-  /// Whether the cache is full for `call`; it then has not changed.
+  /// Whether `call` throws CacheFull. Then the cache must not have changed.
   bool full(const std::function<void()>& call) {
     const PagedKvCache before = cache_;
     try {
@@ -463,7 +463,7 @@ class Simulation {
     return pages;
   }
 
-  /// Leaves copies and tokens to the caller. Whether there was room.
+  /// Appends in the cache only; the caller makes the copies and writes the tokens. Returns whether there was room.
   bool reserve(Sequence& sequence, int64_t tokens, std::vector<PageCopy>& copies) {
     const bool refused = full([&] {
       if (const auto copy = cache_.append(sequence.id, tokens)) copies.push_back(*copy);
@@ -499,7 +499,7 @@ class Simulation {
     write(sequence, tokens);
   }
 
-  /// As a decode step does it, with the copies in an order of their own.
+  /// Appends to each sequence as a decode step does, with the copies in another order.
   void append_to_each() {
     std::vector<PageCopy> copies;
     std::vector<Sequence*> grown;
@@ -548,7 +548,7 @@ class Simulation {
     }
   }
 
-  /// Counts anew what the cache keeps count of. A page that nobody holds loses its contents.
+  /// Computes the figures of the cache anew. A page that no sequence holds loses its contents.
   void check_figures() {
     Pages holders(sizes_.pages);
     std::vector<int64_t> filled(sizes_.pages);

@@ -1,4 +1,4 @@
-// The kernels for hosts of every family.
+// The kernels compile for hosts of every family.
 #include <gtest/gtest.h>
 
 #include "common/paged/decode.h"

@@ -1,6 +1,6 @@
-// Generation as a server does it: prompts, steps of one token, forks, a sequence that ends and another that takes its
-// pages. PagedKvCache keeps count, the device has the pool, and after each launch the attention of every row equals the
-// oracle's over the tokens that its sequence had. On the device under test.
+// Generation as in a server: prompts, steps of one token, forks, a sequence that ends and another that takes its pages.
+// PagedKvCache has the page table, and the device has the pool. After each launch the attention of every row equals the
+// oracle's attention over the tokens of its sequence. On the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ constexpr int64_t chunk = 16;         // tokens of a prompt in one launch
 constexpr int64_t most_tokens = 144;  // of a sequence
 constexpr uint64_t seed = 11;
 
-/// What a caller may do wrong.
+/// Mistakes that a caller may make.
 enum class Mistake {
   none,
   stale_page,       // the table still names the page that was copied on write
@@ -55,7 +55,7 @@ DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
           .page_size = page_size};
 }
 
-/// The tokens of a row, as one that needs no cache keeps them.
+/// The tokens of a row, without a cache.
 struct History {
   SequenceId id;
   std::vector<uint64_t> tokens;  // each names the key and the value that are drawn for it
@@ -99,7 +99,7 @@ class Server {
     cache_.free(sequence.id);
   }
 
-  /// Room for new tokens, and their keys and values.
+  /// Makes room for new tokens, and writes their keys and values.
   void append(History& sequence, int64_t tokens) {
     const std::optional<PageCopy> copy = cache_.append(sequence.id, tokens);
     if (copy) {
@@ -119,7 +119,7 @@ class Server {
     }
   }
 
-  /// Attends with new queries of every row; what is wrong with a row of `live`, or with one that no sequence has.
+  /// Attends with new queries of every row. Returns the errors in the rows of `live`, and in rows without a sequence.
   Check attend(bool prompt, const std::vector<const History*>& live) {
     for (const TableSpan& span : cache_.take_changes()) upload(span);
     upload_lengths(live);
@@ -204,7 +204,7 @@ class Server {
     lengths_.upload(lengths_there_.data(), lengths_.bytes());
   }
 
-  /// The row of a batch with its tokens as one contiguous sequence, recomputed from the start.
+  /// Compares a row of the batch with attention over its tokens as one contiguous sequence, recomputed from the start.
   Check check_row(int32_t row, const std::vector<uint64_t>& tokens, const Tensor& q, const Tensor& o,
                   const std::vector<float>& lse) const {
     AttentionShape shape = config_of(dtype_, page_size_, q.seq).shape;
@@ -251,7 +251,7 @@ class Server {
   int64_t reused_ = 0, uploaded_ = 0;
 };
 
-/// Prompts of 37, 1, 23 and 48 tokens, then 64 steps. What the first wrong launch got wrong; empty: nothing.
+/// Prompts of 37, 1, 23 and 48 tokens, then 64 steps. Returns the errors of the first wrong launch; empty: none.
 std::string generate(Server& server, Mistake mistake = Mistake::none) {
   std::string wrong;
   std::vector<History> live;
@@ -272,7 +272,7 @@ std::string generate(Server& server, Mistake mistake = Mistake::none) {
   };
   for (int i = 0; i < 4; ++i) live.push_back(server.create());
   prefill({{0, 37}, {1, 1}, {2, 23}, {3, 48}});
-  std::optional<size_t> ended;  // freed too early: attended to, and not appended to
+  std::optional<size_t> ended;  // a sequence that was freed too early: still attended to, but not appended to
   for (int step = 0; step < 64 && wrong.empty(); ++step) {
     if (step == 10) live.push_back(server.fork(live[0], live[0].tokens.size()));
     if (step == 20) live.push_back(server.fork(live[3], 40));

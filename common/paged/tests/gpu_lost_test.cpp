@@ -1,5 +1,5 @@
-// Lengths and page numbers that the cache does not have, on a GPU, where no host looks at them before a launch: the
-// rows of their sequence are NaN, those of its neighbours right, and nothing outside the cache is read or written.
+// Lengths and page numbers that the cache does not have. On a GPU no host checks them before a launch. The rows of
+// their sequence are NaN, the rows of other sequences are right, and no memory outside the cache is read or written.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,13 +23,13 @@ using test::pipelines;
 
 constexpr int64_t sequences = 3, q_heads = 6, kv_heads = 2, dim = 64, most_keys = 192;
 
-/// Attention over a cache in which sequence b has its pages one after the other, from b * pages_of_sequence on.
+/// Attention over a cache in which the pages of sequence b follow each other, from page b * pages_of_sequence on.
 struct Attempt {
   DType dtype, cache_dtype;
   int64_t page_size, q_len;
   bool prefill, appends;
   std::vector<int> lengths = {150, 170, 90};
-  int lost_page_of_second = 0;  // in place of the page of its first keys; 0: the right one
+  int lost_page_of_second = 0;  // page number for the second sequence's first keys; 0: the right page
 
   std::string text() const {
     return fmt::format("{} cache of {}, page_size {}, q_len {}{}, lengths {} {} {}, page {}", prefill ? "prefill," : "",
@@ -44,18 +44,6 @@ struct Result {
   std::vector<std::byte> k;  // the cache after the launch
   bool guards = false;
 };
-
-Buffer uploaded(const std::vector<std::byte>& bytes) {
-  Buffer buffer(device(), bytes.size());
-  buffer.upload(bytes.data(), bytes.size());
-  return buffer;
-}
-template <typename T>
-Buffer uploaded(const std::vector<T>& values) {
-  Buffer buffer(device(), values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
-}
 
 Tensor cached(const Attempt& of, uint64_t stream) {
   const int64_t tokens = of.page_size > 0 ? of.page_size : most_keys;
@@ -93,9 +81,10 @@ Result run(const Attempt& of) {
   if (of.lost_page_of_second != 0) table[static_cast<size_t>(max_pages)] = of.lost_page_of_second;
   Result result{.o = q, .lse = std::vector<float>(static_cast<size_t>(sequences * q_heads * of.q_len)), .k = k.data};
   const std::vector<float> scales(static_cast<size_t>(pages * kv_heads), 1.0f);
-  const Buffer queries = uploaded(q.data), keys = uploaded(k.data), values = uploaded(v.data),
-               new_keys = uploaded(new_k.data), scale = uploaded(scales), pages_of = uploaded(table),
-               lengths = uploaded(of.lengths);
+  const Buffer queries = uploaded(device(), q.data), keys = uploaded(device(), k.data),
+               values = uploaded(device(), v.data), new_keys = uploaded(device(), new_k.data),
+               scale = uploaded(device(), scales), pages_of = uploaded(device(), table),
+               lengths = uploaded(device(), of.lengths);
   Buffer out(device(), q.bytes()), lse(device(), result.lse.size() * sizeof(float));
   DecodeTensors tensors{.q = queries.data(),
                         .o = out.data(),
@@ -135,7 +124,7 @@ Result run(const Attempt& of) {
   return result;
 }
 
-/// What is wrong with a run in which the second sequence is lost, beside the same run in which it is not.
+/// The first error of a run in which the second sequence is lost. `right` is the same run without a lost sequence.
 std::string wrong(const Attempt& lost, const Result& right) {
   const Result result = run(lost);
   if (!result.guards) return "a counter is not 0, or a guard band was overwritten";
@@ -148,7 +137,7 @@ std::string wrong(const Attempt& lost, const Result& right) {
       if (!ok) return fmt::format("{} of sequence {}, head {}, query {}; {}", got, row.batch, row.head, row.q, want);
     }
   }
-  // To the second sequence nothing is appended where its length is wrong.
+  // No token is appended to the second sequence if its length is wrong.
   const std::vector<std::byte> before = cache_before(lost);
   const size_t of_sequence = result.k.size() / sequences;
   for (size_t i = 0; i < result.k.size(); ++i) {

@@ -1,4 +1,4 @@
-// A launch over a cache runs the plan that it is given, and nothing that it has planned itself.
+// A launch over a cache runs the plan that it is given, and makes no plan itself.
 #include <gtest/gtest.h>
 
 #include "common/paged/cascade.h"
@@ -17,7 +17,7 @@ DecodeConfig config_of(int64_t q_len) {
           .page_size = 16};
 }
 
-/// Nothing is read or written where they point to.
+/// Tensors whose memory is not read or written.
 DecodeTensors tensors() {
   alignas(16) static std::byte memory[16];
   static const int numbers[1] = {};

@@ -40,7 +40,7 @@ std::string message_of(const std::string& text) {
 TEST(ParseAxis, TakesListsAndRanges) {
   EXPECT_EQ(parse_axis("head_dim=64", known).name, "head_dim");
   EXPECT_EQ(values_of("head_dim=64"), "64");
-  EXPECT_EQ(values_of("head_dim=128,64,128,64"), "128 64") << "in the order named, each once";
+  EXPECT_EQ(values_of("head_dim=128,64,128,64"), "128 64") << "each value once, in the order of the list";
   EXPECT_EQ(values_of("causal=0,1"), "0 1");
   EXPECT_EQ(values_of("variant=tuned,naive"), "tuned naive");
   EXPECT_EQ(values_of("q_len=1024:65536:pow2"), "1024 2048 4096 8192 16384 32768 65536");
@@ -161,7 +161,7 @@ TEST(Expand, IsTheProductInOrder) {
 }
 
 TEST(Expand, CompletesBeforeItDropsDuplicates) {
-  // The second block says kv_len, the first leaves it to follow q_len: q_len=2 is the same case in both.
+  // The second block sets kv_len; in the first block kv_len follows q_len. q_len=2 is the same case in both blocks.
   const Sweep sweep{{{integers("q_len", {1, 2})}, {integers("kv_len", {2}), integers("q_len", {2, 3})}}};
   std::vector<std::string> keys;
   for (const Case& config : expand(sweep, known, [](Case& c) {

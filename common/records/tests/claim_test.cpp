@@ -19,17 +19,17 @@ TEST(Judge, TruthTable) {
   };
   constexpr State yes = State::supported, no = State::refuted, open = State::inconclusive;
   const Row rows[]{
-      // Which side of the threshold.
+      // The interval lies on one side of the threshold.
       {"<", 1, {0.90, 0.88, 0.92}, 0, yes},
       {"<", 1, {1.10, 1.08, 1.12}, 0, no},
       {">", 1, {0.90, 0.88, 0.92}, 0, no},
       {">", 1, {1.10, 1.08, 1.12}, 0, yes},
       {"<=", 1, {0.90, 0.88, 0.92}, 0, yes},
       {">=", 1, {1.10, 1.08, 1.12}, 0, yes},
-      // The interval crosses.
+      // The interval crosses the threshold.
       {"<", 1, {0.99, 0.97, 1.01}, 0, open},
       {">=", 1, {1.20, 0.99, 1.40}, 0, open},
-      // An end on the threshold: it counts as the operator says.
+      // An end of the interval is the threshold: the operator decides.
       {"<", 1, {0.95, 0.90, 1.00}, 0, open},
       {"<=", 1, {0.95, 0.90, 1.00}, 0, yes},
       {">", 1, {1.05, 1.00, 1.10}, 0, open},
@@ -40,13 +40,13 @@ TEST(Judge, TruthTable) {
       {"<", 1, {0.985, 0.98, 0.99}, 0.02, open},
       {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
       {">", 1, {1.015, 1.01, 1.02}, 0.02, open},
-      // No effect at all refutes a large one: the distance to the threshold matters, not to 1.
+      // No effect at all refutes a large effect: the distance to the threshold counts, not the distance to 1.
       {">=", 1.1, {1.001, 0.998, 1.004}, 0.02, no},
       {">=", 1.1, {1.115, 1.11, 1.12}, 0.02, open},
       // The floor is relative: 0.02 at a ratio of 1 is 0.04 at a ratio of 2.
       {">", 2, {2.03, 2.02, 2.04}, 0.02, open},
       {">", 2, {2.05, 2.04, 2.06}, 0.02, yes},
-      // A difference of ratios has its threshold near 0, and still the noise of a ratio near 1.
+      // A difference of ratios has a threshold near 0, but the noise of a ratio near 1.
       {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, open},
       // No interval, no verdict.
       {"<", 1, {0.9, std::nan(""), 0.92}, 0, open},
@@ -112,7 +112,7 @@ Measurement result(int64_t length, int64_t tile, double seconds, const std::stri
   return made;
 }
 
-// The fastest tile of a length against each other one.
+// Pairs of the fastest tile of a length and each other tile.
 std::vector<Results> all_pairs(const Results& tiles) {
   std::vector<Results> picks;
   for (const Measurement* tile : tiles) {
@@ -189,7 +189,7 @@ TEST(Claims, PicksOfAnAxis) {
   for (const Measurement& r : all) group.push_back(&r);
   using Picks = std::vector<Results>;
   EXPECT_EQ(where(group, "q_len", "64"), (Results{&all[0], &all[1]}));
-  EXPECT_EQ(largest(group, "tile"), &all[1]) << "of several the fastest";
+  EXPECT_EQ(largest(group, "tile"), &all[1]) << "the fastest of several";
   EXPECT_EQ(fastest(group), &all[1]);
   EXPECT_EQ(fastest({}), nullptr);
   EXPECT_EQ(pair(group, {}), Picks{});
@@ -248,7 +248,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   comparisons.push_back(comparisons[0]);
   comparisons[1].hypothesis = "other";
   const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons);
-  ASSERT_EQ(conclusions.size(), 1u) << "what another claim asked for is not this one's";
+  ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim does not count";
   const Conclusion& found = conclusions[0];
   EXPECT_EQ(found.subject, "variant=tuned q_len=64");
   EXPECT_EQ(found.estimate.value, 1.2);
@@ -278,13 +278,13 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   };
   worst.complete = [](Conclusion& c, const Evidence& evidence) { c.values["pairs"] = evidence.comparisons.size(); };
   const Conclusion found = conclude({worst}, results, comparisons).at(0);
-  EXPECT_EQ(found.estimate.value, 1.3) << "the last one";
-  EXPECT_EQ(found.cv, 0.04) << "the largest";
+  EXPECT_EQ(found.estimate.value, 1.3) << "of the last comparison";
+  EXPECT_EQ(found.cv, 0.04) << "the largest of the comparisons";
   EXPECT_EQ(found.values["pairs"], 2);
   EXPECT_EQ(found.measurements.size(), 4u);
   worst.figure = [](const Evidence& evidence) -> Estimate { return {evidence.comparisons[0]->cv, 0, 1}; };
   EXPECT_EQ(conclude({worst}, results, comparisons).at(0).estimate.value, 0.04);
-  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).aa_floor, 0) << "it is no ratio of times";
+  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).aa_floor, 0) << "the figure is no ratio of times";
 }
 
 }  // namespace

@@ -115,12 +115,12 @@ TEST(Measurement, NothingBeatsItsCeiling) {
   m.work->flops = 4.25e9;
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
   m.status = "failed";
-  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a right result has a rate";
+  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a correct result has a rate";
 
   m = measured();
   m.dtype = DType::f32;
   m.work->flops = 2.2e9;
-  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling is that of the dtype";
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling of the dtype counts";
   EXPECT_NO_THROW(to_json(m, {})) << "no ceiling was measured";
   m = measured();
   m.matrix_pct.reset();
@@ -141,13 +141,14 @@ TEST(Measurement, NoFigureThatIsNone) {
   m.time[0].cv = HUGE_VAL;
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
   m = measured();
-  m.time[1] = {};  // interrupted before its first round
+  m.time[1] = {};  // this scope was interrupted before its first round
   EXPECT_EQ(to_json(m, ceilings)["time"].size(), 1u);
 }
 
 TEST(Ceilings, ByDtype) {
   EXPECT_EQ(ceilings.matrix_tflops(DType::f32), 2);
-  EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5) << "three for one";
+  EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5)
+      << "three products of tf32 for one of f32";
   EXPECT_EQ(ceilings.matrix_tflops(DType::f16), 3);
   EXPECT_EQ(ceilings.matrix_tflops(DType::bf16), 4);
   EXPECT_EQ(ceilings.json().dump(),

@@ -80,7 +80,7 @@ TEST(RecordFile, SaysWhereItCannotWrite) {
 TEST(RecordFile, CutsOffALineThatDidNotFit) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "r.jsonl";
-  const pid_t child = fork();  // the limit is the process's own
+  const pid_t child = fork();  // the limit holds for a process, so a child sets it
   ASSERT_GE(child, 0);
   if (child == 0) {
     signal(SIGXFSZ, SIG_IGN);
@@ -151,7 +151,7 @@ TEST(ReadRecords, SkipsWhatIsNoRecord) {
                                                 "line 5: no JSON object, skipped",
                                                 "line 7: torn (the run that wrote it ended early), skipped"}));
   write_text(path, "{\"n\":1}");
-  EXPECT_EQ(read_records(path, problems).size(), 1u) << "whole, though its end of line is missing";
+  EXPECT_EQ(read_records(path, problems).size(), 1u) << "the line is whole, though its end of line is missing";
   EXPECT_THROW(read_records("/", problems), BadInput);
 }
 

@@ -1,4 +1,4 @@
-/// What the tests of records judge.
+/// Timings, hypotheses and conclusions for the tests of records.
 #pragma once
 
 #include <string>

@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-/// Subjects that write down their turns and take the seconds a test says.
+/// Subjects that record their turns. A test says how many seconds a sample takes.
 struct Script {
   std::string turns;
   std::vector<Sampler> samplers;
@@ -27,7 +27,7 @@ struct Script {
 };
 
 double steady(char, int) { return 1e-3; }
-/// Never narrow: the spread is half the median.
+/// Samples whose interval never gets narrow: the spread is half the median.
 double noisy(char, int turn) { return turn % 7 < 3 ? 1e-3 : 2e-3; }
 
 TEST(MeasureInterleaved, WarmsUpThenAlternatesTheOrder) {
@@ -97,7 +97,7 @@ TEST(MeasureInterleaved, BudgetEndsItButNotBeforeTheLeastRounds) {
   EXPECT_EQ(measured[1].stop, "budget");
   EXPECT_EQ(measured[1].series[0].size(), 4u);
 
-  // Warm-up counts: it uses up the budget here, though the rounds themselves are quick.
+  // Warm-up counts: here it uses up the budget, although the rounds are fast.
   int turn = 0;
   const std::vector<Sampler> slow_start{[&] {
     if (++turn <= 2) std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -144,7 +144,8 @@ TEST(Median, OddEvenAndNothing) {
   EXPECT_THROW(median({}), std::invalid_argument);
 }
 
-/// Rounds with an error of their own, as a machine's state gives: sd `between`, and `within` for each sample.
+/// Samples with two random errors: one for each round, as the state of a machine causes (standard deviation `between`),
+/// and one for each sample (standard deviation `within`).
 Series simulate(std::mt19937_64& random, int rounds, int samples, double between, double within) {
   std::normal_distribution<double> normal;
   Series series(rounds);
@@ -167,7 +168,7 @@ TEST(BootstrapMedian, ItsValueIsTheMedianOfAllSamples) {
   std::mt19937_64 random(1);
   for (int rounds : {1, 2, 7, 10}) {
     Series series = simulate(random, rounds, 3, 1, 1);
-    series.front().push_back(11);  // uneven rounds
+    series.front().push_back(11);  // rounds of different sizes
     series.emplace_back();
     std::vector<double> all;
     for (const Round& round : series) all.insert(all.end(), round.begin(), round.end());
@@ -283,7 +284,7 @@ TEST(ScalingExponent, RecoversAPower) {
   EXPECT_LT(estimate.ci_hi - estimate.ci_lo, 0.05);
 }
 
-// The true exponent lies in 95 of 100 intervals.
+// The true exponent lies in about 95 of 100 intervals.
 TEST(ScalingExponent, IntervalsCoverTheTruth) {
   std::mt19937_64 random(5);
   std::normal_distribution<double> normal;
@@ -304,8 +305,8 @@ TEST(ScalingExponent, IntervalsThatLeanToOneSideDoSoHere) {
   const std::vector<ScalingPoint> points{{1, {2, 2, 4}}, {4, {16, 16, 32}}};
   const Estimate estimate = scaling_exponent(points);
   EXPECT_DOUBLE_EQ(estimate.value, 1.5);
-  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "the first point at 4";
-  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "the last at 32";
+  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "with 4 for the first point";
+  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "with 32 for the last point";
 }
 
 TEST(ScalingExponent, NeedsTwoDifferentX) {

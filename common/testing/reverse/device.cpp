@@ -14,7 +14,7 @@ namespace attn {
 
 namespace {
 
-/// The cpu's, and no other variant than `naive`.
+/// The cpu's attention with only the variant `naive`.
 class ReverseFlash : public FlashOperation {
  public:
   std::vector<std::string> variants() const override { return {"naive"}; }
@@ -37,7 +37,7 @@ struct ReverseKernel : Kernel {
 class ReverseDevice : public Device {
  public:
   ReverseDevice() {
-    info_ = cpu_info(compiler_.target());  // whose compiler it has
+    info_ = cpu_info(compiler_.target());  // the reverse device uses the cpu's compiler
     info_.spec = info_.backend = "reverse";
     info_.name = "one host thread, threadgroups last to first";
     info_.operations = &reverse_operations();

@@ -1,5 +1,5 @@
-// The reverse device: one host thread runs threadgroups last to first. A kernel that relies on their order, or on what
-// another left behind, shows. Of the project's kernels it has attention's `naive` and the ceilings.
+// The reverse device: one host thread runs threadgroups from last to first. It reveals kernels that rely on the order
+// of threadgroups, or on data that another threadgroup leaves. Its kernels are attention's `naive` and the ceilings.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Every experiment on a device that has attention's `naive` and the ceilings, and nothing else: that of
-// docs/recipes/backend.diff.
+// Runs every experiment on the reverse device (docs/recipes/backend.diff), whose only kernels are attention's `naive`
+// and the ceilings, and on a device without kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -62,16 +62,17 @@ TEST(RecipeTest, TheBackendIsTheDeviceOfTheTests) {
   }
   EXPECT_FALSE(recipe.empty());
   EXPECT_EQ(recipe, device);
-  EXPECT_EQ(created, device.size());  // no other file
+  EXPECT_EQ(created, device.size());  // the recipe creates no other file
 }
 
 bool is_honest(const std::string& reason) {
-  const bool whole = !reason.ends_with(' ');  // what it has instead, where it says so
+  const bool whole = !reason.ends_with(' ');  // a list of what the device has instead is not empty
   return (whole && reason.starts_with("this device has no kernel for ")) ||
          reason == "path torch: this build has no PyTorch";
 }
 
-/// What comes of the cases of a run, by their status; a skip says what the device lacks.
+/// The number of a run's cases by status. Expects that each case is ok, or that its skip reason says what the device
+/// lacks.
 std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   std::map<std::string, size_t> count;
   for (const Json& record : records) {
@@ -82,10 +83,10 @@ std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   return count;
 }
 
-/// A program, and what its cases are narrowed to where they run: one thread takes long over a whole sweep.
+/// A program, and the options that narrow the cases that run: one thread takes long for a whole sweep.
 struct Program {
   const char *name, *narrowed;
-  bool runs;  // some cases
+  bool runs;  // whether some of the program's cases can run
 };
 
 void PrintTo(const Program& program, std::ostream* out) { *out << program.name; }
@@ -174,7 +175,7 @@ TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
   }
   EXPECT_EQ(count.size(), 2u);
   EXPECT_GT(count["naive"], 0u);
-  EXPECT_GT(count["tuned"], 0u);  // what is asked beside the ladder
+  EXPECT_GT(count["tuned"], 0u);  // cases that are not on the ladder
 }
 
 class ConstantsReverseTest : public test::ProgramTest {
@@ -190,10 +191,10 @@ TEST_F(ConstantsReverseTest, NewProcessesKnowTheDevice) {
   EXPECT_EQ(expect_honest(records("measurements.jsonl")), (std::map<std::string, size_t>{{"ok", 3}}));
 }
 
-/// A user's function, which the oracle takes in double: on the cpu, for want of a kernel for it here.
+/// A user's function. The oracle evaluates it in double on the cpu, because the reverse device has no kernel for it.
 struct Function {
   const char *program, *option, *text, *narrowed;
-  const char* reason;  // why no case runs; empty: some do
+  const char* reason;  // why no case runs; empty: some cases run
 };
 
 void PrintTo(const Function& function, std::ostream* out) { *out << function.option << " " << function.narrowed; }
@@ -268,7 +269,7 @@ TEST_F(ReverseEngineTest, SaysWhatTheDeviceLacks) {
     call.o = view_of(o);
     EXPECT_EQ(message_of([&] { engine.flash(call); }), wanted);
   }
-  // Of no tokens only a state is left, which is copied as tables of a caller are.
+  // Without tokens only the state is copied, by the kernel that copies tables of a caller.
   Tensor none = Tensor::zeros(1, 1, 0, 8, DType::f32, Layout::bhsd);
   std::vector<float> before(64), after(64);
   LinearCall call;

@@ -1,4 +1,4 @@
-// kb as a user meets it: what it prints, what it refuses, and what survives being killed.
+// Tests kb as a user runs it: its output, the input that it refuses, and the database after kb is killed.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -16,7 +16,7 @@ class KbCliTest : public KbTest {
  protected:
   std::string records_ = {};
 
-  /// A file with a record of each kind, taken in.
+  /// Writes a file with two findings and a measurement.
   void SetUp() override {
     KbTest::SetUp();
     setenv("KB_DB", path("kb.sqlite").c_str(), 1);
@@ -36,7 +36,7 @@ class KbCliTest : public KbTest {
   }
 };
 
-/// `count` different records; those of another seed differ from them.
+/// `count` different records. Records of another seed are different too.
 std::string many_records(int count, const std::string& seed) {
   std::string text;
   for (int i = 0; i < count; ++i) {
@@ -81,7 +81,7 @@ TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
 }
 
 TEST_F(KbCliTest, TwoIngestersAtOnceLoseNothing) {
-  // From an empty folder, so that both also want to make the knowledge base.
+  // The knowledge base does not exist yet, so that both processes want to create it.
   for (int round = 0; round < 5; ++round) {
     const std::string db = path(fmt::format("both{}.sqlite", round));
     const std::string a = write_text("a.jsonl", many_records(400, "a") + many_records(100, "shared"));
@@ -106,7 +106,7 @@ TEST_F(KbCliTest, KilledInMidIngestLeavesTheFileWhole) {
     kill(child, SIGKILL);
     const Outcome outcome = finish(child, "killed");
     killed += outcome.status == 128 + SIGKILL;
-    // All of the file or nothing of it.
+    // The knowledge base has all records of the file or none.
     const int64_t notes = Json::parse(run({"stats", "--json"}).out)["records"].value("note", 0);
     EXPECT_TRUE(notes == 0 || notes == 20000) << notes << " after " << delay_ms << " ms";
     if (outcome.status == 0) break;
@@ -123,7 +123,7 @@ TEST_F(KbCliTest, InterruptedKeepsNothingOfTheFile) {
   const std::string pipe = path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const pid_t child = start({"ingest", pipe}, "interrupted");
-  const auto before = signal(SIGPIPE, SIG_IGN);  // the reader may be gone before the writer is done
+  const auto before = signal(SIGPIPE, SIG_IGN);  // the reader may end before the writer
   {
     std::ofstream writer(pipe);
     writer << many_records(1000, "first") << std::flush;
@@ -153,7 +153,7 @@ TEST_F(KbCliTest, SearchesWithFilters) {
             std::string::npos)
       << outcome.out;
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_EQ(json_lines(run({"search", "[d64]", "--json"}).out).size(), 2u) << "what CLI11 would take for a list";
+  EXPECT_EQ(json_lines(run({"search", "[d64]", "--json"}).out).size(), 2u) << "CLI11 would take [d64] for a list";
   EXPECT_EQ(json_lines(run({"search", "[d64,bf16]", "--json"}).out).size(), 2u);
   for (const char* query : {"[", "{}", "[]]", "'", "[[d64]"}) EXPECT_EQ(run({"search", query}).status, 0) << query;
   const Outcome nothing = run({"search", "elephants"});
@@ -315,7 +315,7 @@ TEST_F(KbCliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
   outcome = run({"verify", file});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_NE(outcome.out.find("confidence: is 0.95, computed again 0.8"), std::string::npos) << outcome.out;
-  ASSERT_EQ(run({"ingest", file}).status, 0) << "a finding that does not hold is known all the same";
+  ASSERT_EQ(run({"ingest", file}).status, 0) << "ingest takes a finding with a wrong confidence";
   EXPECT_EQ(run({"verify"}).status, 1);
   EXPECT_EQ(run({"verify", write_text("torn.jsonl", "{")}).status, 1);
 }
@@ -328,10 +328,10 @@ TEST_F(KbCliTest, DedupKeepsTheSurest) {
   ASSERT_EQ(run({"add", "d", "t", "One  claim", "", "", "", "", "0.9"}).status, 0);
   ASSERT_EQ(run({"add", "d", "t", "one claim", "other evidence", "", "", "", "0.2"}).status, 0);
   EXPECT_NE(run({"dedup"}).out.find("2 records could be removed"), std::string::npos);
-  EXPECT_EQ(ids().size(), 5u) << "nothing is removed that was not asked for";
+  EXPECT_EQ(ids().size(), 5u) << "nothing is removed without --apply";
   EXPECT_NE(run({"dedup", "--apply"}).out.find("2 records removed"), std::string::npos);
   EXPECT_EQ(ids().size(), 3u);
-  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "of equals the last that came";
+  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "the last one of equal confidence";
   EXPECT_EQ(json_lines(run({"search", "one", "claim", "--json"}).out).at(0)["confidence"], 0.9);
   EXPECT_NE(run({"dedup"}).out.find("0 records could be removed"), std::string::npos);
 }
@@ -341,7 +341,7 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
   const std::string slower = write("b.jsonl", {measurement(shape(64), 1.2e-3), measurement(shape(128), 0.5e-3)});
   Outcome outcome = run({"compare", a, slower});
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_EQ(outcome.out.find("SLOWER"), 0u) << "first what is worse: " << outcome.out;
+  EXPECT_EQ(outcome.out.find("SLOWER"), 0u) << "a regression comes first: " << outcome.out;
   EXPECT_NE(outcome.out.find("FASTER"), std::string::npos);
   EXPECT_EQ(run({"compare", a, a}).status, 0);
   EXPECT_EQ(run({"compare", a, slower, "--floor", "30"}).status, 0);
@@ -358,7 +358,7 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
             0);
   EXPECT_EQ(run({"compare", "--by", "device", "a cpu", "another"}).status, 1);
   EXPECT_EQ(run({"compare", "--by", "device", "another", "a cpu"}).status, 0);
-  EXPECT_EQ(run({"compare", "--by", "device", "cpu", "a cpu"}).status, 2) << "two devices are called so";
+  EXPECT_EQ(run({"compare", "--by", "device", "cpu", "a cpu"}).status, 2) << "two devices have this in their name";
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "fedcba9"}).status, 1);
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "0000000"}).status, 2);
 }
@@ -459,7 +459,7 @@ TEST_F(KbCliTest, ReadersDoNotWaitForAnIngester) {
     std::ofstream writer(pipe);
     writer << many_records(500, "slow") << std::flush;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    EXPECT_EQ(ids().size(), 3u) << "what is not committed is not seen, and nobody waits for it";
+    EXPECT_EQ(ids().size(), 3u) << "readers do not see uncommitted records, and do not wait for them";
   }
   EXPECT_EQ(finish(child, "slow").status, 0);
   EXPECT_EQ(ids().size(), 503u);

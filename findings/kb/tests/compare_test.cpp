@@ -15,7 +15,7 @@ Side side(const std::string& label, const std::vector<Json>& records) {
 TEST(JudgeChange, ByIntervalAndFloor) {
   const auto judged = [](double ratio, double half_width, double floor) {
     std::string reason;
-    // Half of the width on either side; the interval of the ratio is about ratio * (1 +- half_width).
+    // Each side has half of the width: the interval of the ratio is about ratio * (1 +- half_width).
     const Interval a{1, 1 - half_width / 2, 1 + half_width / 2};
     const Interval b{ratio, ratio * (1 - half_width / 2), ratio * (1 + half_width / 2)};
     const Change change = judge_change(a, b, floor, reason);
@@ -25,8 +25,8 @@ TEST(JudgeChange, ByIntervalAndFloor) {
   EXPECT_EQ(judged(0.9, 0.02, 0.02), Change::faster);
   EXPECT_EQ(judged(1.1, 0.02, 0.02), Change::slower);
   EXPECT_EQ(judged(1.0, 0.01, 0.02), Change::same);
-  EXPECT_EQ(judged(1.01, 0.005, 0.02), Change::same) << "a difference, but one of noise";
-  EXPECT_EQ(judged(1.0, 0.1, 0.02), Change::unclear) << "too wide to say";
+  EXPECT_EQ(judged(1.01, 0.005, 0.02), Change::same) << "the difference is noise";
+  EXPECT_EQ(judged(1.0, 0.1, 0.02), Change::unclear) << "the interval is too wide";
   EXPECT_EQ(judged(1.1, 0.3, 0.02), Change::unclear);
   EXPECT_EQ(judged(1.03, 0.02, 0.04), Change::unclear) << "closer to 1 than the floor, but not within it";
   EXPECT_EQ(judged(1.03, 0.02, 0.001), Change::slower);
@@ -60,7 +60,7 @@ TEST(Compare, EachConfigurationOnce) {
     }
     EXPECT_EQ(one.regression, one.change == Change::slower);
   }
-  // The other way round what was slower is faster; and nothing is a regression against itself.
+  // With the sides exchanged, the slower configuration is the faster one. A side has no regression against itself.
   EXPECT_EQ(compare(b, a, 0.02).faster, 1);
   EXPECT_FALSE(compare(a, a, 0.02).regression());
   EXPECT_EQ(compare(a, a, 0.02).same, 5);
@@ -107,7 +107,7 @@ TEST(Compare, TheFloorIsThatOfTheRecordsWhereItIsHigher) {
   };
   EXPECT_EQ(changed(0.01, shape(64)).change, Change::slower);
   EXPECT_EQ(changed(0.01, shape(64)).floor, 0.02);
-  EXPECT_EQ(changed(0.08, shape(64)).change, Change::same) << "took part in the comparison itself";
+  EXPECT_EQ(changed(0.08, shape(64)).change, Change::same) << "this configuration took part in the comparison";
   EXPECT_EQ(changed(0.08, shape(256)).change, Change::same) << "the run's typical floor";
 }
 
@@ -138,7 +138,7 @@ TEST(OfCommit, RunsOfACommit) {
   const auto second = of_commit(all.records, "0123457");
   ASSERT_EQ(second.size(), 2u);
   EXPECT_EQ(second[0].json()["run_id"], "r2");
-  EXPECT_THROW(of_commit(all.records, "012345"), BadInput) << "two begin so";
+  EXPECT_THROW(of_commit(all.records, "012345"), BadInput) << "two commits begin so";
   EXPECT_THROW(of_commit(all.records, "fffffff"), BadInput);
   EXPECT_THROW(of_commit(all.records, "master"), BadInput);
 }

@@ -54,7 +54,7 @@ TEST_F(StoreTest, TakesInOnceAndKeepsTheLineAsItCame) {
   EXPECT_EQ(result.known, 1);
   EXPECT_TRUE(result.bad.empty());
   EXPECT_EQ(store_.find(record["id"]).line, line);
-  // The same in another order of fields is the same; another record under its id is not.
+  // A line with the same fields in another order is the same record. A line with other fields and the same id is not.
   EXPECT_EQ(take(nlohmann::json::parse(line).dump()).known, 1);
   record["title"] = "Another";
   result = take(record.dump());
@@ -102,7 +102,7 @@ TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
   EXPECT_EQ(found("flash*"), (std::set<std::string>{a, b}));
   EXPECT_EQ(found("d64*"), (std::set<std::string>{a, b}));
   for (const char* query : {"d6", "block", "flash_attention d640", "rows_of", "", " ", "*", "=", "...", "\"\""}) {
-    if (std::string(query) == "block") continue;  // a word of the note
+    if (std::string(query) == "block") continue;  // the note has this word
     EXPECT_TRUE(found(query).empty()) << query;
   }
 }
@@ -142,7 +142,7 @@ TEST_F(StoreTest, HostileStringsAreData) {
                                             "`id`",
                                             "\\",
                                             "a\nb",
-                                            "\xe2\x80\xae evil",  // right to left from here on
+                                            "\xe2\x80\xae evil",  // U+202E switches to right-to-left text
                                             "日本語",
                                             std::string("nul\0byte", 8),
                                             std::string(100'000, 'x'),
@@ -159,7 +159,7 @@ TEST_F(StoreTest, HostileStringsAreData) {
   EXPECT_EQ(store_.list({}).size(), hostile.size());
   EXPECT_EQ(found("日本語").size(), 1u);
   EXPECT_EQ(found("'; DROP TABLE records; --").size(), 1u);
-  // Whatever is typed, a query is words and never syntax.
+  // Any query is taken for words and never for syntax.
   std::mt19937 random(1);
   const std::string alphabet = "ab\"'*^:()+-{}[]<>=;,.!~&| \tORANDNOTEAR_\x80\xc3";
   for (int i = 0; i < 3000; ++i) {

@@ -1,4 +1,4 @@
-// What the tests of kb share: sound records, a folder of their own, and the program run as a user runs it.
+// Shared by the tests of kb: sound records, and a test that runs kb in a folder of its own as a user runs it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// All lines that the project's own runs left.
+/// All recorded lines of the project's own runs.
 inline std::vector<std::string> recorded_lines() {
   std::vector<std::string> lines;
   for (const auto& folder : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/findings/recorded")) {
@@ -79,7 +79,7 @@ inline Json measurement(const Case& config, double median_s, const std::string& 
   return record;
 }
 
-/// `ratio` against a threshold of 1.25: above it supported, below refuted.
+/// A finding about `ratio` with a threshold of 1.25: supported for a larger ratio, refuted for a smaller one.
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
                     const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
   Conclusion conclusion;
@@ -115,7 +115,7 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return record;
 }
 
-/// A record that was changed by hand, with the id that fits it.
+/// The record with the id that fits its fields.
 inline Json with_id(Json record) {
   record["id"] = record_id(record);
   return record;

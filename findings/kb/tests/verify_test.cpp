@@ -37,7 +37,7 @@ TEST(Verify, WhatTheExperimentsRecordedIsSound) {
 struct Tamper {
   std::string pointer;
   Json value;
-  std::string seen;  // how the one problem begins
+  std::string seen;  // the beginning of the only problem
 };
 
 TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
@@ -87,7 +87,7 @@ TEST(Verify, IdIsThatOfTheLine) {
   auto problems = problems_of(record);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].find("id: is "), 0u);
-  // What another program writes with blanks is the same record.
+  // A line that another program wrote with blanks is the same record.
   std::stringstream lines(finding(1.5).dump(1));
   std::string line;
   for (std::string part; std::getline(lines, part);) line += part + " ";
@@ -111,7 +111,7 @@ TEST(Verify, ListsFindingsThatContradictEachOther) {
   const Verification result = verify(
       store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU"), finding(1.25, "r4")}));
   ASSERT_EQ(result.contradictions.size(), 1u);
-  EXPECT_EQ(result.contradictions[0].findings.size(), 3u) << "the inconclusive one is shown with them";
+  EXPECT_EQ(result.contradictions[0].findings.size(), 3u) << "the inconclusive finding is listed too";
   EXPECT_TRUE(result.problems.empty());
   EXPECT_TRUE(verify(store_of({finding(1.5, "r1"), finding(1.6, "r2"), finding(1.25, "r3")})).contradictions.empty());
 }
@@ -139,7 +139,7 @@ TEST(Freshness, OfTheKernelsInThisTree) {
     EXPECT_EQ(freshness(pipeline), Freshness::changed);
   }
   source.includes = {{"common/attention/kernels/score.h", "// nothing"}};
-  EXPECT_EQ(freshness(pipeline_of(source)), Freshness::unknown) << "its header is in no record";
+  EXPECT_EQ(freshness(pipeline_of(source)), Freshness::unknown) << "no record has the text of the replaced header";
   for (const char* key : {"", "flash_forward", "flash_forward[", "flash_forward[A=]", "flash_forward[A=1x]", "[]",
                           "f[A=1]f[B=1]", "f[A=1]+", "f[A=1]+f", "+f[A=1]", "f[A=1]|f[B=1]]"}) {
     pipeline["key"] = key;

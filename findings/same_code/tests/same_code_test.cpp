@@ -1,4 +1,4 @@
-// The program on two trees with a kernel each, and records of a processor that need not be here.
+// Runs same_code on two trees with one kernel each, and on records of processors that the machine need not have.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -36,7 +36,7 @@ class SameCodeTest : public test::ProgramTest {
            "}";
   }
 
-  /// The kernel was recorded on processors of these families, and is compared with today's text.
+  /// Writes records of the old kernel on processors of these families, and compares it with a kernel of `function`.
   test::Outcome compare(const std::string& function, const std::vector<std::string>& families,
                         const std::string& key = twice().key()) {
     std::string text = kernel(function);
@@ -62,7 +62,7 @@ TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "0 kernels are current, 1 more have the same machine code, 0 do not, 0 are not known\n");
   EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
-  // Once more nothing is left to do; and a further change takes the place of the first.
+  // A second run has nothing to do. A further change of the text replaces the pair.
   EXPECT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).out,
             "1 kernels are current, 0 more have the same machine code, 0 do not, 0 are not known\n");
   EXPECT_EQ(compare("float doubling(float x) { return x + x; }", {"znver3"}).status, 0);
@@ -79,7 +79,7 @@ TEST_F(SameCodeTest, OtherCodeIsToldAndNotAdded) {
   EXPECT_EQ(same_code(), "# A head.\n");
 }
 
-// A pair of hashes says nothing of a device.
+// A pair of hashes names no device, so the code must be the same on every device.
 TEST_F(SameCodeTest, TheCodeIsTheSameOnEveryDevice) {
   const std::string function =
       "float twice_on(float x) {\n#ifdef __AVX512F__\nreturn 3 * x;\n#else\nreturn 2 * x;\n#endif\n}";

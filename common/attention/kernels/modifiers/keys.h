@@ -1,10 +1,11 @@
-// Which keys a query sees: those that all rules allow. Its own key is that of its position, the last query's the last.
-//   CAUSAL         up to its own
-//   PREFIX         up to its own, and all of the first PREFIX keys; for kernels with CAUSAL=0
-//   WINDOW_LEFT    so many before its own; -1: all; where WINDOW_IN_MASK, mask.h has the window
-//   WINDOW_RIGHT   so many behind its own; -1: all
-//   LENGTHS        the first keys of the sequence, as many as a table says; those behind them are padding
-//   DOCUMENTS      those of its own key's document
+// A query sees the keys that all rules allow. A query's own key is the key at its position; the own key of the last
+// query is the last key. With WINDOW_IN_MASK, mask.h has the window instead of this file.
+//   CAUSAL         the keys up to its own key
+//   PREFIX         the keys up to its own key, and the first PREFIX keys; for kernels with CAUSAL=0
+//   WINDOW_LEFT    of the keys before its own key, the WINDOW_LEFT nearest; -1: all
+//   WINDOW_RIGHT   of the keys after its own key, the WINDOW_RIGHT nearest; -1: all
+//   LENGTHS        the first keys of the sequence, as many as a table says; later keys are padding
+//   DOCUMENTS      the keys of its own key's document
 #pragma once
 
 #include "common/attention/kernels/attention.h"

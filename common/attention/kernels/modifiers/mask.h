@@ -1,9 +1,9 @@
-// Which of the keys in its range (keys.h) a query sees: those that all rules allow. As in keys.h, its own key is that
-// of its position.
-//   WINDOW_LEFT, WINDOW_RIGHT   as there, if WINDOW_BY_MASK, or with GLOBAL_TOKENS
-//   GLOBAL_TOKENS               beside the window: so many first keys, and all keys for the queries that stand at one of
-//                               them (Beltagy et al. 2020, Longformer)
-//   BLOCK_SPARSE                blocks of 128 x 128 positions that a table has
+// A query sees the keys in its range (keys.h) that all rules allow. As in keys.h, a query's own key is the key at its
+// position.
+//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h, with WINDOW_BY_MASK or GLOBAL_TOKENS
+//   GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query whose
+//                               own key is one of them (Beltagy et al. 2020, Longformer)
+//   BLOCK_SPARSE                the blocks of 128 x 128 positions whose bit is set in a table
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,5 +1,6 @@
-// What the hooks of modifiers read at run time, as host and kernels see it: one block of memory, this head first,
-// then the tables. A table begins `offset` bytes after the head.
+// The data that the hooks of modifiers read at run time, for host and kernels: one block of memory that begins with
+// ModifierData; the tables follow. The members of ModifierData give the tables' offsets from the start of the block, in
+// bytes.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -11,21 +12,21 @@ struct ModifierData {
   int documents;       // DOCUMENTS: KeyRange [kv_len], the document of each key
   int bias;            // BIAS: float, element (b, h, q, k) at k + the sum of index times stride
   int blocks;          // BLOCK_SPARSE: a bit for each block of keys, [blocks of queries][sparse_words]
-  int cosines, sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2], from key 0; queries before it have theirs before
+  int cosines, sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2] from key 0 on; rows of queries before it lie before
   long long bias_strides[3];  // of b, h and q; multiples of 4 where the tensor has an axis of keys
 };
 
-// Values of BIAS: whether a row of the tensor has an element for each key, or one for all.
+// Values of BIAS: a row of the tensor has one element for all keys, or an element for each key.
 #define BIAS_OF_ROWS 1
 #define BIAS_OF_KEYS 2
-/// Elements behind the tensor, which kernels read and do not use: a block of keys may reach beyond the last.
+/// Elements after the tensor that kernels read and do not use: a block of keys may reach beyond the last key.
 constexpr int bias_slack = 4096;
 
 /// Positions of a block, and words of its row of bits.
 constexpr int sparse_block = 128;
 constexpr int sparse_words(int kv_len) { return (kv_len + 32 * sparse_block - 1) / (32 * sparse_block); }
 
-/// Whether the window is a rule of mask.h, and no range of keys.h.
+/// Whether the window is a rule of mask.h, not a range of keys.h.
 #define WINDOW_IN_MASK (WINDOW_BY_MASK || GLOBAL_TOKENS != 0)
 
 static inline const ModifierData& modifiers_of(const ScoreContext& context) {

@@ -1,9 +1,9 @@
-// The modifiers of a score, in this order; each is off where its constant is 0:
+// The modifiers of a score, in this order; each is off if its constant is 0:
 //   SOFT_CAP   cap tanh(s / cap) (Gemma 2, 2024); the constant is the cap
 //   ALIBI      - slope (position of q - position of k) (Press et al. 2022); the last query stands at the last key
-//   BIAS       + a tensor's element, whose stride is 0 along axes that share it
+//   BIAS       + an element of a tensor; its stride is 0 along axes that share elements
 //
-// For 16-bit elements a GPU takes the hardware's tanh, which is off by 2^-11 of the result.
+// For 16-bit elements a GPU uses the hardware's tanh, which is off by 2^-11 of the result.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -36,8 +36,8 @@ static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
-// A query's elements, from key 0 on; one for all keys where BIAS is not BIAS_OF_KEYS. A tile may reach beyond the last
-// query, where any row will do, and beyond the last key (bias_slack).
+// The elements of a query, from key 0 on. If BIAS is not BIAS_OF_KEYS, there is one element for all keys. A tile may
+// reach beyond the last query, for which any row will do, and beyond the last key (bias_slack).
 static inline const float* bias_row(int q, const ScoreContext& context) {
   const ModifierData& data = modifiers_of(context);
   const long long* const strides = data.bias_strides;
@@ -46,8 +46,8 @@ static inline const float* bias_row(int q, const ScoreContext& context) {
          row * strides[2];
 }
 
-// A bias of -infinity hides a pair, also one whose score is infinite or NaN. score_tile() need not see to that: its
-// kernels compute a row that becomes NaN anew, score by score (exact_row.h).
+// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not take care of this: the
+// kernels that call it compute a row that becomes NaN anew, score by score (exact_row.h).
 static inline float with_bias(float s, float bias) { return bias < lowest_score ? bias : s + bias; }
 
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
@@ -59,14 +59,14 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 }
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
-// By tile: ALiBi then costs two multiply-adds, slope * (columns from the first key) + what the first key has; the
-// factors of the soft cap join those of the kernel; the tensor is read two keys at a time.
+// By tile. ALiBi then costs two multiply-adds: slope * (columns from the first key) + the term of the first key. The
+// factors of the soft cap join the factors of the kernel. The tensor is read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
 #define SCORE_OUT (ALIBI || BIAS ? 1.0f : static_cast<float>(SOFT_CAP))
 #endif
-// What a thread adds to its scores of a tile. `wgmma` has it read in the shade of the products before.
+// The elements that a thread adds to its scores of a tile. `wgmma` has them read while the products before run.
 #if BIAS_VALUE
 #define SCORE_AHEAD
 #endif
@@ -80,7 +80,8 @@ struct ScoreAhead {
       if constexpr (BIAS == BIAS_OF_KEYS) {
         const float* const row = bias_row(q + r * 8, context) + k;
         UNROLL for (int i = 0; i < BLOCK_C / 8; ++i) pairs[r][i] = *reinterpret_cast<const float2*>(row + i * 8);
-        // `wgmma` walks blocks from the last key to the first: the next one's lines, each by one of the row's threads.
+        // Prefetches the lines of the next block, each by one of the row's threads. `wgmma` walks blocks from the last
+        // key to the first.
         UNROLL for (int line = 0; k >= BLOCK_C && line < BLOCK_C; line += 4 * 32) {
           const int ahead = line + threadIdx.x % 4 * 32;
           asm volatile("prefetch.global.L2 [%0];" ::"l"(row - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1)));

@@ -1,4 +1,4 @@
-// The modifiers of score.h in a function that is never inlined: a call for each score.
+// The modifiers of score.h in a function that is never inlined: kernels call it for each score.
 #pragma once
 
 #define score score_in_place
@@ -25,7 +25,7 @@ static NOINLINE
 }
 
 #ifdef VECTOR_WIDTH_VALUE
-// `tuned` on the cpu asks for vector code of a loop over `score`, which a call cannot be.
+// `tuned` on the cpu asks the compiler to vectorise its loop over `score`. A loop of calls cannot be vectorised.
 #define SCORE_GRAIN SCORE_ROW
 static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
   for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = score(s[i], q + i, k, context);

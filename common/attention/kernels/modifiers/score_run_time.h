@@ -1,5 +1,6 @@
-// The modifiers of score.h in one kernel for all of them, with ALIBI, SOFT_CAP and BIAS on. The hook's data says which
-// are on, and the cap; a branch asks for each, once for as many scores as the kernel hands over.
+// The modifiers of score.h in one kernel for all of them, compiled with ALIBI, SOFT_CAP and BIAS on. The hook's data
+// says which modifiers are on, and gives the cap. Each modifier has a branch, which runs once for all scores that the
+// kernel hands over at once.
 #pragma once
 
 #define score constant_score
@@ -53,7 +54,8 @@ static inline void score_tile(float* s, int, int q, int k, const ScoreContext& c
     const float slope = score_slope(context);
     float first[2];
     for (int r = 0; r < 2; ++r) first[r] = slope * static_cast<float>(k - own_key(q + r * 8, context));
-    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += slope * static_cast<float>(i / 4 * 8 + i % 2) + first[i / 2 % 2];
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] +=
+        slope * static_cast<float>(i / 4 * 8 + i % 2) + first[i / 2 % 2];
   }
   if (on.bias) {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += bias_at(q + i / 2 % 2 * 8, k + i / 4 * 8 + i % 2, context);

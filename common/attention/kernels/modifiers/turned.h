@@ -1,5 +1,6 @@
-// How RoPE turns rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (pairs are (2i, 2i + 1),
-// else (i, i + ROTARY_DIM / 2)). What is turned is rounded to the type of Q and K, as a launch before the kernel does.
+// RoPE's rotation of rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (pairs are
+// (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Turned elements are rounded to the type of Q and K, as in a launch that
+// turns rows before the kernel.
 #pragma once
 
 #ifdef __CUDACC__
@@ -19,12 +20,12 @@ static constexpr int rotate_partner(int d) {
 }
 
 static inline float rounded(float x) {
-  float place;  // of as many bytes as the type has
+  float place;  // memory for an element of any type
   store_float<IN_TYPE>(&place, 0, x);
   return load_float<IN_TYPE>(&place, 0);
 }
 
-/// Angles of a table: float [keys, ROTARY_DIM / 2]; at(i) has those from element i on.
+/// A table of angles, float [keys, ROTARY_DIM / 2]; at(i) gives the angles from element i on.
 struct AngleTable {
   const char* begin;
   int offset;  // in bytes
@@ -47,7 +48,7 @@ static inline auto turned(Load load, int key, int d, const AngleTable& cosine_ta
     auto other = load(INTERLEAVED && count == 1 ? d ^ 1 : rotate_partner(d));
     float* const x = reinterpret_cast<float*>(&turned);
     const float* const y = reinterpret_cast<const float*>(&other);
-    // As many as there are pairs, loaded at once.
+    // The angles of all pairs, loaded at once.
     constexpr int pairs = INTERLEAVED && count > 1 ? count / 2 : count;
     struct alignas(pairs * sizeof(float)) Angles {
       float of[pairs];

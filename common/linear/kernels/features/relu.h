@@ -1,4 +1,4 @@
-// The larger of x and 0, and NaN for NaN. A query or key without a positive element has none at all.
+// The larger of x and 0, and NaN for NaN. A query or key without a positive element becomes all zeros.
 #pragma once
 
 #define FEATURE_IS_IDENTITY 0

@@ -1,8 +1,9 @@
-// New tokens get into the cache before any threadgroup reads it: keys turned by their positions, and values. Constants:
-// PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
+// Writes the new tokens, keys turned by their positions and values, to the cache before any threadgroup reads the
+// cache. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
 //
-// Tokens are cut into shares. A threadgroup takes shares as long as there are any, and goes on when all are written. It
-// waits for nothing but what others have begun, so that a launch ends however few threadgroups run at the same time.
+// Tokens are cut into shares. A threadgroup takes shares until none is left, and goes on when all shares are written.
+// It waits only for shares that other threadgroups have begun. So a launch ends for any number of threadgroups that run
+// at the same time.
 #pragma once
 
 #ifdef __CUDACC__
@@ -16,7 +17,7 @@
 
 namespace append {
 
-// add_one: what the counter was; it is 0 again when it has been called `count` times.
+// add_one() returns the counter's value before the call. After `count` calls the counter is 0 again.
 #ifdef __CUDACC__
 #define APPEND_FUNCTION DEVICE
 constexpr int most_aligned = 16;  // bytes: tensors' addresses and strides are multiples of it
@@ -59,8 +60,8 @@ APPEND_FUNCTION Run& run_at(void* tensor, long long index) {
   return *reinterpret_cast<Run*>(static_cast<char*>(tensor) + index * element_bytes);
 }
 
-/// Turns the pairs (x, y) of two runs. Pair i is element i of both; interleaved, neighbours in what the runs are
-/// together.
+/// Turns the pairs (x, y) of two runs. Pair i is element i of both runs. If interleaved, pair i is elements 2i and 2i +
+/// 1 of the joined runs.
 APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const float* sines) {
   UNROLL for (int i = 0; i < run; ++i) {
     Run& of_x = INTERLEAVED && i >= run / 2 ? second : first;
@@ -76,11 +77,11 @@ struct alignas(most_aligned >= 16 && run % 4 == 0 ? 16 : 4) Angles {
   float of[run];
 };
 
-/// Runs on their way: of a key's pairs, or a run that is copied.
+/// Loaded runs that are not stored yet: two runs of a key's pairs, or a run that is copied.
 struct OnTheWay {
   Run x, y;
   Angles cosines, sines;
-  void *x_to, *y_to;  // null where nothing is written
+  void *x_to, *y_to;  // null: not written
 };
 
 APPEND_FUNCTION void read(OnTheWay& unit, const AttentionParams& p, const PrefillData& data, int batch, int token,
@@ -125,10 +126,12 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// A share of the tokens, by this one of the threads: where registers allow it two units at a time, for one wait.
+/// This thread's part of a share of the tokens. If there are enough registers, it loads two units at a time, for one
+/// wait.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
-  // In 32 bits: a division of 64 is a call, with which ptxas does all products of `wgmma` one after the other (C7520).
+  // In 32 bits: a division of 64 bits is a call, and with a call ptxas does all products of `wgmma` one after the other
+  // (C7520).
   const int tokens = p.batch * p.q_len, in_share = (tokens + data.shares - 1) / data.shares;
   const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
   if (first >= end) return;
@@ -154,14 +157,14 @@ template <int THREADS>
 DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   volatile unsigned& taken = *reinterpret_cast<volatile unsigned*>(memory);
-  // What was written is for tensor copies too, which have a proxy of their own.
+  // Tensor copies read the written tokens too, through the async proxy.
   const auto fence = [] {
     __threadfence();
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
   };
-  // Of each counter every share, and every threadgroup that goes on.
+  // Calls for each counter: one for every share, and one for every threadgroup that goes on.
   const unsigned count = data.shares + gridDim.x * gridDim.y * gridDim.z;
   while (true) {
     if (threadIdx.x == 0) taken = append::add_one(data.counters, count);
@@ -186,7 +189,7 @@ template <int THREADS>
 INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   const auto shares = static_cast<unsigned>(data.shares);
-  // Of each counter every share, and every threadgroup that goes on.
+  // Calls for each counter: one for every share, and one for every threadgroup that goes on.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
     append::write_share<1>(p, data, static_cast<int>(share), 0);

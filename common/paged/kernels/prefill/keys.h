@@ -1,5 +1,5 @@
-// Which keys a query sees: of its sequence those that own_keys.h allows, which is the caller's hook or the rule of
-// CAUSAL.
+// The keys that a query sees: the keys of its sequence that own_keys.h allows. own_keys.h is the caller's hook, or the
+// rule of CAUSAL.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

@@ -1,4 +1,4 @@
-// Where a key's row lies: on a page of PAGE_SIZE tokens, which the table has.
+// The place of a key's row: on a page of PAGE_SIZE tokens, whose number is in the table.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

@@ -1,37 +1,37 @@
-// What host and kernels of prefill share: attention of long queries over a paged or contiguous cache by the kernels of
-// common/attention/kernels, which get what is special about it by their hooks. The texts of this folder stand in for
-// keys.h, pages.h, score.h and sink.h there, and where new tokens are appended for before.h and rotate.h. No other
-// headers than the kernels' own.
+// Data that host and kernels of prefill share. Prefill is attention of many queries over a paged or contiguous cache,
+// by the kernels of common/attention/kernels with hooks. The texts of this folder stand in for keys.h, pages.h, score.h
+// and sink.h there, and, if new tokens are appended, for before.h and rotate.h. This file includes only headers of
+// kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 #include "common/paged/kernels/decode.h"
 
-/// What ScoreContext::data points to. Query i of q_len stands at key length - q_len + i. On a GPU the rows of a
-/// sequence are NaN where its length is negative, or above kv_len, and those that see a key where the table names no
-/// page of the cache.
+/// ScoreContext::data points to it. Query i of q_len stands at key length - q_len + i. On a GPU, if a sequence's length
+/// is negative or above kv_len, its rows are NaN. A row is also NaN if it sees a key whose page number is not a page of
+/// the cache.
 struct PrefillData {
-  const int* lengths;  // [batch]: keys of a sequence, those of its queries among them
+  const int* lengths;  // [batch]: keys of a sequence, including the keys of its queries
   const int* table;    // [batch, max_pages]: pages of a sequence
   int max_pages;
   const void* hook_data;  // of the caller's hooks
-  /// Where new tokens are appended: the launch writes them in so many shares, each as soon as a threadgroup takes it.
+  /// If new tokens are appended: the launch writes them in `shares` shares. A threadgroup that takes a share writes it.
   NewTokens tokens;
   int shares;
-  unsigned* counters;  // of shares taken, of shares written; 0 before and after a launch
+  unsigned* counters;  // shares taken, shares written; 0 before and after a launch
 };
 
 static inline const PrefillData& prefill_of(const ScoreContext& context) {
   return *static_cast<const PrefillData*>(context.data);
 }
 
-/// The keys of a sequence, of at most kv_len; -1: its length is none that the cache has.
+/// The number of a sequence's keys, at most kv_len; -1: its length is negative or above kv_len.
 static inline int length_of(const PrefillData& data, int batch, int kv_len) {
   const int length = data.lengths[batch];
   return static_cast<unsigned>(length) <= static_cast<unsigned>(kv_len) ? length : -1;
 }
 
-/// The context as a hook of the caller wants it: of a sequence with its own keys alone.
+/// The context for a hook of the caller: kv_len is the sequence's own number of keys.
 static inline ScoreContext of_sequence(const ScoreContext& context) {
   const PrefillData& data = prefill_of(context);
   return {context.batch, context.head, context.q_heads, context.q_len, length_of(data, context.batch, context.kv_len),

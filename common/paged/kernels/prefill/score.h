@@ -1,4 +1,4 @@
-// The caller's score hook, which own_score.h stands for, with the sequence's own number of keys.
+// Calls the caller's score hook, own_score.h, with the sequence's own number of keys.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

@@ -1,4 +1,4 @@
-// The caller's sink hook, which own_sink.h stands for.
+// Calls the caller's sink hook, own_sink.h.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

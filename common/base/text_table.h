@@ -1,0 +1,14 @@
+// Rows of cells as a table of plain text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace attn {
+
+enum class Align { left, right };
+
+/// A line for each row. A column is as wide as its widest cell; the last column is not padded.
+std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align);
+
+}  // namespace attn

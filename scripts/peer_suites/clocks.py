@@ -1,0 +1,224 @@
+"""How sides are timed.
+
+A side is an object whose run() computes the row once and gives the output. A clock wraps a side: seconds() runs it once
+and gives the time, output() gives its result. All sides of a row take turns on the same values.
+"""
+
+import math
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+
+from . import Refused
+
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    np = None  # --from needs none of the three
+try:
+    import threadpoolctl
+except ModuleNotFoundError:
+    threadpoolctl = None
+try:
+    import torch
+except ModuleNotFoundError:
+    torch = None
+
+WARM_UP = 3
+TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
+PAUSE_CYCLES = 400_000  # every side then starts on a device that was equally busy
+FLUSH_BYTES = 256 << 20  # more than the caches of a CPU hold
+WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels of the "
+          "launch, an event; the time is between the events")
+
+
+def timed_event():
+    """An event that a graph records, and that can be read outside of the graph."""
+    try:
+        return torch.cuda.Event(enable_timing=True, external=True)
+    except TypeError:
+        raise Refused(f"PyTorch {torch.__version__} cannot time within a CUDA graph (torch.cuda.Event knows no "
+                      "external=True); take a later one") from None
+
+
+class Gpu:
+    """The GPU that tensors are on from now on, and its clock."""
+
+    def __init__(self, device):
+        if torch is None:
+            raise Refused("PyTorch is not installed")
+        if not torch.cuda.is_available():
+            raise Refused("PyTorch finds no GPU")
+        index = int(device.partition(":")[2] or 0)
+        if index >= torch.cuda.device_count():
+            raise Refused(f"no {device}; PyTorch finds {torch.cuda.device_count()}, from cuda:0 on")
+        timed_event()  # refuses a PyTorch that has none
+        torch.cuda.set_device(index)
+        torch.set_grad_enabled(False)
+        properties = torch.cuda.get_device_properties(index)
+        self.flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.uint8, device="cuda")
+
+    def clock(self, side):
+        return Graph(side, self.flush)
+
+    def about(self):
+        return {"device": torch.cuda.get_device_name(), "torch": torch.__version__.split("+")[0]}
+
+
+class Graph:
+    """A launch of a side as one CUDA graph: a fill of `flush`, an event, all kernels of the launch, another event. The
+    time is between the two events. Python, the driver, allocations and the choice of an algorithm are not in it: they
+    are done before the graph is submitted."""
+
+    def __init__(self, side, flush):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # the extra work of a first call must not be captured
+            for _ in range(WARM_UP):
+                side.run()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.side = side  # its tensors stay: the graph reads them
+        self.start, self.end, self.graph = timed_event(), timed_event(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            flush.fill_(0)
+            self.start.record()
+            self.o = side.run()  # every replay writes it anew
+            self.end.record()
+
+    def seconds(self):
+        torch.cuda._sleep(PAUSE_CYCLES)
+        torch.cuda.synchronize()
+        self.graph.replay()
+        torch.cuda.synchronize()
+        return self.start.elapsed_time(self.end) * 1e-3
+
+    def output(self):
+        return self.o.float().cpu()
+
+
+class Cpu:
+    """The CPU with a number of threads for every side, and its clock with cold caches."""
+
+    def __init__(self, device):
+        if np is None:
+            raise Refused("numpy is not installed; scripts/peer_suites/requirements.txt lists the packages")
+        cores = len(os.sched_getaffinity(0))
+        self.threads = int(device.partition("=")[2] or cores)
+        if not 1 <= self.threads <= cores:
+            raise Refused(f"{self.threads} threads are not allowed; 1 to {cores} are")
+        if torch:
+            torch.set_num_threads(self.threads)
+            torch.set_flush_denormal(True)
+            torch.set_grad_enabled(False)
+        if threadpoolctl:
+            threadpoolctl.threadpool_limits(self.threads)
+        self.flush = np.empty(FLUSH_BYTES, np.uint8)
+
+    def clock(self, side):
+        return AfterFlush(side, self.flush)
+
+    def about(self):
+        return {"device": processor(), "torch": torch.__version__.split("+")[0] if torch else "(not there)",
+                "threads": self.threads}
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.machine()
+
+
+class AfterFlush:
+    """The caller's time of one call, after a fill of `flush`."""
+
+    def __init__(self, side, flush):
+        self.side, self.flush = side, flush
+
+    def seconds(self):
+        self.flush.fill(0)
+        start = time.perf_counter()
+        self.side.run()
+        return time.perf_counter() - start
+
+    def output(self):
+        return np.asarray(self.side.run())
+
+
+class Repeated:
+    """The caller's time of a call with warm caches: the median of at least 3 calls, and of as many as fit into `span`
+    seconds. A call before them does not count."""
+
+    def __init__(self, side, span):
+        self.side, self.span = side, span
+
+    def seconds(self):
+        self.side.run()
+        samples = []
+        while len(samples) < 3 or sum(samples) < self.span:
+            start = time.perf_counter()
+            self.side.run()
+            samples.append(time.perf_counter() - start)
+        return statistics.median(samples)
+
+    def output(self):
+        return np.asarray(self.side.run())
+
+
+def left_out(name, error):
+    why = [*str(error).splitlines(), type(error).__name__][0]
+    print(f"peers: {name} is left out: {why}", file=sys.stderr, flush=True)
+
+
+def ready(makers, clock):
+    """The sides that can be made and timed, by name, each in its clock. One line says why another is left out."""
+    found = {}
+    for name, make in makers.items():
+        try:
+            side = clock(make())
+            for _ in range(WARM_UP):
+                side.seconds()
+            found[name] = side
+        except Refused:
+            raise
+        except Exception as error:  # it is not installed, does not compile, or does not take the row
+            left_out(name, error)
+    if not found:
+        raise Refused("no side is there")
+    return found
+
+
+def take_turns(sides, seconds, at_least=TURNS_AT_LEAST):
+    """The times of each turn, by side. The order is reversed every other turn. The turns go on until they have taken
+    `seconds`."""
+    turns, spent = [], 0.0
+    while len(turns) < at_least or (spent < seconds and len(turns) < TURNS_AT_MOST):
+        order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
+        turns.append({name: sides[name].seconds() for name in order})
+        spent += sum(turns[-1].values())
+    return turns
+
+
+def medians(turns, unit, per_second):
+    """The median time of each side, as NAME_unit."""
+    return {f"{name}_{unit}": per_second * statistics.median(turn[name] for turn in turns) for name in turns[0]}
+
+
+def ratios(turns, ours="ours"):
+    """The time of each side over the time of ours, turn by turn, by name. Empty where ours is left out."""
+    names = [name for name in turns[0] if name != ours and ours in turns[0]]
+    return {name: [turn[name] / turn[ours] for turn in turns] for name in names}
+
+
+def median_ratios(turns):
+    return {f"{name}_ratio": statistics.median(values) for name, values in ratios(turns).items()}
+
+
+def interval(values):
+    """The median, and the order statistics between which the true median lies in 95 % of the cases."""
+    ordered, n = sorted(values), len(values)
+    reach = math.ceil(0.98 * math.sqrt(n))
+    return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]

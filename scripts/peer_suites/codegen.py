@@ -1,0 +1,68 @@
+"""Generated attention on a CPU, f32: this project's kernel against PyTorch Inductor, FlexAttention and ONNX Runtime.
+
+Whole attention, 8 heads, 1024 tokens: full, causal, and causal with ALiBi and a soft cap of 30, as proto5_codegen has
+them. Inductor is torch.compile of the definition as a user writes it, and of FlexAttention; ONNX Runtime is given the
+same definition as a graph of MatMul and Softmax, and optimises that. Times are the caller's, each call after a fill of
+256 MiB. Results are compared with attention in double.
+"""
+
+from . import clocks, pages, sides
+from .clocks import np, torch
+from .work import Work, added, against_reference
+
+MARK, DEVICE, SECONDS = "peers-codegen", "cpu:threads=2", 4
+HEADS, LENGTH, CAP = 8, 1024, 30
+NAMES = {"inductor": "Inductor", "flex": "FlexAttention", "ort": "ONNX Runtime"}
+ROWS = {"full": Work(), "causal": Work(causal=True), "modified, causal": Work(causal=True, alibi=True, soft_cap=CAP)}
+
+
+def about():
+    return {"ort": sides.onnx_version()}
+
+
+def makers(ours, work, tensors, threads):
+    """Functions that make the sides, by name."""
+    found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options())}
+    if torch:
+        q, k, v = map(torch.from_numpy, tensors)
+        addend = torch.from_numpy(added(work, HEADS, LENGTH)) if work != Work() else None
+        found |= {"inductor": lambda: sides.inductor(work, q, k, v, addend),
+                  "flex": lambda: sides.flex_attention(work, q, k, v)}
+    if sides.ort:
+        found["ort"] = lambda: sides.onnx_definition(work, *tensors, threads)
+    return found
+
+
+def measure(ours, machine, name, dim, seconds):
+    work = ROWS[name]
+    tensors = np.random.default_rng(LENGTH + dim).standard_normal((3, 1, HEADS, LENGTH, dim), np.float32)
+    found = clocks.ready(makers(ours, work, tensors, machine.threads), machine.clock)
+    checked = against_reference(found, work, *tensors)
+    turns = clocks.take_turns(found, seconds)
+    return {"work": name, "head_dim": dim, "turns": len(turns), **checked, **clocks.medians(turns, "ms", 1e3),
+            **{f"{side}_ratio": clocks.interval(values) for side, values in clocks.ratios(turns).items()}}
+
+
+def rows(machine, options):
+    ours = sides.on_cpu(machine.threads)
+    for name in ROWS:
+        for dim in (64, 128):
+            yield measure(ours, machine, name, dim, options.seconds)
+
+
+def ratio_cell(row, peer):
+    if f"{peer}_ratio" not in row:
+        return ""
+    ratio, low, high = row[f"{peer}_ratio"]
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+
+
+def table(rows, about):
+    text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
+            f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers codegen`. Milliseconds, "
+            "and the medians of the ratios turn by turn with their 95 % intervals.\n\n")
+    cells = [[row["work"], row["head_dim"], pages.cell(row, "ours_ms", ".1f") + pages.differ(row),
+              *(cell for peer in NAMES for cell in (pages.cell(row, f"{peer}_ms", ".1f"), ratio_cell(row, peer)))]
+             for row in rows]
+    return text + pages.markdown(["attention", "head_dim", "ours",
+                                  *(head for name in NAMES.values() for head in (name, f"{name} / ours"))], cells)

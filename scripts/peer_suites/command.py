@@ -1,0 +1,155 @@
+"""The command line of scripts/peers."""
+
+import argparse
+import ast
+import importlib
+import json
+import math
+import os
+import pathlib
+import re
+import sys
+
+from . import Refused, pages
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+PAGE = ROOT / "docs/peers.md"
+LIBRARIES = "ATTENTION_PROTO_LIBRARIES"
+CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # devices
+SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
+METHOD = """
+All sides take turns on the same values, the order reversed every other turn; ratios are taken turn by turn. A side that
+is not there, or does not take a row, is left out, and one line says why. --from measures nothing and needs no device.
+
+Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise Refused(message)
+
+
+def seconds(text):
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError
+    return value
+
+
+def on_cpu(suite):
+    return suite.DEVICE.startswith("cpu")
+
+
+def devices(suite):
+    return "cpu or cpu:threads=N" if on_cpu(suite) else "cuda:N"
+
+
+def libraries(suite):
+    """The folder of this project's libraries where --libraries names none."""
+    return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("release" if on_cpu(suite) else "gpu") / "bin")
+
+
+def parser_of(name, suite):
+    parser = Parser(prog=f"scripts/peers {name}", description=suite.__doc__ + METHOD,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default=suite.DEVICE, help=f"{devices(suite)}; {suite.DEVICE} where none is named")
+    parser.add_argument("--seconds", type=seconds, default=suite.SECONDS,
+                        help=f"of {'a side in a round' if name == 'cpu' else 'all turns of a row'}; {suite.SECONDS:g}")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write the rows as JSON")
+    parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="read rows that --out wrote")
+    parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
+                        help="write the table into FILE, docs/peers.md where none is named, and do not print it")
+    parser.add_argument("--libraries", type=pathlib.Path, metavar="FOLDER", default=libraries(suite),
+                        help=f"has this project's libraries; else ${LIBRARIES}, else a build of this tree")
+    if name == "cpu":
+        parser.add_argument("--quick", action="store_true", help="n = 1024 only, 3 rounds of 0.3 s; no page is written")
+    if name == "gpu":
+        parser.add_argument("--old", type=pathlib.Path, metavar="LIBRARY",
+                            help="compare an old libattn.so with today's, and nothing else; status 1 where a row moves")
+        parser.add_argument("--old-source", type=pathlib.Path, metavar="FOLDER",
+                            help="has the old one's kernels; the tree that it was built from where not named")
+        parser.add_argument("--new", type=pathlib.Path, metavar="LIBRARY",
+                            help="in the place of today's, which is in the folder of --libraries")
+    return parser
+
+
+def check(name, suite, options):
+    """Raises Refused for options that do not go together, before anything is measured."""
+    old = getattr(options, "old", None)
+    allowed = [CPU] if on_cpu(suite) else [GPU, CPU] if old else [GPU]
+    if not any(re.fullmatch(device, options.device) for device in allowed):
+        raise Refused(f"--device {options.device} is not allowed; {devices(suite)} is")
+    if old and (options.source or options.page):
+        raise Refused("--old takes neither --from nor --page: its rows are not recorded")
+    if name == "gpu" and not old and (options.new or options.old_source):
+        raise Refused("--new and --old-source go with --old")
+    if getattr(options, "quick", False) and options.page:
+        raise Refused("--quick and --page do not go together: a page has all rows")
+    if options.out and not options.out.parent.is_dir():
+        raise Refused(f"--out {options.out}: there is no folder {options.out.parent}")
+    if options.page:
+        pages.split(options.page, suite.MARK)
+
+
+def measured(suite, options):
+    """The result of the suite, which is written to --out as it grows."""
+    from . import clocks
+
+    machine = (clocks.Cpu if on_cpu(suite) else clocks.Gpu)(options.device)
+    result = {"about": {**machine.about(), **suite.about()}, "rows": []}
+    for row in suite.rows(machine, options):
+        result["rows"].append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
+        if not on_cpu(suite):
+            clocks.torch.cuda.empty_cache()
+    return result
+
+
+def run(name, arguments):
+    suite = importlib.import_module(f"{__package__}.{name}")
+    options = parser_of(name, suite).parse_args(arguments)
+    check(name, suite, options)
+    os.environ[LIBRARIES] = str(options.libraries.resolve())
+    if getattr(options, "old", None):
+        from . import old
+        return old.compare(options, suite.SHAPES)
+    result = pages.read(options.source) if options.source else measured(suite, options)
+    try:
+        text = suite.table(result["rows"], result["about"])
+        agree = all(row["agree"] for row in result["rows"])
+    except (KeyError, TypeError, ValueError) as error:
+        if not options.source:
+            raise
+        raise Refused(f"{options.source} has no rows of the suite {name}: {type(error).__name__} {error}") from None
+    if options.source and options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.page:
+        before, after = pages.split(options.page, suite.MARK)
+        options.page.write_text(before + text + after)
+    else:
+        print(text, end="")
+    return 0 if agree else 1
+
+
+def listed():
+    """Each suite with the first line of its text, which is read and not imported: PyTorch takes long to load."""
+    lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
+    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help tells its options. The suites:",
+                      *(f"  {name:13} {line}" for name, line in lines.items())])
+
+
+def main(arguments):
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(listed(), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    name, *rest = arguments
+    try:
+        if name not in SUITES:
+            raise Refused(f"no suite '{name}'; {pages.listed(list(SUITES))} are")
+        return run(name, rest)
+    except Refused as refused:
+        print(f"peers: {refused}", file=sys.stderr)
+        return 2

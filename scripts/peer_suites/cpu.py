@@ -1,0 +1,94 @@
+"""Attention on a CPU, f32: this project's kernel against ONNX Runtime, and both against OpenBLAS's sgemm.
+
+8 heads, full and causal. Times are the caller's, with warm caches: in each of 5 rounds every side runs for --seconds
+and gives the median of its calls. ONNX Runtime's MultiHeadAttention takes K and V in two orders; the faster one counts.
+Results are compared with attention in double.
+"""
+
+import datetime
+import os
+import statistics
+import subprocess
+
+from . import clocks, pages, sides
+from .clocks import np, threadpoolctl
+from .work import Work, against_reference
+
+MARK, DEVICE, SECONDS = "peers", "cpu", 1
+HEADS = 8
+NAMES = {"ort": "ONNX Runtime", "sgemm": "sgemm"}
+GEMM_ROWS = 1536
+
+
+def shapes(quick):
+    return [(dim, causal, length) for dim in (64, 128) for causal in (False, True)
+            for length in ((1024,) if quick else (1024, 2048, 4096))]
+
+
+def about():
+    pools = threadpoolctl.threadpool_info() if threadpoolctl else []
+    blas = next((pool for pool in pools if pool["user_api"] == "blas"), None)
+    command = ["git", "-C", sides.ROOT, "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True)
+    return {"cores": os.cpu_count(), "ort": sides.onnx_version(), "numpy": np.__version__,
+            "blas": f"{blas['internal_api']} {blas['version']} ({blas['architecture']})" if blas else "(not there)",
+            "commit": commit.stdout.strip() or "unknown",
+            "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"}
+
+
+def sgemm():
+    a, b = np.random.default_rng(1).standard_normal((2, GEMM_ROWS, GEMM_ROWS), np.float32)
+    return sides.Call(np.matmul, a, b, out=np.zeros((GEMM_ROWS, GEMM_ROWS), np.float32))
+
+
+def onnx_runtime(work, tensors, threads, seconds):
+    forms = [sides.onnx_multi_head(work, *tensors, threads, heads_first) for heads_first in (False, True)]
+    return min(forms, key=lambda form: clocks.Repeated(form, seconds / 4).seconds())
+
+
+def measure(ours, machine, shape, rounds, seconds):
+    dim, causal, length = shape
+    work = Work(causal=causal)
+    q, k, v = np.random.default_rng(1000 * length + dim).standard_normal((3, 1, HEADS, length, dim), np.float32)
+    makers = {"ours": lambda: sides.Call(ours.flash, q, k, v, **work.options())}
+    if sides.ort:
+        makers["ort"] = lambda: onnx_runtime(work, (q, k, v), machine.threads, seconds)
+    found = clocks.ready(makers, lambda side: clocks.Repeated(side, 0))
+    checked = against_reference(found, work, q, k, v)
+    timed = {name: clocks.Repeated(clock.side, seconds) for name, clock in found.items()}
+    if threadpoolctl:  # which holds numpy to the threads
+        timed["sgemm"] = clocks.Repeated(sgemm(), seconds / 4)
+    turns = clocks.take_turns(timed, 0, at_least=rounds)
+    flops = {name: work.flops(HEADS, length, dim) for name in found} | {"sgemm": 2 * GEMM_ROWS**3}
+    row = {"head_dim": dim, "causal": causal, "length": length, "turns": rounds, **checked,
+           **{f"{name}_gflops": 1e-9 * flops[name] / statistics.median(turn[name] for turn in turns) for name in timed}}
+    for name, over_ours in clocks.ratios(turns).items():
+        rates = [flops["ours"] / flops[name] * ratio for ratio in over_ours]
+        row[f"{name}_ratio"] = [statistics.median(rates), min(rates), max(rates)]
+    return row
+
+
+def rows(machine, options):
+    ours = sides.on_cpu(machine.threads)
+    rounds, seconds = (3, min(options.seconds, 0.3)) if options.quick else (5, options.seconds)
+    for shape in shapes(options.quick):
+        yield measure(ours, machine, shape, rounds, seconds)
+
+
+def ratio_cell(row, name):
+    if f"{name}_ratio" not in row:
+        return ""
+    middle, low, high = row[f"{name}_ratio"]
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def table(rows, about):
+    text = (f"Measured on {about['device']} with {about['cores']} cores, {about['threads']} threads for each side; "
+            f"ONNX Runtime {about['ort']}, {about['blas']} from numpy {about['numpy']}; commit {about['commit']}, "
+            f"{about['date']}, by `scripts/peers cpu`. GFLOP/s, and the medians of the ratios round by round with the "
+            "lowest and the highest.\n\n")
+    cells = [[row["length"], row["head_dim"], pages.mask_of(row), pages.cell(row, "ours_gflops", ".0f"),
+              *(cell for name in NAMES for cell in (pages.cell(row, f"{name}_gflops", ".0f"), ratio_cell(row, name))),
+              f"{'equal' if row['agree'] else 'DIFFER'}, {max(row['max_abs'].values()):.0e}"] for row in rows]
+    heads = [head for name in NAMES.values() for head in (name, f"ours / {name}")]
+    return text + pages.markdown(["n", "head_dim", "mask", "ours", *heads, "outputs"], cells)

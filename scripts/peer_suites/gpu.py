@@ -1,0 +1,86 @@
+"""Forward attention on a GPU, bf16: this project's kernel against cuDNN, FlashAttention-3 and FlashAttention-4.
+
+FlashAttention-3 takes part where its Python module is found: flash_attn_interface, or fa3_fwd_interface of the package
+fa3-fwd. FlashAttention-4 takes part where flash_attn.cute of the package flash-attn-4 is found. Results are compared
+with cuDNN's.
+
+With --old the suite measures no peers: it compares an old libattn.so with today's on the same rows.
+"""
+
+import statistics
+
+from . import clocks, pages, sides
+from .clocks import torch
+from .work import Work, agreement
+
+MARK, DEVICE, SECONDS = "peers-gpu", "cuda:0", 0.2
+TOKENS, WIDTH = 16384, 2048
+AXES = ("head_dim", "q_heads", "kv_heads", "batch", "length", "causal")
+SHAPES = [*((dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, causal)
+            for dim in (64, 128, 256) for causal in (False, True) for length in (512, 1024, 2048, 4096, 8192, 16384)),
+          *((128, 64, 8, 1, length, causal) for causal in (False, True) for length in (2048, 4096, 8192, 16384, 32768))]
+NAMES = {"cudnn": "cuDNN", "fa3": "FA-3", "fa4": "FA-4"}
+# For results that are older than the field `window`.
+EAGER_WINDOW = ("ours from a CUDA graph, the peers launched from Python between two events, so that a slow host shows "
+                "in short rows")
+
+
+def flash_attention():
+    """The functions of FlashAttention-3 and -4 that are installed, by side, and for `about` the names of their packages."""
+    functions, about = {}, {}
+    for name, places in ("fa3", sides.FLASH_ATTENTION_3), ("fa4", sides.FLASH_ATTENTION_4):
+        function, about[name] = sides.function_of(places, "flash_attn_func")
+        if function:
+            functions[name] = function
+    return functions, about
+
+
+def about():
+    version = torch.backends.cudnn.version()
+    return {"cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", **flash_attention()[1],
+            "window": clocks.WINDOW}
+
+
+def rates(turns, flops):
+    """TFLOPS of each side, and the time of each peer over ours."""
+    tflops = {f"{name}_tflops": flops / statistics.median(turn[name] for turn in turns) * 1e-12 for name in turns[0]}
+    return tflops | clocks.median_ratios(turns)
+
+
+def measure(functions, machine, shape, seconds):
+    row = dict(zip(AXES, shape))
+    work = Work(causal=row["causal"])
+    torch.manual_seed(row["length"] + row["head_dim"])
+    q, k, v = (torch.randn(row["batch"], heads, row["length"], row["head_dim"], device="cuda", dtype=torch.bfloat16)
+               for heads in (row["q_heads"], row["kv_heads"], row["kv_heads"]))
+    ours = sides.operators().flash
+    makers = {"ours": lambda: sides.Call(ours, q, k, v, **work.options()),
+              "cudnn": lambda: sides.cudnn(q, k, v, work.causal),
+              **{name: lambda function=function: sides.by_tokens(function, q, k, v, causal=work.causal)
+                 for name, function in functions.items()}}
+    found = clocks.ready(makers, machine.clock)
+    agree = agreement(found, "cudnn")
+    turns = clocks.take_turns(found, seconds)
+    flops = row["batch"] * work.flops(row["q_heads"], row["length"], row["head_dim"])
+    return {**row, "turns": len(turns), "agree": agree, **rates(turns, flops)}
+
+
+def rows(machine, options):
+    functions, _ = flash_attention()
+    for shape in SHAPES:
+        yield measure(functions, machine, shape, options.seconds)
+
+
+def table(rows, about):
+    peers = {"cudnn": f"cuDNN {about['cudnn']} through PyTorch {about['torch']}",
+             **{name: f"FlashAttention-{name[-1]} ({about[name]})" for name in ("fa3", "fa4") if about.get(name)}}
+    text = (f"Measured on {about['device']} with {pages.listed(list(peers.values()))}, bf16, by `scripts/peers gpu`. "
+            "TFLOPS, and the medians of the ratios turn by turn; causal counts the unmasked half. "
+            f"Timed: {about.get('window', EAGER_WINDOW)}.\n\n")
+    tile = pages.column_of(rows, "tile")
+    cells = [[row["head_dim"], pages.heads_of(row), pages.mask_of(row), row["length"], row["batch"],
+              *(row.get(key, "") for key in tile), pages.cell(row, "ours_tflops", ".0f") + pages.differ(row),
+              *(pages.cell(row, f"{peer}_{key}", form) for peer in peers
+                for key, form in (("tflops", ".0f"), ("ratio", ".3f")))] for row in rows]
+    return text + pages.markdown(["head_dim", "heads", "mask", "length", "batch", *tile, "ours",
+                                  *(head for peer in peers for head in (NAMES[peer], f"ours / {NAMES[peer]}"))], cells)

@@ -1,0 +1,107 @@
+"""Decoding over a cache on a GPU, bf16: this project's kernels against FlashAttention-3 and FlashInfer.
+
+One query for each sequence, over a contiguous cache, over pages of 16, and with a new token that is turned (RoPE) and
+appended to a contiguous cache. A ratio is a peer's time over the time of ours with the same kind of cache. Results are
+compared, except those with a new token.
+"""
+
+import statistics
+
+from . import clocks, pages, sides
+from .clocks import torch
+from .work import agreement
+
+MARK, DEVICE, SECONDS = "peers-paged", "cuda:0", 0.05
+PAGE_SIZE = 16
+# Sequences, tokens of each, query heads, key/value heads, head_dim.
+AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
+ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
+        (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
+KINDS = ("contiguous", "paged", "append")  # of cache; ours has a side for each
+PEERS = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
+
+
+def flash_attention_3():
+    return sides.function_of(sides.FLASH_ATTENTION_3, "flash_attn_with_kvcache")
+
+
+def about():
+    return {"fa3": flash_attention_3()[1] or "no FlashAttention-3", "flashinfer": sides.version("flashinfer-python")}
+
+
+def angles(tokens, dim):
+    """Cosines and sines of each position, as FlashAttention-3 takes them."""
+    frequencies = 10000 ** (-torch.arange(dim // 2, device="cuda", dtype=torch.float64) / (dim // 2))
+    turns = torch.outer(torch.arange(tokens, device="cuda", dtype=torch.float64), frequencies)
+    return turns.cos().bfloat16(), turns.sin().bfloat16()
+
+
+def makers(attn, fa3, row):
+    """Functions that make the sides, by name."""
+    batch, tokens, q_heads, kv_heads, dim = row
+    torch.manual_seed(tokens + batch)
+
+    def random(*shape):
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    q, new_k, new_v = random(batch, 1, q_heads, dim), random(batch, 1, kv_heads, dim), random(batch, 1, kv_heads, dim)
+    k, v = random(batch, tokens, kv_heads, dim), random(batch, tokens, kv_heads, dim)
+    per_sequence = tokens // PAGE_SIZE
+    table = torch.arange(batch * per_sequence, device="cuda", dtype=torch.int32).reshape(batch, per_sequence)
+    k_pages, v_pages = (x.view(batch * per_sequence, PAGE_SIZE, kv_heads, dim) for x in (k, v))
+    lengths = torch.full((batch,), tokens, device="cuda", dtype=torch.int32)
+    cosines, sines = angles(tokens, dim)
+
+    def ours(function, *tensors, **options):
+        return lambda: sides.Call(function, q, *tensors, bshd=True, cache_bshd=True, **options)
+
+    # The sides that append write to copies of the cache: the other sides read the cache.
+    found = {"ours_contiguous": ours(attn.paged_decode, k, v, lengths),
+             "ours_paged": ours(attn.paged_decode, k_pages, v_pages, lengths, table),
+             "ours_append": lambda: ours(attn.decode_fused, new_k, new_v, k.clone(), v.clone(), lengths,
+                                         cosines=cosines.float(), sines=sines.float())(),
+             "flashinfer_paged": lambda: sides.FlashInfer(q, k_pages, v_pages, table, PAGE_SIZE)}
+    if fa3:
+        found["fa3_contiguous"] = lambda: sides.Call(fa3, q, k, v, causal=True, cache_seqlens=lengths)
+        found["fa3_paged"] = lambda: sides.Call(fa3, q, k_pages, v_pages, causal=True, cache_seqlens=lengths,
+                                                page_table=table)
+        found["fa3_append"] = lambda: sides.Call(fa3, q, k.clone(), v.clone(), causal=True, k=new_k, v=new_v,
+                                                 cache_seqlens=lengths - 1, rotary_cos=cosines, rotary_sin=sines,
+                                                 rotary_interleaved=False)
+    return found
+
+
+def figures(turns):
+    """Microseconds of each side, and each peer's time over the time of ours of the same kind."""
+    found = clocks.medians(turns, "us", 1e6)
+    for name, kind in PEERS.items():
+        if name in turns[0] and f"ours_{kind}" in turns[0]:
+            found[f"{name}_ratio"] = statistics.median(clocks.ratios(turns, f"ours_{kind}")[name])
+    return found
+
+
+def measure(attn, fa3, machine, row, seconds):
+    found = clocks.ready(makers(attn, fa3, row), machine.clock)
+    compared = {name: side for name, side in found.items() if not name.endswith("append")}
+    agree = not compared or agreement(compared, "ours_contiguous")
+    turns = clocks.take_turns(found, seconds)
+    return {**dict(zip(AXES, row)), "turns": len(turns), "agree": agree, **figures(turns)}
+
+
+def rows(machine, options):
+    fa3, _ = flash_attention_3()
+    for row in ROWS:
+        yield measure(sides.operators(), fa3, machine, row, options.seconds)
+
+
+def table(rows, about):
+    text = (f"Measured on {about['device']} with {about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, "
+            f"bf16, pages of {PAGE_SIZE}, by `scripts/peers paged`. Microseconds from cold caches, and the medians "
+            "of the ratios turn by turn.\n\n")
+    cells = [[f"{row['batch']} x {row['kv_len']}{pages.differ(row)}", f"{row['q_heads']}/{row['kv_heads']}",
+              row["head_dim"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),
+              *(pages.cell(row, f"{name}_{key}", form) for name in PEERS
+                for key, form in (("us", ".1f"), ("ratio", ".3f")))] for row in rows]
+    heads = [head for name in PEERS for head in (name.replace("_", ", "), "theirs / ours")]
+    ours = [f"ours, {kind}" for kind in KINDS]
+    return text + pages.markdown(["sequences x tokens", "heads", "head_dim", *ours, *heads], cells)

@@ -1,0 +1,71 @@
+"""Files of results, and tables of Markdown."""
+
+import json
+
+from . import Refused
+
+DIFFER = " (results differ)"
+
+
+def read(path):
+    """A file of results: {"about": {...}, "rows": [{...}, ...]}."""
+    try:
+        result = json.loads(path.read_text())
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise Refused(f"{path} is no JSON: {error}") from None
+    rows = result.get("rows") if isinstance(result, dict) else None
+    if not isinstance(rows, list) or not isinstance(result.get("about"), dict) or \
+            not all(isinstance(row, dict) for row in rows):
+        raise Refused(f"{path} holds no results; about and rows, as --out writes them, are wanted")
+    return result
+
+
+def split(path, mark):
+    """The texts of a page before and after the table of a suite, with the marks."""
+    begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
+    try:
+        head, rest = path.read_text().split(begin)
+        _, tail = rest.split(end)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise Refused(f"{path} has no place for the table; {begin.strip()} and {end.strip()} mark one") from None
+    return head + begin, end + tail
+
+
+def markdown(heads, rows):
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]) + "\n"
+
+
+def cell(row, key, form):
+    """A figure of a row, formatted; empty where the row has none."""
+    return f"{row[key]:{form}}" if key in row else ""
+
+
+def microseconds(row, key):
+    return cell(row, key, ".0f" if row.get(key, 0) >= 100 else ".1f")
+
+
+def listed(names):
+    """"A, B and C"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def heads_of(row):
+    return f"{row['q_heads']}" if row["q_heads"] == row["kv_heads"] else f"{row['q_heads']}/{row['kv_heads']}"
+
+
+def mask_of(row):
+    return "causal" if row["causal"] else "full"
+
+
+def differ(row):
+    return "" if row["agree"] else DIFFER
+
+
+def column_of(rows, key):
+    """[key] where a row has it, for a column that not all files of results have."""
+    return [key] if any(key in row for row in rows) else []

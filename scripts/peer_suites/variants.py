@@ -1,0 +1,77 @@
+"""Modified attention on a GPU, bf16: this project's kernels against FlexAttention and FlashAttention-3.
+
+ALiBi, a soft cap of 30, a window of 1024 keys, and RoPE alone (Q and K), 32 heads. FlexAttention gets each modifier as
+a score function or a block mask, and is compiled with torch.compile; so is RoPE, from a table in f32. FlashAttention-3
+takes part where its package has the modifier. Results are compared with PyTorch's.
+"""
+
+from . import clocks, pages, sides
+from .clocks import torch
+from .work import Work, agreement
+
+MARK, DEVICE, SECONDS = "peers-variants", "cuda:0", 0.1
+HEADS, CAP, WINDOW = 32, 30, 1024
+# Each modifier's work, and its options for FlashAttention-3, None where that has no such modifier. RoPE has no work.
+ROWS = {
+    "full": (Work(), {}),
+    "causal": (Work(causal=True), {"causal": True}),
+    "ALiBi": (Work(alibi=True), None),
+    "ALiBi, causal": (Work(causal=True, alibi=True), None),
+    "soft cap": (Work(soft_cap=CAP), {"softcap": float(CAP)}),
+    "soft cap, causal": (Work(causal=True, soft_cap=CAP), {"softcap": float(CAP), "causal": True}),
+    "window, causal": (Work(causal=True, window=WINDOW), None),
+    "RoPE": (None, None),
+}
+# (head_dim, length) of RoPE, and of all other rows.
+ROPE_SHAPES = [(64, 2048), (128, 2048), (128, 16384)]
+SHAPES = [(dim, length) for dim in (64, 128) for length in (2048, 8192)]
+
+
+def about():
+    return {"fa3": sides.function_of(sides.FLASH_ATTENTION_3, "flash_attn_func")[1] or "no FlashAttention-3",
+            "window": clocks.WINDOW}
+
+
+def makers(attn, fa3, name, q, k, v):
+    """Functions that make the sides, by name."""
+    work, fa3_options = ROWS[name]
+    if work is None:
+        return {"ours": lambda: sides.Call(attn.rope, q, k), "torch": lambda: sides.compiled_rope(q, k)}
+    found = {"ours": lambda: sides.Call(attn.flash, q, k, v, **work.options()),
+             "flex": lambda: sides.flex_attention(work, q, k, v)}
+    if fa3 and fa3_options is not None:
+        found["fa3"] = lambda: sides.by_tokens(fa3, q, k, v, **fa3_options)
+    return found
+
+
+def measure(attn, fa3, machine, name, dim, length, seconds):
+    torch.manual_seed(length + dim)
+    q, k, v = (torch.randn(1, HEADS, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    found = clocks.ready(makers(attn, fa3, name, q, k, v), machine.clock)
+    agree = agreement(found, "torch" if name == "RoPE" else "flex")
+    turns = clocks.take_turns(found, seconds)
+    return {"modifier": name, "head_dim": dim, "length": length, "turns": len(turns), "agree": agree,
+            **clocks.medians(turns, "us", 1e6), **clocks.median_ratios(turns)}
+
+
+def rows(machine, options):
+    fa3, _ = sides.function_of(sides.FLASH_ATTENTION_3, "flash_attn_func")
+    for name in ROWS:
+        for dim, length in ROPE_SHAPES if name == "RoPE" else SHAPES:
+            yield measure(sides.operators(), fa3, machine, name, dim, length, options.seconds)
+
+
+def table(rows, about):
+    text = (f"Measured on {about['device']} with FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, "
+            f"{HEADS} heads, by `scripts/peers variants`. Microseconds, and the medians of the ratios turn by turn. "
+            f"Timed: {about['window']}.\n\n")
+    tile, cells = pages.column_of(rows, "tile"), []
+    for row in rows:
+        rope = row["modifier"] == "RoPE"
+        cells.append([row["modifier"], row["head_dim"], row["length"],
+                      *("" if rope else row.get(key, "") for key in tile),
+                      pages.microseconds(row, "ours_us") + pages.differ(row),
+                      *(cell for peer in ("torch" if rope else "flex", "fa3")
+                        for cell in (pages.microseconds(row, f"{peer}_us"), pages.cell(row, f"{peer}_ratio", ".2f")))])
+    return text + pages.markdown(["modifier", "head_dim", "length", *tile, "ours", "FlexAttention, or compiled RoPE",
+                                  "theirs / ours", "FA-3", "theirs / ours"], cells)

@@ -1,0 +1,80 @@
+"""Modified attention on a CPU, f32: this project's kernel against PyTorch and ONNX Runtime.
+
+ALiBi, a soft cap of 30 and a window of 256 keys, 8 heads, 2048 tokens. PyTorch is scaled_dot_product_attention with an
+additive mask, and FlexAttention where it compiles. Times are the caller's, each call after a fill of 256 MiB. Results
+are compared with attention in double.
+"""
+
+import statistics
+
+from . import clocks, pages, sides
+from .clocks import np, torch
+from .work import Work, against_reference
+
+MARK, DEVICE, SECONDS = "peers-variants-cpu", "cpu:threads=2", 2
+HEADS, LENGTH, CAP, WINDOW = 8, 2048, 30, 256
+NAMES = {"sdpa": "SDPA", "flex": "FlexAttention", "ort": "ONNX Runtime"}
+ROWS = {
+    "full": Work(),
+    "causal": Work(causal=True),
+    "ALiBi": Work(alibi=True),
+    "ALiBi, causal": Work(causal=True, alibi=True),
+    "soft cap": Work(soft_cap=CAP),
+    "soft cap, causal": Work(causal=True, soft_cap=CAP),
+    "window, causal": Work(causal=True, window=WINDOW),
+}
+
+
+def about():
+    return {"ort": sides.onnx_version()}
+
+
+def makers(ours, work, tensors, threads):
+    """Functions that make the sides that can do the work, by name. `plain` is ours without the modifier."""
+    plain = Work(causal=work.causal)
+    found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options()),
+             "plain": lambda: sides.Call(ours.flash, *tensors, **plain.options())}
+    grouped = work.causal and not work.alibi
+    if sides.ort and (grouped or not work.soft_cap):
+        form = sides.onnx_grouped_query if grouped else sides.onnx_multi_head
+        found["ort"] = lambda: form(work, *tensors, threads)
+    if torch:
+        q, k, v = map(torch.from_numpy, tensors)
+        if not work.soft_cap:
+            found["sdpa"] = lambda: sides.sdpa(work, q, k, v)
+        found["flex"] = lambda: sides.flex_attention(work, q, k, v)
+    return found
+
+
+def measure(ours, machine, name, dim, seconds):
+    work = ROWS[name]
+    tensors = np.random.default_rng(LENGTH + dim).standard_normal((3, 1, HEADS, LENGTH, dim), np.float32)
+    found = clocks.ready(makers(ours, work, tensors, machine.threads), machine.clock)
+    checked = against_reference({side: clock for side, clock in found.items() if side != "plain"}, work, *tensors)
+    turns = clocks.take_turns(found, seconds)
+    ratios = clocks.ratios(turns)
+    row = {"modifier": name, "head_dim": dim, "length": LENGTH, "turns": len(turns), **checked,
+           **clocks.medians(turns, "ms", 1e3)}
+    if "plain" in ratios:
+        row["cost"] = statistics.median(1 / ratio for ratio in ratios.pop("plain"))
+    return row | {f"{side}_ratio": statistics.median(values) for side, values in ratios.items()}
+
+
+def rows(machine, options):
+    ours = sides.on_cpu(machine.threads)
+    for name in ROWS:
+        for dim in (64, 128):
+            yield measure(ours, machine, name, dim, options.seconds)
+
+
+def table(rows, about):
+    text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
+            f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers variants_cpu`. "
+            "Milliseconds, and the medians of the ratios turn by turn.\n\n")
+    tile = pages.column_of(rows, "tile")
+    cells = [[row["modifier"], row["head_dim"], *(row.get(key, "") for key in tile),
+              pages.cell(row, "ours_ms", ".1f") + pages.differ(row), pages.cell(row, "cost", ".2f"),
+              *(pages.cell(row, f"{peer}_{key}", form) for peer in NAMES
+                for key, form in (("ms", ".1f"), ("ratio", ".2f")))] for row in rows]
+    return text + pages.markdown(["modifier", "head_dim", *tile, "ours", "ours / plain",
+                                  *(head for name in NAMES.values() for head in (name, f"{name} / ours"))], cells)

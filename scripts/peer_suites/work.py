@@ -1,0 +1,86 @@
+"""The attention that a row computes, its definition in double, and when two results agree."""
+
+import math
+from typing import NamedTuple, Optional
+
+from .clocks import np
+
+# An f32 result is within 1e-5 + 1e-4 |x| of the truth (common/data/compare.h).
+F32_ATOL, F32_RTOL = 1e-5, 1e-4
+# Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth, as every check of this project allows.
+BF16_ATOL, BF16_RTOL = 1e-2, 2e-2
+
+
+class Work(NamedTuple):
+    """softmax(f(Q K^T / sqrt(head_dim))) V. f applies the soft cap first, then adds ALiBi, then the mask."""
+    causal: bool = False
+    alibi: bool = False
+    soft_cap: float = 0  # 0: none
+    window: Optional[int] = None  # a causal query sees so many keys before its own
+
+    def options(self):
+        """Options of this project's flash()."""
+        found = {"causal": self.causal, "alibi": self.alibi, "soft_cap": float(self.soft_cap)}
+        return found if self.window is None else {**found, "window_left": self.window}
+
+    def flops(self, heads, length, head_dim):
+        """Operations of the two products; causal counts only the pairs that are not masked."""
+        return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
+
+
+def slopes(heads):
+    """ALiBi's slope of each head."""
+    return [2.0 ** (-8 * (head + 1) / heads) for head in range(heads)]
+
+
+def added(work, heads, length):
+    """ALiBi and the mask, which are added to the scores, f32: [1, heads, n, n] with ALiBi, else [1, 1, n, n]."""
+    distance = np.subtract.outer(np.arange(length), np.arange(length))  # of a query to a key
+    found = np.zeros((1, 1, length, length), np.float32)
+    if work.alibi:
+        found = (-np.array(slopes(heads))[None, :, None, None] * distance).astype(np.float32)
+    if work.causal:
+        found[..., distance < 0] = -np.inf
+    if work.window is not None:
+        found[..., distance > work.window] = -np.inf
+    return found
+
+
+def reference(work, q, k, v):
+    """Attention in double, and by how much a result in f32 may differ: large scores are rounded, so weights differ by a
+    share."""
+    heads, length, dim = q.shape[1:]
+    addend = added(work, heads, length)
+    o, allowed = np.empty(q.shape), np.empty(q.shape)
+    for head in range(heads):
+        s = q[0, head].astype(float) @ k[0, head].astype(float).T / math.sqrt(dim)
+        if work.soft_cap:
+            s = work.soft_cap * np.tanh(s / work.soft_cap)
+        s += addend[0, head % addend.shape[1]]
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        o[0, head] = p @ v[0, head].astype(float)
+        largest = np.abs(s, where=np.isfinite(s), out=np.zeros_like(s)).max(axis=1, keepdims=True)
+        allowed[0, head] = (F32_ATOL + F32_RTOL * np.abs(o[0, head]) +
+                            2.0**-23 * largest * (p @ np.abs(v[0, head].astype(float))))
+    return o, allowed
+
+
+def against_reference(sides, work, q, k, v):
+    """Whether the results of all sides are within what the reference allows, and the largest error of each."""
+    want, allowed = reference(work, q, k, v)
+    errors = {name: np.abs(side.output() - want) for name, side in sides.items()}
+    return {"agree": all(bool(np.all(error <= allowed)) for error in errors.values()),  # a NaN is not
+            "max_abs": {name: float(error.max()) for name, error in errors.items()}}
+
+
+def all_agree(results, want):
+    """Whether all bf16 results agree with the result `want`; all are tensors."""
+    return all(bool(((got - want).abs() <= BF16_ATOL + BF16_RTOL * want.abs()).all()) for got in results)  # no NaN does
+
+
+def agreement(sides, want):
+    """Whether the results of all sides agree with the result of the side `want`, or of the first side if it is left out."""
+    answers = {name: side.output() for name, side in sides.items()}
+    first = answers.get(want, next(iter(answers.values())))
+    return all_agree(answers.values(), first)
