@@ -83,7 +83,6 @@ std::optional<int64_t> Bracket::slower_side() const {
 }
 
 bool Bracket::begins_faster() const { return faster_side() == first; }
-bool Bracket::never_faster() const { return !faster_side() && ratios_.contains(last_); }
 
 std::optional<int64_t> Bracket::next() const {
   if (ratios_.empty()) return first;

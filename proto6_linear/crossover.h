@@ -30,7 +30,6 @@ class Bracket {
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 
   bool begins_faster() const;
-  bool never_faster() const;
   /// The length where the ratio is 1, interpolated between the two sides in proportion to logarithms. Its interval goes
   /// from the longest length where linear attention is certainly slower to the shortest length where it is certainly
   /// faster. Where one side is missing, the length is that end of the range. Needs at least one probe.

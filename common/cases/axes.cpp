@@ -58,10 +58,6 @@ CasePlan flash_plan(const Case& config, const Setting& setting) {
   return {attention_plan(flash, setting.device), flash};
 }
 
-std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device) {
-  return skip_reason(flash_plan(config, {device}), device);
-}
-
 std::vector<Axis> flash_input_axes(const std::string& path) {
   const auto stored = read_safetensors(path, {"q", "k", "v"});
   const StoredTensor &q = stored.at("q"), &k = stored.at("k"), &v = stored.at("v");

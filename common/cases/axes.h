@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +25,6 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
 
 /// One launch of attention, with the case's FlashConfig. Throws BadInput for a case that no device can run.
 CasePlan flash_plan(const Case& config, const Setting& setting);
-/// Why the case cannot run on the device; empty where it can. Throws as flash_plan() does.
-std::optional<std::string> flash_skip_reason(const Case& config, const DeviceInfo& device);
 
 /// The shape axes and the dtype that a safetensors file with q, k, v fixes. Throws BadInput.
 std::vector<Axis> flash_input_axes(const std::string& path);

@@ -145,14 +145,6 @@ Buffer::Buffer(Device& device, size_t bytes) : Buffer() {
   poison();
 }
 
-Buffer Buffer::borrow(Device& device, void* pointer, size_t bytes) {
-  Buffer buffer;
-  buffer.device_ = &device;
-  buffer.data_ = pointer;
-  buffer.bytes_ = bytes;
-  return buffer;
-}
-
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(block_, other.block_);

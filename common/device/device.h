@@ -181,8 +181,6 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Device& device, size_t bytes);
-  /// A Buffer over a caller's memory on the device. It has no guard bands; the memory is neither filled nor released.
-  static Buffer borrow(Device& device, void* pointer, size_t bytes);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -194,14 +192,14 @@ class Buffer {
   void download(void* target, size_t bytes) const;
   /// Makes every byte all ones: NaN as f32, f16 and bf16.
   void poison();
-  /// Whether both guard bands are unchanged. True for a Buffer without guard bands.
+  /// Whether both guard bands are unchanged.
   bool guards_intact() const;
 
   static constexpr size_t guard_bytes = 4096;
 
  private:
   Device* device_ = nullptr;
-  void* block_ = nullptr;  // with guard bands; null if the memory is borrowed
+  void* block_ = nullptr;  // with guard bands
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };

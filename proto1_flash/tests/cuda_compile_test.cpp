@@ -31,7 +31,7 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   std::set<std::string> seen;
   for (const Case& config :
        expand(flash_sweep("quick", hopper()), flash_axes(), [](Case& c) { complete_flash(c, hopper()); })) {
-    if (flash_skip_reason(config, hopper())) continue;
+    if (skip_reason(flash_plan(config, {hopper()}), hopper())) continue;
     const FlashConfig flash = flash_config_of(config);
     const KernelSource source = FlashOperation::of(hopper()).kernel(flash, hopper()).source;
     if (!seen.insert(source.path + source.key()).second) continue;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,6 +24,10 @@ using test::avx2;
 
 std::vector<Case> cases(const std::string& profile, const DeviceInfo& info) {
   return expand(flash_sweep(profile, info), flash_axes(), [&](Case& config) { complete_flash(config, info); });
+}
+
+std::optional<std::string> reason_to_skip(const Case& config, const DeviceInfo& info) {
+  return skip_reason(flash_plan(config, {info}), info);
 }
 
 Case shape(int64_t q_len, int64_t head_dim) {
@@ -68,7 +73,7 @@ TEST(FlashSweepTest, FullReaches16384AndHoldsQuick) {
 
 TEST(FlashSweepTest, EveryCaseIsValidOrSkippedWithBytes) {
   for (const Case& config : cases("full", avx2())) {
-    const auto reason = flash_skip_reason(config, avx2());
+    const auto reason = reason_to_skip(config, avx2());
     const size_t needed = FlashOperation::of(avx2()).kernel(flash_config_of(config), avx2()).threadgroup_bytes;
     EXPECT_EQ(reason.has_value(), needed > avx2().threadgroup_memory_bytes) << config.key();
     if (reason) {
@@ -88,8 +93,8 @@ TEST(FlashSweepTest, DefaultTileFitsEveryDeviceThatCanHoldOne) {
         smallest.set("block_r", int64_t{16});
         smallest.set("block_c", int64_t{64});
         complete_flash(smallest, info);
-        if (!flash_skip_reason(smallest, info)) {
-          EXPECT_FALSE(flash_skip_reason(chosen, info)) << chosen.key();
+        if (!reason_to_skip(smallest, info)) {
+          EXPECT_FALSE(reason_to_skip(chosen, info)) << chosen.key();
         }
       }
     }
@@ -159,7 +164,7 @@ TEST(FlashSweepTest, HeadsThatDoNotDivideAreBadInput) {
   config.set("block_r", int64_t{16});
   config.set("block_c", int64_t{64});
   complete_flash(config, avx2());
-  EXPECT_THROW(flash_skip_reason(config, avx2()), BadInput);
+  EXPECT_THROW(reason_to_skip(config, avx2()), BadInput);
 }
 
 class InputFile : public testing::Test {

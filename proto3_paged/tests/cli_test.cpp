@@ -20,26 +20,11 @@ class PagedCliTest : public test::CpuProgramTest {
 };
 
 constexpr const char* small_shape =
-    "--device cpu:threads=2 --budget 10 --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
+    "--device cpu:threads=2 --only verify --axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 "
     "--axis kv_heads=2 --axis page_order=identity --axis cache_layout=nhd --axis workers=2 --axis lengths=ragged "
     "--axis block_c=64 --axis task=decode --axis q_len=1 --axis cascade=0 --axis shared_pct=25 "
     "--axis alibi=0 --axis soft_cap=0 "
     "--axis window_left=-1 ";
-
-TEST_F(PagedCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
-  const Outcome outcome = run_line(std::string(small_shape) +
-                                   "--axis page_size=0,16 --axis reduce=last,launch --axis cache_dtype=f32 --axis "
-                                   "append=none");
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  size_t cases = 0;
-  for (const auto& record : records("measurements.jsonl")) {
-    EXPECT_EQ(record["status"], "ok") << record;
-    EXPECT_EQ(record["values"]["workers"], 2);
-    ++cases;
-  }
-  EXPECT_EQ(cases, 4u);
-  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
-}
 
 TEST_F(PagedCliTest, RecordsSayHowTokensAreAppended) {
   const Outcome outcome = run_line(std::string(small_shape) +
@@ -48,6 +33,7 @@ TEST_F(PagedCliTest, RecordsSayHowTokensAreAppended) {
   std::set<std::string> ways;
   for (const auto& record : records("measurements.jsonl")) {
     EXPECT_EQ(record["status"], "ok") << record;
+    EXPECT_EQ(record["values"]["workers"], 2);
     EXPECT_EQ(record["case"]["rotary_dim"], record["case"]["append"] == "none" ? 0 : 8) << record;
     ways.insert(record["case"]["append"]);
   }
@@ -57,7 +43,7 @@ TEST_F(PagedCliTest, RecordsSayHowTokensAreAppended) {
 
 TEST_F(PagedCliTest, PrefillAndDecodeInOneRun) {
   const Outcome outcome = run_line(
-      "--device cpu:threads=2 --budget 10 --axis batch=2 --axis kv_len=70 --axis q_len=1,40 --axis head_dim=24 "
+      "--device cpu:threads=2 --only verify --axis batch=2 --axis kv_len=70 --axis q_len=1,40 --axis head_dim=24 "
       "--axis q_heads=4 --axis kv_heads=2 --axis page_size=0,16 --axis task=decode,prefill --axis "
       "page_order=identity --axis cache_layout=nhd --axis workers=0 --axis reduce=last --axis cache_dtype=f32 "
       "--axis lengths=ragged --axis append=none --axis cascade=0 --axis shared_pct=25 --axis alibi=0 --axis "

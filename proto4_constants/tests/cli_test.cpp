@@ -20,47 +20,35 @@ class ConstantsCliTest : public test::CpuProgramTest {
   ConstantsCliTest() : CpuProgramTest("proto4_constants") {}
 };
 
-TEST_F(ConstantsCliTest, EveryTaskLeavesRecordsThatTheSchemaAccepts) {
-  const std::string host =
-      "--axis "
-      "task=compile,compile_one,memory,disk,archive,archive_create,archive_load,start_compile,start_disk,start_archive "
-      "--axis kernel=naive --axis variants=2 --axis workers=1 ";
-  Outcome outcome = run_line("--device cpu:threads=2 --budget 0.1 " + host);
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  outcome = run_line(
-      "--device cpu:threads=2 --budget 10 --axis task=run --axis kernel=tiled_vector --axis q_len=33 "
-      "--axis q_heads=2 --axis head_dim=24 --axis block_r=16 --axis block_c=16 --axis causal=1 --axis alibi=1");
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  std::set<std::string> tasks, claims;
+TEST_F(ConstantsCliTest, EveryTaskRuns) {
+  for (const char* axes :
+       {"task=compile,compile_one,memory,disk,archive,archive_create,archive_load,start_compile,start_disk,"
+        "start_archive --axis kernel=naive --axis variants=2 --axis workers=1",
+        "task=run --axis kernel=tiled_vector --axis q_len=33 --axis q_heads=2 --axis head_dim=24 --axis block_r=16 "
+        "--axis block_c=16 --axis causal=1 --axis alibi=1"}) {
+    const Outcome outcome = run_line(std::string("--device cpu:threads=2 --only verify --axis ") + axes);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+  }
+  std::set<std::string> tasks;
   for (const Json& record : records("measurements.jsonl")) {
-    EXPECT_TRUE(record["status"] == "ok" || record["reason"] == "budget spent") << record;
+    EXPECT_EQ(record["status"], "ok") << record;
     tasks.insert(record["case"]["task"]);
-    if (record["case"]["task"] == "run" && record["status"] == "ok") {
+    if (record["case"]["task"] == "run") {
       EXPECT_GT(record["pipeline"]["code_bytes"], 100);
     }
   }
   EXPECT_EQ(tasks.size(), 11u);
-  for (const Json& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
-  EXPECT_TRUE(claims.contains("run_time")) << outcome.out;
-  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
-TEST_F(ConstantsCliTest, ACaseIsResumedAndReplayed) {
-  const std::string one =
-      "--device cpu:threads=2 --budget 10 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
-      "--axis workers=1 ";
-  Outcome outcome = run_line(one);
+TEST_F(ConstantsCliTest, CompilingIsTimedOnTheHost) {
+  const Outcome outcome = run_line(
+      "--device cpu:threads=2 --budget 0.1 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
+      "--axis workers=1");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(records("measurements.jsonl").size(), 1u) << outcome.out;
-  const Json first = records("measurements.jsonl")[0];
-  EXPECT_EQ(first["time"][0]["scope"], "host");
-  EXPECT_EQ(first["values"]["variants"], 1);
-  outcome = run_line(one + "--resume");
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE((outcome.out + outcome.err).find("cases recorded 1, left 0"), std::string::npos) << outcome.err;
-  outcome = run_line("--budget 10 --replay " + first["id"].get<std::string>());
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("of the recorded median"), std::string::npos) << outcome.out;
+  const Json record = records("measurements.jsonl")[0];
+  EXPECT_EQ(record["time"][0]["scope"], "host");
+  EXPECT_EQ(record["values"]["variants"], 1);
 }
 
 TEST_F(ConstantsCliTest, RefusesInOneLine) {

@@ -18,27 +18,25 @@ class CodegenCliTest : public test::CpuProgramTest {
   CodegenCliTest() : CpuProgramTest("proto5_codegen") {}
 };
 
-constexpr const char* small_shape = "--device cpu:threads=2 --budget 10 --axis heads=2 --axis q_len=70 ";
+constexpr const char* small_shape = "--device cpu:threads=2 --only verify --axis heads=2 --axis q_len=70 ";
 
-TEST_F(CodegenCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
+TEST_F(CodegenCliTest, RecordsSayHowLongTheSourceIs) {
   const Outcome outcome = run_line(std::string(small_shape) +
                                    "--axis work=scores,softmax,values,modified --axis generator=hand,compiler --axis "
                                    "head_dim=64 --axis causal=0");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  size_t cases = 0;
-  for (const auto& record : records("measurements.jsonl")) {
+  const auto all = records("measurements.jsonl");
+  for (const auto& record : all) {
     EXPECT_EQ(record["status"], "ok") << record;
     EXPECT_GT(record["values"]["source_lines"], 10) << record;
-    ++cases;
   }
-  EXPECT_EQ(cases, 8u);
-  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+  EXPECT_EQ(all.size(), 8u);
 }
 
 TEST_F(CodegenCliTest, AMissingGeneratorIsASkipThatNamesThePackage) {
   setenv("ATTENTION_PROTO_PYTHON", "/bin/false", 1);
   const Outcome outcome = run_line(std::string(small_shape) +
-                                   "--only verify --axis work=scores --axis generator=hand,halide_tuned --axis "
+                                   "--axis work=scores --axis generator=hand,halide_tuned --axis "
                                    "head_dim=64");
   unsetenv("ATTENTION_PROTO_PYTHON");
   ASSERT_EQ(outcome.status, 0) << outcome.err;

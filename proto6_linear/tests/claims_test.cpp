@@ -215,8 +215,9 @@ TEST(CrossoverTest, EndsOfTheRange) {
   EXPECT_TRUE(always.begins_faster());
   EXPECT_EQ(always.tokens().ci_hi, Bracket::first);
   const Bracket never = searched(1000, [](int64_t) { return exactly(1.5); });
-  EXPECT_TRUE(never.never_faster());
+  EXPECT_FALSE(never.begins_faster());
   EXPECT_EQ(never.tokens().value, 1000);
+  EXPECT_EQ(never.tokens().ci_lo, 1000);
 }
 
 // Where noise hides which of the two is faster, the search stops, and the interval is wide.

@@ -18,25 +18,18 @@ class LinearCliTest : public test::CpuProgramTest {
 };
 
 constexpr const char* small_shape =
-    "--device cpu:threads=2 --budget 10 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
+    "--device cpu:threads=2 --budget 3 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
     "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";
 
-TEST_F(LinearCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
+TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
   const Outcome outcome = run_line(std::string(small_shape) +
-                                   "--axis q_len=70 --axis variant=phases,fused,recurrent --axis "
-                                   "scan=host,passes,lookback --axis gate=token --axis lengths=ragged");
+                                   "--axis q_len=70 --axis variant=phases --axis scan=host --axis gate=token --axis "
+                                   "lengths=ragged");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  std::set<std::string> hosts, phases;
-  size_t cases = 0;
-  for (const auto& record : records("measurements.jsonl")) {
-    EXPECT_EQ(record["status"], "ok") << record;
-    if (record["case"]["scan"] == "host") {
-      for (const char* part : {"kernels_s", "down_s", "scan_s", "up_s"}) EXPECT_GT(record["values"][part], 0) << part;
-    }
-    ++cases;
-  }
-  EXPECT_EQ(cases, 5u);
-  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+  ASSERT_EQ(records("measurements.jsonl").size(), 1u);
+  const auto record = records("measurements.jsonl")[0];
+  EXPECT_EQ(record["case"]["scan"], "host");
+  for (const char* part : {"kernels_s", "down_s", "scan_s", "up_s"}) EXPECT_GT(record["values"][part], 0) << part;
 }
 
 // The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does

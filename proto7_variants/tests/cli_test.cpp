@@ -23,28 +23,23 @@ class VariantsCliTest : public test::CpuProgramTest {
   VariantsCliTest() : CpuProgramTest("proto7_variants") {}
 };
 
-TEST_F(VariantsCliTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
+TEST_F(VariantsCliTest, TheWorkIsThatOfTheVisiblePairs) {
   const Outcome outcome = run_line(
-      "--device cpu:threads=2 --budget 10 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
+      "--device cpu:threads=2 --only verify --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
       "--axis kv_heads=3 --axis task=attention --axis kv_heads_by=index "
       "--axis alibi=0,1 --axis window_left=-1,20 --axis soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 "
       "--axis bias=none --axis lengths=0 --axis rope=none --axis causal=1 --axis block_r=32 "
       "--axis block_c=16 --axis global_tokens=0 --axis block_sparse=0 --axis window_by=range --axis lists=1");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  size_t cases = 0;
-  for (const auto& record : records("measurements.jsonl")) {
+  const auto all = records("measurements.jsonl");
+  for (const auto& record : all) {
     EXPECT_EQ(record["status"], "ok") << record;
     // 2 x 3 heads of 65 queries have 65 * 66 / 2 causal pairs each. A window of 21 keys leaves 21 pairs a row, except
     // in the first rows.
     const double pairs = record["case"]["window_left"] == -1 ? 65 * 66 / 2 : 21 * 22 / 2 + 44 * 21;
     EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * pairs);
-    ++cases;
   }
-  EXPECT_EQ(cases, 4u);
-  std::set<std::string> claims;
-  for (const auto& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
-  EXPECT_EQ(claims, (std::set<std::string>{"alibi", "window"})) << outcome.out;
-  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
+  EXPECT_EQ(all.size(), 4u);
 }
 
 constexpr const char* small_shape =
@@ -61,8 +56,8 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   const std::string score = "float score(float s, int q, int k) { return s - 0.1f * fabsf(q - k); }\n";
   write_text("even.cpp", even_mask);
   write_text("near.cpp", score);
-  const std::string line = std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 10";
-  const Outcome outcome = run_line(line);
+  const Outcome outcome =
+      run_line(std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 3");
   ASSERT_EQ(outcome.status, 0) << outcome.err << outcome.out;
   EXPECT_EQ(outcome.err, "");
   std::set<std::string> seen;
@@ -84,19 +79,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_EQ(claims, (std::set<std::string>{"score_function", "mask_function"})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
-  const size_t before = records("measurements.jsonl").size();
-  ASSERT_EQ(run_line(line + " --resume").status, 0);
-  EXPECT_EQ(records("measurements.jsonl").size(), before) << "nothing is measured twice";
-  const std::string id = records("findings.jsonl").front()["id"];
   EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2) << "without its file";
-  EXPECT_EQ(run_line("--quiet --replay " + id).status, 0);
-  write_text("even.cpp", std::string(even_mask) + "// another text\n");
-  const Outcome changed = run_line("--quiet --replay " + id);
-  EXPECT_EQ(changed.status, 2);
-  EXPECT_EQ(changed.err, "proto7_variants: --replay " + id + ": its --mask-function even.cpp has changed\n");
-  const size_t replayed = records("measurements.jsonl").size();
-  ASSERT_EQ(run_line(line + " --resume").status, 0);
-  EXPECT_EQ(records("measurements.jsonl").size(), replayed + 4) << "another text, measured by itself";
 }
 
 TEST_F(VariantsCliTest, AFileThatIsNoFunctionIsOneLineAndStatus2) {
@@ -180,7 +163,7 @@ TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
 
 TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   const std::string shape =
-      "--device cpu:threads=2 --budget 10 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
+      "--device cpu:threads=2 --budget 3 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
       "--axis kv_heads=2 --axis causal=1 --axis dtype=f32 --axis out_dtype=f32 --axis variant=tuned "
       "--axis layout=bhsd,bshd --axis kv_heads_by=index,copy --axis alibi=0 --axis soft_cap=0 --axis sinks=0 "
       "--axis documents=0 --axis prefix=0 --axis bias=none --axis lengths=0 --axis window_left=-1 "

@@ -22,10 +22,9 @@ class CudaCompiler {
   std::string toolchain() const { return toolchain_; }
   std::string identity() const;
 
-  /// Whether NVRTC can precompile headers, and whether it reports the times of its phases (both from 12.8 on). If not,
-  /// compile() ignores the option.
+  /// Whether NVRTC can precompile headers and reports the times of its phases (both from 12.8 on). If not, compile()
+  /// ignores these options.
   bool has_precompiled_headers() const { return has_precompiled_headers_; }
-  bool has_phase_trace() const { return has_phase_trace_; }
 
   /// Machine code is taken as it is; its times are zero. Throws CompileError, BadInput for a source that does not
   /// exist, and DeviceMissing for a source with fragments if there is no nvJitLink.
@@ -35,8 +34,8 @@ class CudaCompiler {
   std::shared_ptr<const Nvrtc> nvrtc_;
   std::shared_ptr<const NvJitLink> linker_;  // null if this machine has no nvJitLink
   std::string arch_, toolchain_;
-  std::vector<std::string> options_;  // the same for every kernel
-  bool has_precompiled_headers_ = false, has_phase_trace_ = false;
+  std::vector<std::string> options_;      // the same for every kernel
+  bool has_precompiled_headers_ = false;  // and the trace of phases
 };
 
 }  // namespace attn

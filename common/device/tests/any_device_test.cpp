@@ -144,27 +144,6 @@ TEST_F(AnyBufferTest, RefusesMoreThanItHolds) {
   EXPECT_EQ(content_of<unsigned char>(buffer), (Bytes{1, 2, 3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}));
 }
 
-TEST_F(AnyBufferTest, BorrowsWhatIsAnothers) {
-  Buffer owner = buffer_of(*device_, Bytes{1, 2, 3, 4, 5, 6, 7, 8});
-  void* const inside = static_cast<unsigned char*>(owner.data()) + 2;
-  {
-    Buffer borrowed = Buffer::borrow(*device_, inside, 4);
-    EXPECT_EQ(borrowed.data(), inside);
-    EXPECT_EQ(borrowed.bytes(), 4u);
-    EXPECT_EQ(content_of<unsigned char>(borrowed), (Bytes{3, 4, 5, 6})) << "it is left as it is";
-    EXPECT_TRUE(borrowed.guards_intact());
-    const unsigned char nine = 9;
-    borrowed.upload(&nine, 1);
-    EXPECT_THROW(borrowed.upload(&nine, 5), BadInput);
-    EXPECT_EQ(content_of<unsigned char>(owner), (Bytes{1, 2, 9, 4, 5, 6, 7, 8}));
-    Buffer moved = std::move(borrowed);
-    EXPECT_EQ(moved.data(), inside);
-    moved.poison();
-  }
-  EXPECT_EQ(content_of<unsigned char>(owner), (Bytes{1, 2, 0xFF, 0xFF, 0xFF, 0xFF, 7, 8})) << "it is not released";
-  EXPECT_TRUE(owner.guards_intact());
-}
-
 struct Poke {
   void* target;
   long long offset;

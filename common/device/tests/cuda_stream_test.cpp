@@ -69,20 +69,23 @@ class GpuStreamTest : public testing::Test {
 TEST_F(GpuStreamTest, WorksAfterWhatTheProgramPutOnTheStream) {
   CUdeviceptr block = 0;
   check(cuda_->cuMemAlloc(&block, 64), "cuMemAlloc");
-  {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
-    const Buffer count = Buffer::borrow(*device_, reinterpret_cast<void*>(block), sizeof(unsigned));
-    check(cuda_->cuMemsetD8Async(block, 0, 64, stream_), "cuMemsetD8Async");
-    device_->enqueue(twice(count.data()));
-    EXPECT_EQ(content_of<unsigned>(count)[0], 3u);
-    CommandEncoder timed;
-    timed.timestamp();
-    timed.dispatch(*kernel_, {}, 1, 0, count.data());
-    timed.timestamp();
-    for (int i = 0; i < 2; ++i) EXPECT_GT(device_->submit(timed).at(0), 0);
-    EXPECT_EQ(content_of<unsigned>(count)[0], 15u);
-    EXPECT_THROW(device_->enqueue(timed), std::logic_error);
-  }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
+  void* const count = reinterpret_cast<void*>(block);
+  const auto counted = [&] {
+    unsigned value = 0;
+    device_->download(&value, count, sizeof value);
+    return value;
+  };
+  check(cuda_->cuMemsetD8Async(block, 0, 64, stream_), "cuMemsetD8Async");
+  device_->enqueue(twice(count));
+  EXPECT_EQ(counted(), 3u);
+  CommandEncoder timed;
+  timed.timestamp();
+  timed.dispatch(*kernel_, {}, 1, 0, count);
+  timed.timestamp();
+  for (int i = 0; i < 2; ++i) EXPECT_GT(device_->submit(timed).at(0), 0);
+  EXPECT_EQ(counted(), 15u);
+  EXPECT_THROW(device_->enqueue(timed), std::logic_error);
   EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "it is still the program's";
 }
 

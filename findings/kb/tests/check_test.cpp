@@ -23,17 +23,6 @@ Json note() {
                       .tags = {"softmax"}});
 }
 
-TEST(CheckSchema, TakesWhatTheExperimentsRecorded) {
-  size_t lines = 0;
-  for (const std::string& line : recorded_lines()) {
-    ++lines;
-    const Json record = Json::parse(line);
-    EXPECT_EQ(check_schema(record), std::vector<std::string>{}) << record["id"];
-    EXPECT_EQ(check_units(record), std::vector<std::string>{}) << record["id"];
-  }
-  EXPECT_GT(lines, 100u);
-}
-
 /// Breaks a sound record in ways that the JSON schema forbids, and expects check_schema to see each.
 class SchemaWalk {
  public:

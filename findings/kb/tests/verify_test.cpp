@@ -27,7 +27,7 @@ TEST(Verify, WhatTheExperimentsRecordedIsSound) {
   Store store = Store::open(":memory:", Store::Mode::write);
   std::stringstream lines;
   for (const std::string& line : recorded_lines()) lines << line << "\n";
-  store.ingest(lines);
+  for (const BadLine& bad : store.ingest(lines).bad) ADD_FAILURE() << "line " << bad.line << ": " << bad.problem;
   const Verification result = verify(store);
   EXPECT_GT(result.records, 100);
   for (const Problem& problem : result.problems) ADD_FAILURE() << problem.id << ": " << problem.text;
