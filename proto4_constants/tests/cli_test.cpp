@@ -38,6 +38,7 @@ TEST_F(ConstantsCliTest, EveryTaskRuns) {
     }
   }
   EXPECT_EQ(tasks.size(), 11u);
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl"}));
 }
 
 TEST_F(ConstantsCliTest, CompilingIsTimedOnTheHost) {

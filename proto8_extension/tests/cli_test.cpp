@@ -41,6 +41,7 @@ TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
   for (const char* claim : {"c_overhead", "concept_overhead", "allocations", "first_call_archive"}) {
     EXPECT_TRUE(claims.contains(claim)) << claim << outcome.out;
   }
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"})) << "skips and first calls too";
 }
 
 }  // namespace
