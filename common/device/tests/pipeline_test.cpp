@@ -172,7 +172,10 @@ TEST_F(PipelineCacheTest, AMovedSourceHasTheSameCode) {
   moved.includes = {{moved.path, "// More to say.\n" + source.includes.at(source.path)}};
   PipelineCache cache(device_, folder_.path());
   EXPECT_EQ(cache.get(source).origin, "compiled");
-  EXPECT_EQ(cache.get(moved).origin, "disk");
+  const Pipeline& found = cache.get(moved);
+  EXPECT_EQ(found.origin, "disk");
+  EXPECT_NE(moved.key(), source.key());
+  EXPECT_EQ(found.binary.key, moved.key());
 }
 
 TEST_F(PipelineCacheTest, FindsOnDiskWhatAnEarlierRunCompiled) {
