@@ -61,9 +61,9 @@ struct VariantsInputs {
   std::shared_ptr<FlashInputs> shared() const;
 };
 struct VariantsPools {
-  InputPool<FlashInputs> plain = InputPool<FlashInputs>();
-  InputPool<RotaryInputs> rotary = InputPool<RotaryInputs>();
-  InputPool<CopiedInputs> copied = InputPool<CopiedInputs>();
+  InputPool<FlashInputs> plain;
+  InputPool<RotaryInputs> rotary;
+  InputPool<CopiedInputs> copied;
 };
 /// The inputs of a case: from the pools where they fit, else new ones; `seed` and `path` as in FlashInputs.
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,

@@ -13,7 +13,7 @@ std::vector<AxisInfo> extension_axes() {
        1},
       {"path",
        "what is called; direct: the launch itself; engine: Engine; c: attn.h; dlpack: attn.h with tensors described "
-       "anew; concept: a C++ backend with attention; torch: PyTorch's operator; copies: attn.h with copies of all "
+       "anew; concept: a C++ framework with attention; torch: PyTorch's operator; copies: attn.h with copies of all "
        "tensors from and to the host",
        {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
        0,

@@ -10,11 +10,13 @@ namespace attn {
 
 /// Knows the inputs of a sweep's problems, so that a case can use the inputs that another case made. A problem keeps
 /// its inputs alive. If Inputs has bytes() and `kept_bytes` is not 0, the pool also keeps inputs alive that no problem
-/// has: the last used ones, as long as their bytes() add up to at most `kept_bytes`. The very last one is always kept.
+/// has: the last used ones, as long as their bytes() add up to at most `kept_bytes`. The inputs used last are always
+/// kept, even if they are larger.
 template <typename Inputs>
 class InputPool {
  public:
-  explicit InputPool(size_t kept_bytes = 0) : kept_bytes_(kept_bytes) {}
+  InputPool() = default;
+  explicit InputPool(size_t kept_bytes) : kept_bytes_(kept_bytes) {}
 
   /// Known inputs for which fits(inputs) is true, else new inputs from make(), which returns a std::shared_ptr<Inputs>.
   template <typename Fits, typename Make>
@@ -41,7 +43,7 @@ class InputPool {
     }
   }
 
-  size_t kept_bytes_;
+  size_t kept_bytes_ = 0;
   std::vector<std::weak_ptr<Inputs>> known_;
   std::vector<std::shared_ptr<Inputs>> kept_;  // the one used last is the first
 };

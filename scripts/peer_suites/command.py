@@ -45,9 +45,10 @@ def devices(suite):
     return "cpu or cpu:threads=N" if on_cpu(suite) else "cuda:N"
 
 
-def libraries(suite):
+def libraries(device):
     """The folder of this project's libraries where --libraries names none."""
-    return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("release" if on_cpu(suite) else "gpu") / "bin")
+    return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("gpu" if device.startswith("cuda") else "release")
+                        / "bin")
 
 
 def parser_of(name, suite):
@@ -60,7 +61,7 @@ def parser_of(name, suite):
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="read rows that --out wrote")
     parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
                         help="write the table into FILE, docs/peers.md where none is named, and do not print it")
-    parser.add_argument("--libraries", type=pathlib.Path, metavar="FOLDER", default=libraries(suite),
+    parser.add_argument("--libraries", type=pathlib.Path, metavar="FOLDER",
                         help=f"has this project's libraries; else ${LIBRARIES}, else a build of this tree")
     if name == "cpu":
         parser.add_argument("--quick", action="store_true", help="n = 1024 only, 3 rounds of 0.3 s; no page is written")
@@ -86,6 +87,8 @@ def check(name, suite, options):
         raise Refused("--new and --old-source go with --old")
     if getattr(options, "quick", False) and options.page:
         raise Refused("--quick and --page do not go together: a page has all rows")
+    if options.libraries and not (options.libraries / "libattn.so").exists():
+        raise Refused(f"--libraries {options.libraries}: there is no libattn.so in it")
     if options.out and not options.out.parent.is_dir():
         raise Refused(f"--out {options.out}: there is no folder {options.out.parent}")
     if options.page:
@@ -112,7 +115,7 @@ def run(name, arguments):
     suite = importlib.import_module(f"{__package__}.{name}")
     options = parser_of(name, suite).parse_args(arguments)
     check(name, suite, options)
-    os.environ[LIBRARIES] = str(options.libraries.resolve())
+    os.environ[LIBRARIES] = str((options.libraries or libraries(options.device)).resolve())
     if getattr(options, "old", None):
         from . import old
         return old.compare(options, suite.SHAPES)

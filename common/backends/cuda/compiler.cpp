@@ -27,7 +27,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--device-as-default-execution-space",  // code that both dialects share has no __device__
               "--no-source-include",                  // source_sha256() knows only files that are handed over
               "--ptxas-options=-v"};
-  has_precompiled_headers_ = major > 12 || (major == 12 && minor >= 8);
+  is_12_8_or_later_ = major > 12 || (major == 12 && minor >= 8);
   // NVRTC's own cache keeps code without the assembler's report.
   if (major > 12 || (major == 12 && minor >= 9)) options_.emplace_back("--no-cache");
   try {
@@ -62,8 +62,8 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
   const Stopwatch stopwatch;
   const auto translated = [&](const KernelSource& part, NvrtcOutput output) {
     return translate(*nvrtc_, part, options_, output,
-                     {.precompile_headers = options.precompile_headers && has_precompiled_headers_,
-                      .trace_phases = options.trace_phases && has_precompiled_headers_});
+                     {.precompile_headers = options.precompile_headers && is_12_8_or_later_,
+                      .trace_phases = options.trace_phases && is_12_8_or_later_});
   };
   std::string log;
   if (source.fragments.empty()) {

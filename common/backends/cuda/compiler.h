@@ -24,7 +24,7 @@ class CudaCompiler {
 
   /// Whether NVRTC can precompile headers and reports the times of its phases (both from 12.8 on). If not, compile()
   /// ignores these options.
-  bool has_precompiled_headers() const { return has_precompiled_headers_; }
+  bool is_12_8_or_later() const { return is_12_8_or_later_; }
 
   /// Machine code is taken as it is; its times are zero. Throws CompileError, BadInput for a source that does not
   /// exist, and DeviceMissing for a source with fragments if there is no nvJitLink.
@@ -34,8 +34,8 @@ class CudaCompiler {
   std::shared_ptr<const Nvrtc> nvrtc_;
   std::shared_ptr<const NvJitLink> linker_;  // null if this machine has no nvJitLink
   std::string arch_, toolchain_;
-  std::vector<std::string> options_;      // the same for every kernel
-  bool has_precompiled_headers_ = false;  // and the trace of phases
+  std::vector<std::string> options_;  // the same for every kernel
+  bool is_12_8_or_later_ = false;
 };
 
 }  // namespace attn

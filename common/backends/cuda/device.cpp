@@ -79,7 +79,7 @@ class CudaDevice : public Device {
     if (major >= 8) info_.features.emplace_back("mma");  // of bf16 and tf32
     if (major >= 9) info_.features.emplace_back("tma");
     if (major == 9) info_.features.emplace_back("wgmma");
-    if (compiler_->has_precompiled_headers()) info_.features.emplace_back("pch");
+    if (compiler_->is_12_8_or_later()) info_.features.emplace_back("pch");
     info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
     info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
     most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));

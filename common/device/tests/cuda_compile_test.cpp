@@ -86,7 +86,7 @@ TEST_F(CudaCompileTest, ConstantsReadAtRunTime) {
 }
 
 TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
-  if (!CudaCompiler(test::hopper().arch).has_precompiled_headers()) GTEST_SKIP() << "NVRTC is too old";
+  if (!CudaCompiler(test::hopper().arch).is_12_8_or_later()) GTEST_SKIP() << "NVRTC is too old";
   KernelSource source = stores("scaled(VALUE) + shared()", {{"VALUE", 3}});
   source.includes[source.path] =
       "#include \"test/reads.h\"\n#include \"test/plain.h\"\n" + source.includes[source.path];
@@ -137,7 +137,7 @@ TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
 }
 
 TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
-  if (!CudaCompiler(test::hopper().arch).has_precompiled_headers()) GTEST_SKIP() << "NVRTC is too old";
+  if (!CudaCompiler(test::hopper().arch).is_12_8_or_later()) GTEST_SKIP() << "NVRTC is too old";
   const Binary plain = compiler_->compile(stores("1"));
   EXPECT_EQ(plain.times.optimizer_s, 0);
   const Binary traced = compiler_->compile(stores("1"), {.trace_phases = true});

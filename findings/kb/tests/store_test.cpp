@@ -64,14 +64,17 @@ TEST_F(StoreTest, TakesInOnceAndKeepsTheLineAsItCame) {
 
 TEST_F(StoreTest, SkipsBadLinesAndSaysWhich) {
   std::string deep(100'000, '[');
+  Json named = measurement(shape(64), 1e-3);
+  named["case"][std::string(100'000, 'a')] = 1;
   const std::string good = finding(1.5).dump();
-  const Ingested result = take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/1"})" + "\n" + deep +
-                               "\n{\"schema\":" + std::string(5000, '[') + std::string(5000, ']') + "}\n\xff\xfe\n" +
-                               measurement(shape(64), 1e-3).dump() + "\n" + good.substr(0, good.size() / 2));
+  const Ingested result =
+      take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/1"})" + "\n" + deep +
+           "\n{\"schema\":" + std::string(5000, '[') + std::string(5000, ']') + "}\n\xff\xfe\n" +
+           measurement(shape(64), 1e-3).dump() + "\n" + named.dump() + "\n" + good.substr(0, good.size() / 2));
   EXPECT_EQ(result.added, 2);
   std::vector<int64_t> numbers;
   for (const BadLine& bad : result.bad) numbers.push_back(bad.line);
-  EXPECT_EQ(numbers, (std::vector<int64_t>{1, 3, 4, 5, 6, 7, 9}));
+  EXPECT_EQ(numbers, (std::vector<int64_t>{1, 3, 4, 5, 6, 7, 9, 10}));
   EXPECT_NE(result.bad.back().problem.find("torn"), std::string::npos);
   EXPECT_EQ(store_.list({}).size(), 2u);
 }
