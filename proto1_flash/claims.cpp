@@ -83,7 +83,8 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
 }
 
 // The share of the matrix ceiling that the tuned kernel reaches, for each head_dim and layout, on the longest sequence.
-// Only cases that fill the device count.
+// Only cases with at least 8 query heads, 1024 queries, as many keys as queries, and head_dim 64 count: they fill the
+// device. `f32` chooses between f32 and 16-bit inputs, `causal` between inputs with and without a causal mask.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes =
@@ -283,9 +284,10 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;
-    if (claim.compared) claim.longest = "q_len";  // the launch and the edges weigh least on the longest sequence
+    if (claim.compared)
+      claim.longest = "q_len";  // there the costs of the launch and of the sequence's edges weigh least
     if (!claim.complete) claim.complete = name_tiles;
-    std::set<std::string> left_out = claim.varies;  // a tile is a result, not a subject
+    std::set<std::string> left_out = claim.varies;  // the tile is a result, so the subject does not name it
     left_out.insert("variant");
     if (!claim.subject) claim.subject = subject_without(left_out);
     claim.tags = [topic = id.starts_with("ceiling") ? "ceiling" : id](const Evidence& evidence) {

@@ -8,7 +8,8 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs. The device says which tile is the default. Only duels need the device.
+/// The claims, registered before anything runs. The choice of duels needs `device`, which says which tile is the
+/// default. Conclusions do not need `device`.
 std::vector<Claim> flash_claims(const DeviceInfo& device = {});
 
 }  // namespace attn

@@ -7,7 +7,8 @@ namespace attn {
 
 namespace {
 
-/// Makes blocks. Each block has the axes that it names. The other axes have the common values.
+/// Makes the blocks of a sweep. add() takes the axes of one block, and adds each common axis that the block does not
+/// name.
 class Blocks {
  public:
   explicit Blocks(Block common) : common_(std::move(common)) {}
@@ -62,7 +63,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   return blocks.take();
 }
 
-// The shapes of the published tables: 16384 tokens in all, 2048 / head_dim heads, 16-bit elements.
+// The shapes of the published tables: 16384 tokens in all sequences together, 2048 / head_dim heads, 16-bit elements.
 Sweep large_sweep(const SweepSpan& span, bool full) {
   constexpr int64_t tokens = 16384, width = 2048;
   const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);

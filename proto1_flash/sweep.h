@@ -9,10 +9,10 @@
 
 namespace attn {
 
-/// The axes in which cases of one shape differ. Cases of one shape are compared with each other.
+/// The axes in which the cases of one comparison differ. The cases of one comparison share the shape.
 std::vector<std::string> flash_compared_axes();
 
-/// `profile` is "quick" (minutes on two cores) or "full".
+/// The sweep of a profile: "quick" (minutes on two cores) or "full".
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 
 }  // namespace attn

@@ -15,7 +15,7 @@ using Tiles = std::map<Tile, const Measurement*>;
 
 Tile tile_of(const Measurement& result) { return {result.config.integer("block_r"), result.config.integer("block_c")}; }
 
-/// For each head_dim, the results of the shape that was run with the most tiles, without a mask.
+/// For each head_dim, the results of the tuned kernel without a mask, on the shape that was run with the most tiles.
 std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   std::map<int64_t, std::map<std::string, Tiles>> shapes;
   for (const Measurement& result : results) {
@@ -59,7 +59,7 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
     if (here.size() < 3) continue;
     const Measurement *taken = best_of(there), *best = best_of(here);
     const Measurement* moved = here.at(tile_of(*taken));
-    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // one sweep measured both
+    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // one sweep measured both tiles
     conclusion.subject = fmt::format("head_dim={}", head_dim);
     conclusion.tags = {"flash_attention", fmt::format("d{}", head_dim), "tile", "devices"};
     const auto name = [](const Measurement* result) {
@@ -80,7 +80,7 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
 }
 
 /// For each hypothesis, the verdict of most of its decided findings. A hypothesis is left out if none of its findings
-/// is decided, or if as many support it as refute it.
+/// is decided, or if as many findings support it as refute it.
 std::map<std::string, std::string> majorities(const std::vector<Json>& findings) {
   std::map<std::string, int> balance;
   for (const Json& finding : findings) {
@@ -112,7 +112,7 @@ void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const Devi
   Conclusion conclusion = conclude(claim, Evidence{});
   conclusion.tags = {"flash_attention", "devices"};
   const double share = static_cast<double>(same) / judged;
-  conclusion.estimate = {share, share, share};  // counted over all recorded findings, not sampled
+  conclusion.estimate = {share, share, share};  // the share is counted over all recorded findings, not sampled
   conclusion.values = {{"from", from.findings.front().at("data").at("device")},
                        {"to", to.findings.front().at("data").at("device")},
                        {"same", same},

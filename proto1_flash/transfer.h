@@ -7,21 +7,23 @@
 
 namespace attn {
 
-/// The records of one device, in the files that --measurements and --out name.
+/// The records of one device.
 struct DeviceRecords {
-  std::vector<Measurement> measurements;
-  std::vector<Json> findings;
+  std::vector<Measurement> measurements;  // from the file that --measurements names
+  std::vector<Json> findings;             // from the file that --out names
 };
 
 /// The claims about pairs of devices.
 std::vector<Claim> transfer_claims();
 
-/// Conclusions of both claims. A claim for which the records have nothing in common gives no conclusion.
-/// tile_transfers, for each head_dim at which both devices ran at least three equal tiles: only these tiles count. The
-/// figure is the time on `to` of the tile that is best on `from`, over the time on `to` of the tile that is best on
-/// `to`. The two sweeps may differ in dtype: the sweep of each device uses the dtype that the device is made for.
-/// verdicts_transfer: the share of hypotheses with equal verdicts on both devices, of all that both devices decide. The
-/// verdict of a device on a hypothesis is the verdict of most of its decided findings.
+/// The conclusions of both claims.
+/// tile_transfers has a conclusion for each head_dim at which both devices ran at least three equal tiles. Only tiles
+/// that both devices ran count. The figure is the time on `to` of the tile that is best on `from`, divided by the time
+/// on `to` of the tile that is best on `to`. The two sweeps may differ in dtype: the sweep of each device uses the
+/// dtype that the device is made for. verdicts_transfer has a conclusion if both devices decide some hypothesis. The
+/// figure is the number of hypotheses with equal verdicts on both devices, divided by the number of hypotheses that
+/// both devices decide. The verdict of a device on a hypothesis is the verdict of most of the device's decided findings
+/// on the hypothesis.
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to);
 
 }  // namespace attn

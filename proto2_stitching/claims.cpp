@@ -13,7 +13,7 @@ namespace {
 
 using Comparisons = std::vector<const Comparison*>;
 
-constexpr double worth_it = 1.01;  // the rule takes a form with a ratio of times of at most this
+constexpr double worth_it = 1.01;  // the rule accepts a form whose ratio of times is at most this
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 
@@ -27,7 +27,7 @@ std::string hypothesis_of(const Case& config) {
   return grain == "row" ? "call_per_row" : "call_per_tile";
 }
 
-// Adds what the records say about the machine code of both cases.
+// Adds the figures that the records have of both cases: the calls, and the machine code.
 void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   const Results last(evidence.results.end() - 2, evidence.results.end());
   for (const auto& [name, result] : {std::pair("baseline", last[0]), {"contender", last[1]}}) {
@@ -82,7 +82,8 @@ Claim form(const std::string& id, const std::string& text, const std::string& op
           .complete = describe_overhead};
 }
 
-// The cost of a call: the time beyond that of `monolithic`, times the units, divided by the calls of all units.
+// The cost of a call: the time of the form minus the time of `monolithic`, times the number of units, divided by the
+// number of calls of all units.
 Claim call_cost(uint32_t units) {
   return {.hypothesis = {"call_ns", "A call costs at most 5 ns of a unit.", "ns per call", "<=", 5,
                          "expectation before the first run: the 10 to 20 cycles of a call, its spills and its return"},

@@ -10,12 +10,12 @@
 namespace attn {
 
 /// The claims, registered before anything runs: each form and grain against `monolithic`, on each shape and function.
-/// The device runs `units` threadgroups at once (DeviceInfo::units). Each unit makes one call at a time. Only
-/// conclusions need `units`.
+/// The device has `units` units (DeviceInfo::units). A unit runs one threadgroup at a time, and makes one call at a
+/// time. Only conclusions need `units`.
 std::vector<Claim> stitch_claims(uint32_t units = 0);
 
-/// The calls that are left in the machine code, from the `pipeline` of a record. Nothing if the record has no count of
-/// instructions.
+/// The number of call instructions in the machine code, from the `pipeline` of a record. Nothing if the record has no
+/// count of instructions.
 std::optional<int64_t> calls_left(const Json& pipeline);
 
 }  // namespace attn

@@ -52,7 +52,7 @@ int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const 
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
-// A std::function, and the function that a kernel calls to call it.
+// A std::function, and the plain function call() through which a kernel calls the std::function.
 template <typename Result, typename... Parameters>
 struct Callable {
   std::function<Result(Parameters...)> function;
@@ -79,7 +79,8 @@ using ElementFunction = float(float s, int q, int k, const ScoreContext& context
 using RowFunction = void(float* s, int q, int k, const ScoreContext& context);
 using TileFunction = void(float* s, int keys, int q, int k, const ScoreContext& context);
 
-// Runs a kernel that tells the address of the function that was compiled with it. The code lives as long as the cache.
+// Runs the fragment's kernel `publish`. Returns the address of score_fragment, which was compiled with `publish`. The
+// code of score_fragment lives as long as `pipelines`.
 void* published_address(Device& device, PipelineCache& pipelines, KernelSource fragment) {
   fragment.entry = "publish";
   void* address = nullptr;
@@ -89,7 +90,7 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
   return address;
 }
 
-// The function, compiled apart from the kernel.
+// The source of the fragment: the function, compiled apart from the kernel.
 KernelSource fragment_of(const AttentionHooks& hook) {
   KernelSource fragment;
   fragment.path = "proto2_stitching/kernels/fragment.h";
@@ -121,7 +122,7 @@ int64_t keys_seen(const AttentionShape& shape, int64_t query) {
   return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
 }
 
-// The calls for one head, as tuned.cpu.cpp walks over it.
+// The calls for one head. The loops are the loops of tuned.cpu.cpp.
 int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
   int64_t calls = 0;
   const FlashConfig& flash = config.flash;
@@ -142,7 +143,7 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
   return calls;
 }
 
-// The calls for one head, as mma_sync.cuda.cu walks over it.
+// The calls for one head by mma_sync.cuda.cu.
 int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
@@ -157,7 +158,7 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// The calls for one head, as wgmma.cuda.cu walks over it. A consumer without rows or keys works on one block.
+// The calls for one head by wgmma.cuda.cu. A consumer without rows or keys still works on one block.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;
@@ -170,7 +171,7 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
       blocks += std::max<int64_t>((seen + flash.block_c - 1) / flash.block_c, 1);
     }
   }
-  return blocks * 4 * flash.block_c / 2;  // four warps, with flash.block_c / 2 scores a thread
+  return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and a thread flash.block_c / 2 scores
 }
 
 }  // namespace
@@ -201,7 +202,7 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
   }
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
-  // From the messages of ptxas of CUDA 13.0, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
+  // The text sums up the messages of ptxas of CUDA 13.0, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
   constexpr const char* costs =
       "wgmma then spills 512 bytes a thread or more, and from head_dim 128 on does not compile";
   if (form == "pointer") {

@@ -35,18 +35,18 @@ bool form_runs_on(const std::string& form, const DeviceInfo& device);
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
 /// The first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);
-/// Whether the optimiser sees the function together with the kernel. Then no call need be left.
+/// Whether the optimiser sees the function together with the kernel. Then the machine code need not have a call.
 bool form_is_inlined(const std::string& form);
 
-/// Why the kernel does not take the form at that grain, for any shape.
+/// Why the kernel cannot call the function in this form at this grain, for any shape. Nothing if it can.
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
-/// Calls of the score function in one launch. The threads of a warp make one call together.
+/// Calls of the score function in one launch. On a GPU the threads of a warp make one call together.
 struct CallCount {
   int64_t calls = 0;
-  int64_t calls_per_tile = 0;  // block_r x block_c pairs, none of them masked
+  int64_t calls_per_tile = 0;  // calls for a full tile of block_r x block_c scores, without a mask
 };
-/// Counts the calls. `monolithic` has none: its count is of the places where a call would be.
+/// Counts the calls. For `monolithic`, which makes no calls, counts the places where another form makes a call.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
 /// The option that names a file of the user. A case names the file by UserFunction::text_name().
@@ -54,14 +54,15 @@ inline constexpr const char* function_option = "--score-function";
 
 /// The functions of proto2_stitching/functions, by name.
 std::vector<std::string> built_in_functions();
-/// `work` is the cost of `chain`. Throws BadInput for an unknown name.
+/// `work` is the number of multiply-adds of `chain`. The other functions ignore it. Throws BadInput for an unknown
+/// name.
 UserFunction built_in_function(const std::string& name, int64_t work);
 /// The function that a case names. `file` is the value of --score-function. Throws BadInput if there is no such
 /// function, or if the text of the file is not the text that the case names.
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
-/// How the kernel reaches the function. Two members are missing, because only a device can give them: the function of
-/// the oracle, and the address of a std::function.
+/// The hooks through which the kernel reaches the function. StitchProblem adds two facts that need an open device: the
+/// oracle's function (`reference`), and for `std_function` the callable's address (`data`).
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// One launch of attention with the function in its form, or the reason why there is none.
@@ -83,7 +84,7 @@ struct StitchInputs {
 
 class StitchProblem : public Problem {
  public:
-  /// Runs the plan. It must be the plan of this configuration and function.
+  /// Runs the plan. The plan must be made from this configuration and function.
   StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
                 const UserFunction& function, const Plan& plan);
 
@@ -95,7 +96,7 @@ class StitchProblem : public Problem {
   Json values() const override;
 
   Tensor output() const { return flash_->output(); }
-  /// The number of output elements of the last launch whose bits differ from the output of `monolithic`.
+  /// The number of elements of the last launch's output whose bits differ from the output of `monolithic`.
   int64_t differing_elements() const;
 
  private:

@@ -69,8 +69,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  // A call weighs less the more work the function has. `chain` has a work to sweep, at each grain that the kernel
-  // takes.
+  // The more work the function has, the less a call weighs. So these blocks vary the work of `chain`, at each grain
+  // that the kernel takes.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& of, const Axis& at) {
     const Axis chain = texts("function", {"chain"}), works = integers("work", work), chosen = texts("form", of);

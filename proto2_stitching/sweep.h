@@ -14,7 +14,7 @@ std::vector<AxisInfo> stitch_axes();
 /// The axes in which compared cases differ. Compared cases share the shape and the function.
 std::vector<std::string> stitch_compared_axes();
 
-/// `profile` is "quick" (minutes on two cores) or "full".
+/// The sweep of a profile: "quick" (minutes on two cores) or "full".
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 
 /// Sets the axes that the case does not name. The shape and the tile follow as in proto1_flash. The grain is `element`
@@ -22,7 +22,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 /// The variant is default_variant() by default.
 void complete_stitch(Case& config, const DeviceInfo& device);
 
-/// The axes that --score-function fixes. Throws BadInput as read_function() does.
+/// The values of the axes `function` and `work` if --score-function names the file `path`. Throws BadInput as
+/// read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
 }  // namespace attn

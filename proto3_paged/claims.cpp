@@ -70,8 +70,8 @@ Claim paging() {
                      {"Put the cache on pages of this size.", "Take larger pages, or a contiguous cache."});
 }
 
-/// A claim of the published study about pages of 16 tokens. The comparisons that `paging` asked for answer it. In a
-/// replay of this claim the pair has the id of this claim.
+/// A claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it uses the
+/// comparisons of `paging`. In a replay of this claim the comparison has the id of this claim.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin, const Advice& advice) {
   Claim claim = paging();
@@ -90,7 +90,7 @@ Claim published_paging(const std::string& id, const std::string& text, const std
   return claim;
 }
 
-/// The claim, for prefill. The tile may differ with the axis.
+/// The same claim about prefill. Compared cases may differ in block_c in addition to `axis`.
 Claim of_prefill(Claim claim, const std::string& axis) {
   claim.takes = [axis](const Measurement& result) {
     return has(result, "task", "prefill") && is_plain(result, {axis, "task", "block_c"});
@@ -225,7 +225,8 @@ Claim score_cost(const std::string& axis, const std::string& what) {
        "Expect decoding to cost the modifier's arithmetic in addition to the memory's time."});
 }
 
-/// A window against all keys. With a window the launch and the join of parts take time in addition to the seen keys.
+/// A window against all keys. With a window the launch and the join of parts take time in addition to the time for the
+/// seen keys.
 Claim window() {
   Claim claim =
       against_one({"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
@@ -248,7 +249,7 @@ Claim window() {
   return claim;
 }
 
-/// The layers of the model that has the heads of the case. 0: the sweep knows no such model.
+/// The number of layers of the model that has the heads of the case. 0: the sweep has no model with these heads.
 int64_t layers_of(const Case& config) {
   const auto is = [&](int64_t q_heads, int64_t kv_heads, int64_t head_dim) {
     return config.integer("q_heads") == q_heads && config.integer("kv_heads") == kv_heads &&
@@ -257,8 +258,8 @@ int64_t layers_of(const Case& config) {
   return is(32, 4, 64) ? 22 : is(32, 8, 128) ? 32 : 0;
 }
 
-/// One way to append new tokens against another way. The text adds the time of a layer, and the time of a token in all
-/// layers of a model.
+/// The way `of` to append new tokens against the way `to`. The conclusion's text adds the time of a layer, and the time
+/// of a token in all layers of a model.
 Claim append(const Hypothesis& hypothesis, const char* of, const char* to, const std::string& what,
              const Advice& advice) {
   Claim claim = against_one(hypothesis, "append", to, what, advice);
@@ -312,8 +313,8 @@ Claim prefill_fused() {
       "append");
 }
 
-/// The tokens that all sequences begin with are read once. If they lie in a warm cache, reading them again may cost
-/// little.
+/// A cascade, which reads the tokens that all sequences begin with once, against reading these tokens for each
+/// sequence. If the tokens lie in a warm cache of the device, reading them again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
@@ -376,7 +377,8 @@ Claim int8_error() {
   return claim;
 }
 
-/// `of` is "copy" or "read". Decoding reads. `share` is the member of a record that holds the share of this rate.
+/// The share of a rate of memory that decoding reaches. `of` names the rate: "copy" or "read". Decoding itself only
+/// reads. `share` is the member of Measurement that holds this share.
 Claim rate(const std::string& id, const std::string& of, std::optional<Estimate> Measurement::* share) {
   return {.hypothesis = {id,
                          fmt::format("Decoding reads a cache of 16 MB and more at 85 % of the rate of a {}, or faster.",
@@ -402,7 +404,8 @@ Claim rate(const std::string& id, const std::string& of, std::optional<Estimate>
                      "Find what other than memory limits decoding here."}};
 }
 
-/// The slots that stay empty on pages of 16. The text also gives those of other page sizes.
+/// The slots that stay empty on pages of 16. The conclusion's text also gives the share of empty slots for other page
+/// sizes.
 Claim waste() {
   Claim claim = {
       .hypothesis = {"waste", "Pages of 16 tokens leave at most 4 % of their slots empty.",
@@ -456,7 +459,7 @@ int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   return page_size / 2;
 }
 
-/// For each head_dim, the largest measured page that the published kernel cannot have.
+/// For each head_dim, the largest measured page that the published kernel cannot hold in 32 KB.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis = {"viability", "A page that 32 KB of threadgroup memory cannot hold takes no more than them.",

@@ -21,16 +21,16 @@
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;          // the seed of lengths and orders of pages: the run's seed draws only tensors
-constexpr int64_t most_decoded = 16;      // queries of a sequence
-constexpr double checked_products = 3e8;  // multiplications of the oracle, in all
+constexpr uint64_t drawn_by = 1;          // the seed of lengths and page orders; the run's seed draws only tensors
+constexpr int64_t most_decoded = 16;      // most queries of a sequence with task=decode
+constexpr double checked_products = 3e8;  // about how many products of elements of Q and K the oracle computes
 
 int64_t tokens_of_page(const PagedConfig& config) {
   return config.decode.page_size > 0 ? config.decode.page_size : config.decode.shape.kv_len;
 }
 
-/// About 2^(octaves / 2^16), times 2^32, for `octaves` of -16 * 2^16 to 16 * 2^16. Linear between powers of two, with
-/// integers only, so that it is the same on all machines.
+/// About 2^(octaves / 2^16), times 2^32, for `octaves` of -16 * 2^16 to 16 * 2^16. The result is linear between powers
+/// of two. It is computed with integers only, so that it is the same on all machines.
 int64_t power_of_two(int64_t octaves) {
   const int64_t whole = octaves >> 16, rest = octaves & 0xffff;
   return whole >= 0 ? (0x10000 + rest) << (16 + whole) : (0x10000 + rest) << 16 >> -whole;
@@ -39,7 +39,7 @@ int64_t power_of_two(int64_t octaves) {
 /// A length from a nearly log-normal distribution with this median and a standard deviation of 1.5 octaves. A sum of
 /// twelve uniform numbers takes the place of the normal distribution.
 int64_t chat_length(std::mt19937_64& random, int64_t median, int64_t longest) {
-  int64_t sum = 0;  // its mean is 12 / 2 and its standard deviation 1, times 2^16
+  int64_t sum = 0;  // its mean is 6 * 2^16 and its standard deviation 2^16
   for (int i = 0; i < 12; ++i) sum += static_cast<int64_t>(random() >> 48);
   return std::clamp<int64_t>(median * power_of_two(3 * (sum - 6 * 0x10000) / 2) >> 32, 1, longest);
 }
@@ -117,7 +117,7 @@ AttentionShape shape_of(const PagedConfig& config, int64_t length) {
   return shape;
 }
 
-/// Modified attention of one sequence. Its queries are its last tokens.
+/// Modified attention of one sequence. The queries are the sequence's last tokens.
 ModifiedAttention modified(const PagedConfig& config, int64_t length) {
   return {config.modifiers, {.variant = "tuned", .shape = shape_of(config, length), .dtype = config.decode.dtype}};
 }
@@ -129,7 +129,7 @@ AttentionHooks without_mask(AttentionHooks hooks) {
   return hooks;
 }
 
-/// Tokens of a sequence that some of its queries see.
+/// The number of tokens of a sequence that some query of the sequence sees.
 int64_t keys_seen(const PagedConfig& config, int64_t length) {
   const ModifiedAttention one = modified(config, length);
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
@@ -190,7 +190,7 @@ bool PagedConfig::same_inputs(const PagedConfig& other) const {
 
 int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len * config.shared_pct / 100; }
 
-/// Tokens on the pages that all sequences share.
+/// The number of tokens on the pages that all sequences share.
 int64_t shared_prefix(const PagedConfig& config) {
   const int64_t tokens = tokens_of_page(config);
   return config.page_order == "shared" ? shared_tokens(config) / tokens * tokens : 0;
@@ -206,7 +206,7 @@ PageTable page_table(const PagedConfig& config) {
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = lengths[static_cast<size_t>(b)];
     for (int64_t i = 0; i * tokens < length; ++i) {
-      const bool is_first =  // the first sequence is the longest
+      const bool is_first =  // a page of the first sequence, which is the longest
           b > 0 && i < shared && (i + 1) * tokens <= config.cached_tokens(length);
       table.pages[static_cast<size_t>(b * table.max_pages + i)] = static_cast<int>(is_first ? i : table.pool++);
     }
@@ -296,7 +296,7 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   } else {
     plan = decode_plan(paged.decode, device, keys, hooks ? &*hooks : nullptr);
   }
-  // A cache of the device may serve the tokens that sequences share, so their bytes count once.
+  // The device's own caches may serve the tokens that sequences share, so the bytes of shared tokens count once.
   if (paged.page_order == "shared" && !paged.modifiers.window()) plan.work.bytes -= repeated_bytes(paged);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, device);
@@ -352,7 +352,7 @@ void PagedInputs::take_new_tokens(Device& device) {
   const auto element = static_cast<int64_t>(size_bytes(k.dtype));
   std::vector<int> first;
   for (const int64_t length : lengths) first.push_back(static_cast<int>(length - shape.q_len));
-  const auto for_rows = [&](const auto& visit) {  // visit(offset of a new row, offset of its place among all keys)
+  const auto for_rows = [&](const auto& visit) {  // visit(offset in new_k, offset in k), in elements
     for (int64_t b = 0; b < shape.batch; ++b) {
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t i = 0; i < shape.q_len; ++i) {
@@ -434,9 +434,9 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // On a CPU the flush does not evict everything. So a cache that another problem uses is not shared there. A shared
-    // cache would have two turns in each round of a comparison, and more of it would stay in the processor's caches
-    // than of the other cache.
+    // On a CPU the flush does not evict everything from the processor's caches. So two problems on a CPU share no
+    // key/value cache. A round of a comparison would read a shared key/value cache twice, and more of it would stay in
+    // the processor's caches than of the key/value cache of the other case.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
@@ -553,8 +553,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values must be as they came. Keys must be as near to the keys that were turned in
-/// double as their type allows.
+/// Checks the new rows in the cache. Values must equal new_v. Keys may differ from turned_k, which is computed in
+/// double, by a rounding to their type plus 4e-6.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

@@ -22,29 +22,29 @@ namespace attn {
 /// All values of a case of proto3_paged, typed.
 struct PagedConfig {
   DecodeConfig decode;
-  std::string cache_layout = "nhd";     // [pages, page_size, kv_heads, head_dim]; "hnd": kv_heads before page_size
-  std::string page_order = "identity";  // order of the pages in the pool: by sequence; "reversed", "random", "shared"
-  /// "equal": each sequence has kv_len tokens.
-  /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len, each length equally likely. One of
-  /// several sequences has 0.
-  /// "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len tokens.
-  /// The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within a
-  /// factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
+  std::string cache_layout =
+      "nhd";  // "nhd": [pages, page_size, kv_heads, head_dim]; "hnd": [pages, kv_heads, page_size, head_dim]
+  std::string page_order = "identity";  // "identity": the pages lie by sequence; or "reversed", "random", "shared"
+  /// "equal": each sequence has kv_len tokens. "ragged": the first sequence has kv_len tokens. The others have 1 to
+  /// kv_len, each length equally likely. If there are several sequences, the sequence in the middle of the batch has 0
+  /// tokens. "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len
+  /// tokens. The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within
+  /// a factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
   std::string lengths = "equal";
-  /// How the last q_len tokens of a sequence get into the cache. "none": they are there before the launch. "fused": the
-  /// launch of attention turns them (RoPE) and writes them. "chain": one launch turns Q and K, and another launch
-  /// writes K and V.
+  /// How the last q_len tokens of a sequence get into the cache. "none": the tokens are in the cache before the launch.
+  /// "fused": the launch of attention turns Q and K of the new tokens (RoPE) and writes K and V. "chain": one launch
+  /// turns Q and K, and another launch writes K and V.
   std::string append = "none";
   int64_t shared_pct = 25;   // tokens that all sequences begin with, in percent of kv_len
-  bool cascade = false;      // the pages that all sequences share are read once for all sequences
+  bool cascade = false;      // true: the pages that all sequences share are read once for all sequences
   Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
-  bool prefill = false;      // many queries (PrefillLaunch), not a few (DecodeLaunch)
+  bool prefill = false;      // true: PrefillLaunch, for many queries; false: DecodeLaunch, for few
 
   static PagedConfig from(const Case& config);
-  /// Tokens of each sequence. They are the same in every run.
+  /// The number of tokens of each sequence. The numbers are the same in every run.
   std::vector<int64_t> sequence_lengths() const;
   RopeConfig rope() const;
-  /// Tokens of a sequence of this length that are in the cache before the launch.
+  /// Of a sequence of `length` tokens, the number of tokens that are in the cache before the launch.
   int64_t cached_tokens(int64_t length) const;
   bool same_inputs(const PagedConfig& other) const;
 };
@@ -54,21 +54,22 @@ struct PageTable {
   std::vector<int> pages;           // [batch, max_pages], -1 where a sequence has no page
   int64_t max_pages = 0, pool = 0;  // pool: the number of pages of all sequences
 };
-/// A contiguous cache has one page of kv_len tokens for each sequence. With page_order=shared all sequences use the
-/// first sequence's pages for the whole pages within the first shared_tokens(). The other pages lie by sequence.
+/// A contiguous cache has one page of kv_len tokens for each sequence. With page_order=shared a sequence uses a page of
+/// the first sequence if the page lies wholly within the first shared_tokens(), and wholly within the tokens that the
+/// sequence has in the cache before the launch. The other pages lie by sequence.
 PageTable page_table(const PagedConfig& config);
 
 /// Figures of the pages of a page_table(), defined as in CacheFigures. A contiguous cache has kv_len slots for each
 /// sequence.
 struct PoolFigures {
   double waste = 0;          // the share of slots without a token
-  double fragmentation = 0;  // the share of neighbours in a row of the table whose pages do not follow each other
+  double fragmentation = 0;  // the share of neighbours in a table row that do not follow each other in the pool
   int64_t tokens = 0;        // tokens that the pool holds; shared tokens count once
 };
 PoolFigures pool_figures(const PagedConfig& config);
 /// Bytes of K and V that a sequence reads although another sequence has read them.
 double repeated_bytes(const PagedConfig& config);
-/// Tokens that all sequences begin with, on shared pages or not.
+/// The number of tokens that all sequences begin with, on shared pages or not.
 int64_t shared_tokens(const PagedConfig& config);
 
 /// The texts and constants of the hooks. Nothing if no modifier changes the kernel.
@@ -101,18 +102,18 @@ struct PagedInputs {
   /// The oracle's answer for each sequence, computed once for each name of hooks.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
   /// For a cache of 8 bits: the root mean square of the error of the oracle's O, divided by the root mean square of O.
-  /// The error comes from reading the cache instead of the values that were drawn.
+  /// The error is O from the values in the cache minus O from the values that were drawn.
   double cache_error(const AttentionHooks* hooks);
 
   PagedConfig config;
   uint64_t seed;
   std::vector<int64_t> lengths;
   Tensor q, k, v;                // [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read
-  Tensor new_k, new_v;           // appended rows, [batch, kv_heads, q_len, head_dim]; new_k before RoPE turns it
+  Tensor new_k, new_v;           // appended rows, [batch, kv_heads, q_len, head_dim]; new_k is the K before RoPE
   std::vector<double> turned_k;  // new_k after RoPE
   std::vector<float> k_scales, v_scales;                       // of a cache of 8 bits: page_scales()
   Buffer q_buffer, lengths_buffer;                             // q_buffer: Q before RoPE turns it
-  Buffer new_k_buffer, new_v_buffer, cosines, sines, offsets;  // offsets: position of the first new token
+  Buffer new_k_buffer, new_v_buffer, cosines, sines, offsets;  // offsets: each sequence's first new position
 
  private:
   void take_new_tokens(Device& device);
@@ -120,12 +121,12 @@ struct PagedInputs {
 
   Tensor drawn_k_, drawn_v_;  // K and V in f32, before a cache of 8 bits stored them
   std::map<std::string, std::vector<ReferenceRows>> references_;
-  std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // by layout
+  std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // by page size, order and layout
 };
 
 class PagedProblem : public Problem {
  public:
-  /// Runs the plan. It must be the plan of this configuration. Throws as DecodeLaunch does.
+  /// Runs the plan. The plan must be made from this configuration. Throws as DecodeLaunch does.
   PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
                const Plan& plan, std::optional<AttentionHooks> hooks = {});
 
@@ -142,7 +143,8 @@ class PagedProblem : public Problem {
   std::vector<std::byte> cache() const;
 
  private:
-  /// Calls visit(batch, head, token, offset) for each new row. The offset is the row's place in the cache, in bytes.
+  /// Calls visit(batch, head, token, offset) for each new row. `token` counts the new tokens of a sequence from 0.
+  /// `offset` is the row's place in the cache, in bytes.
   void for_new_rows(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const;
   void check_new_rows(Check& check) const;
 

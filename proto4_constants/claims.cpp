@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-constexpr double rule_ms = 50;  // the rule: if a variant compiles in less, compile it when it is needed, else ahead
+constexpr double rule_ms = 50;  // the rule: compile a variant when it is needed if this takes less time, else ahead
 constexpr int64_t most = 10;    // most variants that are compiled for one sample of a pair
 
 using Takes = std::function<bool(const Measurement&)>;
@@ -109,7 +109,7 @@ void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// A claim about the time for a whole archive. The task has the id of the hypothesis.
+// A claim about the time for a whole archive. The name of the task is the id of the hypothesis.
 Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = one_worker({hypothesis.id}),
@@ -127,7 +127,7 @@ Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advic
               }};
 }
 
-// A claim about how many variants a start-up has time for, for each way to get variants.
+// A claim about how many variants can be got within `budget_s` at start-up, for each way to get variants.
 Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = task({"compile", "disk", "archive"}),

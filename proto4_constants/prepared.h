@@ -10,7 +10,8 @@
 
 namespace attn {
 
-/// A cache folder and archives of the first variants of a grid. Each is made when it is first asked for.
+/// A cache folder and archives of the first variants of a grid. The folder and each archive are made when they are
+/// first asked for.
 class Prepared {
  public:
   Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}
@@ -21,7 +22,7 @@ class Prepared {
   std::string cache(size_t count);
   /// An archive of exactly the first `count` variants.
   std::string archive(size_t count);
-  /// Where a new archive may be written.
+  /// A path at which a new archive may be written.
   std::string new_archive() const { return folder_.path() / "archive-new"; }
 
  private:

@@ -21,19 +21,24 @@ CasePlan constants_plan(const Case& config, const Setting& setting);
 
 /// Makes launches with constants that are read at run time. Launches of one shape share their tensors.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches();
-/// Makes the problems of the host. The files that they find on disk are made once a run, in a temporary folder.
+/// Makes the problems of the host. The files that these problems find on disk are made once a run, in a temporary
+/// folder.
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems();
 
-/// Gets many variants in the way that the task of the case says. `sources` are the sources of `variants`.
+/// Makes a problem that gets many variants in the way that the task of the case says. `sources` are the sources of
+/// `variants`.
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
                                               std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared);
-/// Starts a new process and times it from its start to its first result. `variants` variants are on disk.
+/// Makes a problem that starts a new process, and times the process from its start to its first result. With start_disk
+/// the cache folder has at least the first `variants` variants, with start_archive the archive has exactly these
+/// variants.
 std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
                                            std::shared_ptr<Prepared> prepared);
 
-/// The child process of the start_* tasks. It opens the device, gets the first variant of a kernel's grid, launches the
-/// variant once, and prints a JSON line with the times of these steps. Then it checks the result. Arguments: device,
-/// kernel, dtype, seed, cache folder (may be empty), archive (may be empty). Returns the exit status.
+/// The child process of the start_* tasks. The process opens the device, gets the first variant of a kernel's grid,
+/// launches the variant once, and prints a JSON line with the times of these steps. Then the process checks the
+/// launch's result. Arguments: device, kernel, dtype, seed, cache folder (may be empty), archive (may be empty).
+/// Returns the exit status.
 int first_result(const std::vector<std::string>& arguments);
 inline constexpr const char* first_result_option = "--first-result";
 

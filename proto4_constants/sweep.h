@@ -17,14 +17,15 @@ std::vector<AxisInfo> constants_axes();
 /// measured one at a time.
 std::vector<std::string> constants_compared_axes();
 
-/// `profile` is "quick" (minutes on two cores) or "full".
+/// The sweep of a profile: "quick" (minutes on two cores) or "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. An axis that means nothing for the task is 0, or "none", or 1 worker.
+/// Sets the axes that the case does not name. An axis that means nothing for the task always gets 0 or 1, run_time gets
+/// "none".
 void complete_constants(Case& config, const DeviceInfo& device);
 
-/// Why the device does not have the kernel, the variants or the constants at run time of the case. Empty if it has
-/// them.
+/// Why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile headers, or cannot
+/// read the case's constants at run time. Empty if the device can run the case.
 std::string constants_unable(const Case& config, const DeviceInfo& device);
 
 /// The variant that a case with task=run launches.

@@ -31,8 +31,8 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 
 bool runs(const Variant& variant, const DeviceInfo& device) { return !skip_reason(variant.plan(device), device); }
 
-// The variants of a grid that run. They are ordered by steps of about the golden section of their number, so that the
-// first few are spread over the grid.
+// The variants of a grid that run. Their order takes steps of about 0.618 (the golden section) of their number, so that
+// the first few variants are spread over the grid.
 std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
   std::vector<Variant> all;
   for (const int64_t head_dim : grid.head_dims) {
@@ -120,7 +120,8 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
   if (kernel == "naive") return {"head_dim", "causal", "alibi"};
   if (device.on_host && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
-  // In the wgmma kernel even a change from `if constexpr` to `if` changes the assembler's code. So its text stays.
+  // In the wgmma kernel even a change from `if constexpr` to `if` changes the assembler's code. So the wgmma kernel
+  // reads no constant at run time.
   const bool flag_alone = kernel == "mma_sync" || device.on_host;
   return flag_alone ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }

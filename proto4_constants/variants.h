@@ -26,7 +26,7 @@ struct Variant {
 /// cpu.
 inline constexpr size_t base_variants = 72;
 
-/// The shape of a check of a variant. It is small, and its lengths are odd.
+/// The shape on which a variant is checked. It is small, and its lengths are odd numbers.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
 /// The variants of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then a finer grid,

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr size_t launched_variants = 16;      // most variants that a check launches
 constexpr size_t traced_variants = 4;         // most variants that are compiled again with a trace
 constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
-constexpr int64_t look_ups_per_reading = 64;  // look-ups between two readings of the clock, at least one round
+constexpr int64_t look_ups_per_reading = 64;  // least look-ups between two readings of the clock, in whole rounds
 
 /// The most memory that this process has had since reset(). known() is false if the system does not allow the reset.
 class PeakMemory {
@@ -131,8 +131,8 @@ class VariantsProblem : public HostProblem {
     };
   }
 
-  /// Gets all variants through a new cache. Returns the seconds, with reading the archive and loading included. Records
-  /// the times of the phases.
+  /// Gets all variants through a new cache. Returns the seconds that this takes, reading the archive and loading the
+  /// kernels included. Records the times of the phases.
   double get_all(const std::string& folder, const std::string& archive) {
     cache_.reset();  // unloads the kernels that the last sample loaded
     cache_.emplace(device_, folder, CompileOptions{.precompile_headers = pch_});
@@ -166,8 +166,8 @@ class VariantsProblem : public HostProblem {
   }
 
   /// The times of the phases of a compiler that does not tell its optimiser's time. Some variants are compiled again
-  /// with a trace, which takes a tenth longer. Their phases give the proportions. Without a trace the times are
-  /// returned as they are.
+  /// with a trace, which takes a tenth longer. The phases of these variants give the proportions. If the compiler gives
+  /// no trace, the times are returned as they are.
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();
@@ -182,7 +182,8 @@ class VariantsProblem : public HostProblem {
     return {traced_->front_end_s * scale, traced_->optimizer_s * scale, traced_->code_generation_s * scale};
   }
 
-  /// Looks all variants up, as often as a sample needs. Returns the seconds for one round of all variants.
+  /// Looks all variants up, again and again until a sample is long enough (least_sample_s). Returns the seconds for one
+  /// round of all variants.
   double look_up_all() {
     const Stopwatch stopwatch;
     int64_t rounds = 0;

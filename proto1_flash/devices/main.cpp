@@ -65,7 +65,7 @@ void write_findings(const std::string& from, const std::string& to, const std::s
   const auto direction = [&](const DeviceRecords& x, const DeviceRecords& y, const std::string& x_path,
                              const std::string& y_path, bool verdicts) {
     for (const Conclusion& conclusion : transfer_conclusions(x, y)) {
-      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // equal in both directions
+      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // the share is equal in both directions
       const std::string name = fmt::format("{} to {}", conclusion.values["from"].get<std::string>(),
                                            conclusion.values["to"].get<std::string>());
       write(conclusion, name, fmt::format("proto1_flash_devices {} {}", x_path, y_path));

@@ -1,6 +1,6 @@
-// Compiles every kernel that the sweep runs on a Hopper GPU, without a GPU. No kernel spills registers, and ptxas
-// serialises the matrix products of none. The rule for the tiles that fit the registers is neither too strict nor too
-// lax.
+// Compiles every kernel that the sweep runs on a Hopper GPU, without a GPU. No kernel spills registers. ptxas
+// serialises no kernel's matrix products. The rule that says which tiles fit the registers is neither too strict nor
+// too lax.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,8 +44,8 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   EXPECT_GT(seen.size(), 40u);
 }
 
-// The kernel of the widest tile that skip_reason() allows neither spills nor serialises. A tile that is 32 keys wider
-// would spill.
+// The kernel of the widest tile that skip_reason() allows neither spills registers nor serialises its products. A tile
+// that is 32 keys wider would spill.
 TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   FlashConfig config;
   config.variant = "wgmma";

@@ -1,14 +1,14 @@
-// Takes the place of common/attention/kernels/score.h: how the kernel reaches the score function, and how many scores a
-// call takes.
+// This file takes the place of common/attention/kernels/score.h. It says how the kernel reaches the score function, and
+// how many scores a call takes.
 //
 // The host writes choice.h, which defines:
 //   SCORE_FORM   one of the forms of forms.h
 //   CALL_GRAIN   the scores of a call: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE), in the order of
 //                common/attention/kernels/score.h
-//   KERNEL_GRAIN SCORE_ROW: the kernel passes rows of scores, also for calls by element. SCORE_ELEMENT: the kernel only
-//                passes single scores
-//   SCORE_LANES  with SCORE_ROW, the scores of a row; with SCORE_TILE, on the cpu the scores of one row of the tile, on
-//                a GPU all scores of the tile that one thread has
+//   KERNEL_GRAIN SCORE_ROW: the kernel passes rows of scores, also for calls by element. SCORE_ELEMENT: the kernel
+//                passes only single scores
+//   SCORE_LANES  with SCORE_ROW, the scores of one call; with SCORE_TILE, on the cpu the scores of one row of the tile,
+//                on a GPU all scores of the tile that one thread has
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -169,7 +169,7 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 #if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
 #elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
-// One score, for rows that a kernel computes anew. The call takes SCORE_LANES scores, of which the first is the score.
+// One score, for rows that a kernel computes anew. The call takes SCORE_LANES scores. The first of them is `s`.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};
   score_call(several, q, k, context);

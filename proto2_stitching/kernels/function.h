@@ -1,3 +1,4 @@
-// The score function. This file leaves scores as they are. The text of the measured function takes its place
-// (KernelSource::includes), after the functions of math.h and its own #line.
+// The score function. The function in this file leaves scores as they are. To measure a function, the host puts another
+// text in the place of this file (KernelSource::includes): the functions of math.h, then a #line and the measured
+// function.
 float score(float s, int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return s; }

@@ -18,8 +18,8 @@ namespace {
 
 using test::avx2;
 
-// The time of a model: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns of one of two units for each
-// call that is left.
+// The time of a model: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns for each call that is left.
+// Two units make the calls in parallel.
 double seconds_of(const Case& config) {
   const double work = 1e-6 * static_cast<double>(config.integer("work"));
   if (form_is_inlined(config.text("form"))) return 1e-3 + work;
@@ -51,7 +51,7 @@ std::vector<Measurement> made_up() {
   return results;
 }
 
-// The comparisons that the measuring loop would give, with an interval of 0.2 % to either side.
+// The comparisons that the measuring loop would give, with an interval of `spread` to either side.
 std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 0.002) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : duels) {
@@ -163,7 +163,7 @@ TEST(StitchConclusionsTest, OverheadsAreOfThePair) {
     EXPECT_EQ(conclusion.values["contender"]["calls_left"], 3);
     EXPECT_EQ(conclusion.values["baseline"]["code_bytes"], 6003);
   }
-  // The calls of both units take 10 ns each, in addition to 1 ms.
+  // Two units make the calls in parallel. A call takes 10 ns, and the rest of attention 1 ms.
   for (const Conclusion& conclusion : conclusions_of("noinline", all)) {
     const double calls = conclusion.values["contender"]["calls"];
     EXPECT_NEAR(conclusion.estimate.value, (1e-3 + calls * 10e-9 / 2) / 1e-3, 1e-9);
@@ -198,7 +198,7 @@ TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsDoWithout) {
   }
 }
 
-// The conclusion from given ratios, for calls by row whose work is swept.
+// The conclusion of `break_even` for calls by row. `points` has the ratio of times at each work.
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;

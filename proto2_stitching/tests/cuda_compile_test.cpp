@@ -50,14 +50,16 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
                                  binary.spill_bytes, cuda_contents(binary).bytes));
     }
   }
-  // A kernel whose function is linked as machine code has a call. Linked before the optimiser, it has no call.
+  // A kernel whose function is linked as machine code has a call. A kernel whose function is linked before the
+  // optimiser has no call. So their codes differ.
   EXPECT_NE(codes["stitched by row"], codes["stitched_nolto by row"]);
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
 
-// wgmma takes scores by element. A form that runs spills no registers, or at most 64 bytes, and its products overlap. A
-// form is left out because the compiler says that it ignores setmaxnreg. If a new compiler does not say this, the test
-// fails, and the form can come back.
+// wgmma takes scores by element. An inlined form spills no registers. A form that calls spills at most 64 bytes. The
+// compiler gives no message about a form that runs, so the products of the form overlap. A form is left out if the
+// compiler says that it ignores setmaxnreg for the form. If a new compiler does not say this, the test fails, and the
+// form can come back.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {

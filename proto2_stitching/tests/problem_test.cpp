@@ -66,7 +66,8 @@ Result run(const StitchConfig& config, const UserFunction& function, const std::
 
 UserFunction text(const std::string& body) { return {"mine.cpp", body}; }
 
-/// A function whose result depends on every argument: the score, both places, the head, the batch and the lengths.
+/// A function whose result depends on every argument: the score, the positions of query and key, the head, the batch
+/// and the lengths.
 UserFunction everything() {
   return text(
       "float score(float s, int q, int k, const ScoreContext& c) {\n"
@@ -85,7 +86,8 @@ double everything_in_double(const AttentionShape& shape, double s, int64_t b, in
 class Forms : public OnDevice<testing::TestWithParam<std::string>> {};
 INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& test) { return test.param; });
 
-// Lengths that leave tiles, panels and vectors partly filled, causal masks, grouped heads, and 16-bit elements.
+// The shapes have lengths that leave tiles, panels and vectors partly filled, causal masks, grouped heads, and 16-bit
+// elements.
 TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   for (const std::string grain : {"element", "row", "tile"}) {
     if (GetParam() == "monolithic" && grain != "element") continue;
@@ -126,8 +128,8 @@ TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
   }
 }
 
-// A function in a file may leave the context out. It costs no more than a built-in function: the machine code is the
-// same.
+// A function in a file may leave the context out. A file with the text of a built-in function gives the same machine
+// code as the built-in function.
 TEST_P(Forms, TakeAUsersFile) {
   const std::string path = source_root() + "/proto2_stitching/functions/alibi.cpp";
   const UserFunction built_in = built_in_function("alibi", 0), file = read_function(FunctionKind::score, path);
@@ -151,8 +153,8 @@ TEST_P(Forms, TakeAUsersFile) {
 
 class StitchTest : public OnDevice<testing::Test> {};
 
-// The oracle runs the function's text in double precision. The test compares it with a function that does not use the
-// text.
+// The oracle runs the function's text in double precision. The test compares the oracle with everything_in_double(),
+// which does not use the text.
 TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
   StitchConfig config = small("monolithic");
   const AttentionShape& shape = config.flash.shape;
@@ -179,7 +181,7 @@ TEST_F(StitchTest, BuiltInFunctionsAreWhatTheyAreCalled) {
   EXPECT_DOUBLE_EQ(at("scale", 2, 0, 0, 0), 1.5);
   EXPECT_NEAR(at("soft_cap", 50, 0, 0, 7), 20 * std::tanh(2.5), 1e-9);
   EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);   // head 1 of 8: slope 1/2; query 0 is key 20
-  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);             // its own key
+  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);             // query 9 is key 29: distance 0
   EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);  // head 8: slope 2^-8
   double chain = 2;
   for (int i = 0; i < 3; ++i) chain = chain * 0.9375 + 0.03125;
@@ -193,7 +195,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   if (on_cuda) GTEST_SKIP() << "counts on the host";
   const UserFunction counting =
       text(fmt::format("float score(float s, int, int, const ScoreContext&) {{\n"
-                       "#ifndef float\n"  // the calls of the oracle do not count
+                       "#ifndef float\n"  // the oracle's text defines `float`, so its calls do not count
                        "  __atomic_fetch_add(reinterpret_cast<long long*>({}ull), 1, 0);\n"
                        "#endif\n"
                        "  return s;\n}}\n",
@@ -217,7 +219,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
         EXPECT_EQ(calls_made, calls) << where;
       } else if (grain == "row") {
         EXPECT_EQ(calls_made, calls * device().info().simd_width) << where;
-      } else {  // register tiles of 4 to 12 keys and one to two vectors
+      } else {  // a call takes a register tile of 4 to 12 keys and one or two vectors
         EXPECT_GE(calls_made, calls * 4 * device().info().simd_width) << where;
         EXPECT_LE(calls_made, calls * 12 * 2 * device().info().simd_width) << where;
       }
@@ -225,7 +227,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   }
 }
 
-// The functions of math.h that a user's function may call, in float, as kernels have them.
+// Checks the functions of math.h that a user's function may call, in float, as kernels compile them.
 TEST_F(StitchTest, MathFunctionsAreAsRightAsTheySay) {
   const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
     const UserFunction function =

@@ -7,7 +7,7 @@
 namespace attn::test {
 
 struct AppendMutation {
-  const char* append;  // the value of the axis that runs the kernel
+  const char* append;  // the value of the axis `append` that runs the kernel
   std::string file;
   const char *what, *from, *to;
 };

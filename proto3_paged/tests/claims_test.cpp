@@ -20,9 +20,9 @@
 namespace attn {
 namespace {
 
-/// The time of a model, in proportion to the bytes. Pages of 1 add a half, other pages a hundredth. A second launch
-/// adds a tenth, and so does a number of workers that is not the rule's. A chain takes four times the time, and a fused
-/// append adds nothing. A soft cap adds a fifth. Without a cascade each sequence reads shared tokens again.
+/// The time of a model, in proportion to the bytes. Pages of 1 token add a half, other pages a hundredth. A second
+/// launch adds a tenth. A number of workers other than the rule's adds a tenth. A chain takes four times the time, and
+/// a fused append adds nothing. A soft cap adds a fifth. Without a cascade each sequence reads shared tokens again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -133,7 +133,7 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
 }
 
 // Only pages of 16 decide the claims paging_9, paging_10 and paging_25. Only pages that the published kernel cannot
-// have decide `viability`.
+// hold in 32 KB decide `viability`.
 TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
   const std::map<int64_t, int64_t> pages_in_32_kb = {{64, 32}, {128, 16}, {192, 8}, {256, 4}};  // by head_dim
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {

@@ -24,7 +24,7 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
     for (const int64_t q_len : {1, 4, 16}) {
       const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-      // The kernel that joins is another entry of the same source.
+      // The kernel that joins the parts is another entry of the same source. So this source stands for both kernels.
       EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
     }
   }

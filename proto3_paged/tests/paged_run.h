@@ -24,7 +24,7 @@ inline PagedConfig paged_config() {
   return config;
 }
 
-/// The plan of a configuration with hooks that the configuration does not name.
+/// The plan of a configuration with `hooks` in place of the configuration's own modifiers.
 inline Plan hooked_plan(const PagedConfig& config, const DeviceInfo& device, const AttentionHooks& hooks) {
   return config.prefill ? prefill_plan(config.decode, device, 0, 0, &hooks)
                         : decode_plan(config.decode, device, 0, &hooks);
@@ -40,7 +40,7 @@ inline Decoded run_paged(const PagedConfig& config, Device& on = test::device(),
   PagedProblem problem(on, cache, inputs, config,
                        hooks ? hooked_plan(config, on.info(), *hooks) : paged_plan(config, on.info()), hooks);
   Decoded run;
-  for (int launch = 0; launch < 2; ++launch) {  // the second launch runs on what the first launch left
+  for (int launch = 0; launch < 2; ++launch) {  // the second launch runs on the buffers that the first launch left
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);
@@ -56,12 +56,13 @@ inline std::string difference(const PagedConfig& config) {
     const Check check = run_paged(config).check;
     return check.ok ? "" : check.worst;
   } catch (const BadInput& error) {
-    return test::on_cuda ? "" : error.what();  // a GPU does not take the tile
+    return test::on_cuda ? "" : error.what();  // the GPU does not support the tile
   }
 }
 
 /// Runs the configuration with `garbage` in K or in V of every sequence: in one element of head 0, and in a whole row
-/// of head 1. The garbage is at the last key, which only the last query sees, or at the middle key. Returns the worst
+/// of head 1. The garbage is at the last key if `last`, else at the middle key. Under a causal mask only the last query
+/// sees the last key. Returns the worst
 /// difference that the check finds, or an empty text.
 inline std::string difference_with(const PagedConfig& config, double garbage, bool in_v, bool last) {
   Device& on = test::device();
@@ -87,7 +88,7 @@ inline std::string difference_with(const PagedConfig& config, double garbage, bo
   return check.ok ? "" : check.worst;
 }
 
-/// A configuration that turns and appends new tokens, on pages in random order.
+/// A configuration that turns new tokens (RoPE) and appends them, on pages in random order.
 inline PagedConfig appending_config(const std::string& append) {
   PagedConfig config = paged_config();
   config.append = append;

@@ -108,7 +108,7 @@ TEST_F(PagedTest, WorkersAgreeWithTheOracle) {
       PagedConfig config = paged_config();
       config.decode.shape.kv_len = 500;
       config.decode.shape.q_heads = 10;
-      config.decode.shape.q_len = 16;  // tiles of several heads, and more than one
+      config.decode.shape.q_len = 16;  // several tiles, each with several heads
       config.decode.workers = workers;
       config.decode.join_last = join_last;
       EXPECT_EQ(difference(config), "") << workers << " workers, the last joins: " << join_last;
@@ -210,7 +210,8 @@ TEST_F(PagedTest, CachesOf8BitsOfEveryDimensionAgreeWithTheOracle) {
   }
 }
 
-// Each page has its own scales. A contiguous cache has other scales, so the baseline has pages in order.
+// Each page has its own scales. A contiguous cache would have other scales, so the output with pages in order is the
+// baseline.
 TEST_F(PagedTest, PagesOf8BitsAreExactlyTheSameInAnyOrder) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     for (const int64_t page_size : {1, 16, 24, 256}) {
@@ -276,7 +277,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
   return o;
 }
 
-// There is one key. Its V has every code, and O is V.
+// There is one key, so O is V times its scale. V has every code, with 0 in the place of NaN.
 TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     const DecodeConfig config = paged_config().decode;
@@ -343,7 +344,8 @@ TEST_F(PagedTest, TheErrorOfACacheIsThatOfItsRounding) {
     return PagedInputs(device(), config, 7).cache_error(nullptr);
   };
   // Rounding to e4m3 errs by 0.026 of a value. Rounding to int8 errs by 1 / (127 sqrt(12)) of the largest value of a
-  // page. The largest value is 2.6 for 64 values, and 4 for 8192. K and V err by the same share.
+  // page. The largest value of a page is 2.6 if the page has 64 values, and 4 if the page has 8192 values. K and V err
+  // by the same share.
   const double root_of_two = std::sqrt(2);
   EXPECT_NEAR(error(DType::e4m3, 16), 0.026 * root_of_two, 0.007);
   EXPECT_NEAR(error(DType::int8, 1), 2.6 / 127 / std::sqrt(12) * root_of_two, 0.0025);
@@ -449,7 +451,7 @@ TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   }
 }
 
-// Of the types of 8 bits only e4m3 has a NaN, with either sign. With both types the scale of a page may be NaN.
+// Of the two 8-bit types only e4m3 has a NaN, with either sign. With either type the scale of a page may be NaN.
 TEST_F(PagedTest, NaNOf8BitsReachesTheRowsThatSeeIt) {
   for (const int64_t head_dim : {on_cuda ? 48 : 24, 64, 128}) {
     for (const bool in_v : {false, true}) {
@@ -497,7 +499,7 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   }
 }
 
-// The hook hides pairs with -infinity, and gives scores of any size.
+// The hook gives some pairs the score -infinity, which hides them, and other pairs scores of up to 3.4e38 in size.
 TEST_F(PagedTest, ScoresOfAnySize) {
   AttentionHooks hooks;
   hooks.name = "scores of any size";
@@ -527,8 +529,8 @@ TEST_F(PagedTest, ScoresOfAnySize) {
   }
 }
 
-// New tokens lie on both sides of the end of a page and of a block. Some sequences have only new tokens, and so do some
-// workers.
+// New tokens lie on both sides of the end of a page and of a block. Some sequences have only new tokens. Some workers
+// get only new tokens.
 TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
   for (const int64_t kv_len : {1, 2, 16, 17, 64, 65, 66, 130}) {
     for (const int64_t workers : {1, 7, 64}) {
@@ -551,7 +553,7 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
       config.page_order = order;
       const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
       PagedProblem problem(device(), pipelines(), inputs, config, paged_plan(config, device().info()));
-      const auto cache = [&] {  // without the new tokens
+      const auto cache = [&] {  // the cache, with the new tokens overwritten by poison
         problem.poison();
         return problem.cache();
       };
@@ -843,7 +845,8 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   const double once = cascade_plan(config.decode, test::avx2(), 400, 64).work.bytes;
   const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
   const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
-  // The cascade reads queries once more. It writes two outputs in f32, and log-sum-exps twice.
+  // The cascade reads the queries twice. It writes two outputs in f32 in place of one output in out_dtype, and two
+  // log-sum-exps in place of one.
   const double again = 4. * 6 *
                        (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
                                                  size_bytes(config.decode.out_dtype)) +
@@ -877,7 +880,7 @@ TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
   EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("multiple of 16"), std::string::npos);
 }
 
-// Elements have one byte. Each page and head has one scale for K and one for V.
+// An element has one byte. Each page and head has one scale for K and one scale for V.
 TEST(PagedPlan, CountsScales) {
   DecodeConfig config = paged_config().decode;
   config.cache_dtype = DType::int8;
@@ -915,7 +918,7 @@ TEST(PagedPlan, CountsTheKeysOfAWindow) {
     complete_paged(one, test::avx2());
     return paged_case_plan(one, {test::avx2()}).work;
   };
-  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // of a key in each of two sequences
+  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // K and V of one key in each of two sequences
   EXPECT_EQ(work(1, -1).bytes - work(1, 20).bytes, 79 * bytes_of_key);
   EXPECT_EQ(work(4, -1).bytes - work(4, 20).bytes, 76 * bytes_of_key);
   EXPECT_EQ(work(1, 99).bytes, work(1, -1).bytes);
@@ -989,7 +992,7 @@ TEST(PagedTable, FiguresCountEmptySlotsAndGaps) {
   EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "room for kv_len each";
   config.lengths = "equal";
   config.decode.page_size = 16;
-  config.decode.shape.kv_len = 136;  // 8 and a half pages, 2 of them shared
+  config.decode.shape.kv_len = 136;  // 8.5 pages a sequence, 2 of them shared
   config.page_order = "shared";
   EXPECT_DOUBLE_EQ(pool_figures(config).waste, 4. * 8 / (16 * (4 * 9 - 3 * 2)));
   EXPECT_DOUBLE_EQ(pool_figures(config).fragmentation, 3. / (4 * 8)) << "from the shared pages to one's own";

@@ -21,7 +21,7 @@ using test::device;
 using test::on_cuda;
 using test::pipelines;
 
-/// Chunks of 40 queries over ragged sequences. One sequence has fewer keys than queries, and one has no keys.
+/// Chunks of 40 queries over ragged sequences. One sequence has fewer keys than queries, and one sequence has no keys.
 PagedConfig prefill_config() {
   PagedConfig config = paged_config();
   config.prefill = true;
@@ -43,7 +43,7 @@ class PrefillTest : public test::OnDevice<testing::Test> {};
 TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
   for (const int64_t page_size : {0, 1, 8, 16, 24, 32, 64, 128, 256}) {
     for (const int64_t head_dim : {8, 64, 72, 96, 128, 192, 256}) {
-      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // leaves out half of the slow compilations
+      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // spares half of the slow compilations
       PagedConfig config = prefill_config();
       config.decode.page_size = page_size;
       config.decode.shape.head_dim = head_dim;
@@ -179,7 +179,7 @@ TEST_F(PrefillTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
   }
 }
 
-// One launch runs on the tensors of two seeds.
+// `both` runs on the tensors of two seeds. `own` runs only on the tensors of the second seed.
 TEST_F(PrefillTest, ALaunchTakesOtherTensors) {
   const PagedConfig config = prefill_config();
   PagedInputs first(device(), config, 7), second(device(), config, 8);
@@ -253,10 +253,10 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   return mutations;
 }
 
-// Each mutation has its own launch, so that the leftovers of one mutation do not harm another.
+// Each mutation has its own launch, so that the buffers that one mutation leaves do not harm another mutation.
 TEST_F(PrefillTest, BrokenKernelsAreCaught) {
   PagedConfig config = appending_prefill("fused");
-  config.decode.shape.q_len = 51;  // the shares differ in size
+  config.decode.shape.q_len = 51;  // the shares of the appended tokens differ in size
   for (const PrefillMutation& mutation : prefill_mutations(on_cuda && device().info().has("wgmma"))) {
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");

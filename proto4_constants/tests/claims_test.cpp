@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-/// A result of the host: `seconds` for all variants.
+/// A result of the host: getting all variants takes `seconds`.
 Measurement result(const std::string& task, int64_t variants, double seconds, int64_t workers = 1, int64_t pch = 0) {
   Measurement made;
   const std::pair<const char*, AxisValue> axes[] = {{"task", task},

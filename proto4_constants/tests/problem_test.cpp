@@ -1,5 +1,5 @@
-// The timed work of the host gets the variants that its task says. Kernels compute the same with any constants that
-// they read at run time. Runs on the device under test.
+// The problems of the host get the variants in the way that the task says. Kernels compute the same with any constants
+// that they read at run time. Runs on the device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -85,7 +85,8 @@ TEST_F(ProblemTest, EachWayToGetVariants) {
     if (std::string(task).starts_with("compile")) {
       EXPECT_GT(values["front_end_s"], 0);
       EXPECT_GT(values["code_generation_s"], 0);
-      if (!on_cuda || device_->info().has("pch")) {  // the first NVRTC that traces its phases is the first with pch
+      if (!on_cuda ||
+          device_->info().has("pch")) {  // the first NVRTC version that traces its phases is the first version with pch
         EXPECT_GT(values["optimizer_s"], 0);
       }
       EXPECT_GT(values["load_s"], 0);
@@ -133,13 +134,13 @@ TEST_F(ProblemTest, AProcessWithoutAResultIsAnError) {
   EXPECT_THROW(first_result({test_device, "tuned", "f32", "1", "", (folder_.path() / "missing").string()}), BadInput);
 }
 
-// A kernel that reads a constant at run time has the same text and computes the same. The test reads each constant at
-// run time, on sizes that leave tails.
+// A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in, and gives a
+// right result. The test reads each constant at run time, on sizes that leave tails.
 TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
               : std::vector<std::string>{"naive", "tiled_scalar", "tiled_vector", "tuned"};
-  // On a host with AMX, bf16 has another kernel.
+  // On a host with AMX, bf16 has another kernel than f32.
   const std::vector<DType> dtypes =
       on_cuda ? std::vector{parse_dtype(test_dtype)} : std::vector{DType::f32, DType::bf16};
   PipelineCache cache(*device_, "");

@@ -30,7 +30,8 @@ std::vector<Case> cases_of(const std::string& profile, const DeviceInfo& device,
   return expand(sweep, constants_axes(), [&](Case& config) { complete_constants(config, device); });
 }
 
-// Each variant is another kernel. The first 72 variants are the whole base grid. There are several hundred variants.
+// No two variants have the same kernel. The first 72 variants are the whole base grid. There are several hundred
+// variants.
 TEST(VariantGrid, BeginsWithTheBaseGrid) {
   for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
@@ -52,7 +53,8 @@ TEST(VariantGrid, BeginsWithTheBaseGrid) {
   }
 }
 
-// A few variants must stand for many. So each constant has more than one value in the first ten variants.
+// The first few variants must stand for all variants. So each constant has more than one value in the first ten
+// variants.
 TEST(VariantGrid, FirstFewAreSpread) {
   for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
