@@ -284,8 +284,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;
-    if (claim.compared)
-      claim.longest = "q_len";  // there the costs of the launch and of the sequence's edges weigh least
+    if (claim.compared) claim.longest = "q_len";  // on the longest sequence the launch and the edges weigh least
     if (!claim.complete) claim.complete = name_tiles;
     std::set<std::string> left_out = claim.varies;  // the tile is a result, so the subject does not name it
     left_out.insert("variant");

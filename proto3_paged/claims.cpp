@@ -20,7 +20,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
   return !where({&result}, axis, value).empty();
 }
 
-/// Whether all axes except `but` have their default values.
+/// Whether each axis of the list has its default value. The axes in `but` may have any value.
 bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   for (const auto& [axis, value] : {std::pair{"task", "decode"},
                                     {"page_order", "identity"},
@@ -39,7 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// A claim that compares each other value of one axis with `value`. All other axes are equal.
+/// A claim that compares each other value of the axis `axis` with `value`. The compared cases are equal in all other
+/// axes.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =

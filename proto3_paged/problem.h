@@ -22,14 +22,15 @@ namespace attn {
 /// All values of a case of proto3_paged, typed.
 struct PagedConfig {
   DecodeConfig decode;
-  std::string cache_layout =
-      "nhd";  // "nhd": [pages, page_size, kv_heads, head_dim]; "hnd": [pages, kv_heads, page_size, head_dim]
+  /// "nhd": [pages, page_size, kv_heads, head_dim]. "hnd": [pages, kv_heads, page_size, head_dim].
+  std::string cache_layout = "nhd";
   std::string page_order = "identity";  // "identity": the pages lie by sequence; or "reversed", "random", "shared"
-  /// "equal": each sequence has kv_len tokens. "ragged": the first sequence has kv_len tokens. The others have 1 to
-  /// kv_len, each length equally likely. If there are several sequences, the sequence in the middle of the batch has 0
-  /// tokens. "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len
-  /// tokens. The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within
-  /// a factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
+  /// "equal": each sequence has kv_len tokens.
+  /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len, each length equally likely. If there
+  /// are several sequences, the sequence in the middle of the batch has 0 tokens.
+  /// "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len tokens.
+  /// The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within a
+  /// factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
   std::string lengths = "equal";
   /// How the last q_len tokens of a sequence get into the cache. "none": the tokens are in the cache before the launch.
   /// "fused": the launch of attention turns Q and K of the new tokens (RoPE) and writes K and V. "chain": one launch

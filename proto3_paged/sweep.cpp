@@ -110,7 +110,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("page_size", {64}), integers("head_dim", {64})});
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
-  // The heads of TinyLlama-1.1B and Llama-3-8B: a step of decoding, or whole prompts.
+  // Blocks with the heads of TinyLlama-1.1B and of Llama-3-8B, for a step of decoding or for whole prompts.
   const Axis prefill = texts("task", {"prefill"});
   const auto add_models = [&](int64_t sequences, int64_t tokens, bool prompts = false) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
@@ -130,7 +130,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
-  // A chunk of a prompt, or a whole prompt.
+  // A block that prefills a chunk of a prompt, or a whole prompt.
   const auto add_prefill = [&](int64_t sequences, int64_t queries, int64_t tokens, const Axis& page_sizes) {
     add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
          prefill});

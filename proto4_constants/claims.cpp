@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-constexpr double rule_ms = 50;  // the rule: compile a variant when it is needed if this takes less time, else ahead
+constexpr double rule_ms = 50;  // the rule: compile a faster variant when it is needed, and a slower variant ahead
 constexpr int64_t most = 10;    // most variants that are compiled for one sample of a pair
 
 using Takes = std::function<bool(const Measurement&)>;

@@ -1,8 +1,8 @@
 // proto4_constants: what does a variant of a kernel cost to have, and what is it worth?
 //
-// Variants of the kernels of proto1_flash are compiled, and found again in memory, on disk and in an archive. This is
-// timed on the host. The kernels are also launched with constants that they read at run time. The hypotheses are in
-// claims.cpp.
+// Variants of the kernels of proto1_flash are compiled, and found again in memory, on disk and in an archive. The time
+// that the host takes for this is measured. The kernels are also launched with constants that they read at run time.
+// The hypotheses are in claims.cpp.
 #include <exception>
 #include <memory>
 #include <string>

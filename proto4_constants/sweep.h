@@ -20,8 +20,8 @@ std::vector<std::string> constants_compared_axes();
 /// The sweep of a profile: "quick" (minutes on two cores) or "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. An axis that means nothing for the task always gets 0 or 1, run_time gets
-/// "none".
+/// Sets the axes that the case does not name. An axis that means nothing for the task always gets 0 or 1, or for
+/// run_time "none".
 void complete_constants(Case& config, const DeviceInfo& device);
 
 /// Why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile headers, or cannot

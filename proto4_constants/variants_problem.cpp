@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr size_t launched_variants = 16;      // most variants that a check launches
 constexpr size_t traced_variants = 4;         // most variants that are compiled again with a trace
 constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
-constexpr int64_t look_ups_per_reading = 64;  // least look-ups between two readings of the clock, in whole rounds
+constexpr int64_t look_ups_per_reading = 64;  // look-ups between two clock readings; at least one for each variant
 
 /// The most memory that this process has had since reset(). known() is false if the system does not allow the reset.
 class PeakMemory {

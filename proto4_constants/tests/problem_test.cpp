@@ -85,8 +85,7 @@ TEST_F(ProblemTest, EachWayToGetVariants) {
     if (std::string(task).starts_with("compile")) {
       EXPECT_GT(values["front_end_s"], 0);
       EXPECT_GT(values["code_generation_s"], 0);
-      if (!on_cuda ||
-          device_->info().has("pch")) {  // the first NVRTC version that traces its phases is the first version with pch
+      if (!on_cuda || device_->info().has("pch")) {  // an NVRTC that has pch also traces its phases
         EXPECT_GT(values["optimizer_s"], 0);
       }
       EXPECT_GT(values["load_s"], 0);
