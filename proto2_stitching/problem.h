@@ -61,8 +61,8 @@ UserFunction built_in_function(const std::string& name, int64_t work);
 /// function, or if the text of the file is not the text that the case names.
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
-/// The hooks through which the kernel reaches the function. StitchProblem adds two facts that need an open device: the
-/// oracle's function (`reference`), and for `std_function` the callable's address (`data`).
+/// The hooks through which the kernel reaches the function. StitchProblem sets two members that need an open device:
+/// the oracle's function (`reference`), and for the form `std_function` the address of the std::function (`data`).
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// One launch of attention with the function in its form, or the reason why there is none.
