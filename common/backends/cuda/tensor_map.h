@@ -41,7 +41,7 @@ class PerDimension {
 /// A tensor of 1 to 5 dimensions, the innermost first.
 struct TensorMapLayout {
   const void* base = nullptr;   // device memory, aligned to 16 bytes
-  ElementType element = BF16;   //
+  ElementType element = BF16;   // type of an element
   PerDimension<uint64_t> dims;  // elements
   /// A stride for every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one
   /// element is not read.
