@@ -72,7 +72,7 @@ struct CodeContents {
   /// count of all its instructions. Empty if no innermost loop has a multiply-add, or if the device does not report
   /// loops.
   std::map<std::string, int> loop;
-  int64_t bytes = -1;  // of code, without data; -1 if the device does not report it
+  int64_t bytes = -1;  // bytes of code, without data; -1 if the device does not report it
 };
 
 /// How a kernel is compiled. These options do not change the code.

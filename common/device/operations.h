@@ -22,8 +22,8 @@ class LinearOperation;  // common/linear/launch.h
 
 /// Arithmetic of which a ceiling is measured.
 struct CeilingArithmetic {
-  std::string entry;                 // of the kernel
-  double group_flops = 0;            // of a threadgroup in an iteration
+  std::string entry;                 // the kernel's function
+  double group_flops = 0;            // flops of a threadgroup in an iteration
   FunctionConstants constants = {};  // constants that differ from CeilingKernels::constants
 };
 
@@ -31,13 +31,13 @@ struct CeilingArithmetic {
 struct CeilingKernels {
   std::string file;             // the file of all kernels, under the source root
   FunctionConstants constants;  // the constants of all of the file's kernels
-  uint32_t threads;             // of a threadgroup
+  uint32_t threads;             // of a threadgroup of the arithmetic
   double lanes;                 // f32 numbers that a threadgroup works on at once
-  double fma_flops;             // of a threadgroup in an iteration of ceiling_fma
-  uint32_t copy_threads;
-  size_t read_floats;  // floats that a threadgroup of ceiling_read writes
-  size_t copy_bytes;   // bytes of the source, and bytes of the target; meant to exceed the caches
-  int copy_slices;     // each repetition copies the next slice, so that the others evict a slice before its next turn
+  double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
+  uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
+  size_t read_floats;           // floats that a threadgroup of ceiling_read writes
+  size_t copy_bytes;            // bytes of the source, and bytes of the target; meant to exceed the caches
+  int copy_slices;  // each repetition copies the next slice, so that the others evict a slice before its next turn
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };

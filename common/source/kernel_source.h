@@ -62,8 +62,7 @@ struct KernelSource {
   /// compile time (a size of an array or vector, an argument of a template, another constexpr) does not compile. A
   /// fragment has no run-time constants.
   std::set<std::string> run_time = {};
-  std::string assembler =
-      {};  // an option of the assembler (ptxas), as "-O1"; the cpu's compiler has no assembler option
+  std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
   /// The source includes a user's text. A device survives the text's faults as far as it can. `guarded` does not change
   /// the kernel's code.
   bool guarded = false;

@@ -102,8 +102,8 @@ class Watched {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = tick;
-    event._sigev_un._tid =
-        static_cast<pid_t>(syscall(SYS_gettid));  // not all versions of glibc have a public name for it
+    // Not all versions of glibc have a public name for the member `_tid`.
+    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
     has_timer_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
     itimerspec each_second{};
     each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;

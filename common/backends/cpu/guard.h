@@ -22,8 +22,8 @@ inline constexpr int guarded_seconds = 10;
 /// guarded_seconds of the thread's time. Memory that the kernel wrote before the fault stays written, so after a fault
 /// no data of this process can be trusted.
 ///
-/// This function handles the signals of these faults only during such a call. At other times the signals have the
-/// effect that they had before the first call.
+/// This function handles the signals of these faults only while a guarded kernel runs. At other times the signals have
+/// the effect that they had before the first call.
 std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
                                        const void* parameters, const Threadgroup* group);
 

@@ -98,8 +98,8 @@ CpuTarget CpuTarget::host() {
   }
   for (const auto& feature : host) {
     const std::string name = feature.first().str();
-    if (name.starts_with("avx10."))
-      continue;  // other features say the same; clang warns of avx10 together with avx512f
+    // Other features say the same as avx10, and clang warns of avx10 together with avx512f.
+    if (name.starts_with("avx10.")) continue;
     if (feature.second) target.features.push_back(name);
     // A virtual machine may lack features of its processor. Only differences are named, because naming all features
     // takes the front end 1 ms a variant.

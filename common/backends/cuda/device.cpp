@@ -307,8 +307,8 @@ class CudaDevice : public Device {
   }
 
   // Makes the device's context current to the calling thread. If that is the primary context, the destructor restores
-  // the previous context. If the device also has its own stream, Current allows the thread the calls that a capture of
-  // another stream would forbid.
+  // the previous context. If the device also works on its own stream, Current allows the thread the calls that a
+  // capture of another stream would forbid.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {

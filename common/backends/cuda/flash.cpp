@@ -95,7 +95,7 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
 }
 
 // Whether consumers take turns at multiplying. This pays if exponentials take as long as the products. Without a causal
-// mask it also pays a little for slower products, if the outputs leave registers for it
+// mask it also pays a little if the products take longer, and the outputs leave registers for it
 // (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;

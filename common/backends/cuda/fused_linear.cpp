@@ -11,9 +11,9 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_memory = 227 * 1024;  // of a threadgroup, in bytes
+constexpr int64_t most_memory = 227 * 1024;  // the most bytes of a threadgroup's memory
 constexpr int64_t most_stages = 8;
-constexpr int64_t most_reach = 31;        // the lanes of a warp that look back, without the own lane
+constexpr int64_t most_reach = 31;        // segments: the lanes of the warp that looks back, except one
 constexpr double cache_bytes = 24 << 20;  // bytes of the second-level cache that keys and values of segments may fill
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }

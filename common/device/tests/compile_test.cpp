@@ -405,8 +405,7 @@ class SourceTreeTest : public CompileTest {
     edit("common/kernel/cpu.h", test::read_text(fs::path(source_root()) / "common/kernel/cpu.h"));
     edit("common/kernel/types.h", test::read_text(fs::path(source_root()) / "common/kernel/types.h"));
     edit("lab/outer.h", "#pragma once\n#include \"lab/inner.h\"\n");
-    edit("lab/inner.h",
-         "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");  // the two headers include each other
+    edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");  // a cycle of headers
     edit_kernel("inner");
     use_tree();
   }

@@ -195,7 +195,7 @@ TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
   EXPECT_EQ(count, 10'100u);
 }
 
-// Faults of other kernels are not caught, so a debugger, AddressSanitizer and the shell see them.
+// Faults of kernels that are not guarded are not caught, so a debugger, AddressSanitizer and the shell see them.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
