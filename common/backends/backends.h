@@ -1,4 +1,4 @@
-// The devices of this build, for the static functions of Device.
+// The table of the project's devices, which the static functions of Device read. This build may lack some of them.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,12 @@
 namespace attn {
 
 struct Backend {
-  std::string_view name;                                             // "cuda"
-  std::string_view options = {};                                     // after "cuda:" in a spec: "N"; empty: none
-  std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null: this build lacks the device
-  std::string_view missing = {};                                     // without the device: what this build lacks
-  /// Device::open_for_caller(). Null if the device has no streams: open() is then used.
+  std::string_view name;          // "cuda"
+  std::string_view options = {};  // the part of a spec after "cuda:", "N"; empty: no options
+  std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null if this build lacks the device
+  std::string_view missing = {};  // "no CUDA device; it needs ..."; empty if `open` is set
+  /// Opens the device for Device::open_for_caller(). Null if the device has no streams; Device::open_for_caller() then
+  /// calls `open`.
   std::unique_ptr<Device> (*open_for_caller)(std::string_view spec, std::optional<void*> stream) = nullptr;
 };
 

@@ -34,7 +34,7 @@ struct CompileError : std::runtime_error {
   }
 
  private:
-  size_t key_bytes_ = 0, log_bytes_;  // parts of what(): copying an exception must not throw
+  size_t key_bytes_ = 0, log_bytes_;  // lengths in what(), not copies of texts: copying an exception must not throw
 };
 
 /// The device has too little memory for an allocation.

@@ -25,8 +25,8 @@ std::optional<std::string> read_file(const fs::path& path) {
 }
 
 PendingFile::PendingFile(fs::path target) : target_(std::move(target)), path_(target_.string() + ".part") {
-  // The previous holder may have renamed or removed the file for whose lock this one waited. Then this one opens the
-  // file anew and waits again.
+  // The previous holder of the lock may have renamed or removed the file while this PendingFile waited. Then this
+  // PendingFile opens the file anew and waits again.
   while (!held_) {
     descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) return;

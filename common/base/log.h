@@ -13,7 +13,8 @@ namespace attn {
 std::shared_ptr<spdlog::logger> logger();
 void set_logger(std::shared_ptr<spdlog::logger> other);
 
-/// A logger that appends to a file. It creates the file with its first message; if it cannot, messages are lost.
+/// A logger that appends to a file. The logger creates the file with its first message; if it cannot create the file,
+/// messages are lost.
 std::shared_ptr<spdlog::logger> file_logger(const std::string& path);
 
 }  // namespace attn

@@ -17,7 +17,7 @@ ProcessResult run_process(const std::vector<std::string>& arguments) {
   std::array<char, 4096> part{};
   while (const size_t read = fread(part.data(), 1, part.size(), pipe)) result.output.append(part.data(), read);
   const int status = pclose(pipe);
-  constexpr int signalled = 128;  // as in shells
+  constexpr int signalled = 128;  // added to a signal's number, as in shells
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : signalled + WTERMSIG(status);
   return result;
 }

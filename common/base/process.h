@@ -1,4 +1,4 @@
-// Other programs.
+// Runs other programs.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace attn {
 
 struct ProcessResult {
   int status = 0;  // exit status; 128 plus the signal's number if a signal ended it; 127 if there is no such program
-  std::string output;  // of stdout and stderr together
+  std::string output;  // the text of stdout and stderr together
 };
 
 /// Runs a program and waits for it. Throws std::runtime_error if the system cannot start a process.

@@ -7,7 +7,8 @@
 
 namespace attn {
 
-/// A bar with the time left on a terminal, plain lines otherwise; on stderr, so that stdout holds results only.
+/// Shows a bar with the time left if stderr is a terminal, else plain lines. It writes to stderr, so that stdout holds
+/// results only.
 class Progress {
  public:
   explicit Progress(bool quiet);
@@ -17,11 +18,11 @@ class Progress {
 
   /// Adds `steps` steps that are still to be done.
   void add(size_t steps) { total_ += steps; }
-  /// Names the step that runs now.
+  /// Names the step that begins now.
   void begin(const std::string& what);
-  /// Ends a step; `result` is its line if there is no bar.
+  /// Ends a step. Without a bar it shows `result` as the step's line.
   void finish(const std::string& result);
-  /// Shows a line, even if progress is not shown.
+  /// Shows a line, even if `quiet` hides the progress.
   void note(const std::string& text);
   /// Removes the bar.
   void clear();

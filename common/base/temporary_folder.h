@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// A new folder in the system's folder for temporary files. The end of the scope removes it with all its files.
+/// A new folder in the system's folder for temporary files. The destructor removes the folder with all its files.
 class TemporaryFolder {
  public:
   /// Throws std::filesystem::filesystem_error if no folder can be made.

@@ -57,7 +57,7 @@ std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& sh
 }
 
 struct Header {
-  json entries;  // of the wanted tensors; the entries of other tensors are checked to be JSON and dropped
+  json entries;  // entries of the wanted tensors; entries of other tensors are only checked to be JSON
   uint64_t data_offset;
 };
 
@@ -76,7 +76,7 @@ Header read_header(const Source& source, const std::set<std::string>& wanted) {
   std::string text(header_bytes, '\0');
   source.read(sizeof(header_bytes), std::as_writable_bytes(std::span(text)));
 
-  // Strict about the outline {name: {key: value or [values]}}, so that no nesting costs memory or time.
+  // Accepts only the outline {name: {key: value or [values]}}, so that no deeper nesting costs memory or time.
   std::set<std::string> names;
   const auto keep = [&](int depth, json::parse_event_t event, json& parsed) {
     if ((event == json::parse_event_t::object_start && depth > 1) ||

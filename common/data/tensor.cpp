@@ -27,7 +27,7 @@ struct Float {
 };
 
 /// An IEEE format of 16 bits, or e4m3. In e4m3 the largest exponent also has numbers, and one NaN. Encoding goes from
-/// double in one step; by way of float it would round twice.
+/// double to the format in one step; by way of float it would round twice.
 template <typename Unsigned, int exponent_bits, int mantissa_bits>
 struct SmallFloat {
   using Bits = Unsigned;
@@ -163,7 +163,7 @@ Tensor Tensor::zeros(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DTy
   double bytes = static_cast<double>(size_bytes(dtype));
   for (const int64_t size : {batch, heads, seq, dim}) {
     if (size < 0) throw std::invalid_argument(fmt::format("a tensor size is {}; it must not be negative", size));
-    bytes *= static_cast<double>(std::max<int64_t>(size, 1));  // so that a zero does not hide an overflow
+    bytes *= static_cast<double>(std::max<int64_t>(size, 1));  // so that a size of 0 does not hide an overflow
   }
   if (bytes >= 0x1p62) throw std::length_error(fmt::format("a tensor of {:.3g} bytes is too large", bytes));
   Tensor tensor{batch, heads, seq, dim, dtype, layout, {}};

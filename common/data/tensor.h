@@ -16,12 +16,12 @@ namespace attn {
 enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
-/// The value of function constants for a dtype: an ElementType, E4M3 or INT8.
+/// The value of a function constant that holds a dtype: an ElementType, E4M3 or INT8.
 int64_t element_type(DType dtype);
 /// "f32", "f16", "bf16", "e4m3" or "int8"; throws BadInput.
 DType parse_dtype(std::string_view text);
 
-/// Order of a tensor in memory: b batch, h heads, s sequence, d head_dim (innermost).
+/// The order of a tensor's dimensions in memory: b batch, h heads, s sequence, d head_dim (innermost).
 enum class Layout { bhsd, bshd };
 std::string_view name(Layout layout);
 /// "bhsd" or "bshd"; throws BadInput.
@@ -49,10 +49,10 @@ struct Tensor {
   int64_t offset(int64_t b, int64_t h, int64_t s, int64_t d) const;
   double at(int64_t b, int64_t h, int64_t s, int64_t d) const { return load(offset(b, h, s, d)); }
   void set(int64_t b, int64_t h, int64_t s, int64_t d, double value) { store(offset(b, h, s, d), value); }
-  /// Element by position in memory; store() rounds to nearest even in the tensor's dtype.
+  /// The element at a position in memory. store() rounds to nearest even in the tensor's dtype.
   double load(int64_t index) const;
   void store(int64_t index, double value);
-  /// For a run of elements; much faster than one at a time.
+  /// The elements from `index` on; much faster than a call for each element.
   void load(int64_t index, std::span<double> values) const;
   void store(int64_t index, std::span<const double> values);
 };
@@ -62,7 +62,7 @@ struct Tensor {
 Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout, uint64_t seed,
                      uint64_t stream);
 
-/// The same values in another dtype or layout.
+/// The tensor's values in another dtype or layout.
 Tensor convert(const Tensor& tensor, DType dtype, Layout layout);
 
 /// One tensor of a safetensors file: any rank, C order.
@@ -74,16 +74,16 @@ struct StoredTensor {
 
 /// The named tensors of a safetensors file (https://huggingface.co/docs/safetensors: 8-byte little-endian header size,
 /// JSON header, data). Other tensors of the file may have any dtype and are not read. Throws BadInput with one line
-/// that names the file and the error: a missing or truncated file, a header that lies, a missing name, a dtype other
-/// than F32, F16 or BF16.
+/// that names the file and the error: a missing or truncated file, a header that contradicts itself or the file's size,
+/// a missing name, or a named tensor with a dtype other than F32, F16 or BF16.
 std::map<std::string, StoredTensor> read_safetensors(const std::string& path, const std::vector<std::string>& names);
 
 /// As read_safetensors(), from memory; `origin` names the bytes in messages. The fuzzer runs this function.
 std::map<std::string, StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& origin,
                                                       const std::vector<std::string>& names);
 
-/// Writes to a temporary name and renames. Throws BadInput if the file cannot be written, std::invalid_argument for a
-/// tensor whose data does not match its shape, or whose dtype has 8 bits.
+/// Writes the file under a temporary name and renames it. Throws BadInput if the file cannot be written,
+/// std::invalid_argument for a tensor whose data does not match its shape, or whose dtype has 8 bits.
 void write_safetensors(const std::string& path, const std::map<std::string, StoredTensor>& tensors);
 
 }  // namespace attn

@@ -32,7 +32,7 @@ std::optional<std::string> lacks_kernel(const KernelSource& source, const Device
   const std::string_view path = source.path;
   if (!path.ends_with(ending) || source.includes.contains(source.path)) return std::nullopt;
   const std::filesystem::path file = std::filesystem::path(source_root()) / path;
-  // If the folder is missing too, the source root is wrong; reading the source reports that.
+  // If the kernel's folder is missing too, the source root is wrong, and reading the source reports that.
   if (std::filesystem::exists(file) || !std::filesystem::exists(file.parent_path())) return std::nullopt;
   return no_kernel_for(path.substr(0, path.size() - ending.size()));
 }
@@ -90,11 +90,11 @@ void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(
 
 namespace {
 
-// Different from the NaN fill, so that a stray poison() also shows.
+// The bytes of guard bands. They differ from the NaN fill, so that a stray poison() also shows.
 constexpr unsigned char guard_byte = 0xA5;
 
-// Opens the guard bands to the host while it lives. Before and after, a build with AddressSanitizer reports any touch
-// of them. In other builds, and for memory that is not the host's, it does nothing.
+// Lets the host touch a buffer's guard bands while a GuardAccess lives. Before and after, a build with AddressSanitizer
+// reports any touch of the bands. In other builds, and for memory that is not the host's, GuardAccess does nothing.
 class GuardAccess {
  public:
   GuardAccess(const Device& device, void* block, size_t bytes)

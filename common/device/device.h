@@ -1,7 +1,7 @@
 // Device: the one virtual class between the experiments and the hardware that runs their kernels. It knows nothing of
 // attention.
 //
-// The words are those of compute APIs; docs/design.md maps each word to CPU, CUDA and Metal.
+// Its terms come from compute APIs; docs/design.md maps each term to CPU, CUDA and Metal.
 #pragma once
 
 #include <atomic>
@@ -24,21 +24,21 @@
 namespace attn {
 
 struct DeviceInfo {
-  std::string spec;                     // opens the device again: "cpu:threads=2"
-  std::string backend;                  // "cpu", "cuda"
-  std::string name;                     // the product's name
-  std::string arch;                     // the target of the kernel compiler: "znver3", "sm_90a"
-  std::string toolchain;                // the kernel compiler and its version
-  std::vector<std::string> features;    // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
-                                        // "pch" if CompileOptions::precompile_headers has an effect
-  uint32_t units = 1;                   // threadgroups that run at once: host threads, multiprocessors
-  uint32_t simd_width = 1;              // fp32 lanes of a simdgroup: a vector register, a warp
-  uint32_t vector_registers = 0;        // simdgroup registers a thread can name (cpu), 0 if they are no limit
+  std::string spec;                   // opens the device again: "cpu:threads=2"
+  std::string backend;                // "cpu", "cuda"
+  std::string name;                   // the product's name
+  std::string arch;                   // the target of the kernel compiler: "znver3", "sm_90a"
+  std::string toolchain;              // the kernel compiler and its version
+  std::vector<std::string> features;  // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
+                                      // "pch" if CompileOptions::precompile_headers has an effect
+  uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
+  uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
+  uint32_t vector_registers = 0;      // vector registers that a thread can name (cpu); 0 if their number is no limit
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
-  bool on_host = false;                // its kernels run on the host's threads, in the host's memory
-  int dlpack_type = 1, dlpack_id = 0;  // DLPack's numbers for its tensors (https://dmlc.github.io/dlpack); 1: cpu
+  bool on_host = false;                // the device's kernels run on the host's threads, in the host's memory
+  int dlpack_type = 1, dlpack_id = 0;  // DLPack's device type (1: cpu) and id (https://dmlc.github.io/dlpack)
   const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
@@ -47,15 +47,15 @@ struct DeviceInfo {
   nlohmann::ordered_json json() const;
 };
 
-/// The reason why a plan does not run on the device; nothing if it runs: Plan::unable, a kernel without a file in the
-/// device's dialect, or threadgroup memory that does not fit.
+/// The reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's dialect, or
+/// threadgroup memory that does not fit. Nothing if the plan can run.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
-/// The plan's launch of that phase. Throws BadInput with the reason if the plan does not run on the device, and
-/// std::logic_error if the plan has no such launch.
+/// The plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device, and
+/// std::logic_error if the plan has no launch of this phase.
 const Launch& planned_launch(const Plan& plan, std::string_view phase, const DeviceInfo& device);
 
-/// The state that the device reports; negative or empty if the device does not report it.
+/// Clocks, power and temperature of a device. A member is negative or empty if the device does not report it.
 struct Clocks {
   double core_mhz = -1;
   double memory_mhz = -1;
@@ -67,24 +67,26 @@ struct Clocks {
 /// The contents of a kernel's machine code.
 struct CodeContents {
   std::map<std::string, int> instructions;  // count of each instruction; empty if the device does not report it
-  std::map<std::string, int> classes;       // count of each class (instruction_class.h); empty likewise
-  /// The innermost loop with the most multiply-adds: the counts of its classes, and "instructions", the count of all.
-  /// Empty if there is no such loop, or if the device does not report it.
+  std::map<std::string, int> classes;       // count of each class (instruction_class.h); empty if not reported
+  /// The innermost loop with the most multiply-adds: the counts of the loop's classes, and under "instructions" the
+  /// count of all its instructions. Empty if no innermost loop has a multiply-add, or if the device does not report
+  /// loops.
   std::map<std::string, int> loop;
-  int64_t bytes = -1;  // of code, without data; -1 if the device does not report it
+  int64_t bytes = -1;  // bytes of code, without data; -1 if the device does not report it
 };
 
 /// How a kernel is compiled. These options do not change the code.
 struct CompileOptions {
-  /// Keeps the compiled form of headers that read no function constant, for the next kernel. Without effect on devices
-  /// that do not have the feature "pch".
+  /// Keeps the compiled form of headers that read no function constant, for later kernels. It has no effect on devices
+  /// without the feature "pch".
   bool precompile_headers = false;
-  /// Separates all phases in Binary::times, even if that needs a file in the temporary folder. NVRTC needs one; without
-  /// it NVRTC's optimiser counts as front end. Without effect on devices that need no file.
+  /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder. NVRTC has
+  /// to; without the file the time of NVRTC's optimiser counts as the front end's. It has no effect on devices whose
+  /// compiler needs no file.
   bool trace_phases = false;
 };
 
-/// A loaded kernel. Its device outlives it.
+/// A loaded kernel. The device must outlive its kernels.
 class Kernel {
  public:
   virtual ~Kernel() = default;
@@ -96,10 +98,11 @@ class Device {
   /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
   /// machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
-  /// For a program that has its own streams, which enqueue() takes. On a GPU the device uses the program's primary
-  /// context, and a separate stream for its own copies. It may allocate, upload and load while the program captures a
-  /// stream. Every call restores the calling thread's context, if the thread had one. With a `stream` of the program
-  /// the device does all work on that stream, as open_cuda_device_for() says. Throws as open() does.
+  /// Opens a device for a program that has its own streams, which enqueue() takes. On a GPU the device uses the
+  /// program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
+  /// while the program captures a stream. Every call restores the calling thread's context, if the thread had one. With
+  /// a `stream` of the program the device works only on that stream, and open_cuda_device_for() says what it may do
+  /// during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
   /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);
@@ -108,8 +111,8 @@ class Device {
 
   virtual ~Device() = default;
   const DeviceInfo& info() const { return info_; }
-  /// Lowers the budget of threadgroup memory, to explore the budget of another device. Throws BadInput above the
-  /// device's own budget.
+  /// Lowers the budget of threadgroup memory, to explore the budget of another device. Throws BadInput if `bytes` is
+  /// more than the device's own budget.
   void limit_threadgroup_memory(size_t bytes);
 
   static constexpr size_t buffer_alignment = 4096;  // bytes
@@ -118,18 +121,19 @@ class Device {
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
   virtual void download(void* target, const void* source, size_t bytes) = 0;
-  /// Downloads after all work on a stream of the caller, which must not be captured. Only for a device of
+  /// Downloads after all work on `stream`, a stream of the caller that is not being captured. Only for a device of
   /// open_for_caller().
   virtual void download_after(void* stream, void* target, const void* source, size_t bytes);
 
-  /// Source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
+  /// Compiles a source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
   /// Everything, apart from the source, that decides the code: compiler version, options, arch. Part of the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
-  /// Runs the commands in order and waits. Returns the seconds between successive timestamps. Denormal floats are
-  /// flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault and DeviceTimeout.
+  /// Runs the commands in order and waits until they have run. Returns the seconds between successive timestamps.
+  /// Denormal floats are flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault
+  /// and DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   /// Hands the commands to the device. A device that works on its own (cuda) runs them later; other devices run them in
   /// this call. Kernels and memory must live until the commands have run. Throws std::logic_error for an encoder with
@@ -140,7 +144,7 @@ class Device {
   /// open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
   /// A thread that did not open the device holds a Scope while it encodes, because tensor maps are made within a
-  /// context. While the Scope lives, the GPU's context is current to the thread. Then the Scope restores the previous
+  /// context. While the Scope lives, the GPU's context is current to the thread. The destructor restores the previous
   /// context.
   class Scope {
    public:
@@ -153,11 +157,12 @@ class Device {
     const Device& device_;
     void* const before_;
   };
-  /// The number of the graph into which a caller captures the stream; 0: the stream is not captured.
+  /// The number of the graph into which the stream is being captured; 0 if the stream is not being captured.
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
-  /// Whether the device has thrown DeviceLost. Then every function except release() throws it.
+  /// Whether the device has thrown DeviceLost. Then submit() throws DeviceLost, and on a GPU every other function that
+  /// needs the GPU throws it too, except release().
   bool lost() const { return lost_; }
   /// Bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }
@@ -174,9 +179,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side. It starts as NaN (all bits set), so that an element that a kernel
-/// fails to write, or reads too early, shows. A build with AddressSanitizer reports a touch of the cpu device's guard
-/// bands at once.
+/// Device memory with a guard band on either side. The memory starts as NaN (all bits set), so that an element shows if
+/// a kernel fails to write it, or reads it too early. A build with AddressSanitizer reports a touch of the cpu device's
+/// guard bands at once.
 class Buffer {
  public:
   Buffer() = default;
@@ -190,7 +195,7 @@ class Buffer {
   /// `bytes` may be less than the buffer's size; more throws BadInput.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
-  /// Makes every byte all ones: NaN as f32, f16 and bf16.
+  /// Sets every bit of the buffer: NaN as f32, f16 and bf16.
   void poison();
   /// Whether both guard bands are unchanged.
   bool guards_intact() const;
@@ -199,7 +204,7 @@ class Buffer {
 
  private:
   Device* device_ = nullptr;
-  void* block_ = nullptr;  // with guard bands
+  void* block_ = nullptr;  // the allocated memory, with the guard bands
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -17,9 +17,9 @@ namespace attn {
 
 class Kernel;
 
-/// Copies of the parameters of a kernel that takes several parameters, in their order: a kernel that was not written
-/// for this program. A cuda kernel gets the values as its parameters. A cpu kernel is extern "C" void NAME(const void*
-/// const* arguments, const Threadgroup*), and finds the i-th value at arguments[i].
+/// Copies of a kernel's parameters, in their order, for a kernel that takes several parameters. A kernel that was
+/// written for this program takes only one. A cuda kernel gets the values as its parameters. A cpu kernel is extern "C"
+/// void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th value at arguments[i].
 class Arguments {
  public:
   using Value = std::vector<std::byte>;
@@ -55,7 +55,7 @@ class CommandEncoder {
     uint32_t threads;  // per threadgroup; the cpu ignores it and runs a threadgroup on one host thread
     size_t threadgroup_bytes;
     std::vector<std::byte> parameters;   // the kernel's one argument
-    std::optional<Arguments> arguments;  // or a list of arguments in its place
+    std::optional<Arguments> arguments;  // if set, the kernel's arguments in place of `parameters`
 
     bool operator==(const Dispatch&) const = default;
   };
@@ -89,7 +89,7 @@ class CommandEncoder {
     commands_.push_back(std::move(command));
   }
 
-  /// Removes the commands, and keeps the memory.
+  /// Removes the commands, and keeps the list's memory.
   void clear() {
     commands_.clear();
     timestamps_ = 0;

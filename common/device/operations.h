@@ -1,4 +1,4 @@
-// The operations of a device: for each operation of the project, how the device launches it. A device's folder
+// The operations of a device: how the device launches each operation of the project. A device's folder
 // (common/backends) lists its operations; code outside that folder does not ask which device it has.
 #pragma once
 
@@ -20,10 +20,10 @@ class RopeOperation;    // common/attention/rope.h
 class DecodeOperation;  // common/paged/decode.h
 class LinearOperation;  // common/linear/launch.h
 
-/// Arithmetic whose ceiling is measured.
+/// Arithmetic of which a ceiling is measured.
 struct CeilingArithmetic {
-  std::string entry;                 // of the kernel
-  double group_flops = 0;            // of a threadgroup in an iteration
+  std::string entry;                 // the kernel's function
+  double group_flops = 0;            // flops of a threadgroup in an iteration
   FunctionConstants constants = {};  // constants that differ from CeilingKernels::constants
 };
 
@@ -31,56 +31,57 @@ struct CeilingArithmetic {
 struct CeilingKernels {
   std::string file;             // the file of all kernels, under the source root
   FunctionConstants constants;  // the constants of all of the file's kernels
-  uint32_t threads;             // of a threadgroup
+  uint32_t threads;             // of a threadgroup of the arithmetic
   double lanes;                 // f32 numbers that a threadgroup works on at once
-  double fma_flops;             // of a threadgroup in an iteration of ceiling_fma
-  uint32_t copy_threads;
-  size_t read_floats;      // floats that a threadgroup of ceiling_read writes
-  size_t copy_bytes;       // of source and of target, far larger than the caches
-  int copy_slices;         // a repetition copies one slice; by the slice's next turn the others have evicted it
-  size_t copy_part_bytes;  // of a threadgroup; 0: as many threadgroups as the arithmetic has
-  size_t read_part_bytes;  // likewise
+  double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
+  uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
+  size_t read_floats;           // floats that a threadgroup of ceiling_read writes
+  size_t copy_bytes;            // bytes of the source, and bytes of the target; meant to exceed the caches
+  int copy_slices;  // each repetition copies the next slice, so that the others evict a slice before its next turn
+  size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
+  size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };
 
 class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Matrix products that are faster than multiply-adds; for f32 products of tf32. Nothing if the device has none.
+  /// Matrix products that are faster than multiply-adds; for DType::f32 products of tf32. Nothing if the device has no
+  /// faster products.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 
-/// A kernel of independent elements.
+/// A kernel that works on independent elements.
 struct ElementKernel {
   uint32_t threads = 1;  // of a threadgroup
   int64_t elements = 0;  // of a threadgroup; 0: one threadgroup has all elements
 };
 
-/// The span of sweeps on the device.
+/// The values that sweeps try on the device.
 struct SweepSpan {
-  /// Which of an experiment's two loads takes the device some milliseconds: the load for a few cores, or for a GPU.
+  /// An experiment has two loads, one for a few cores and one for a GPU. This load takes the device some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
-  std::string other_dtype = "bf16";                     // the type that is compared with it
-  int64_t heads = 8;                                    // query heads, if a launch has all heads of a layer
+  std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
+  int64_t heads = 8;                                    // query heads of a launch that has all heads of a layer
   std::vector<std::string> ladder = {};                 // variants of attention that are compared; empty: all
   std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
 
   bool large() const { return load == Load::large; }
 };
 
-/// A member that is null or nothing: the device has no kernel for that operation.
+/// If a member is null or nothing, the device has no kernel for that operation.
 struct Operations {
-  std::string_view kernel_ending = {};              // of the files of its kernels: "cpu.cpp"; empty: no files
-  const FlashOperation* flash = nullptr;            // attention; with pages also of prompts over caches
-  const RopeOperation* rope = nullptr;              // a launch that turns Q and K
+  std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
+  const FlashOperation* flash = nullptr;            // attention; with pages also attention of prompts over a cache
+  const RopeOperation* rope = nullptr;              // rotation of Q and K in a launch of its own
   const DecodeOperation* decode = nullptr;          // few queries over a cache, also over shared pages
   const LinearOperation* linear = nullptr;          // linear attention
   const CeilingOperation* ceilings = nullptr;       // measurements of the device's ceilings
-  std::optional<uint32_t> mask_list_threads = {};   // lists of key blocks for masks
-  std::optional<uint32_t> append_threads = {};      // new keys and values into a cache
-  std::optional<ElementKernel> stage = {};          // tables of a caller, copied in the order of its stream
-  std::optional<ElementKernel> user_function = {};  // a user's function on its own, for the oracle
+  std::optional<uint32_t> mask_list_threads = {};   // threads of a threadgroup that lists key blocks for masks
+  std::optional<uint32_t> append_threads = {};      // threads of a threadgroup that appends keys and values to a cache
+  std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
+  std::optional<ElementKernel> user_function = {};  // calls a user's function on its own, for the oracle
   /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.
   std::string_view ahead_of_time = {};
   SweepSpan span = {};

@@ -26,20 +26,21 @@ struct Pipeline {
   double load_s = 0;   // the part of ready_s for loading
 };
 
-/// Pipelines of one device. The cache looks in memory, then (optionally) in an archive, then for one file each on disk,
-/// and then asks the compiler. Safe to use from several threads and several processes: when one compiles a key, the
-/// others wait for it. A key is compiled once per cache in memory, and once per folder.
+/// Pipelines of one device. The cache looks in memory, then (optionally) in an archive, then for the key's own file on
+/// disk, and then asks the compiler. Safe to use from several threads and several processes: when one of them compiles
+/// a key, the others wait for the result. A key is compiled once per cache in memory, and once per folder.
 class PipelineCache {
  public:
-  /// `folder` empty: no disk cache. A folder that cannot be written is reported once and then only read. `options` are
-  /// for compilations.
+  /// If `folder` is empty, there is no disk cache. If the folder cannot be written, the cache logs that once and then
+  /// only reads the folder. The compiler gets `options`.
   PipelineCache(Device& device, std::string folder, CompileOptions options = {});
   ~PipelineCache();
 
   /// The pipeline for a source. Throws CompileError, and BadInput for a missing source.
   const Pipeline& get(const KernelSource& source);
 
-  /// Attaches an archive, in which get() then looks for binaries that are not loaded yet. No thread may be in get().
+  /// Attaches an archive, in which get() then looks for binaries that are not loaded yet. No thread may be in get()
+  /// during this call.
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
   /// The binaries that this cache has loaded so far, as an archive.
   PipelineArchive archive() const;

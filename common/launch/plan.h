@@ -1,5 +1,5 @@
 // A plan: the launches on a device, computed without touching a device. Dry runs, skips, --resume, records and the
-// launches themselves all read it.
+// launches themselves all read the plan.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@ struct Launch {
   Grid grid = {};
   uint32_t threads = 1;          // of a threadgroup
   size_t threadgroup_bytes = 0;  // of a threadgroup, in addition to memory that the kernel declares itself
-  std::string phase = {};        // names the launch among those of its plan
+  std::string phase = {};        // the name of the launch within its plan
 };
 
 struct Plan {
-  /// In the order in which they run. In a case about the host: the kernels of the case, which are not launched.
+  /// The launches in the order in which they run. In a case about the host: the kernels of the case, which do not run.
   std::vector<Launch> launches = {};
   Work work = {};           // of all launches together
   bool host = false;        // the case is about the host (HostProblem)

@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// Many binaries in one file. An application ships or warms up its variants at once (Metal's binary archive).
-/// The file is written to a temporary name and renamed; each entry carries a checksum.
+/// Many binaries in one file. With it an application ships all its variants or loads them at once. Metal calls this a
+/// binary archive. The file is written to a temporary name and renamed; each entry carries a checksum.
 class PipelineArchive {
  public:
   /// Reads an archive. A missing or foreign file throws BadInput; a damaged entry is left out, counted and reported.

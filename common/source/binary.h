@@ -27,18 +27,18 @@ struct CompileTimes {
 /// Machine code and its properties.
 struct Binary {
   std::string key;
-  std::string source_sha256;      // over prologue, source and every header it includes, and those of its fragments
+  std::string source_sha256;      // attn::source_sha256() of the source
   std::string code_sha256;        // over the machine code in `code`
   std::string code;               // an object file, or an archive of several (cpu), or a cubin (cuda)
   CompileTimes times;             // of the compilation that made the code, even in an earlier process
   int registers = -1;             // per thread; -1 if the device does not report it
   int64_t spill_bytes = -1;       // stack bytes of a thread's spills; -1 if the device does not report it
-  int64_t threadgroup_bytes = 0;  // threadgroup memory that the kernel declares itself, in addition to a dispatch's
-  FunctionConstants run_time;     // values that Device::load() sets; not part of the code, and not kept with it
+  int64_t threadgroup_bytes = 0;  // bytes of threadgroup memory that the kernel itself declares; a dispatch adds more
+  FunctionConstants run_time;     // values that Device::load() sets; not part of the code, and not in a file
 };
 
-/// A binary as a text: the checksum of all that follows, a line of JSON, the code. The JSON has the cache key, so an
-/// entry under the name of another entry is found to be wrong.
+/// A binary as a text: the checksum of the rest of the text, a line of JSON, the code. The JSON has the cache key, so
+/// deserialize() refuses a text that lies under the name of another entry.
 std::string serialize(const std::string& cache_key, const Binary& binary);
 /// Nothing if the text is not exactly what serialize() wrote for this key.
 std::optional<Binary> deserialize(const std::string& cache_key, std::string_view text);

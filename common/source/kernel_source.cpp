@@ -106,7 +106,7 @@ std::optional<KernelSource> parse_source(std::string_view text) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(item.size() + 1, rest.size()));
     const size_t equals = item.find('=');
-    if (equals == item.npos) return std::nullopt;  // a replaced header, whose text no record has
+    if (equals == item.npos) return std::nullopt;  // a replaced header, whose text the key does not have
     if (item.substr(0, equals) == assembler_key) {
       source.assembler = item.substr(equals + 1);
       continue;
@@ -227,7 +227,7 @@ std::string read_source(const KernelSource& source, const std::string& path) {
 namespace {
 
 /// NAME if the line is #include "NAME", else nothing. It does not matter whether the preprocessor would reach the line:
-/// a file too many in the identity costs a recompilation, a file too few a wrong result.
+/// a file too many in the identity costs a recompilation, but a file too few gives a wrong result.
 std::string_view included_name(std::string_view line) {
   size_t at = line.find_first_not_of(" \t");
   if (at == line.npos || line[at] != '#') return {};

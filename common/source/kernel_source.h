@@ -1,7 +1,7 @@
 // The input of a compilation: a kernel's text, its function constants, and the identity of both.
 //
-// A function constant (Metal's term) is a compile-time integer that the kernel does not declare. The device's compiler
-// puts a `constexpr` line for it before the source, and a symbol of the preprocessor, NAME_VALUE. A kernel has no
+// A function constant (Metal's term) is a compile-time integer that the kernel does not declare. Before the source the
+// device's compiler puts a `constexpr` line for the constant, and a #define of a symbol NAME_VALUE. A kernel has no
 // defaults, so a misspelt constant does not compile. A constant that the kernel does not use does not compile either.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace attn {
 
-/// Function constants, sorted by name, so that equal sets print, hash and compile the same.
+/// Function constants, sorted by name, so that equal sets print, hash and compile alike.
 class FunctionConstants {
  public:
   using Entry = std::pair<std::string, int64_t>;
@@ -51,22 +51,23 @@ struct KernelSource {
   std::string path;   // under the source root, e.g. "common/attention/kernels/tuned.cpu.cpp"
   std::string entry;  // the extern "C" function
   FunctionConstants constants = {};
-  std::map<std::string, std::string> includes = {};  // text that replaces the file of an #include "NAME"
+  std::map<std::string, std::string> includes = {};  // NAME, and the text that replaces the file of #include "NAME"
   /// Sources that are compiled separately, each with its own constants, and linked in. They define the functions that
   /// the kernel declares extern "C" and does not define. A fragment's entry is the function that it defines. A fragment
   /// has no fragments. A fragment that is linked as machine code may be a program (is_program).
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
-  /// The constants that the code reads when it runs: globals of the same names, which Device::load() sets. One binary
-  /// then serves all their values, and the kernel's text does not change. A kernel that needs such a constant at
+  /// The names of constants that the code reads when it runs. They are global variables, which Device::load() sets. One
+  /// binary then serves all their values, and the kernel's text does not change. A kernel that needs such a constant at
   /// compile time (a size of an array or vector, an argument of a template, another constexpr) does not compile. A
-  /// fragment has none.
+  /// fragment has no run-time constants.
   std::set<std::string> run_time = {};
-  std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; the cpu's compiler has none
-  /// The source includes a user's text. A device survives the text's faults as far as it can. The code does not change.
+  std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
+  /// The source includes a user's text. A device survives the text's faults as far as it can. `guarded` does not change
+  /// the kernel's code.
   bool guarded = false;
 
-  /// The values of `run_time`. Throws BadInput for a name that is not a constant, or a value that is not an int.
+  /// The values of `run_time`. Throws BadInput for a name that is not a constant, or a value that does not fit int.
   FunctionConstants run_time_values() const;
 
   /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...], followed by
@@ -78,8 +79,9 @@ struct KernelSource {
   bool operator==(const KernelSource&) const = default;
 };
 
-/// The source of a KernelSource::key(), without the paths, which the key does not have. Nothing for another text.
-/// Nothing if the source has replaced headers or values read at run time, because the key does not have them.
+/// The source of a KernelSource::key(), without its paths, which the key does not have. Nothing if the text is no key.
+/// Nothing if the source has replaced headers or values read at run time, because the key does not have their texts and
+/// values.
 std::optional<KernelSource> parse_key(std::string_view key);
 
 /// The hash for tables with a source as key; quick, and valid only in this process.
@@ -99,8 +101,8 @@ std::string source_root();
 /// Whether the file is not C++ but a program, *.py, that writes machine code.
 bool is_program(std::string_view path);
 
-/// Whether the file is a GPU's machine code, *.cubin, which another compiler made. Device::compile() takes it as it is;
-/// such a source has no constants.
+/// Whether the file is a GPU's machine code, *.cubin, which another compiler made. Device::compile() takes the code as
+/// it is. A source whose file is machine code has no constants.
 bool is_machine_code(std::string_view path);
 
 /// Paths of the kernels under the root: the *.cpp, *.cu and *.py of folders that are called `kernels`, and machine
@@ -116,13 +118,14 @@ struct SourceFile {
 /// The source and every header that it reaches through #include "NAME", each once, the source first. Throws BadInput.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
-/// The text with the first #include "NAME" of each file replaced by the file's text, and without the other lines of
-/// that form, comments, blank lines and #pragma once. This is all text that can change the code; the names of the files
-/// are not part of it. For a program or machine code, the whole file. Throws BadInput.
+/// The text with the first #include "NAME" of each file replaced by the file's text. Later #include "NAME" lines of the
+/// file, comments, blank lines and #pragma once are left out. The result is all text that can change the code; the
+/// names of the files are not part of it. For a program or machine code, the whole file. Throws BadInput.
 std::string expanded_text(const KernelSource& source);
 
 /// Identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's option, the
-/// expanded text, and the same of every fragment. The identity stays if a file is moved or its comments change.
+/// expanded text, and the same parts of every fragment. The identity does not change if a file is moved or its comments
+/// change.
 std::string source_sha256(const KernelSource& source);
 
 }  // namespace attn

@@ -10,8 +10,8 @@ namespace attn {
 /// else python3.
 std::string python();
 
-/// The version of a Python package, major * 10000 + minor * 100 + patch; 0 if it is missing. Python is asked once in a
-/// process.
+/// The version of a Python package, major * 10000 + minor * 100 + patch; 0 if the package is missing. A process asks
+/// Python once for each package.
 int64_t python_package(const std::string& name);
 
 }  // namespace attn

@@ -44,8 +44,8 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const CpuTarget& target) {
 }
 
 // The passes of LLVM's O1 that a kernel needs, in O1's order. They take two thirds of O1's time, and kernels are as
-// fast. Kernels mark the loops that are to be unrolled or vectorised (#pragma clang loop); otherwise LLVM would also
-// unroll every cold loop.
+// fast as with all passes. Kernels mark the loops that are to be unrolled or vectorised (#pragma clang loop); otherwise
+// LLVM would also unroll every cold loop.
 llvm::ModulePassManager kernel_pipeline() {
   constexpr bool only_when_forced = true, with_memory_ssa = true;
   llvm::FunctionPassManager early;
@@ -60,7 +60,7 @@ llvm::ModulePassManager kernel_pipeline() {
   unroll.addPass(llvm::LoopFullUnrollPass(1, only_when_forced));
   hoist.addPass(llvm::LICMPass(llvm::LICMOptions()));
 
-  llvm::FunctionPassManager simplify;  // callees before callers, so that callers may inline them
+  llvm::FunctionPassManager simplify;  // takes callees before callers, so that callers may inline them
   simplify.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
   simplify.addPass(llvm::EarlyCSEPass(with_memory_ssa));
   simplify.addPass(llvm::SimplifyCFGPass());
@@ -132,7 +132,8 @@ bool link_modules(std::vector<std::unique_ptr<llvm::Module>>& modules, const std
     if (llvm::Linker::linkModules(whole, std::move(modules[i]))) return false;
   }
   modules.resize(1);
-  // A function that only this kernel can call is not needed once all its calls are inlined.
+  // Makes all functions but the entry private to the module, so that LLVM drops a function once all its calls are
+  // inlined.
   llvm::internalizeModule(whole, [&](const llvm::GlobalValue& value) { return value.getName() == entry; });
   return true;
 }
@@ -151,7 +152,7 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes = kernel_pipeline();
   if constexpr (sanitizes("address")) {
-    // Red zones around constants would need constructors, which do not run for a kernel.
+    // Leaves constants without red zones, which would need constructors: these do not run for a kernel.
     for (llvm::GlobalVariable& constant : module.globals()) {
       llvm::GlobalValue::SanitizerMetadata metadata;
       metadata.NoAddress = true;

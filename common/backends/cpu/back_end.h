@@ -1,4 +1,4 @@
-// LLVM's intermediate representation to an object file: linking of fragments, optimisation, code generation.
+// From LLVM's intermediate representation to an object file: links fragments, optimises, and generates code.
 #pragma once
 
 #include <memory>
@@ -16,11 +16,11 @@ class TargetMachine;
 
 namespace attn {
 
-/// Raise this number when optimize() or generate_code() changes: then kernels in the caches are compiled anew.
+/// Raise this number when optimize() or generate_code() changes, so that the kernels in the caches are compiled anew.
 inline constexpr int back_end_recipe = 4;
 
-/// The target machines of a target, which threads take in turns. A machine keeps data that it computed from the
-/// target's features, which takes a twentieth of a variant's time.
+/// LLVM's machines for one target. A thread takes a machine for itself and gives it back. A machine keeps data that it
+/// computed from the target's features. To compute the data anew would take a twentieth of a variant's time.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);
@@ -36,8 +36,8 @@ class TargetMachines {
   mutable std::vector<std::unique_ptr<llvm::TargetMachine>> idle_;
 };
 
-/// Collects the errors of linker and passes, at which LLVM would otherwise end the process. Their other messages, such
-/// as that a loop cannot be vectorised as requested, do not reach stderr.
+/// Appends the errors of LLVM's linker and passes to `errors`; otherwise LLVM would end the process at an error. Drops
+/// other messages of linker and passes, for example that a loop cannot be vectorised as requested.
 void collect_errors(llvm::LLVMContext& context, std::string& errors);
 
 /// Links all modules into the first one, and removes the others. False if they cannot be linked.

@@ -10,7 +10,7 @@ namespace {
 class CpuCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {
-    // Two registers hold the operands. A latency of 4 on two pipes needs 8 chains: 12 cover it, 24 are three times 8.
+    // Two registers hold the operands. A latency of 4 cycles on two pipes needs at least 8 independent accumulators.
     const int accumulators = device.vector_registers >= 32 ? 24 : 12;
     return {.file = "common/device/kernels/ceiling.cpu.cpp",
             .constants = {{"VECTOR_WIDTH", device.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},

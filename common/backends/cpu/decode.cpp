@@ -11,7 +11,8 @@ class CpuDecode : public DecodeOperation {
   std::string unable(const DecodeConfig& /*config*/) const override { return {}; }
   std::string unable_block(const DecodeConfig& /*config*/) const override { return {}; }
 
-  /// Tiles are of equal size.
+  /// Splits the rows into as few tiles of at most most_rows rows as possible, all of equal size except perhaps the
+  /// last.
   int64_t tile_rows(const DecodeConfig& config) const override {
     return divided_up(config.rows(), divided_up(config.rows(), most_rows));
   }

@@ -39,7 +39,8 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The value of "NAME ... : VALUE" or "NAME: VALUE UNIT" in a /proc file; empty if the file has no such line.
+// The text after the colon ("NAME ... : VALUE" or "NAME: VALUE UNIT") of the first line of a /proc file that begins
+// with `field`; empty if there is no such line.
 std::string proc_field(const std::string& path, std::string_view field) {
   std::ifstream stream(path);
   for (std::string line; std::getline(stream, line);) {
@@ -51,7 +52,8 @@ std::string proc_field(const std::string& path, std::string_view field) {
   return {};
 }
 
-// Bytes of the data or unified cache of a level (for 0 the largest level), as Linux reports them; 0 if it does not.
+// Bytes of the data or unified cache of level `wanted_level` (0: the highest level), as Linux reports them; 0 if Linux
+// does not report them.
 size_t cache_bytes(int wanted_level) {
   size_t found = 0;
   int found_level = 0;
@@ -85,8 +87,8 @@ unsigned usable_cores() {
   return cores;
 }
 
-// Flushes denormal operands and results to zero while it lives, as kernels on GPUs do. Otherwise an x86 core takes a
-// microcode assist for each denormal, and the time depends on the data.
+// Flushes denormal operands and results of this thread to zero while a FlushDenormals lives, as kernels on GPUs do.
+// Otherwise an x86 core takes a microcode assist for each denormal, and the time depends on the data.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }
@@ -115,7 +117,7 @@ class FlushDenormals {
   const uint64_t saved_;
 };
 
-// The pool's workers are awake while it lives.
+// Keeps the pool's workers awake while an Awake lives.
 class Awake {
  public:
   explicit Awake(ThreadPool& pool) : pool_(pool) { pool_.begin(); }
@@ -153,7 +155,8 @@ class CpuDevice : public Device {
   }
 
   void* allocate(size_t bytes) override {
-    // Linux hands out more memory than it has, and kills the process later. So this function asks first.
+    // Linux hands out more memory than it has, and kills the process later. So this function first asks how much is
+    // available.
     const std::string available = proc_field("/proc/meminfo", "MemAvailable");
     const bool fits = available.empty() || bytes / 1024 < std::strtoull(available.c_str(), nullptr, 10);
     if (void* block = fits ? memory_.allocate(bytes) : nullptr) return block;
@@ -244,7 +247,8 @@ class CpuDevice : public Device {
     });
   }
 
-  // Gives every thread at least `bytes` bytes. A build with AddressSanitizer reports a touch of memory beyond them.
+  // Gives every thread at least `bytes` bytes of threadgroup memory. A build with AddressSanitizer reports a touch of
+  // memory beyond `bytes`.
   void reserve_scratch(size_t bytes) {
     if (bytes > scratch_bytes_) {
       // At least a huge page for each thread, so that Linux can give one.

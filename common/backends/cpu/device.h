@@ -9,7 +9,7 @@
 namespace attn {
 
 /// "cpu" uses a thread for each core that this process may run on; "cpu:threads=N" uses N threads. Kernels run with
-/// denormal floats flushed to zero, also on the calling thread. Throws BadInput.
+/// denormal floats flushed to zero, also on the calling thread. Throws BadInput for any other spec.
 std::unique_ptr<Device> open_cpu_device(std::string_view spec);
 
 }  // namespace attn

@@ -23,8 +23,9 @@ bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const Attenti
   return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
-// Only on cores where the dot product of bf16 pairs is faster than a conversion to f32. AMD's cores start two a cycle,
-// Intel's one every two cycles (measured on sapphirerapids: 124 GFLOP/s a core, against 249 of f32 multiply-adds).
+// Whether the kernel takes dot products of bf16 pairs: only on cores where they are faster than a conversion to f32.
+// AMD's cores start two dot products a cycle, Intel's cores start one every two cycles (measured on sapphirerapids: 124
+// GFLOP/s a core, against 249 GFLOP/s of f32 multiply-adds).
 bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
@@ -34,9 +35,9 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const At
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
 // The register tile: vectors of queries by rows of keys or columns. It leaves a quarter of the registers to operands.
-// Four vectors take fewer micro-operations, because a broadcast serves four multiply-adds, and fewer rows at a time.
-// Two vectors leave more of the L1 cache to K and V. common/attention/kernels/log.md says which is faster on which
-// core.
+// Four vectors take fewer micro-operations, because a broadcast serves four multiply-adds, but leave registers for
+// fewer rows. Two vectors leave more of the L1 cache to K and V. common/attention/kernels/log.md says which is faster
+// on which core.
 struct RegisterTile {
   int64_t vectors, rows;
 };
@@ -49,14 +50,14 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
 }
 
 // Whether rows of K are copied. Otherwise they are broadcast from their place in K. Rows are copied if they must be
-// converted, if they turn, or if they lie on pages. They are also copied if they lie a multiple of 4 KiB apart and a
-// register tile has more rows than the L1 cache has ways, because the rows would evict each other.
+// converted, if they are rotated, or if they lie on pages. They are also copied if they lie a multiple of 4 KiB apart
+// and a register tile has more rows than the L1 cache has ways, because the rows would evict each other.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
-  const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // ways of the cache
+  const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // 8: ways of the L1 cache
   return converts || rotates(hooks) || config.page_size > 0 || (row_bytes % cache_way_bytes == 0 && !fit);
 }
 
@@ -110,7 +111,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, cons
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "common/attention/kernels/tiled.cpu.cpp";
-    // The widest vector, up to the device's, that divides a row.
+    // The lanes of the widest vector that divides a row and that the device has.
     source.constants["LANES"] =
         config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
   }

@@ -22,7 +22,8 @@ namespace attn {
 
 namespace {
 
-// The front end takes single checks, not groups. The checks that are left out need run-time type information.
+// Clang's front end takes the names of single sanitizer checks, not of groups. Two checks are left out because they
+// need run-time type information.
 std::vector<std::string> sanitizer_arguments() {
   clang::SanitizerSet checks;
   if (sanitizes("address")) checks.Mask |= clang::SanitizerKind::Address;
@@ -60,7 +61,7 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
   raw.insert(raw.end(), {"-iquote", root.c_str()});          // not -I: source_sha256() follows only #include "NAME"
-  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at text that its assembler refuses
+  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at assembly that it refuses
   raw.push_back(main_file.c_str());
 
   std::string messages;
@@ -68,9 +69,9 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
   clang::CompilerInstance clang;
   clang.createDiagnostics();
   clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
-  // A second time, because now the options for warnings are known.
+  // Creates the diagnostics a second time, because only now the options for warnings are known.
   clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, &clang.getDiagnosticOpts()));
-  clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // "1 error generated."
+  clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // drops "1 error generated."
   clang.createFileManager(files);
 
   clang::EmitLLVMOnlyAction action(&context);
@@ -85,15 +86,15 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
 }  // namespace
 
 FrontEnd::FrontEnd(const CpuTarget& target) {
-  arguments_ = {
-      "-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
-      "-disable-llvm-passes",  // optimize() runs the passes, so they can be timed, and fragments linked before
-      "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast", "-fno-rtti",
-      "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together
-      // A kernel must use all its constants; a sweep over an unused constant would vary nothing.
-      "-Wall", "-Wextra", "-Werror=unused-const-variable"};
+  arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
+                "-disable-llvm-passes",  // optimize() runs the passes, so that they are timed and see linked fragments
+                "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
+                "-fno-rtti",
+                "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together
+                // A kernel must use all its constants; a sweep over an unused constant would vary nothing.
+                "-Wall", "-Wextra", "-Werror=unused-const-variable"};
   if (target.has("avx512f")) {
-    arguments_.emplace_back("-mprefer-vector-width=512");  // the tuning for some cores would split vectors in two
+    arguments_.emplace_back("-mprefer-vector-width=512");  // clang's tuning for some cores would split vectors in two
   } else {
     arguments_.emplace_back("-Wno-psabi");  // vectors that are wider than registers go only to functions of the kernel
   }

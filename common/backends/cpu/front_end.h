@@ -23,8 +23,9 @@ class FrontEnd {
 
   /// The arguments of clang for every kernel.
   const std::vector<std::string>& arguments() const { return arguments_; }
-  /// Unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings in a kernel that compiles
-  /// are logged. The same text is logged only once, because a sweep compiles one kernel with hundreds of constants.
+  /// Compiles a source to unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings in a
+  /// kernel that compiles are logged. Equal warnings are logged only once, because a sweep compiles one kernel with
+  /// hundreds of constants.
   std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
 
  private:

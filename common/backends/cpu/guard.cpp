@@ -19,7 +19,7 @@ namespace attn {
 namespace {
 
 constexpr std::array faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-constexpr int tick = SIGURG;  // without effect on a process that does not ask for it
+constexpr int tick = SIGURG;  // a signal that has no effect on a process that does not handle it
 constexpr size_t handler_stack_bytes = size_t{1} << 16;
 constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // limit of the main thread's stack, which grows as it is used
 constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to the stack's end means a full stack
@@ -28,7 +28,7 @@ constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to th
 struct Call {
   sigjmp_buf place;
   volatile sig_atomic_t inside = 0, ticks = 0, signal = 0;
-  volatile uintptr_t address = 0, stack = 0;  // address of the fault; the stack's end at the fault
+  volatile uintptr_t address = 0, stack = 0;  // address of the fault; stack pointer at the fault
 };
 thread_local Call call;
 
@@ -55,7 +55,8 @@ void on_tick(int, siginfo_t*, void*) {
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (!call.inside) {
-    // The signal is not from a guarded kernel. A fault comes again by itself; a signal that was sent is sent again.
+    // The signal is not from a guarded kernel, so the earlier action gets it. A fault occurs again by itself; a signal
+    // that a process sent is sent again.
     sigaction(number, &before[number], nullptr);
     if (info->si_code <= 0) raise(number);
     return;
@@ -79,8 +80,8 @@ bool install() {
   return true;
 }
 
-// The guard of a thread: a stack for handlers, because the thread's own stack may be full, and a tick for each second
-// that the thread runs.
+// The guard of a thread: a stack for handlers, because the thread's own stack may be full, and the signal `tick` for
+// each second of the thread's time.
 class Watched {
  public:
   Watched() {
@@ -101,7 +102,8 @@ class Watched {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = tick;
-    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));  // not all versions of glibc have another name
+    // Not all versions of glibc have a public name for the member `_tid`.
+    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
     has_timer_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
     itimerspec each_second{};
     each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;

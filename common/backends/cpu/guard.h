@@ -10,19 +10,20 @@ namespace attn {
 
 /// The fault that ended a kernel.
 struct KernelFault {
-  std::string what;      // with a verb: "called abort()"
+  std::string what;      // what the kernel did: "called abort()"
   bool timeout = false;  // the kernel took guarded_seconds of its thread's time
 };
 
 /// Seconds of a thread's time that one call of a guarded kernel may take. A threadgroup usually takes milliseconds.
 inline constexpr int guarded_seconds = 10;
 
-/// Calls a kernel on this thread. Returns nothing if the kernel returns. The kernel is ended at an address that is not
-/// the process's, at a full stack, a division by zero, a trap or abort(), and if it takes too long. Memory that it
-/// wrote before stays written, so after a fault no data of this process can be trusted.
+/// Calls a kernel on this thread. Returns nothing if the kernel returns, else the fault at which this function ended
+/// the kernel: an illegal address, a full stack, a division by zero, a trap, an illegal instruction, abort(), or
+/// guarded_seconds of the thread's time. Memory that the kernel wrote before the fault stays written, so after a fault
+/// no data of this process can be trusted.
 ///
-/// This function handles the signals of these faults only during such a call. At other times the signals have the
-/// effect that they had before the first call.
+/// This function handles the signals of these faults only while a guarded kernel runs. At other times the signals have
+/// the effect that they had before the first call.
 std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
                                        const void* parameters, const Threadgroup* group);
 

@@ -22,13 +22,14 @@ class CpuLinear : public LinearOperation {
  public:
   std::string unable(const LinearConfig& /*config*/) const override { return {}; }
 
-  /// With a gate by channel the decay of each pair is computed; its cost for a token grows with the length of a step.
+  /// With a gate by channel a step computes the decay of each pair of tokens. The cost for a token grows with the
+  /// step's length, so steps are short.
   int64_t step(const LinearConfig& config) const override {
     const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
     return std::min(config.chunk, most);
   }
 
-  /// Few enough rows that the threadgroups of a scan fill the device.
+  /// Rows of the state for a threadgroup of a scan: few enough that the threadgroups fill the device.
   int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
     int64_t rows = config.head_dim;
     while (rows % 2 == 0 && rows > 8 &&
@@ -51,12 +52,12 @@ class CpuLinear : public LinearOperation {
     if (entry.starts_with("scan")) {
       launch.threadgroup_bytes = floats(constants.at("SCAN_ROWS") * (config.value_dim + 2));
     } else if (entry == "recurrent") {
-      constexpr int64_t most_tokens = 16;  // the most tokens for which a state is read once
+      constexpr int64_t most_tokens = 16;  // the most tokens that one read of a state serves
       const int64_t tokens = std::min(config.tokens, most_tokens);
       constants["VECTOR_WIDTH"] = device.simd_width;
       constants["VECTOR_REGISTERS"] = device.vector_registers;
       constants["TOKENS"] = tokens;
-      // Initial and final states together are larger than the caches.
+      // 1 if initial and final states together are larger than the last-level cache, else 0.
       constants["STREAM"] =
           floats(2 * config.sequences * config.heads * config.state_elements()) > device.last_level_cache_bytes;
       launch.threadgroup_bytes = floats(RecurrentLayout(config.head_dim, config.value_dim, tokens).floats);

@@ -44,7 +44,8 @@ CpuLoader::CpuLoader() {
   if (mathematics) {
     jit_->getProcessSymbolsJITDylib()->addGenerator(std::move(*mathematics));
   } else {
-    llvm::consumeError(mathematics.takeError());  // another C library, which includes the mathematics library
+    // This C library is not glibc, and includes the mathematics library.
+    llvm::consumeError(mathematics.takeError());
   }
   // The session reports missing symbols separately from the error of a look-up; load() joins the two. Linking runs in
   // the thread of the look-up.

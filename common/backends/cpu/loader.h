@@ -27,8 +27,8 @@ class CpuLoader {
     KernelFunction function = nullptr;
     std::shared_ptr<const void> code;
   };
-  /// Links the object, or all objects of an archive, into this process, with the constants that the code reads at run
-  /// time. The code lives as long as the returned handle. Throws CompileError.
+  /// Links the object, or all objects of an archive, into this process, and sets the constants that the code reads at
+  /// run time. The code lives as long as Loaded::code. Throws CompileError.
   Loaded load(const Binary& binary, const std::string& entry);
 
  private:

@@ -28,7 +28,7 @@ void* map(size_t bytes) {
 }
 
 void unmap(void* block, size_t bytes) {
-  ASAN_UNPOISON_MEMORY_REGION(block, bytes);  // the next mapping at this address may be written
+  ASAN_UNPOISON_MEMORY_REGION(block, bytes);  // so that the next mapping at this address may be written
   munmap(block, bytes);
 }
 

@@ -9,7 +9,7 @@ namespace attn {
 /// Memory for buffers, aligned to Device::buffer_alignment.
 ///
 /// Blocks of 2 MB and more lie on huge pages if the system gives them. Such a block is always mapped anew. malloc()
-/// would hand out memory again that already lies on small pages, and two equal buffers might not be equally fast.
+/// might reuse memory that lies on small pages, and then two equal buffers would not be equally fast.
 class CpuMemory {
  public:
   CpuMemory() = default;

@@ -30,7 +30,7 @@ namespace attn {
 std::string pack(const std::vector<std::string>& objects) {
   if (objects.size() == 1) return objects.front();
   std::vector<llvm::NewArchiveMember> members;
-  // The member keeps a reference to its name.
+  // A member keeps only a reference to its name, here a literal.
   for (const std::string& object : objects) members.emplace_back(llvm::MemoryBufferRef(object, "object.o"));
   auto archive =
       llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU, true, false);
@@ -61,7 +61,7 @@ constexpr const char* multiply_add = "multiply_add";
 struct Placed {
   uint64_t at;
   std::vector<std::string> classes;
-  std::optional<uint64_t> target = {};  // of a branch
+  std::optional<uint64_t> target = {};  // the address to which a branch goes
 };
 
 /// CodeContents::loop: the loop with the most multiply-adds among the innermost loops.

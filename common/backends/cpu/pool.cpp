@@ -14,8 +14,8 @@ inline void pause() {
 #endif
 }
 
-// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads it
-// would otherwise keep the thread that it waits for from running.
+// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads the
+// spinning thread could otherwise occupy the core that the awaited thread needs.
 constexpr int spins_before_yield = 2000;
 
 template <typename Condition>
@@ -44,11 +44,11 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::begin() {
   if (workers_.empty()) return;
-  // Sequentially consistent: notify_all() looks for waiting threads. With a weaker store it could find no waiting
-  // thread while a thread falls asleep on the old value.
+  // Sequentially consistent: notify_all() looks for waiting threads. With a weaker store notify_all() could find no
+  // waiting thread while a thread falls asleep on the old value.
   state_.store(awake);
   state_.notify_all();
-  run(2, [](uint64_t, unsigned) {});  // every worker passes through a wave
+  run(2, [](uint64_t, unsigned) {});  // returns when every worker has passed through this wave, so all are awake
 }
 
 void ThreadPool::end() { state_.store(asleep, std::memory_order_release); }

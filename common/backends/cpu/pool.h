@@ -21,13 +21,14 @@ class ThreadPool {
 
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
-  /// Between begin() and end() the workers are awake; only then may run() be called with more than one item. begin()
-  /// returns when all workers are awake. Waking a thread may take 100 us, which must not count for a dispatch.
+  /// Between begin() and end() the workers are awake. run() may be called with more than one item only between begin()
+  /// and end(). begin() returns when all workers are awake. So a dispatch's time does not include the wake-up of a
+  /// thread, which may take 100 us.
   void begin();
   void end();
 
-  /// Calls work(item, thread) once for every item in [0, count). A free thread takes the next item, in rising order.
-  /// Returns when all items are done. `work` must not throw.
+  /// Calls work(item, thread) once for every item in [0, count). Whenever a thread is free, it takes the lowest item
+  /// that no thread has taken. Returns when all items are done. `work` must not throw.
   void run(uint64_t count, const std::function<void(uint64_t item, unsigned thread)>& work);
 
  private:

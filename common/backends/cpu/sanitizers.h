@@ -5,7 +5,7 @@
 
 namespace attn {
 
-/// Whether the build has the sanitizer: "address" or "undefined".
+/// Whether the build has the sanitizer `name`, "address" or "undefined".
 constexpr bool sanitizes(std::string_view name) {
   return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
 }

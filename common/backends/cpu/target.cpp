@@ -63,7 +63,8 @@ std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& t
   return std::unique_ptr<const llvm::MCSubtargetInfo>(target->createMCSubtargetInfo(triple, arch, ""));
 }
 
-// This system's triple, with the architecture `arch`. If it is another architecture, starts that part of LLVM.
+// This system's triple, with the architecture `arch`. If `arch` is not this system's architecture, starts all of LLVM's
+// targets.
 std::string triple_with(llvm::Triple::ArchType arch) {
   llvm::Triple triple(llvm::sys::getProcessTriple());
   if (triple.getArch() == arch) return triple.str();
@@ -97,9 +98,11 @@ CpuTarget CpuTarget::host() {
   }
   for (const auto& feature : host) {
     const std::string name = feature.first().str();
-    if (name.starts_with("avx10.")) continue;  // the other names say it; clang warns of it together with avx512f
+    // Other features say the same as avx10, and clang warns of avx10 together with avx512f.
+    if (name.starts_with("avx10.")) continue;
     if (feature.second) target.features.push_back(name);
-    // A virtual machine may lack features of its processor. To name all features takes the front end 1 ms a variant.
+    // A virtual machine may lack features of its processor. Only differences are named, because naming all features
+    // takes the front end 1 ms a variant.
     const std::string wanted = (feature.second ? "+" : "-") + name;
     if (!usual->checkFeatures(wanted)) target.switches.push_back(wanted);
   }

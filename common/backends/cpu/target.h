@@ -19,19 +19,19 @@ struct CpuTarget {
 
   /// This host. Asks the system for permission to use the tile registers of AMX in this process.
   static CpuTarget host();
-  /// Hosts of a family that LLVM knows: x86-64-v2, cascadelake, znver4, neoverse-n1. Throws BadInput for a name that
-  /// LLVM does not know.
+  /// The hosts of a family of processors that LLVM knows: x86-64-v2, cascadelake, znver4, neoverse-n1. Throws BadInput
+  /// for a name that LLVM does not know.
   static CpuTarget named(const std::string& family);
   /// This target without the features that `host` lacks, so that `host` runs its code. Throws BadInput if the two have
   /// different architectures.
   CpuTarget within(const CpuTarget& host) const;
 };
 
-/// Starts the parts of LLVM that compile for this host, once a process.
+/// The first call in a process starts the parts of LLVM that compile for this host. Later calls do nothing.
 void initialize_llvm();
 
-/// The info of a device with this target: backend, arch, toolchain, features and vectors. The target does not give
-/// units and caches, so the device has one unit, with the cache that every core of the last decade has.
+/// The info of a device with this target: backend, arch, toolchain, features and vectors. A target says nothing of
+/// units and caches, so the device has one unit and 256 KiB of cache, which every core of the last decade has.
 DeviceInfo cpu_info(const CpuTarget& target);
 
 }  // namespace attn

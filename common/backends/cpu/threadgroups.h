@@ -13,7 +13,8 @@
 
 namespace attn {
 
-/// The threadgroup with number `number`, below grid.count(); x varies fastest. `memory` is its own memory.
+/// The threadgroup with number `number`, which is less than grid.count(). Numbers count along x first, then y, then z.
+/// `memory` is the threadgroup's memory.
 inline Threadgroup threadgroup_at(const Grid& grid, uint64_t number, unsigned char* memory, size_t memory_bytes) {
   return {{static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
            static_cast<unsigned>(number / grid.x / grid.y)},
@@ -22,7 +23,8 @@ inline Threadgroup threadgroup_at(const Grid& grid, uint64_t number, unsigned ch
           memory_bytes};
 }
 
-/// Calls `run` with each Dispatch and each Fill in order. Returns the seconds between successive timestamps.
+/// Calls `run` with each Dispatch and each Fill of the encoder in order. Returns the seconds between successive
+/// timestamps.
 template <typename Run>
 std::vector<double> run_in_order(const CommandEncoder& encoder, const Run& run) {
   using Clock = std::chrono::steady_clock;

@@ -23,12 +23,12 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
   options_ = {"--gpu-architecture=" + arch_,
               "--std=c++20",
               "--generate-line-info",
-              "--ftz=true",                           // as on every device of this project
+              "--ftz=true",                           // denormals are zero, as on every device of this project
               "--device-as-default-execution-space",  // code that both dialects share has no __device__
-              "--no-source-include",                  // source_sha256() knows only files that are handed over
+              "--no-source-include",                  // source_sha256() knows only files that translate() hands over
               "--ptxas-options=-v"};
   is_12_8_or_later_ = major > 12 || (major == 12 && minor >= 8);
-  // NVRTC's own cache keeps code without the assembler's report.
+  // Without NVRTC's own cache, which keeps code without the assembler's report.
   if (major > 12 || (major == 12 && minor >= 9)) options_.emplace_back("--no-cache");
   try {
     linker_ = std::make_shared<const NvJitLink>();
@@ -89,7 +89,8 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
   warn_of(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
-  // Without a trace, and for linked code, only the assembler's time is known. The rest counts as the front end's time.
+  // Without a trace, and for linked code, only the assembler's time is known. The rest of the time counts as the front
+  // end's time.
   const double total_s = stopwatch.seconds();
   binary.times.front_end_s = std::max(0.0, total_s - binary.times.optimizer_s - binary.times.code_generation_s);
   return binary;

@@ -22,8 +22,8 @@ class CudaCompiler {
   std::string toolchain() const { return toolchain_; }
   std::string identity() const;
 
-  /// Whether NVRTC can precompile headers and reports the times of its phases (both from 12.8 on). If not, compile()
-  /// ignores these options.
+  /// Whether NVRTC is of version 12.8 or later, which can precompile headers and report the times of its phases. An
+  /// earlier NVRTC can do neither, and compile() ignores its `options`.
   bool is_12_8_or_later() const { return is_12_8_or_later_; }
 
   /// Machine code is taken as it is; its times are zero. Throws CompileError, BadInput for a source that does not
@@ -34,7 +34,7 @@ class CudaCompiler {
   std::shared_ptr<const Nvrtc> nvrtc_;
   std::shared_ptr<const NvJitLink> linker_;  // null if this machine has no nvJitLink
   std::string arch_, toolchain_;
-  std::vector<std::string> options_;  // the same for every kernel
+  std::vector<std::string> options_;  // NVRTC's options for every kernel
   bool is_12_8_or_later_ = false;
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 struct Section {
   std::string name, content;
-  size_t bytes = 0;     // also of a section without content, which takes memory only at run time
+  size_t bytes = 0;     // also set for a section without content, which takes memory only at run time
   uint32_t kernel = 0;  // for a section of code: the kernel's number among the symbols
 };
 
@@ -47,7 +47,7 @@ std::vector<Section> sections_of(const std::string& cubin) {
   return sections;
 }
 
-// The output of a program; empty if the program is not there or fails.
+// The output of a program; empty if the program is missing or fails.
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* const pipe = popen((command + " 2> /dev/null").c_str(), "r");
@@ -84,8 +84,8 @@ bool read_resources(const std::string& cubin, const std::string& entry, Binary& 
   if (code == sections.end() || info == sections.end()) return false;
   binary.threadgroup_bytes =
       memory == sections.end() ? 0 : static_cast<int64_t>(memory->bytes - std::min(memory->bytes, reserved));
-  // An attribute has its format, its number, the bytes of its value, and the value. The values that are read here are a
-  // kernel and a number.
+  // An attribute consists of a format, a number, the size of its value in bytes, and the value. The values that this
+  // function reads consist of a kernel's number and a count.
   struct Attribute {
     uint8_t format, number;
     uint16_t bytes;

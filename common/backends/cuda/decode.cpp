@@ -9,9 +9,9 @@
 namespace attn {
 namespace {
 
-/// The part of a multiprocessor that a threadgroup takes. `stages` is the largest number of buffers of keys, up to
-/// four, that leaves room for two threadgroups, or else for one. A block of 8-bit keys takes longer to compute than to
-/// copy: for these keys there are three threadgroups, which hide each other's latency, if registers allow it.
+/// How threadgroups share a multiprocessor. `stages` is the number of buffers of keys: the largest number, up to four,
+/// that leaves room for two threadgroups, or else for one. A block of 8-bit keys takes longer to compute than to copy.
+/// So for 8-bit keys there are three threadgroups, which hide each other's latency, if registers allow three.
 struct Share {
   int64_t stages, bytes, threadgroups;
 };
@@ -68,7 +68,8 @@ class CudaDecode : public DecodeOperation {
   static constexpr uint32_t threads = 128;
 
   Share share(const DecodeConfig& config, const DeviceInfo& device) const {
-    constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes for each threadgroup; registers allow no more
+    constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes that the driver reserves for a threadgroup; the
+                                                               // most threadgroups that registers allow
     const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
     const int64_t rows = tile_rows(config);
     const auto with = [&](int64_t stages) -> Share {

@@ -24,11 +24,11 @@ namespace attn {
 
 namespace {
 
-// Far longer than any submission (a launch should take at most 0.5 s, and a sample has few launches), and short enough
-// to wait for.
+// A device waits this long for a submission. The deadline is far longer than any submission (a launch should take at
+// most 0.5 s, and a sample has few launches), and short enough to wait for.
 constexpr std::chrono::seconds deadline{10};
 
-// More than the number of encoders that take turns while a group of cases is measured.
+// How many graphs a device keeps: more than the number of encoders that take turns while a group of cases is measured.
 constexpr size_t most_graphs = 128;
 
 using Commands = std::vector<CommandEncoder::Command>;
@@ -55,8 +55,8 @@ class CudaKernel : public Kernel {
 
 class CudaDevice : public Device {
  public:
-  /// With a stream of a caller, the device works in the primary context. Without, it works on a stream of its own, in a
-  /// context of its own or in the primary context.
+  /// With a stream of a caller, the device works on that stream, in the primary context. Without such a stream, the
+  /// device works on its own stream, in its own context or (`in_primary`) in the primary context.
   CudaDevice(int ordinal, bool in_primary, std::optional<CUstream> of_caller)
       : cuda_(cuda_driver()), in_primary_(in_primary), callers_(of_caller.has_value()) {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
@@ -76,7 +76,7 @@ class CudaDevice : public Device {
     info_.name = name;
     info_.arch = compiler_->arch();
     info_.toolchain = compiler_->toolchain();
-    if (major >= 8) info_.features.emplace_back("mma");  // of bf16 and tf32
+    if (major >= 8) info_.features.emplace_back("mma");  // products of bf16 and of tf32
     if (major >= 9) info_.features.emplace_back("tma");
     if (major == 9) info_.features.emplace_back("wgmma");
     if (compiler_->is_12_8_or_later()) info_.features.emplace_back("pch");
@@ -90,7 +90,7 @@ class CudaDevice : public Device {
     if (in_primary_) {
       check(cuda_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
       current.emplace(*this);
-    } else {  // other devices of this process have contexts of their own
+    } else {  // each device has a context of its own
       check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
     }
     check(cuda_.cuStreamCreate(&own_stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -98,7 +98,7 @@ class CudaDevice : public Device {
   }
 
   ~CudaDevice() override {
-    if (lost()) return;  // after a fault all calls fail; while a kernel hangs they wait for it
+    if (lost()) return;  // after a fault the driver's calls fail; while a kernel hangs they wait for the kernel
     const Current current(*this, std::nothrow);
     for (const Graph& graph : graphs_) cuda_.cuGraphExecDestroy(graph.executable);
     for (CUevent event : events_) cuda_.cuEventDestroy(event);
@@ -114,7 +114,7 @@ class CudaDevice : public Device {
     const std::lock_guard lock(mutex_);
     const Current current = activate();
     CUdeviceptr block = 0;
-    // One page more, because the driver aligns to less than a page.
+    // Allocates buffer_alignment bytes more, because the driver aligns to less.
     const CUresult result =
         bytes > info_.memory_bytes ? CUDA_ERROR_OUT_OF_MEMORY : cuda_.cuMemAlloc(&block, bytes + buffer_alignment);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -139,8 +139,8 @@ class CudaDevice : public Device {
     blocks_.erase(block);
   }
 
-  // Copies run on the stream, and the call waits for them. So copies are ordered with the kernels, and are done when
-  // the call returns.
+  // Copies run on the stream, and the call waits for them. So a copy runs after the kernels that were enqueued before
+  // it, and is done when the call returns.
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
@@ -189,15 +189,15 @@ class CudaDevice : public Device {
       events_.push_back(event);
     }
     try {
-      // Launched one by one, kernels would wait for the host: 1.6 us between the first timestamp and the kernel after
-      // it (H200), and always between short kernels.
+      // Without a graph the GPU would wait for the host's launches: 1.6 us between the first timestamp and the next
+      // kernel (H200), and before every kernel that follows a short kernel.
       if (timestamps > 0) {
         check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
       } else {
         put_on(stream_, commands);
       }
     } catch (const std::exception&) {
-      wait(commands);  // for commands that were enqueued; a fault in one of them is the better reason
+      wait(commands);  // waits for the commands that were enqueued; a fault in one of them is thrown instead
       throw;
     }
     wait(commands);
@@ -246,7 +246,7 @@ class CudaDevice : public Device {
     if (result == CUDA_SUCCESS) {
       size_t offset = 0;
       result = cuda_.cuFuncGetParamInfo(kernel.function, 0, &offset, &kernel.parameter_bytes);
-      if (result == CUDA_ERROR_INVALID_VALUE) result = CUDA_SUCCESS;  // it has none
+      if (result == CUDA_ERROR_INVALID_VALUE) result = CUDA_SUCCESS;  // the kernel has no parameters
     }
     for (const auto& [name, value] : kernel.run_time) {
       const int number = static_cast<int>(value);
@@ -279,7 +279,8 @@ class CudaDevice : public Device {
     if (before != context_) check(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
     return before;
   }
-  // If no context was current before, the context of the first device may stay: the CUDA runtime would take it too.
+  // If no context was current before, the context of the first device may stay current: the CUDA runtime would choose
+  // that context too.
   void leave(void* before) const override {
     if (before != context_ && (before || device_ != 0)) cuda_.cuCtxSetCurrent(static_cast<CUcontext>(before));
   }
@@ -305,16 +306,17 @@ class CudaDevice : public Device {
     return value;
   }
 
-  // Makes the device's context current to the calling thread. For the primary context it restores the context before at
-  // its end. If the stream is the device's own, it also allows the thread calls that a capture of another stream would
-  // forbid.
+  // Makes the device's context current to the calling thread. If that is the primary context, the destructor restores
+  // the previous context. If the device also works on its own stream, Current allows the thread the calls that a
+  // capture of another stream would forbid.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {
       if (device.lost()) throw DeviceLost(device.info_.spec + " is lost to this process");
       check(result_, "cuCtxSetCurrent");
     }
-    // For functions that release: if this fails, the calls after it fail too, and nobody asks for their results.
+    // For functions that release resources. If cuCtxSetCurrent() fails here, the calls that follow fail too, and those
+    // functions do not read their results.
     Current(const CudaDevice& device, std::nothrow_t /*tag*/) noexcept : device_(device) {
       const CudaDriver& cuda = device.cuda_;
       if (device.in_primary_) cuda.cuCtxGetCurrent(&before_);
@@ -337,7 +339,8 @@ class CudaDevice : public Device {
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   };
 
-  // For calls that wait for the stream, or allocate: they would spoil a capture of the caller's.
+  // For functions that wait for the stream or allocate, which would spoil a capture by the caller: throws if the stream
+  // is being captured.
   Current activate() const {
     check_not_captured();
     return Current(*this);
@@ -351,7 +354,7 @@ class CudaDevice : public Device {
     throw std::logic_error(info_.spec + ": while its stream is captured, all that it can do is enqueue()");
   }
 
-  // Waits for all enqueued work. `commands` names it in errors; without commands it is a copy.
+  // Waits for all enqueued work. Errors name the kernels of `commands`; without commands they name a copy.
   void wait(const Commands& commands = {}) {
     const auto start = std::chrono::steady_clock::now();
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -404,7 +407,7 @@ class CudaDevice : public Device {
     std::vector<size_t> wanted;
     for (size_t offset = 0, bytes = 0;;) {
       const CUresult result = cuda_.cuFuncGetParamInfo(kernel.function, wanted.size(), &offset, &bytes);
-      if (result == CUDA_ERROR_INVALID_VALUE) break;  // it has no more
+      if (result == CUDA_ERROR_INVALID_VALUE) break;  // the kernel has no more parameters
       check(result, "cuFuncGetParamInfo");
       wanted.push_back(bytes);
     }
@@ -446,7 +449,7 @@ class CudaDevice : public Device {
     }
   }
 
-  // A graph of the commands, which is made if there is none yet. It is captured on the device's own stream, because a
+  // The graph of the commands. Makes the graph if there is none yet. The device's own stream captures it, because a
   // caller's stream may be the default stream, which cannot be captured.
   CUgraphExec graph_of(const Commands& commands) {
     const auto known =
@@ -473,7 +476,7 @@ class CudaDevice : public Device {
   }
 
   const CudaDriver& cuda_;
-  const bool in_primary_;  // the context is the primary one, which a caller uses too
+  const bool in_primary_;  // context_ is the primary context, which a caller uses too
   const bool callers_;     // stream_ is a caller's
   CUdevice device_ = 0;
   std::unique_ptr<CudaCompiler> compiler_;
@@ -482,7 +485,7 @@ class CudaDevice : public Device {
   std::mutex mutex_;                   // for all members below
   CUcontext context_ = nullptr;
   CUstream own_stream_ = nullptr;
-  CUstream stream_ = nullptr;                      // all work is done here
+  CUstream stream_ = nullptr;                      // the stream for all work to which a caller gives no other stream
   std::vector<CUevent> events_;                    // one per timestamp of a submission
   std::vector<Graph> graphs_;                      // the oldest first
   std::unordered_map<void*, CUdeviceptr> blocks_;  // each address that allocate() gave, and the driver's address

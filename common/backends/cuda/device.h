@@ -9,23 +9,24 @@
 
 namespace attn {
 
-/// "cuda" is "cuda:0", the first of the devices that CUDA_VISIBLE_DEVICES leaves. Throws BadInput, and DeviceMissing if
+/// "cuda" is "cuda:0", the first device that CUDA_VISIBLE_DEVICES leaves visible. Throws BadInput, and DeviceMissing if
 /// there is no such device, no driver or no NVRTC.
 std::unique_ptr<Device> open_cuda_device(std::string_view spec);
 
 /// The device `ordinal`, for a program that uses CUDA itself. It works in the device's primary context, which the
-/// runtime API uses too, and which stays current to the threads that call. All work is on the program's stream (a
-/// CUstream or cudaStream_t; null is the default stream), after the work that the program has put there. The stream
-/// must outlive the device.
+/// runtime API uses too. Every call restores the calling thread's context, if the thread had one. All work is on the
+/// program's stream (a CUstream or cudaStream_t; null is the default stream), after the work that the program has put
+/// on that stream. The stream must outlive the device.
 ///
-/// enqueue() neither allocates nor waits. So a program may capture the stream into a CUDA graph. During a capture all
-/// other functions except releases throw std::logic_error: load kernels and allocate before. submit(), uploads and
-/// downloads wait for the whole stream, and throw DeviceTimeout if that takes longer than a submission may.
+/// enqueue() neither allocates nor waits. So a program may capture the stream into a CUDA graph. During a capture
+/// allocate(), load(), upload(), download() and submit() throw std::logic_error, so load kernels and allocate before
+/// the capture. submit(), upload() and download() wait for all work on the stream, and throw DeviceTimeout if the wait
+/// takes longer than 10 s.
 ///
-/// Throws BadInput for a negative ordinal, and what open_cuda_device() throws.
+/// Throws BadInput for a negative ordinal, and DeviceMissing as open_cuda_device() does.
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream);
 
-/// Device::open_for_caller() of this device. Throws what open_cuda_device() throws.
+/// Opens the CUDA device for Device::open_for_caller(). Throws the errors of open_cuda_device().
 std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::optional<void*> stream);
 
 }  // namespace attn

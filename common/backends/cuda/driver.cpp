@@ -88,7 +88,8 @@ std::string describe(CUresult result) {
 CudaError::CudaError(CUresult error, const std::string& call)
     : std::runtime_error(call + ": " + describe(error)), code(error) {}
 
-// Few packages of the toolkit have NVML's header. These functions are as old as NVML, so they are declared here.
+// The project declares these functions itself, because few packages of the toolkit have NVML's header. The functions
+// are as old as NVML.
 struct ClockReader::Nvml {
   using Status = int;
   static constexpr Status success = 0;

@@ -32,7 +32,7 @@ namespace attn {
   X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)                               \
   X(nvrtcGetLTOIRSize) X(nvrtcGetLTOIR)
 // clang-format on
-#define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // `name` may be a macro, as for cuMemAlloc_v2
+#define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // `name` may be a macro: cuMemAlloc is cuMemAlloc_v2
 
 // NOLINTBEGIN(readability-identifier-naming): the libraries' own names
 
@@ -40,7 +40,7 @@ namespace attn {
 struct CudaDriver {
   CudaDriver();
   ATTN_DRIVER_FUNCTIONS(ATTN_DECLARE)
-  // The first form of cuCtxCreate, which every driver has; cuda.h of CUDA 13 declares only the fourth.
+  // The first form of cuCtxCreate, which every driver has; cuda.h of CUDA 13 declares only the fourth form.
   CUresult (*cuCtxCreate_v2)(CUcontext* context, unsigned flags, CUdevice device) = nullptr;
   // The form of cuStreamGetCaptureInfo in CUDA 11.3 to 12; cuda.h of CUDA 13 declares only the next form.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
@@ -55,8 +55,8 @@ struct Nvrtc {
 
 // NOLINTEND(readability-identifier-naming)
 
-/// nvJitLink. It is declared here, because its header gives the functions the names of one version. The constructor
-/// throws DeviceMissing.
+/// nvJitLink. It is declared here, because its header gives the functions names that fit only one version. The
+/// constructor throws DeviceMissing.
 struct NvJitLink {
   using Status = int;
   static constexpr Status success = 0;
@@ -87,15 +87,16 @@ struct CudaError : std::runtime_error {
   CUresult code;
 };
 
-/// "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)".
+/// The error as text: "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)".
 std::string describe(CUresult result);
 
-/// Throws CudaError, with `call` to say what was tried.
+/// Throws CudaError unless the call succeeded. The error's message names `call`.
 inline void check(CUresult result, const char* call) {
   if (result != CUDA_SUCCESS) throw CudaError(result, call);
 }
 
-/// Clocks, power and temperature of one device, and the reasons why its clocks are low. Without NVML it reads nothing.
+/// Clocks, power and temperature of one device, and the reasons why its clocks are low. Without NVML read() returns no
+/// values.
 class ClockReader {
  public:
   /// `bus_id` as the driver writes it: "0000:3B:00.0".
@@ -108,7 +109,7 @@ class ClockReader {
 
  private:
   struct Nvml;
-  std::unique_ptr<const Nvml> nvml_;  // null if NVML is not there or does not start
+  std::unique_ptr<const Nvml> nvml_;  // null if NVML is missing or does not start
   void* device_ = nullptr;
 };
 

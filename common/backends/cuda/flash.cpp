@@ -29,7 +29,8 @@ constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
 
-// Whether a page is a box of a tensor copy, or several, in tiles of 64 or 128 keys.
+// Whether tensor copies can read tiles of 64 or 128 keys from such pages: the part of a tile on a page is one box, or
+// several.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
 // The kernel of a variant: `tuned` is the best kernel that the device, the element type and the pages allow.
@@ -39,7 +40,7 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   return config.dtype != DType::f32 && boxes && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
-// Registers of a consumer's thread: outputs, scores and weights (two a register), and the rest.
+// Registers of a consumer's thread: outputs, scores, weights (two in a register), and 28 others.
 // proto1_flash/tests/cuda_compile_test.cpp checks this function against the compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
@@ -55,21 +56,22 @@ int64_t wgmma_register_limit(const FlashConfig& config) {
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
 
-// How many threadgroups fit the memory of a multiprocessor at the same time.
+// How many threadgroups of this layout fit the memory of a multiprocessor at the same time.
 size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
 
-// Whether the scale is applied inside the exponential. This needs scores that come from products alone.
+// Whether the scale is applied inside the exponential. This needs scores that come from products alone (in `wgmma` a
+// linear hook may change them), and a scale of at least least_folded_scale.
 bool folds_scale(const FlashConfig& config, const std::string& kernel, const AttentionHooks* hooks) {
   const ScoreChange change = hooks ? hooks->change : ScoreChange::none;
   const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
 
-// K and V have three buffers each, from which short rows gain. They have two if the third would cost a multiprocessor
-// its second threadgroup, or outputs of 16 bits their panels: both gain more than a third buffer (kernels/log.md). They
-// have one if two do not fit.
+// K and V have three buffers each, because short rows gain from a third. They have two if a third would take the place
+// of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs: either gains more than a third buffer
+// (common/attention/kernels/log.md). They have one if two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto with = [&](int64_t stages, int64_t out_panels) {
@@ -92,8 +94,9 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
 }
 
-// Whether consumers take turns at multiplying. This pays if exponentials take as long as the products. Without a mask
-// it also pays a little otherwise, if the outputs leave registers for it (kernels/log.md).
+// Whether consumers take turns at multiplying. This pays if exponentials take as long as the products. Without a causal
+// mask it also pays a little if the products take longer, and the outputs leave registers for it
+// (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
@@ -202,7 +205,7 @@ class CudaFlash : public FlashOperation {
     // With more than two consumers, threads have no registers for the numbers that a hook reads.
     const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
     if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
-    // Tiles that do not run have an infinite time. If no tile runs, the last one is left.
+    // Tiles that do not run have an infinite time. If no tile runs, the last tile is chosen.
     double least = std::numeric_limits<double>::infinity();
     for (const Tile& tile : candidates) {
       FlashConfig candidate = given;
@@ -280,7 +283,7 @@ class CudaFlash : public FlashOperation {
   struct Tile {
     int64_t rows, keys;
     double cost;
-    double hooked = 0;  // with a score hook that works on each score, as a soft cap does; 0: not measured
+    double hooked = 0;  // the cost with a score hook that works on each score, as a soft cap does; 0: not measured
 
     double hooked_cost() const { return hooked > 0 ? hooked : 1.8 * cost; }
   };
@@ -324,10 +327,10 @@ class CudaFlash : public FlashOperation {
     return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
   }
 
-  // The relative time of a launch. The time of a tile is the time of its keys and its ends. Multiprocessors take tiles
-  // in turn. Causal tiles, of which the long ones come first, are shared out equally. With a window all rows of a tile
-  // see the same number of keys, but not the same keys: a tile has half a tile more at each end that moves with the
-  // rows.
+  // The relative time of a launch. A tile takes time for its keys, and for its begin and end (`ends`). Multiprocessors
+  // take tiles in turn. Causal tiles, of which the long ones come first, are shared out equally. With a window all rows
+  // of a tile see the same number of keys, but not the same keys: for each end of the window that moves with the rows,
+  // a tile reads half a tile's rows more keys.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
@@ -338,7 +341,7 @@ class CudaFlash : public FlashOperation {
     const bool short_window = window > 0 && window < shape.kv_len;
     const int64_t most_keys = short_window ? std::min(window + config.block_r, shape.kv_len) : shape.kv_len;
     const double longest = static_cast<double>(round_up(most_keys, config.block_c)) + ends;
-    const double alone = of_unit == 1 ? 1 : 0.75;  // the first of two tiles, while its neighbour idles
+    const double alone = of_unit == 1 ? 1 : 0.75;  // relative time of a tile that has the multiprocessor to itself
     if (persistent && !shape.causal && !short_window) {
       const int64_t turns = tiles / at_once, rest = tiles % at_once;
       const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;

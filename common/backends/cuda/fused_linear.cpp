@@ -11,10 +11,10 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_memory = 227 * 1024;  // of a threadgroup, in bytes
+constexpr int64_t most_memory = 227 * 1024;  // the most bytes of a threadgroup's memory
 constexpr int64_t most_stages = 8;
-constexpr int64_t most_reach = 31;        // the lanes of a warp that look back, without the own lane
-constexpr double cache_bytes = 24 << 20;  // of the second-level cache, for keys and values of segments
+constexpr int64_t most_reach = 31;        // segments: the lanes of the warp that looks back, except one
+constexpr double cache_bytes = 24 << 20;  // bytes of the second-level cache that keys and values of segments may fill
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
 
@@ -32,12 +32,12 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
                           .swizzle = Swizzle::bytes_128});
 }
 
-// How many segments back a task looks: as many as run at the same time.
+// How many segments back a task looks: as many as run at the same time, up to most_reach.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
 // How many chunks a segment has: the number with which the tasks of the multiprocessors take the least time. The unit
 // of time is a chunk that is read and written once. Keys and values of a segment are read twice, except in a sequence's
-// last segment. The second time costs little if it finds them in the cache. Each task also looks back.
+// last segment. The second read costs little if the cache still has them. Each task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
   constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
   constexpr int64_t most_segments = 1024;  // the largest number that is tried

@@ -7,7 +7,7 @@ namespace attn {
 
 const Operations& cuda_operations();
 
-// The operations one by one; each has a file.
+// The parts of cuda_operations(), one file each.
 const FlashOperation& cuda_flash();
 const RopeOperation& cuda_rope();
 const DecodeOperation& cuda_decode();

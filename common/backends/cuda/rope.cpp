@@ -31,7 +31,7 @@ class CudaRope : public RopeOperation {
                  const RopeTiles& tiles) const override {
     const auto groups = [](int64_t heads) { return static_cast<uint32_t>(divided_up(heads, rope_heads)); };
     launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
-    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // threadgroups take further tiles in turn
+    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // a threadgroup then takes several tiles
     launch.threads = static_cast<uint32_t>(tiles.rows * threads_of_row(config, tiles.group));
   }
 };

@@ -7,7 +7,8 @@
 
 namespace attn {
 
-/// Null if no folder can be made, or if the disk is nearly full: NVRTC ends the process if it cannot write its trace.
+/// A new folder. Null if no folder can be made. Also null if the disk is nearly full, because NVRTC ends the process if
+/// it cannot write its trace.
 std::unique_ptr<TemporaryFolder> scratch_folder();
 
 }  // namespace attn

@@ -50,8 +50,8 @@ uint64_t max_inner_bytes(Swizzle swizzle) {
   return swizzle == Swizzle::none ? UINT64_MAX : uint64_t{16} << static_cast<int>(swizzle);
 }
 
-// Checks a condition, because the driver's message is only "invalid argument". The text is made only if the condition
-// is false, because each launch makes maps.
+// Checks a condition, because the driver's message is only "invalid argument". The message is composed only if the
+// condition is false, because each launch makes maps and must be quick.
 template <typename... Values>
 void require(bool condition, fmt::format_string<Values...> text, Values&&... values) {
   if (!condition) throw BadInput("tensor map: " + fmt::format(text, std::forward<Values>(values)...));

@@ -16,7 +16,7 @@ namespace attn {
 /// bytes.
 enum class Swizzle { none, bytes_32, bytes_64, bytes_128 };
 
-/// A value for each dimension, five at most. The values are kept in place, so that a launch that makes maps does not
+/// A value for each of at most five dimensions. An array holds the values, so that a launch that makes maps does not
 /// allocate.
 template <typename T>
 class PerDimension {
@@ -41,17 +41,17 @@ class PerDimension {
 /// A tensor of 1 to 5 dimensions, the innermost first.
 struct TensorMapLayout {
   const void* base = nullptr;   // device memory, aligned to 16 bytes
-  ElementType element = BF16;   //
+  ElementType element = BF16;   // type of an element
   PerDimension<uint64_t> dims;  // elements
-  /// One for every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one
+  /// A stride for every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one
   /// element is not read.
   PerDimension<uint64_t> strides_bytes;
-  PerDimension<uint32_t> box;  // how many elements one copy moves along each dimension, at most 256
+  PerDimension<uint32_t> box;  // elements that one copy moves along each dimension, at most 256
   Swizzle swizzle = Swizzle::none;
 };
 
-/// Copies read elements outside the tensor as zero, and do not write them. Throws BadInput for a layout that the
-/// hardware does not support, and DeviceMissing without a driver or in a build without CUDA.
+/// A copy reads zeros where the box reaches outside the tensor, and writes nothing there. Throws BadInput for a layout
+/// that the hardware does not support, and DeviceMissing without a driver or in a build without CUDA.
 TensorMap make_tensor_map(const TensorMapLayout& layout);
 
 }  // namespace attn

@@ -36,7 +36,7 @@ class Program {
     return result == NVRTC_SUCCESS;
   }
   std::string log() const {
-    size_t bytes = 0;  // with the terminating zero
+    size_t bytes = 0;  // counts the terminating zero too
     check(nvrtc_.nvrtcGetProgramLogSize(program_, &bytes));
     std::string text(bytes, '\0');
     check(nvrtc_.nvrtcGetProgramLog(program_, text.data()));

@@ -22,8 +22,8 @@ struct Translated {
   std::optional<CompileTimes> times;  // from NVRTC's trace, if there is one
 };
 
-/// Throws CompileError, and BadInput for a source that does not exist. A constant that the kernel does not use is an
-/// error: a sweep over the constant would vary nothing.
+/// Throws CompileError, and BadInput for a source that does not exist. A constant that the kernel does not use is also
+/// a CompileError, because a sweep over the constant would vary nothing.
 Translated translate(const Nvrtc& nvrtc, const KernelSource& source, const std::vector<std::string>& options,
                      NvrtcOutput output, const CompileOptions& compile_options);
 

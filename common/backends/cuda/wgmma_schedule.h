@@ -8,12 +8,13 @@
 
 namespace attn {
 
-/// Every tile of the outputs once, in the order in which multiprocessors take them. Causal: within a section of heads,
-/// whose K and V stay in the last-level cache, the long tiles come first (kernels/README.md).
+/// Every tile of the outputs once, in the order in which multiprocessors take them. With a causal mask the heads are
+/// taken in sections whose K and V stay in the last-level cache, and the long tiles of a section come first
+/// (common/attention/kernels/README.md).
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
-/// The query at which a head's first tile begins. Causal rows are cut into tiles from the last row on, in units of 64.
-/// So only the shortest tile has consumers without rows.
+/// The query at which a head's first tile begins; it may be negative. With a causal mask a head's rows are cut into
+/// tiles from the last row on, in units of 64. So only the shortest tile has consumers without rows.
 int64_t wgmma_first_query(const FlashConfig& config);
 
 }  // namespace attn

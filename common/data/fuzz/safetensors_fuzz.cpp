@@ -1,5 +1,5 @@
-// Fuzzes the safetensors parser: for any bytes it returns tensors whose data match their shapes, or throws BadInput
-// with one line. common/data/tests/safetensors_test.cpp replays the corpus.
+// Fuzzes the safetensors parser: for any bytes the parser must return tensors whose data match their shapes, or throw
+// BadInput with one line. common/data/tests/safetensors_test.cpp replays the corpus.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

@@ -248,7 +248,8 @@ TEST(TensorTest, ImpossibleSizesAreRefused) {
 }
 
 TEST(RandomTensorTest, ValuesAreStandardNormal) {
-  const Tensor tensor = random_tensor(2, 4, 1000, 65, DType::f32, Layout::bhsd, 1, 0);  // odd head_dim: the lone half
+  // head_dim is odd: values are made in pairs, and a row's last value is the half of a pair.
+  const Tensor tensor = random_tensor(2, 4, 1000, 65, DType::f32, Layout::bhsd, 1, 0);
   double mean = 0, square = 0, fourth = 0, beyond_2 = 0, largest = 0;
   for (int64_t i = 0; i < tensor.count(); ++i) {
     const double x = tensor.load(i);
@@ -316,7 +317,7 @@ TEST(RandomTensorTest, SeedStreamAndEveryIndexMatter) {
   EXPECT_EQ(std::adjacent_find(values.begin(), values.end()), values.end()) << "two indices share a value";
 }
 
-// Recorded seeds must keep their inputs.
+// A recorded seed must always give the same inputs.
 TEST(RandomTensorTest, ValuesArePinned) {
   const Tensor tensor = random_tensor(2, 2, 2, 2, DType::f32, Layout::bhsd, 42, 1);
   EXPECT_NEAR(tensor.at(0, 0, 0, 0), -3.18565774, 1e-6);

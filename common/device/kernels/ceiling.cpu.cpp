@@ -38,7 +38,7 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
 }
 
 extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group) {
-  constexpr int unroll = 8;  // sums, so that no load waits for an addition
+  constexpr int unroll = 8;  // several sums, so that no load waits for an addition
   constexpr unsigned long long step = unroll * VECTOR_WIDTH;
   const unsigned long long count = params->part_bytes / sizeof(float);
   const float* source = static_cast<const float*>(params->source) + group->index[0] * count;

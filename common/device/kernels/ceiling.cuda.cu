@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const 
 #pragma unroll 1  // the registers may be declared once, and multiply() is inlined once for each column block
   for (long long n = 0; n < p.iterations; ++n) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) multiply(a_rows + 2 * k, b_rows + 2 * k, k > 0 || n > 0);  // 32 bytes on
+    for (int k = 0; k < 4; ++k) multiply(a_rows + 2 * k, b_rows + 2 * k, k > 0 || n > 0);  // 32 bytes a step
     asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;" ::: "memory");
   }
   float sum = 0;

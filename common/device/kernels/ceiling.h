@@ -16,18 +16,18 @@ struct ReadParams {
   unsigned long long part_bytes;
 };
 
-/// `result` takes one float per lane, so that the compiler cannot leave out the arithmetic. The operands come at run
-/// time, so that the compiler cannot do the arithmetic. Sums become sum * factor + addend; with |factor| < 1 they stay
-/// finite.
+/// `result` takes one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
+/// at run time, so that the compiler cannot do the arithmetic. Sums become sum * factor + addend; with |factor| < 1
+/// they stay finite.
 struct ArithmeticParams {
   float* result;
   long long iterations;
   float factor, addend;
 };
 
-/// For the kernels in the cuda dialect: threads of a threadgroup, threads of a copy, and the product of a threadgroup
-/// in an iteration of ceiling_mma: ceiling_m rows of ceiling_row_bytes bytes, and ceiling_n columns. A copy by many
-/// threads that each copy little comes closest to the rate of the memory.
+/// For the kernels in the cuda dialect: threads of a threadgroup, threads of a threadgroup that copies or reads, and
+/// the product of a threadgroup in an iteration of ceiling_mma: ceiling_m rows of ceiling_row_bytes bytes, and
+/// ceiling_n columns. A copy by many threads that each copy little comes closest to the rate of the memory.
 constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_row_bytes = 128;
 
 /// Flops of a threadgroup in an iteration of ceiling_amx: four products of 16 x 32 by 32 x 16.

@@ -149,8 +149,8 @@ struct Poke {
   long long offset;
 };
 
-// Writes one byte beyond either end, and the last byte of either guard. With AddressSanitizer the cpu's write itself is
-// reported.
+// Writes one byte beyond either end of the data, and the last byte of either guard band. With AddressSanitizer the
+// cpu's write itself is reported.
 TEST_F(AnyBufferTest, CatchesStrayWrites) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const KernelSource poke = any_kernel(device_->info(), R"(

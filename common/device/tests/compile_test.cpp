@@ -369,7 +369,8 @@ TEST_F(CompileTest, ADamagedArchiveIsAnError) {
   EXPECT_THROW(device_->load(binary, "run"), CompileError);
 }
 
-// The hash that names cache entries follows only #include "...", so no other form may reach the tree.
+// The hash that names cache entries follows only #include "...", so no other form of #include may find a file of the
+// tree.
 TEST_F(CompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   EXPECT_TRUE(contains(error_of(kernel_text("#include <common/kernel/types.h>\n")), "common/kernel/types.h"));
 }
@@ -404,7 +405,7 @@ class SourceTreeTest : public CompileTest {
     edit("common/kernel/cpu.h", test::read_text(fs::path(source_root()) / "common/kernel/cpu.h"));
     edit("common/kernel/types.h", test::read_text(fs::path(source_root()) / "common/kernel/types.h"));
     edit("lab/outer.h", "#pragma once\n#include \"lab/inner.h\"\n");
-    edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");  // also a cycle
+    edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");  // a cycle of headers
     edit_kernel("inner");
     use_tree();
   }

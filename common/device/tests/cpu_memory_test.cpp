@@ -36,7 +36,7 @@ TEST(CpuMemoryTest, BlocksAreAlignedAndApart) {
       EXPECT_EQ(bytes[sizes[i] - 1], i);
     }
   }
-  for (size_t i = 0; i + 1 < blocks.size(); ++i) memory.release(blocks[i]);  // ~CpuMemory() releases the last
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) memory.release(blocks[i]);  // ~CpuMemory() releases the last block
 }
 
 TEST(CpuMemoryTest, LargeBlocksAreFresh) {
@@ -47,7 +47,7 @@ TEST(CpuMemoryTest, LargeBlocksAreFresh) {
     for (size_t at = 0; at < 5 * CpuMemory::huge_page_bytes; at += 4096)
       ASSERT_EQ(block[at], 0) << "data of an older block";
     std::memset(block, 1, 5 * CpuMemory::huge_page_bytes);
-    ASAN_POISON_MEMORY_REGION(block, 4096);  // as the guards of buffers are
+    ASAN_POISON_MEMORY_REGION(block, 4096);  // as the guard bands of buffers are
     memory.release(block);
   }
 }

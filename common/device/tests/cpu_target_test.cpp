@@ -106,7 +106,7 @@ TEST(CpuTargetTest, RunsWhatIsCompiledForAFamilyWithinThisHost) {
     try {
       target = target.within(CpuTarget::host());
     } catch (const BadInput&) {
-      continue;  // of another architecture
+      continue;  // the family has another architecture
     }
     std::vector<float> x(64), y(64), expected(64);
     for (int i = 0; i < 64; ++i) {

@@ -159,7 +159,8 @@ TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   EXPECT_GT(binary.times.code_generation_s, 0);
 }
 
-// The hash that names cache entries follows only #include "...", so no other form may reach the tree.
+// The hash that names cache entries follows only #include "...", so no other form of #include may find a file of the
+// tree.
 TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   KernelSource source = stores("1");
   source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
@@ -205,7 +206,7 @@ TEST_F(CudaCompileTest, CountsInstructions) {
   EXPECT_FALSE(counts.contains("HGMMA"));
 }
 
-/// A kernel that stores the fragment's function of a number.
+/// A kernel that calls the fragment's function with a number and stores the result.
 KernelSource with_fragment(const std::string& fragment, Linking linking) {
   KernelSource source = stores("part(*result)");
   source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];

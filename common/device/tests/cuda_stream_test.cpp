@@ -98,7 +98,7 @@ TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
   device_->enqueue(encoder);
   device_->enqueue(more);
   device_->enqueue(more);
-  // All other calls would spoil the capture. They throw before they do.
+  // All other calls would spoil the capture, so they throw at once.
   const unsigned one = 1;
   EXPECT_THROW(device_->submit(more), std::logic_error);
   EXPECT_THROW(count.upload(&one, sizeof one), std::logic_error);
@@ -119,7 +119,7 @@ TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
   cuda_->cuGraphExecDestroy(executable);
 }
 
-// As a framework's operator that is called for the first time while a graph is captured.
+// A framework may call an operator for the first time while it captures a graph.
 TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   const auto device = Device::open_for_caller("cuda:0");
   check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");

@@ -156,7 +156,7 @@ TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
       {"deep(p->zero);", "filled its stack, as a recursion without end does"},
       {"abort();", "called abort()"},
       {"__builtin_trap();", "met a trap or an illegal instruction"}};
-#ifdef __x86_64__  // other cores give 0
+#ifdef __x86_64__  // on other processors the quotient is 0
   wrongs.emplace_back("*p->zero = 5 / *p->zero;", "divided by zero, or got a quotient that is too large");
 #endif
   for (const auto& [text, what] : wrongs) {
@@ -195,7 +195,7 @@ TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
   EXPECT_EQ(count, 10'100u);
 }
 
-// Faults of other kernels are not caught, so a debugger, AddressSanitizer and the shell see them.
+// Faults of kernels that are not guarded are not caught, so a debugger, AddressSanitizer and the shell see them.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -236,7 +236,7 @@ struct Nap {
 };
 
 // The bounds come from other clocks that run at the same time, because a host may be slow. The work outside the
-// timestamps is long enough to show.
+// timestamps is so long that it would show in the times.
 TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   const KernelSource source = kernel_text(R"(
     struct Nap { unsigned microseconds; double* seconds; };

@@ -74,7 +74,7 @@ TEST(CudaOpenTest, RefusesBadSpecs) {
     } catch (const BadInput& error) {
       EXPECT_NE(std::string(error.what()).find(fmt::format("'{}'", spec)), std::string::npos) << error.what();
     } catch (const DeviceMissing& error) {
-      GTEST_SKIP() << error.what();  // a build without it
+      GTEST_SKIP() << error.what();  // this build lacks the cuda device
     }
   }
 }
@@ -210,7 +210,7 @@ TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   EXPECT_NEAR(seconds[2], 0.030, 1e-3);
 }
 
-// The cost of a timestamp and a launch, below which no short kernel can get.
+// The time of an empty kernel between two timestamps. No kernel that is launched alone can take less.
 TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   const auto kernel = load(spin());
   const auto median_us = [&](int launches) {
@@ -251,7 +251,7 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   };
   for (int round = 0; round < 3; ++round) {
     for (unsigned i = 0; i < 150; ++i) EXPECT_EQ(count_after(encode(*kernel, i), value), 3 * i + 5) << i;
-    kernel.reset();  // its graphs go with it, even if the next kernel gets its address
+    kernel.reset();  // the kernel's graphs go with it, even if the next kernel gets the same address
     kernel = load(source);
   }
 }

@@ -219,7 +219,7 @@ TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
     damaged.push_back(entry);
     damaged.back()[at] ^= static_cast<char>(1 << at % 8);
     damaged.push_back(entry);
-    damaged.back()[at] ^= 0x20;  // changes the case of letters, so of hex digits and exponents
+    damaged.back()[at] ^= 0x20;  // changes the case of letters, also of hex digits and exponents
   }
   for (const std::string& text : damaged) {
     CapturedLog log;
@@ -280,7 +280,7 @@ TEST_F(PipelineCacheTest, WorksWithoutAFolderItCannotHave) {
 
 TEST_F(PipelineCacheTest, ReadsAFolderItCannotWrite) {
   origin_in_a_new_run(source_number(1));
-  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);  // means nothing to root
+  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);  // has no effect on root
   CapturedLog log;
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk");
   EXPECT_EQ(log.lines(), 0) << log.text();

@@ -25,7 +25,7 @@
 
 namespace attn::test {
 
-/// Whether the build has the sanitizer: "address", "undefined" or "thread".
+/// Whether the build has the sanitizer `name`: "address", "undefined" or "thread".
 constexpr bool sanitizes(std::string_view name) {
   return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
 }
@@ -51,8 +51,8 @@ inline KernelSource kernel_text(const std::string& body, FunctionConstants const
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
 }
 
-/// A kernel for any device: `body` has KERNEL(Params) { ... }. In it p points to the parameters; index and count are
-/// the threadgroup's.
+/// A kernel for any device: `body` has KERNEL(Params) { ... }. Inside KERNEL p points to the parameters; index is the
+/// threadgroup's place in the grid, and count the size of the grid, both along x, y and z.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
@@ -85,7 +85,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
 /// A temporary folder whose files a test can read.
 class TemporaryFolder : public attn::TemporaryFolder {
  public:
-  /// Name and content of each file in it.
+  /// Name and content of each file in the folder.
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> found;
     for (const auto& file : std::filesystem::directory_iterator(path())) {
@@ -95,7 +95,7 @@ class TemporaryFolder : public attn::TemporaryFolder {
   }
 };
 
-/// An environment variable, set (or, without a value, unset) while it lives.
+/// Sets an environment variable (or, without a value, unsets it) while a Variable lives.
 class Variable {
  public:
   Variable(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
