@@ -25,12 +25,12 @@ const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 /// The modifiers that a case asks for. Both functions throw BadInput for a case that makes no sense on any device.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
-/// Why a value of a case's modifier axes changes nothing or does not go with the others; empty where all values count.
-/// A sweep that crosses axes has such cases.
+/// Why a value of a case's modifier axes changes nothing or cannot be combined with the other values; empty where all
+/// values have an effect. A sweep that crosses axes contains cases with pointless values.
 std::string pointless(const Modifiers& modifiers, const Case& config);
 
-/// The attention that the hooks modify. With a prefix it is not causal: the hook does all of the masking. Throws as
-/// flash_config_of() does.
+/// The attention that the hooks modify. With a prefix this attention is not causal: the hook does all of the masking.
+/// Throws as flash_config_of() does.
 FlashConfig modified_config(const Case& config);
 
 }  // namespace attn

@@ -12,7 +12,8 @@ std::string utc_now();
 /// The compiler of the host code: "gcc 12.2.0" or "clang 19.1.7", for example.
 std::string host_compiler();
 
-/// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of one, or without git.
+/// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of a work tree, or git is
+/// missing.
 nlohmann::ordered_json git_state(const std::string& folder);
 
 }  // namespace attn

@@ -26,7 +26,7 @@ class Experiment;
 class Problem {
  public:
   virtual ~Problem() = default;
-  /// The launches of the plan, once and in its order.
+  /// Encodes each launch of the plan once, in the plan's order.
   virtual void encode(CommandEncoder& encoder) const = 0;
   /// Makes the outputs NaN, so that the check finds outputs that the next launch does not write.
   virtual void poison() = 0;
@@ -49,7 +49,8 @@ class HostProblem {
   virtual double sample() = 0;
   /// Checks the result of the last sample.
   virtual Check check() = 0;
-  /// Further values of the case for the record: an object, or null. Called after the case is timed.
+  /// Further values of the case for the record: an object, or null. The loop calls this function after it has timed the
+  /// case.
   virtual Json values() const { return nullptr; }
 };
 
@@ -57,8 +58,8 @@ class HostProblem {
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
-  /// The axes that the file fixes. The value of one of them depends on the file's text, so that different texts make
-  /// different cases. Throws BadInput.
+  /// The axes that the file fixes. The value of one of these axes depends on the file's text, so that different texts
+  /// make different cases. Throws BadInput.
   std::function<std::vector<Axis>(const std::string& path)> axes;
 };
 
@@ -69,8 +70,8 @@ struct ExperimentSpec {
   std::vector<AxisInfo> axes;
   /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
-  /// True: the compared axes are tile and variant, and `complete` knows the best tile. Where the command line leaves
-  /// one shape and names no tile, only this tile runs. False: all cases of the shape run.
+  /// True: the compared axes are tile and variant, and `complete` knows the best tile. Where the command line names a
+  /// shape axis, leaves one shape and names no tile, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
   /// Where the command line names one of these axes, the sweep leaves out the blocks with an axis of this set that the
   /// command line does not name. A user who asks for one modifier then does not get all modifiers.
@@ -87,10 +88,10 @@ struct ExperimentSpec {
   /// about the host.
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> make;
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_host = {};
-  /// The shape axes that the file of --input fixes; null where an experiment takes no input file.
+  /// The shape axes that the file of --input fixes; empty for an experiment without --input.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
   std::vector<FileOption> file_options = {};
-  /// The sweep where one of these files is given; empty: `sweep`.
+  /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
 };
 
@@ -135,7 +136,8 @@ class Experiment {
   /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
   void compare(const std::vector<Duel>& duels);
   /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
-  /// replay of a finding it measures these duels too; compare() without a share measures only the finding's pair then.
+  /// replay of a finding this function measures these duels too, but compare() without a share measures only the
+  /// finding's pair.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
   /// hypothesis.
@@ -143,7 +145,7 @@ class Experiment {
   /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
   /// exit status.
   int run();
-  /// The last two steps of run(), for a body whose earlier steps are others.
+  /// The last two steps of run(), for a body whose earlier steps differ from those of run().
   int compare_and_conclude();
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
@@ -163,10 +165,10 @@ using Restarter = std::function<void(const std::vector<std::string>& arguments)>
 void restart_process(const std::vector<std::string>& arguments);
 
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
-/// wrong, failed or did not end; 2 bad arguments; 3 the device is not there; 130 interrupted, with all measurements so
+/// wrong, failed or did not end; 2 bad arguments; 3 the device is missing; 130 interrupted, with all measurements so
 /// far kept. After an interruption verify(), measure() and compare() do not return, and run_experiment() prints the
-/// command that goes on. They do not return either after the device is lost: the loss is recorded, and `restart` is
-/// called with the command line that goes on.
+/// command that goes on. After a loss of the device these three functions do not return either: the loss is recorded,
+/// and `restart` is called with the command line that goes on.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process);

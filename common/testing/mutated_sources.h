@@ -1,4 +1,4 @@
-// Kernels broken on purpose, for tests that the checks find the errors.
+// Kernels that are broken on purpose. Tests use them to see whether the checks find the errors.
 #pragma once
 
 #include <cstdlib>

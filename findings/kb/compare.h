@@ -26,7 +26,7 @@ Change judge_change(const Interval& a, const Interval& b, double floor, std::str
 
 /// A configuration that one side or both have, and its comparison.
 struct Compared {
-  std::string experiment, config, device_a, device_b, id_a, id_b;  // an id is empty where a side has no such record
+  std::string experiment, config, device_a, device_b, id_a, id_b;  // an id is empty for a side without this configuration
   Change change = Change::unclear;
   std::string reason;
   std::string scope;                          // device_hot, device_cold or host
@@ -52,8 +52,8 @@ struct Side {
 /// a side has no measurement, or the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
-/// The measurements and findings of all runs of one commit, which is named by its first digits. A run's findings tell
-/// its commit.
+/// The measurements and findings of all runs of one commit, which is named by its first digits. The commit of a run is
+/// the commit in the run's findings.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

@@ -173,7 +173,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
                               return record.confidence >= level.confidence;
                             })->word;
     if (word == "verified" && contains(capped_types, type)) word = "high";
-    // The source of a benchmark is the place where a reader finds it and can measure it again.
+    // The source of a benchmark is the place where a reader finds the finding and can measure it again.
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
     const std::string claim =

@@ -22,7 +22,7 @@ constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the fi
 constexpr int64_t layout_version = 1;
 // Long, because another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
-constexpr size_t max_line_bytes = size_t{64} << 20;  // of a record; longer lines are refused
+constexpr size_t max_line_bytes = size_t{64} << 20;  // longer lines are refused
 constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
 
@@ -66,7 +66,7 @@ Record record_of(const Statement& row) {
           .confidence = row.real(9)};
 }
 
-/// A filter as a condition over `records` with parameters 1 to 4, and limit 5.
+/// A filter as a condition over `records`. Parameters 1 to 4 are the filter's values, and parameter 5 is the limit.
 constexpr std::string_view condition =
     "(?1 = '' OR kind = ?1) AND (?2 = '' OR instr(lower(device), lower(?2)) > 0) AND "
     "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND confidence >= ?4";
@@ -181,7 +181,7 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks or in another order. The rule then applies to the line that
+  // Another program may have written the record with blanks or in another order. The id then follows from the line that
   // RecordFile would write.
   const Json record = Json::parse(line, nullptr, false);
   return record.is_object() ? record_id(record) : std::string();

@@ -51,7 +51,8 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// Called now and then with the number of bytes read so far. If it returns false, the ingestion ends and keeps nothing.
+/// The ingestion calls this function now and then with the number of bytes read so far. If the function returns false,
+/// the ingestion throws Interrupted and keeps nothing.
 using IngestProgress = std::function<bool(size_t bytes)>;
 
 /// The id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
@@ -73,8 +74,9 @@ class Store {
   /// store in memory. Throws BadInput for a missing file and for a file that is no knowledge base, and SqlError.
   static Store open(const std::string& path, Mode mode);
 
-  /// Adds all sound lines that are not known yet, in one transaction, and reports the bad lines. Keeps nothing where it
-  /// throws (SqlError, Interrupted, std::runtime_error for input that cannot be read to its end).
+  /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
+  /// bad lines. Keeps nothing where it throws (SqlError, Interrupted, std::runtime_error for input that cannot be read
+  /// to its end).
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
   /// Adds a record. Returns whether it was new.
   bool add(const Json& record);

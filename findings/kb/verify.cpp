@@ -18,7 +18,7 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-/// A figure that follows from others may differ from the computed figure by rounding only.
+/// A recorded figure that follows from other figures may differ from the computed figure by rounding only.
 constexpr double rounding = 1e-9;
 
 bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(std::abs(a), std::abs(b)); }
@@ -200,7 +200,7 @@ std::vector<Json> kernels_of(const Json& measurement) {
 Verification verify(const Store& store) {
   Verification result;
   std::map<std::string, std::vector<Json>> kernels;                // of measurements, by their id
-  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash: many measurements share one
+  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash, because many measurements share a kernel
   const std::vector<Record> records = store.list({});
   std::map<std::string, std::vector<Record>> claims;
   const SameCode same = same_code();
