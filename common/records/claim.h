@@ -88,7 +88,7 @@ struct Evidence {
   Results results;                                  // a baseline before its contender
   std::vector<const Comparison*> comparisons = {};  // of `results`; the finding records the last comparison
   bool correct = true;                              // all records of the compared cases have status "ok"
-  size_t among = 0;                                 // size of the group from which `results` was picked; 0 with comparisons
+  size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
 };
 
 /// Picks from a group of results: each pick is the evidence for one conclusion.

@@ -52,7 +52,7 @@ struct Measurement {
   DType dtype = DType::f32;            // the dtype whose matrix ceiling the rate is compared with
   std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling in the same rounds, sample by sample
   std::optional<Estimate> copy_pct;    // per cent of the copy ceiling in the same rounds, cold, if memory is the bound
-  std::optional<Estimate> read_pct;    // per cent of the read ceiling, where copy_pct is also set
+  std::optional<Estimate> read_pct;    // per cent of the read ceiling, under the same conditions
   Json pipeline, clocks;               // `pipeline` describes the first kernel; both may be null
   std::vector<Phase> phases;           // the launches of a case that has several launches; else empty
   Json values;                         // further values from the experiment; null where there are none

@@ -24,9 +24,9 @@ struct Interval {
 /// a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
-/// A configuration that one side or both have, and its comparison.
+/// A configuration that one side or both have, and its comparison. An id is empty for a side without the configuration.
 struct Compared {
-  std::string experiment, config, device_a, device_b, id_a, id_b;  // an id is empty for a side without this configuration
+  std::string experiment, config, device_a, device_b, id_a, id_b;
   Change change = Change::unclear;
   std::string reason;
   std::string scope;                          // device_hot, device_cold or host

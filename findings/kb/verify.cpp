@@ -200,7 +200,7 @@ std::vector<Json> kernels_of(const Json& measurement) {
 Verification verify(const Store& store) {
   Verification result;
   std::map<std::string, std::vector<Json>> kernels;                // of measurements, by their id
-  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash, because many measurements share a kernel
+  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
   const std::vector<Record> records = store.list({});
   std::map<std::string, std::vector<Record>> claims;
   const SameCode same = same_code();

@@ -29,9 +29,10 @@ struct Verification {
   int64_t records = 0;
   std::vector<Problem> problems;
   std::vector<Contradiction> contradictions;
-  std::vector<Problem> stale;  // findings of which at least one kernel has other source code today
-  int64_t fresh = 0;           // number of findings without a changed kernel and with a current kernel
-  int64_t unknown = 0;         // number of findings of whose kernels none can be checked, without their measurements or a source tree, for example
+  std::vector<Problem> stale;  // findings with at least one kernel that has other source code today
+  int64_t fresh = 0;           // number of other findings, with at least one of today's kernels
+  int64_t unknown =
+      0;  // number of findings whose kernels cannot be checked (no measurements or no source tree, for example)
 };
 
 Verification verify(const Store& store);

@@ -23,7 +23,7 @@ struct CodeComparison {
   SameCode same;                    // kernels whose old and new texts give the same code on every device
   std::vector<std::string> others;  // one line for each other kernel: the kernel, its device, and the difference
   int64_t current = 0;              // kernels with the recorded text, or already known to have the same code
-  int64_t unknown = 0;              // kernels whose key does not describe the whole source: with replaced headers or run-time values
+  int64_t unknown = 0;              // kernels whose key lacks a part of the source: replaced headers, run-time values
 };
 
 /// Compiles the kernels that are not current from their text in the tree `old_root` and from today's text

@@ -84,7 +84,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
   }
 }
 
-// Rows of K that are a multiple of 4 KiB apart: the cpu's tuned kernel copies such rows.
+// The rows of K are a multiple of 4 KiB apart. The cpu's tuned kernel copies rows at these distances.
 TEST_P(Variants, RowsOfKApartByPages) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
@@ -159,8 +159,8 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// More tiles than a GPU runs at the same time. Their 16-bit outputs pass through memory that the tile before has used.
-// Outputs end within a tile. With a causal mask they may also begin in the middle of a tile.
+// More tiles than a GPU runs at the same time. Their 16-bit outputs pass through memory that the previous tile has
+// used. The outputs end within a tile. With a causal mask the outputs may also begin in the middle of a tile.
 TEST_P(Variants, OutputsOfManyTiles) {
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
@@ -272,7 +272,7 @@ AttentionHooks soft_cap() {
   return hook;
 }
 
-// In the second batch entry a query sees keys at a distance of at most 5. Rows far from any key see none.
+// In the second batch entry a query sees keys at a distance of at most 5. Queries far from all keys see no key.
 AttentionHooks window() {
   AttentionHooks hook;
   hook.text =

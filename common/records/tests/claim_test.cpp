@@ -261,7 +261,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   EXPECT_EQ(judge(claim().hypothesis, found).state, State::supported);
 
   results.push_back(results[0]);
-  results[2].status = "failed";  // in a later comparison
+  results[2].status = "failed";  // the case failed in a later comparison
   EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).correct);
   EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty()) << "no record of the contender";
 }
