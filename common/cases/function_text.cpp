@@ -45,7 +45,7 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   };
   const Spliced spliced(raw);
   const std::string_view text = spliced.text;
-  // Whether the next token is the first of a line, and whether it names a directive.
+  // Whether the next token is the first token of a line, and whether it is the name of a directive.
   bool line_begins = true, directive = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);

@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// The axes of Modifiers and of the user's functions, each with the value that turns it off. rotary_axes() has the
-/// axes that describe `rope`.
+/// The axes of Modifiers and of the user's functions, each with the value that turns the axis off. rotary_axes() has
+/// the axes that describe `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// The AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
 std::vector<AxisInfo> modifier_infos();

@@ -61,8 +61,8 @@ class FlashProblem : public Problem {
 };
 
 /// A function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's answer.
-/// Each kernel is also launched and checked once on needles (InputKind) before it is timed, unless the tensors come
-/// from the user's file.
+/// Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the tensors
+/// come from the user's file.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

@@ -1,5 +1,5 @@
-// The user's functions in an experiment: reading their files, refusing bad ones before anything runs, and evaluating
-// them on the device for the oracle.
+// The user's functions in an experiment: reading the user's files, refusing bad files before anything runs, and
+// evaluating the functions on the device for the oracle.
 #pragma once
 
 #include <cstdint>

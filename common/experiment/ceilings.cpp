@@ -19,8 +19,8 @@
 namespace attn {
 namespace {
 
-// Long compared with a launch's overhead, and short compared with a time slice. On a shared machine, some of many short
-// repetitions run in a quiet moment; of a few long repetitions none may do so.
+// The length of a repetition is long compared with a launch's overhead, and short compared with a time slice. On a
+// shared machine, some of many short repetitions run in a quiet moment; of a few long repetitions none may do so.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;

@@ -1,5 +1,5 @@
-// The rates that the device reaches in this run: the copy rate and the matrix rate per dtype. Also the flush of its
-// caches, and the test of the flush.
+// The rates that the device reaches in this run: the copy rate and the matrix rate per dtype. Also the flush of the
+// device's caches, and the test of the flush.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,8 +23,8 @@ namespace attn {
 ///   tf32    cuda: as bf16. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// The arithmetic of a ceiling as one more subject of interleaved rounds. It shows the rate that the device reaches
-/// during the same rounds as the kernels.
+/// The arithmetic of a ceiling as one more subject of interleaved rounds. This subject shows the rate that the device
+/// reaches during the same rounds as the kernels.
 class MatrixCeiling {
  public:
   /// A launch of about `launch_s` seconds at the rate that was measured for the dtype.
@@ -71,7 +71,7 @@ class MemoryCeiling {
   double bytes_ = 0;
 };
 
-/// The better of two measurements of one device, rate by rate. A noisy neighbour makes a ceiling too low, never too
+/// The larger of two measurements of one device, rate by rate. A noisy neighbour makes a ceiling too low, never too
 /// high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 

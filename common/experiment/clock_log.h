@@ -39,7 +39,7 @@ class ClockLog {
   }
 
  private:
-  static constexpr double interval_s = 20e-3;  // a reading takes up to 1 ms
+  static constexpr double interval_s = 20e-3;  // short intervals cost time: a reading takes up to 1 ms
 
   std::vector<double> known(double Clocks::* field) const {
     std::vector<double> values;

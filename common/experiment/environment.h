@@ -1,4 +1,5 @@
-// The description in a record of the machine and the work tree. It leaves out the machine's name and its users.
+// Describes the machine and the work tree for a record. The description leaves out the machine's name and the machine's
+// users.
 #pragma once
 
 #include <nlohmann/json.hpp>

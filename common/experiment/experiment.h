@@ -32,7 +32,8 @@ class Problem {
   virtual void poison() = 0;
   /// Compares the outputs of the last launch with the oracle, and checks the guard bands.
   virtual Check check() = 0;
-  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem without such outputs.
+  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem that cannot write its
+  /// outputs.
   virtual void dump(const std::string& path) const;
   /// The work of the launches, for a problem whose work only the device knows. Empty: the plan's work counts.
   virtual std::optional<Work> work() const { return std::nullopt; }
@@ -40,8 +41,8 @@ class Problem {
   virtual Json values() const { return nullptr; }
 };
 
-/// A case about work of the host (compiling, for example), which launches nothing. The constructor prepares all that
-/// sample() needs.
+/// A case about work of the host (compiling, for example). The loop launches nothing for this case; sample() does all
+/// of the work. The constructor prepares all that sample() needs.
 class HostProblem {
  public:
   virtual ~HostProblem() = default;
@@ -81,8 +82,8 @@ struct ExperimentSpec {
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Sets the axes that follow from others, and the default tile. Axes that are to be set are absent from the case.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
-  /// The plan of a case: its launches, or the reason why it cannot run. A pure function. Throws BadInput for a case
-  /// that makes no sense on any device.
+  /// The plan of a case: its launches, or the reason why the case cannot run. A pure function. Throws BadInput for a
+  /// case that makes no sense on any device.
   std::function<CasePlan(const Case&, const Setting&)> plan;
   /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` is for plans
   /// about the host.
@@ -102,7 +103,7 @@ struct Trial {
   std::unique_ptr<Problem> problem = {};
   std::unique_ptr<HostProblem> host = {};
   Measurement record = {};
-  double launch_s = 0;  // seconds of the launch that was checked
+  double launch_s = 0;  // seconds of the launch or sample that was checked
 };
 
 /// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. A budget that ends early
@@ -133,7 +134,7 @@ class Experiment {
   void measure(std::vector<Trial> trials);
   /// Measures with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
-  /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
+  /// Measures each pair A B A', interleaved. Duels with a case that has no timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
   /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
   /// replay of a finding this function measures these duels too, but compare() without a share measures only the
@@ -150,7 +151,7 @@ class Experiment {
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
-  const std::vector<Measurement>& results() const;  // of this run, and of the run that it resumes
+  const std::vector<Measurement>& results() const;  // results of this run, and of the run that --resume continues
   const std::vector<Comparison>& comparisons() const;
 
  private:

@@ -150,7 +150,7 @@ bool Experiment::State::judged_cold(const Trial& trial) {
 }
 
 int Experiment::State::launches_per_sample(const Trial& trial) {
-  // A launch that took more than 2 ms when it was checked is not short.
+  // If the launch for the check took more than 2 ms, a sample needs only one launch.
   return trial.host || trial.launch_s > 2e-3 ? 1 : attn::launches_per_sample(*device, *trial.problem);
 }
 

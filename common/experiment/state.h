@@ -75,7 +75,7 @@ struct Experiment::State {
   /// Opens both record files, takes over the records that --resume finds, and prints how many cases are to come.
   void open_records();
   void resume();
-  /// Takes over the comparisons from findings about the measurements that --resume found.
+  /// Takes over the comparisons from findings whose measurements --resume has taken over.
   void resume_comparisons();
   /// Whether --resume can take over the record, so that its case is not measured again.
   bool is_done(const Measurement& record);
@@ -85,11 +85,11 @@ struct Experiment::State {
   // verify.cpp
   /// Compiles the kernels of the cases, several at once. The case of a kernel that does not compile reports the error.
   void compile_ahead(const std::vector<Case>& cases);
-  /// The trial of a case that may be measured. Empty for other cases, whose records are stored.
+  /// Makes and checks the trial of a case. For a case that cannot be measured, stores the record and returns nothing.
   std::optional<Trial> verify(const Case& config);
   Trial new_trial(const Case& config);
   void make(Trial& trial);
-  /// One launch on poisoned outputs (or one sample of the host's work), and the check of its outputs. Problems may
+  /// Makes one launch on poisoned outputs (or one sample of the host's work), and checks its outputs. Problems may
   /// share their outputs, so nothing may run between the launch and the check.
   void launch_and_check(Trial& trial);
   /// Checks a trial again after timing: after one more launch, or without another sample of the host's work, which may
@@ -107,7 +107,7 @@ struct Experiment::State {
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
   const Ceilings& measured_ceilings();
-  /// Measures the ceilings again, and keeps the better value of each.
+  /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
   /// The record as JSON. A rate may be above a ceiling that was measured while the device was busy: then the ceilings
   /// are raised. A record whose rate stays above its ceiling fails.
@@ -161,7 +161,7 @@ struct Experiment::State {
   Json replayed;  // the record that --replay names, else null
   Json run;       // the description of this run in findings
   std::vector<Claim> claims;
-  std::vector<Hypothesis> hypotheses;  // of the claims
+  std::vector<Hypothesis> hypotheses;  // the hypotheses of `claims`
   std::optional<CacheFlush> flush;
   std::optional<FlushTest> flush_test;
   std::optional<Ceilings> ceilings;
@@ -175,7 +175,7 @@ struct Experiment::State {
   std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
-  std::vector<Comparison> compared_before;  // from the run that --resume goes on with, each pair once
+  std::vector<Comparison> compared_before;  // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
 };
 

@@ -49,7 +49,7 @@ struct Comparison {
   Estimate aa;               // A' / A
   double aa_floor() const;   // largest distance of the A/A interval from 1
   double cv = 0;             // the larger CV of the two cases
-  std::vector<Timing> time;  // of the baseline, and of the contender
+  std::vector<Timing> time;  // the times of the baseline and of the contender
 };
 
 /// What a reader should do if the hypothesis is supported or refuted. An inconclusive verdict gives no advice.
@@ -57,7 +57,7 @@ struct Advice {
   std::string holds, refuted;
 };
 
-/// The conclusion of an experiment about one hypothesis. The verdict is computed from it.
+/// The conclusion of an experiment about one hypothesis. The verdict is computed from the conclusion.
 struct Conclusion {
   std::string hypothesis;  // id
   std::string subject;     // the cases that the finding is about: "head_dim=64"; part of the claim_key
@@ -85,7 +85,7 @@ double confidence(const Verdict& verdict, const Conclusion& conclusion, bool rep
 
 /// The results and comparisons of one conclusion.
 struct Evidence {
-  Results results;                                  // a baseline before its contender
+  Results results;                                  // each baseline stands before its contender
   std::vector<const Comparison*> comparisons = {};  // of `results`; the finding records the last comparison
   bool correct = true;                              // all records of the compared cases have status "ok"
   size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
@@ -95,8 +95,8 @@ struct Evidence {
 using Pick = std::function<std::vector<Results>(const Results& group)>;
 using Figure = std::function<Estimate(const Evidence& evidence)>;
 
-/// A row of an experiment's table of claims: a hypothesis, the choice of the results that answer it, the figure that is
-/// computed from them, and the texts of the finding.
+/// A row of an experiment's table of claims: a hypothesis, the choice of results for this hypothesis, the figure that
+/// is computed from the results, and the texts of the finding.
 struct Claim {
   Hypothesis hypothesis;
 

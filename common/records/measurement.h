@@ -59,7 +59,7 @@ struct Measurement {
 
   const Timing* timing(Scope scope) const;
   /// The time by which the case is judged: device_hot; device_cold where memory is the bound; host where nothing was
-  /// launched. Null where there is no such time.
+  /// launched. Null where this time was not measured.
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;

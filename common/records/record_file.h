@@ -9,8 +9,8 @@ namespace attn {
 
 using Json = nlohmann::ordered_json;
 
-/// Throws std::runtime_error for NaN and infinity, with the path of the first such number. (nlohmann would write it as
-/// null.)
+/// Throws std::runtime_error for NaN and infinity, with the path of the first such number. (nlohmann would write the
+/// number as null.)
 void require_finite(const Json& json, const std::string& path);
 
 /// id = first 16 hex digits of the SHA-256 of the record without its id.

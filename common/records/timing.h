@@ -12,7 +12,7 @@
 namespace attn {
 
 /// device_hot: device time, caches as the previous sample left them. device_cold: device time, caches flushed before
-/// each sample. host: from submit to completion as the host sees it.
+/// each sample. host: time from submit to completion on the host's clock.
 enum class Scope { device_hot, device_cold, host };
 std::string_view name(Scope scope);
 
@@ -45,7 +45,7 @@ struct Timing {
   Estimate median() const { return {median_s, ci_lo_s, ci_hi_s}; }
 };
 
-/// Takes one sample and returns the seconds of each scope it observes, always in the same order.
+/// Takes one sample and returns the seconds of each scope that the sampler observes, always in the same order.
 using Sampler = std::function<std::vector<double>()>;
 
 struct Measured {

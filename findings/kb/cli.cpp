@@ -489,7 +489,7 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
     if (record.device == device) side.records.push_back(record);
   }
   if (!side.records.empty()) return side;
-  // A part of a name is enough if only one device matches it.
+  // A part of a device's name is enough if only one device has this part in its name.
   std::map<std::string, std::vector<Record>> matching;
   const std::string wanted = normal(device);
   for (const Record& record : records) {

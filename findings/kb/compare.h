@@ -32,7 +32,7 @@ struct Compared {
   std::string scope;                          // device_hot, device_cold or host
   std::optional<double> ratio, ci_lo, ci_hi;  // B / A of time
   double floor = 0;
-  bool regression = false;  // slower, or correct in A and not in B
+  bool regression = false;  // slower; or correct in A, and neither correct nor skipped in B
 };
 
 struct Comparisons {

@@ -22,8 +22,8 @@ std::string to_csv(const std::vector<Record>& records);
 /// blanks, so that each command is one line.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 
-/// A citation in one paragraph: the result, its confidence, device, time and commit, and the command that measures it
-/// again.
+/// A citation in one paragraph: the result, its confidence, device, time and commit, and the command that measures the
+/// result again.
 std::string citation(const Record& record);
 
 /// A confidence from a number from 0 to 1, or from a word of the study's knowledge base. Throws BadInput.

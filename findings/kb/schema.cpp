@@ -179,7 +179,7 @@ class Inspection {
     const auto& text = q.value.get_ref<const std::string&>();
     const auto begins = [](char c) {
       return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
-    };  // a character of UTF-8
+    };  // true for the first byte of a character in UTF-8
     at_least(q, static_cast<size_t>(std::count_if(text.begin(), text.end(), begins)), "characters");
   }
   void pattern(const Question& q) {

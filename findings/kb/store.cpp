@@ -106,8 +106,8 @@ std::string text_at(const Json& json, const char* pointer) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// Further words by which a search finds a record: device, subject, the words of tags, and names for the values of its
-/// cases, such as d128 and bf16.
+/// Further words by which a search finds a record: device, subject, source, topic, address, hypothesis, the words of
+/// tags, and names for the values of the record's cases, such as d128 and bf16.
 std::string about(const Json& record, const std::vector<std::string>& tags) {
   std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
                                  text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
@@ -132,7 +132,7 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
 }
 
 /// Changes the database to write-ahead logging. The change locks the whole file for a moment. SQLite does not wait for
-/// other processes at this change, so this function does.
+/// other processes at this change, so this function waits.
 void enter_wal(const Database& database) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(busy_timeout_ms);
   for (;;) {
@@ -146,8 +146,8 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// The JSON of a line. Empty where the line is no JSON, or is nested too deep for a record: copying such a value would
-/// use up the stack.
+/// The JSON of a line. Empty where the line is no JSON, or is nested too deep for a record: copying a deeply nested
+/// value would use up the stack.
 std::optional<Json> parse(const std::string& line) {
   bool deep = false;
   Json json = Json::parse(
@@ -228,7 +228,7 @@ Store Store::open(const std::string& path, Mode mode) {
     if (write && is_new()) {
       if (!memory) enter_wal(database);
       Transaction transaction(database);
-      if (is_new()) {  // no other process has created the tables meanwhile
+      if (is_new()) {  // true unless another process has created the tables meanwhile
         database.execute(layout);
         database.execute(
             fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", application_id, layout_version)

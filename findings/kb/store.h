@@ -38,7 +38,7 @@ struct Record {
 struct Match {
   Record record;
   double score = 0;     // bm25; larger is better
-  std::string snippet;  // of the content
+  std::string snippet;  // a part of the content that has words of the query
 };
 
 struct BadLine {

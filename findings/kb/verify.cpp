@@ -143,14 +143,14 @@ std::vector<SourceFile> kernel_texts() {
 
 namespace {
 
-/// Finds the files of part number `at` and of the parts after it. Part 0 is the source; part n is its fragment n - 1.
+/// Finds the files of part number `at` and of the later parts. Part 0 is the source; part n is its fragment n - 1.
 bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
                      const std::vector<SourceFile>& kernels) {
   if (at > source.fragments.size()) {
     try {
       return source_sha256(source) == sha256;
     } catch (const BadInput&) {
-      return false;  // an included file is missing, so the record was made of other files
+      return false;  // an included file is missing, so the record's source was made of other files
     }
   }
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];
@@ -199,7 +199,7 @@ std::vector<Json> kernels_of(const Json& measurement) {
 
 Verification verify(const Store& store) {
   Verification result;
-  std::map<std::string, std::vector<Json>> kernels;                // of measurements, by their id
+  std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
   std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
   const std::vector<Record> records = store.list({});
   std::map<std::string, std::vector<Record>> claims;

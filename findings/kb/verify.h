@@ -31,8 +31,7 @@ struct Verification {
   std::vector<Contradiction> contradictions;
   std::vector<Problem> stale;  // findings with at least one kernel that has other source code today
   int64_t fresh = 0;           // number of other findings, with at least one of today's kernels
-  int64_t unknown =
-      0;  // number of findings whose kernels cannot be checked (no measurements or no source tree, for example)
+  int64_t unknown = 0;         // number of findings whose kernels or source tree are missing
 };
 
 Verification verify(const Store& store);

@@ -29,8 +29,8 @@ namespace {
 /// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// The processor of a record: the features that LLVM knows for its arch, without those that the recorded host lacked,
-/// and with those that it had in addition.
+/// The processor of a record: the features that LLVM knows for its arch, without the features that the recorded host
+/// lacked, and with the features that this host had in addition.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),

@@ -10,7 +10,7 @@
 
 namespace attn::kb {
 
-/// A kernel of the records, and the device that it was compiled for.
+/// A kernel of the records, and the device for which the kernel was compiled.
 struct RecordedKernel {
   std::string key, source_sha256, code_sha256;
   Json device;  // the description of the device in a finding's environment
@@ -27,8 +27,8 @@ struct CodeComparison {
 };
 
 /// Compiles the kernels that are not current from their text in the tree `old_root` and from today's text
-/// (source_root()), and compares the code. The old text is the recorded text, or the later text that `known` maps it
-/// to.
+/// (source_root()), and compares the code. The old text is the recorded text, or the later text to which `known` maps
+/// the recorded text.
 CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const std::string& old_root,
                             const SameCode& known);
 

@@ -137,15 +137,15 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   device().submit(encoder);
   const Tensor o = problem.output();
   const std::vector<float> lse = problem.lse();
-  for (int64_t q = 0; q < 32; ++q) {  // the first query to see a key is q_len - kv_len
+  for (int64_t q = 0; q < 32; ++q) {  // the first query that sees a key is q_len - kv_len
     for (int64_t d = 0; d < config.shape.head_dim; ++d) EXPECT_EQ(o.at(0, 1, q, d), 0) << q;
     EXPECT_EQ(lse[static_cast<size_t>(40 + q)], -INFINITY) << q;
   }
   EXPECT_TRUE(std::isfinite(lse[40 + 32]));
 }
 
-// Tiles in which only the first 40 rows exist, over many blocks of keys, launched many times. The threads of the other
-// rows have to stay in step.
+// The last tile has only 40 rows. A launch has many blocks of keys, and a GPU launches the kernel many times. The
+// threads of the missing rows have to stay in step with the threads of the 40 rows.
 TEST_P(Variants, RowsBeyondTheEnd) {
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (const int64_t rows : {128, 192}) {
@@ -164,7 +164,7 @@ TEST_P(Variants, RowsBeyondTheEnd) {
 TEST_P(Variants, OutputsOfManyTiles) {
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
-      if (!on_cuda && rows > 64) continue;  // the cpu works on its tiles one by one
+      if (!on_cuda && rows > 64) continue;  // a cpu thread works on one tile after the other
       for (const bool causal : {false, true}) {
         FlashConfig config = small(GetParam());
         const int64_t groups = on_cuda ? 8 : 1;
@@ -190,7 +190,8 @@ TEST_P(Variants, CustomScale) {
   }
 }
 
-// Scores in the thousands: a softmax without a running maximum overflows; a softmax that rounds its maximum errs.
+// Scores in the thousands: a softmax without a running maximum overflows; a softmax that rounds its maximum has large
+// errors.
 TEST_P(Variants, LargeScores) {
   FlashConfig config = small(GetParam());
   config.shape.scale = 300;
@@ -330,7 +331,7 @@ TEST_F(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
   EXPECT_EQ(stored.at("lse").shape, (std::vector<int64_t>{1, 2, 37}));
   const auto* values = reinterpret_cast<const float*>(stored.at("o").data.data());
   const Tensor o = problem.output();
-  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // a dump is bhsd for any layout on the device
+  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // the layout of a dump is always bhsd
 }
 
 }  // namespace

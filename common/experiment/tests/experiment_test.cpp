@@ -42,7 +42,7 @@ struct World {
   std::optional<Work> counted;  // the result of Problem::work()
   int launches_of_a_case = 1;
   bool on_host = false;  // cases are about the host, and nothing is launched
-  int samples = 0;       // of the host's work
+  int samples = 0;       // samples of the host's work
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
   std::vector<std::vector<std::string>> restarts;  // command lines
@@ -574,7 +574,7 @@ TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
 // Only the culprit is recorded. Then a new process takes over, which does not try the culprit again.
 TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   struct Loss {
-    int launches;  // of tile 32 before the loss
+    int launches;  // launches of tile 32 before the loss
     const char* status;
   };
   for (const auto& [launches, status] : {Loss{0, "failed"}, {0, "timeout"}, {12, "failed"}, {12, "timeout"}}) {
@@ -997,7 +997,7 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   EXPECT_NE(outcome.out.find("AGREES       with the finding " + id + " that is replayed, which was supported\n"),
             std::string::npos)
       << outcome.out;
-  EXPECT_EQ(measurements().size(), 6u + 2u);  // only its two cases
+  EXPECT_EQ(measurements().size(), 6u + 2u);  // only the finding's two cases
   ASSERT_EQ(findings().size(), 4u);
   const Json again = findings()[3];
   EXPECT_EQ(again["claim_key"], finding["claim_key"]);
@@ -1101,7 +1101,7 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
   std::sort(all.begin(), all.end());
   std::sort(parts.begin(), parts.end());
   EXPECT_EQ(parts, all);
-  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // a part without cases
+  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // this part has no cases
   std::set<std::string> recorded;
   for (const char* shard : {"1/2", "2/2"}) EXPECT_EQ(run({"--only", "verify", "--shard", shard}).status, 0);
   for (const Json& record : measurements()) EXPECT_TRUE(recorded.insert(record["case"].dump()).second) << record;
