@@ -83,7 +83,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
 }
 
 // A value between -2 and 2, computed from the element's number: the tensor may have as many elements as there are
-// scores, so this class does not store it.
+// scores, so this class does not store the tensor.
 float ModifiedAttention::bias_at(int64_t element) const {
   uint64_t bits = static_cast<uint64_t>(element) * 0x9E3779B97F4A7C15u;
   bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93u;

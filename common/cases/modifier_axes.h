@@ -22,7 +22,8 @@ std::vector<std::string> modifiers_on(const Case& config);
 /// The axes that describe `rope`, each with its value in a case without RoPE.
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
-/// The modifiers that a case asks for. Both functions throw BadInput for a case that makes no sense on any device.
+/// The modifiers that a case asks for. modifiers_of() and rotary_of() throw BadInput for a case that makes no sense on
+/// any device.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
 /// Why a value of a case's modifier axes changes nothing or cannot be combined with the other values; empty where all

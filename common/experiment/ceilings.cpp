@@ -25,8 +25,8 @@ constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
 
-/// The number of parts of a launch. Parts are small: a unit that starts late or loses its core does not delay the
-/// others for long.
+/// The number of parts of a launch. Parts are small: a unit that starts late or loses its core does not delay the other
+/// units for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
 /// Throws BadInput where the device has no kernels for ceilings.

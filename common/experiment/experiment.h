@@ -80,7 +80,7 @@ struct ExperimentSpec {
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
-  /// Sets the axes that follow from others, and the default tile. Axes that are to be set are absent from the case.
+  /// Sets the axes that follow from other axes, and the default tile. Axes that are to be set are absent from the case.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
   /// The plan of a case: its launches, or the reason why the case cannot run. A pure function. Throws BadInput for a
   /// case that makes no sense on any device.

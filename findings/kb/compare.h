@@ -48,8 +48,8 @@ struct Side {
 };
 
 /// Compares two sides. The latest measurement of each configuration counts. Devices are matched by name where a side
-/// has more than one. `min_floor` replaces an A/A floor of the records that is lower or missing. Throws BadInput where
-/// a side has no measurement, or the sides have no configuration in common.
+/// has more than one device. `min_floor` replaces an A/A floor of the records that is lower or missing. Throws BadInput
+/// where a side has no measurement, or the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
 /// The measurements and findings of all runs of one commit, which is named by its first digits. The commit of a run is

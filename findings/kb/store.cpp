@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
 constexpr int64_t layout_version = 1;
-// Long, because another process may ingest a large file in one transaction.
+// The timeout is long, because another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
 constexpr size_t max_line_bytes = size_t{64} << 20;  // longer lines are refused
 constexpr size_t progress_bytes = 1 << 20;

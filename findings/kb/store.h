@@ -84,7 +84,8 @@ class Store {
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
   /// The selected records, in order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// The one record whose id begins with `id`. Throws BadInput where there is no such record, or more than one.
+  /// The one record whose id begins with `id`. Throws BadInput where no record, or more than one record, has such an
+  /// id.
   Record find(const std::string& id) const;
   std::optional<Record> exact(const std::string& id) const;
   /// Removes records in one transaction.

@@ -398,7 +398,7 @@ TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
     for (const auto& [config, count] : world.plans) EXPECT_EQ(count, 1) << config << " " << shell_command(arguments);
   };
   expect_once({"--dry-run"}, 6);
-  expect_once({}, 6);  // selects, compiles, checks, measures and compares them
+  expect_once({}, 6);  // the run selects, compiles, checks, measures and compares the cases
   ASSERT_EQ(findings().size(), 3u);
   expect_once({"--resume"}, 6);
   expect_once({"--only", "verify"}, 6);
@@ -663,7 +663,7 @@ TEST_F(ExperimentTest, EachLaunchOfACaseHasItsTimeAndItsLine) {
   EXPECT_NE(record["phases"][1]["pipeline"]["key"], record["phases"][2]["pipeline"]["key"]);
   EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 3e-3, 3e-5);
 
-  // A record is out of date where the second kernel is not the one that was measured.
+  // A record is out of date where the second kernel is not the kernel that was measured.
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
   EXPECT_EQ(measurements().size(), 1u);
   spec_.plan = [plan = spec_.plan](const Case& config, const Setting& setting) {
