@@ -12,7 +12,7 @@ target_link_libraries(attn_flags INTERFACE nlohmann_json::nlohmann_json fmt::fmt
 if(ATTN_SANITIZE)
   target_compile_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE} -fno-omit-frame-pointer
                                               -fno-sanitize-recover=all
-                                              -fno-sanitize=vptr)  # needs RTTI everywhere; LLVM has none
+                                              -fno-sanitize=vptr)  # vptr needs RTTI everywhere, and LLVM has no RTTI
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
 endif()
 
@@ -21,9 +21,9 @@ endif()
 add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -O1)
 
-# The headers that take the compiler longest. They are precompiled once each for the libraries, for bookkeeping and for
-# the tests, because gcc refuses a precompiled header with another -O. The asan preset builds without them and so finds
-# files that lack an #include.
+# The headers that take the compiler longest. These headers are precompiled three times: for the libraries, for
+# bookkeeping and for the tests, because gcc refuses a precompiled header with another -O. The asan preset builds
+# without precompiled headers, and so finds files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
                       <vector> <fmt/format.h> <nlohmann/json.hpp>)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
@@ -49,14 +49,14 @@ if(ATTN_TESTS)
                                                        ATTN_SANITIZE="${ATTN_SANITIZE}")
   add_library(attn_test_main OBJECT ${PROJECT_SOURCE_DIR}/common/testing/main.cpp)
   target_link_libraries(attn_test_main PRIVATE attn_test_flags)
-  # The executables that reuse its precompiled header are built without position-independent code.
+  # The executables that reuse the precompiled header of attn_test_main are built without position-independent code.
   set_target_properties(attn_test_main PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
 # Finds LLVM and clang as libraries, for the CPU device. The project is tested with version 19. Any version from 18 on
-# that CMake finds is used (-DLLVM_DIR=... names one). Sets ATTN_HAS_CPU. Without LLVM the build leaves the CPU device
-# out.
+# that CMake finds is used (-DLLVM_DIR=... names the version's folder). Sets ATTN_HAS_CPU. Without LLVM the build leaves
+# the CPU device out.
 function(attn_find_llvm)
   foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
     if(prefix)
@@ -102,7 +102,7 @@ endfunction()
 set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
 function(attn_find_torch)
   if(NOT ATTN_TORCH)
-    # An earlier build may have left this file, by which tests detect PyTorch.
+    # An earlier build may have left this file. Tests take the file as a sign that the build has PyTorch.
     file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libattn_torch.so)
     return()
   endif()
@@ -126,9 +126,9 @@ function(attn_find_torch)
 endfunction()
 
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): makes a library of the sources of a
-# folder. Of the project's headers, the library may include those of its own folder, of the libraries that it KNOWS, and
-# of the libraries that these know. The build stops at any other #include of the project. LINKS are libraries that no
-# header of the folder includes. COLD: the whole library is bookkeeping.
+# folder. Of the project's headers, the library may include the headers of its own folder, of the libraries that it
+# KNOWS, and of the libraries that those libraries know. The build stops at any other #include of the project. LINKS are
+# libraries that no header of the folder includes. COLD: the whole library is bookkeeping.
 function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -168,14 +168,14 @@ function(attn_check_includes target folder folders)
 endfunction()
 
 # attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]):
-# makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each of its tests. PROGRAMS are programs that the tests
-# run. A test with Timing in its name judges times, and runs while no other test does. A file cpu_*_test.cpp or
-# cuda_*_test.cpp uses code that only a build with that device has. Tests that a filter of LONG selects have the label
-# `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test --all` runs them.
+# makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
+# are programs that the tests run. A test with Timing in its name judges times, and runs while no other test does. A
+# file cpu_*_test.cpp or cuda_*_test.cpp uses code that only a build with that device has. Tests that a filter of LONG
+# selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test --all` runs them.
 #
 # The device under test is the CPU unless ATTN_TEST_DEVICE names another; a suite whose name begins with Gpu needs a
 # GPU. With GPU, ctest also runs the tests that the filter selects on a GPU, from the same binary, in a few parts. With
-# ALONE, these parts run while nothing else does. A test, or a part, that is skipped as a whole exits with 77.
+# ALONE, these parts run while nothing else does. A test or a part in which every test is skipped exits with 77.
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
@@ -235,21 +235,22 @@ function(attn_add_bench name source library)
   endif()
 endfunction()
 
-# attn_add_script_test(NAME SCRIPT [ARGUMENTS...]): adds a script as a test. It exits with 77 where it cannot run.
+# attn_add_script_test(NAME SCRIPT [ARGUMENTS...]): adds a script as a test. The script exits with 77 where it cannot
+# run.
 function(attn_add_script_test name script)
   add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/${script} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
 endfunction()
 
-# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...]): adds the experiment in FOLDER. All its
-# sources except main.cpp make a library, which tests use too. main.cpp makes the executable. For tests it also makes FOLDER_reverse,
-# which has the device of common/testing/reverse in the place of a GPU.
+# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...]): adds the experiment in FOLDER. All
+# sources of FOLDER except main.cpp make a library, which tests use too. main.cpp makes the executable. For tests,
+# main.cpp also makes FOLDER_reverse, a program with the device of common/testing/reverse in the place of a GPU.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU" "KNOWS;LONG" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
   add_executable(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp)
   target_link_libraries(${folder} PRIVATE ${folder}_parts attn_cold)
-  target_compile_options(${folder} PRIVATE -fPIC)  # the precompiled headers have it
+  target_compile_options(${folder} PRIVATE -fPIC)  # the precompiled headers were compiled with -fPIC
   target_precompile_headers(${folder} REUSE_FROM attn_slow_headers_cold)
   if(TARGET attn_reverse)
     add_executable(${folder}_reverse $<TARGET_OBJECTS:${folder}> $<TARGET_OBJECTS:attn_reverse>)

@@ -8,7 +8,7 @@ include(CMakePackageConfigHelpers)
 file(RELATIVE_PATH ATTN_INSTALLED_SOURCES ${CMAKE_INSTALL_FULL_LIBDIR} ${CMAKE_INSTALL_FULL_DATADIR}/attn)
 
 function(attn_install)
-  set_target_properties(attn PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # LLVM's libraries are in a folder of their own
+  set_target_properties(attn PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # LLVM's libraries have a folder of their own
   install(TARGETS attn EXPORT attn LIBRARY COMPONENT attn NAMELINK_COMPONENT attn
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${PROJECT_SOURCE_DIR}/common/api/attn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attn COMPONENT attn)

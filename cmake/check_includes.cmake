@@ -1,6 +1,6 @@
 # Stops with an error if one of FILES includes a file of the project that is in none of FOLDERS. Usage: cmake -D
-# ROOT=... -D FILES=... -D FOLDERS=... -D STAMP=... -P check_includes.cmake. Every folder may include common/kernel,
-# which includes no other folder.
+# ROOT=... -D FILES=... -D FOLDERS=... -D STAMP=... -P check_includes.cmake. Files of every folder may include files of
+# common/kernel, which include no file of another folder.
 set(wrong "")
 foreach(file ${FILES})
   file(STRINGS ${file} lines REGEX "^[ \t]*#[ \t]*include \"")

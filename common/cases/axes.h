@@ -23,7 +23,8 @@ void complete_flash(Case& config, const DeviceInfo& device);
 /// Does what complete_flash() does, for hooks that change which tile is fastest.
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
-/// One launch of attention, with the case's FlashConfig. Throws BadInput for a case that no device can run.
+/// The plan of a case: one launch of attention, and the case's FlashConfig. Throws BadInput for a case that no device
+/// can run.
 CasePlan flash_plan(const Case& config, const Setting& setting);
 
 /// The shape axes and the dtype that a safetensors file with q, k, v fixes. Throws BadInput.

@@ -1,4 +1,4 @@
-// The configuration that a case asks for, as a typed structure.
+// Makes typed configurations from cases.
 #pragma once
 
 #include "common/attention/flash.h"

@@ -11,7 +11,8 @@
 namespace attn {
 namespace {
 
-/// A text after a compiler's second phase, which joins lines that end in a backslash; with the line of each character.
+/// A text after a compiler's second phase, which joins lines that end in a backslash. It has the line number of each
+/// character.
 struct Spliced {
   explicit Spliced(std::string_view raw) {
     int line = 1;
@@ -34,8 +35,8 @@ struct Spliced {
 bool starts_word(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// The first word or directive that no function may use, and its line; empty where there is none. Comments and
-/// literals do not count.
+/// The first word or directive of a text that no function may use, and its line; empty for a text without one. Comments
+/// and literals do not count.
 std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) {
   constexpr std::array words = {"asm", "__asm", "__asm__", "extern"};
   constexpr std::array includes = {"include", "include_next", "import", "embed"};
@@ -44,7 +45,7 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   };
   const Spliced spliced(raw);
   const std::string_view text = spliced.text;
-  // Whether the next token is the first of a line, and whether it names a directive.
+  // Whether the next token is the first token of a line, and whether it is the name of a directive.
   bool line_begins = true, directive = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);

@@ -8,10 +8,10 @@
 
 namespace attn {
 
-/// Knows the inputs of a sweep's problems, so that a case can use the inputs that another case made. A problem keeps
-/// its inputs alive. If Inputs has bytes() and `kept_bytes` is not 0, the pool also keeps inputs alive that no problem
-/// has: the last used ones, as long as their bytes() add up to at most `kept_bytes`. The inputs used last are always
-/// kept, even if they are larger.
+/// Knows the inputs of all problems of a sweep, so that a case can use the inputs that were made for another case. A
+/// problem keeps its inputs alive. If Inputs has bytes() and `kept_bytes` is not 0, the pool also keeps inputs alive
+/// that no problem uses any more: the most recently used inputs, as long as their bytes() add up to at most
+/// `kept_bytes`. The inputs used last are always kept, even if they are larger.
 template <typename Inputs>
 class InputPool {
  public:
@@ -45,7 +45,7 @@ class InputPool {
 
   size_t kept_bytes_ = 0;
   std::vector<std::weak_ptr<Inputs>> known_;
-  std::vector<std::shared_ptr<Inputs>> kept_;  // the one used last is the first
+  std::vector<std::shared_ptr<Inputs>> kept_;  // the most recently used inputs first
 };
 
 }  // namespace attn

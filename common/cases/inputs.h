@@ -13,13 +13,14 @@
 namespace attn {
 
 /// The values of Q, K and V.
-///   random   independent standard normal values. These inputs are timed, and checked before they are timed. All keys
-///            weigh about the same, so the maximum of a row hardly grows after its first block of keys.
-///   needles  the random values, changed in two ways. Every second query looks for one key, drawn from all keys that it
-///            sees. With a head_dim of 32 or more, this key takes most of the row's weight: the running maximum jumps
-///            at the key, and outputs from earlier keys shrink to little. And every block of 64 keys has its own
-///            signature: for each column of V, 1 or -1 is added to all rows of the block. A missing, doubled or foreign
-///            block then moves the outputs of the other queries five times as far as with random values alone.
+///   random   independent standard normal values. Kernels are checked and then timed on these inputs. All keys weigh
+///            about the same, so the maximum of a row hardly grows after its first block of keys.
+///   needles  the random values, changed in two ways. Every second query looks for one key, its needle, which is drawn
+///            from all keys that the query sees. With a head_dim of 32 or more, the needle takes most of the row's
+///            weight: the running maximum jumps at the needle, and outputs from earlier keys shrink to little. And
+///            every block of 64 keys has its own signature: for each column of V, 1 or -1 is added to all rows of the
+///            block. A missing, doubled or foreign block then moves the outputs of the queries without a needle five
+///            times as far as with random values alone.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {
@@ -29,7 +30,7 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 
 class FlashInputs {
  public:
-  /// Tensors drawn with `seed`, or the q, k and v of the safetensors file `input` if it is not empty.
+  /// Tensors drawn with `seed`, or the q, k and v of the safetensors file `input` if `input` is not empty.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input,
               InputKind kind = InputKind::random);
   /// Takes tensors that fit the configuration; `seed` chooses the rows that the oracle checks.

@@ -43,7 +43,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
   if (modifiers_.sinks) {
     for (int64_t head = 0; head < s.q_heads; ++head) sinks_.push_back(normal(random));
   }
-  if (modifiers_.lengths) {  // the first sequence is whole, the others are half of it to all of it
+  if (modifiers_.lengths) {  // the first sequence has kv_len keys, the others have kv_len / 2 to kv_len keys
     for (int64_t batch = 0; batch < s.batch; ++batch) {
       lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
     }
@@ -60,7 +60,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
                          modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
   }
-  if (modifiers_.block_sparse > 0) {  // a generator of its own draws the same blocks with any other modifiers
+  if (modifiers_.block_sparse > 0) {  // with a generator of its own, the blocks do not depend on the other modifiers
     std::mt19937_64 of_blocks(table_seed);
     const int64_t count = divided_up(s.kv_len, sparse_block), words = sparse_words(static_cast<int>(s.kv_len));
     blocks_.resize(static_cast<size_t>(count * words));
@@ -83,7 +83,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
 }
 
 // A value between -2 and 2, computed from the element's number: the tensor may have as many elements as there are
-// scores, too many to store.
+// scores, so this class does not store the tensor.
 float ModifiedAttention::bias_at(int64_t element) const {
   uint64_t bits = static_cast<uint64_t>(element) * 0x9E3779B97F4A7C15u;
   bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93u;

@@ -20,14 +20,14 @@ class ModifiedAttention {
   /// modifier_hooks() with the tables that the kernel reads, and the oracle's functions.
   AttentionHooks hooks() const;
   /// The range [begin, end) of keys within [0, kv_len] that the range rules let a query see; unmasked() may hide more
-  /// keys. No key where begin >= end.
+  /// keys. Where begin >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
   /// Whether the rules that are not ranges let a query see a key: global_tokens with its window, and block_sparse.
   bool unmasked(int64_t q, int64_t k) const;
   /// The number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
-  /// The number of elements of the tensor that is added to the scores; 0 where there is no such tensor.
+  /// The number of elements of the tensor that is added to the scores; 0 without a bias.
   int64_t bias_elements() const { return bias_elements_; }
 
  private:
@@ -36,7 +36,8 @@ class ModifiedAttention {
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;  // that block_sparse lets it see
+  /// The number of keys in [begin, end) that block_sparse lets a query see.
+  int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;
   int64_t keys_seen(int64_t batch, int64_t q) const;
 
   Modifiers modifiers_;
@@ -44,7 +45,7 @@ class ModifiedAttention {
   DType dtype_;
   std::vector<float> slopes_, sinks_;
   RopeTable angles_;                      // begins at the first position of any query or key
-  std::vector<int> lengths_, documents_;  // documents: begin and end for each key
+  std::vector<int> lengths_, documents_;  // documents_: begin and end of each key's document
   std::vector<unsigned> blocks_;          // in the layout of ModifierData::blocks
   int64_t bias_strides_[3] = {}, bias_elements_ = 0;
 };

@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// The axes of Modifiers and of the user's functions, each with the value that turns it off. rotary_axes() has the
-/// axes that describe `rope`.
+/// The axes of Modifiers and of the user's functions, each with the value that turns the axis off. rotary_axes() has
+/// the axes that describe `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// The AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
 std::vector<AxisInfo> modifier_infos();
@@ -22,15 +22,16 @@ std::vector<std::string> modifiers_on(const Case& config);
 /// The axes that describe `rope`, each with its value in a case without RoPE.
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
-/// The modifiers that a case asks for. Both functions throw BadInput for a case that makes no sense on any device.
+/// The modifiers that a case asks for. modifiers_of() and rotary_of() throw BadInput for a case that makes no sense on
+/// any device.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
-/// Why a value of a case's modifier axes changes nothing or does not go with the others; empty where all values count.
-/// A sweep that crosses axes has such cases.
+/// Why a value of a case's modifier axes changes nothing or cannot be combined with the other values; empty where all
+/// values have an effect. A sweep that crosses axes contains cases with pointless values.
 std::string pointless(const Modifiers& modifiers, const Case& config);
 
-/// The attention that the hooks modify. With a prefix it is not causal: the hook does all of the masking. Throws as
-/// flash_config_of() does.
+/// The attention that the hooks modify. With a prefix this attention is not causal: the hook does all of the masking.
+/// Throws as flash_config_of() does.
 FlashConfig modified_config(const Case& config);
 
 }  // namespace attn

@@ -73,8 +73,8 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
     scores[k] = scale * std::transform_reduce(query.begin(), query.end(), head.keys.data() + k * shape.head_dim, 0.0);
   }
   if (score) score(scores, row.batch, row.head, row.q);
-  for (const double s : scores) max = std::max(max, s);  // a NaN is never the maximum; it reaches the sum below
-  if (max == -infinity) max = 0;                         // every pair is hidden, or its score is NaN
+  for (const double s : scores) max = std::max(max, s);  // a NaN is never the maximum, but it reaches the sum below
+  if (max == -infinity) max = 0;                         // each pair is hidden or has the score NaN
 
   std::fill(result.o.begin(), result.o.end(), 0.0);
   std::fill(result.spread.begin(), result.spread.end(), 0.0);

@@ -17,9 +17,9 @@ struct RowIndex {
   bool operator==(const RowIndex&) const = default;
 };
 
-/// all_rows() has all query rows. sample_rows() has `count` of them: the first and the last query of the first and the
-/// last head (even where `count` is less), and other rows drawn with `seed`. Both are in order of (batch, head, q),
-/// without duplicates.
+/// all_rows() returns all query rows. sample_rows() returns `count` of them: the first and the last query of the first
+/// and the last head (even where `count` is less), and other rows drawn with `seed`. Both lists are in order of (batch,
+/// head, q), without duplicates.
 std::vector<RowIndex> all_rows(const AttentionShape& shape);
 std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
 
@@ -30,19 +30,19 @@ struct ReferenceRows {
 
   // The sizes that bound rounding errors (tolerance.cpp). w are the weights of a row; they sum to 1.
   std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
-  std::vector<double> swing;          // rows x head_dim: the largest |sum of w v| over the first keys, for any number
+  std::vector<double> swing;          // rows x head_dim: the largest |sum of w v| over the first n keys, for any n
   std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
   std::vector<double> mean_score;     // per row: sum over keys of w |score|
   std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
 };
 
-/// O = softmax(scale * Q K^T) V for the given rows. The causal mask or a score of -infinity hides a pair; no other
-/// score does. The values of V at a hidden pair do not matter. A row that sees no key has o = 0, and its lse is
-/// -infinity, or the sink where there is one. A row that sees a score of NaN or +infinity is NaN, and its lse is NaN.
-/// NaN and infinity in V reach the rows that see their key, in their own columns.
+/// O = softmax(scale * Q K^T) V for the given rows. The causal mask or a score of -infinity hides a query-key pair; no
+/// other score hides a pair. The values of V at a hidden pair do not matter. A row that sees no key has o = 0, and its
+/// lse is -infinity, or the sink if the head has one. A row that sees a score of NaN or +infinity is NaN, and its lse
+/// is NaN. NaN and infinity in V reach the rows that see their key, in their own columns.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
-/// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of it: such weights are
-/// denormals, which have the same absolute rounding error as 2^-14.
+/// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of the largest weight: smaller
+/// weights are denormals, which have the same absolute rounding error as 2^-14.
 /// Fastest where the rows of one head are consecutive in `rows`. Throws std::invalid_argument where tensors or rows do
 /// not fit the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -28,7 +28,8 @@ namespace {
 
 constexpr size_t most_bytes = size_t{1} << 20;  // the largest file
 constexpr size_t most_message_bytes = 400;      // the longest part of a compiler's message that an error repeats
-constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;  // of MaskOracle::visible_pairs
+// The most pairs that visible_pairs() counts, and the most bytes that a launch of MaskOracle writes for many rows.
+constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;
 
 std::string kind_name(FunctionKind kind) {
   return kind == FunctionKind::mask      ? "mask function"
@@ -92,15 +93,15 @@ ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head
           static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
 }
 
-/// A cpu device for double precision, because not all devices have double. Null where the device under test is the host
-/// and runs users' functions, or where the build has no cpu device.
+/// A cpu device for double precision, because some devices have no double precision. Null where the device under test
+/// is the host and runs users' functions, or where the build has no cpu device.
 std::unique_ptr<Device> open_for_double(const Device& under_test) {
   const bool itself = under_test.info().on_host && under_test.info().operations->user_function;
   return itself || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
 }
 
-/// A function in double precision. It runs on the device of open_for_double(), or on the device under test where that
-/// is null.
+/// A function in double precision. It runs on the device of open_for_double(), or on the device under test where
+/// open_for_double() returns null.
 class InDouble {
  public:
   InDouble(Device& under_test, PipelineCache& pipelines, const UserFunction& function)
@@ -181,7 +182,7 @@ void require_compiles(Device& device, const UserFunction& function) {
   for (const bool in_double : {false, true}) {
     if (in_double && function.kind == FunctionKind::mask) break;
     Device& on = in_double && own ? *own : device;
-    if (!on.info().operations->user_function) continue;  // the plans for this device report it
+    if (!on.info().operations->user_function) continue;  // the plans for this device report the missing kernel
     try {
       const KernelSource source = function_oracle(on.info(), function, in_double);
       const Binary binary = on.compile(source);
@@ -244,7 +245,7 @@ struct MaskOracle::Rows {
         visible(device, static_cast<size_t>(rows * of.kv_len)),
         bounds(device, static_cast<size_t>(rows) * sizeof(KeyRange)) {}
 
-  /// Sets `seen`, [count][kv_len], and `ranges` for the queries first, first + step, ...
+  /// Sets `seen`, [count][kv_len], and `ranges` for `count` queries: first, first + step, ...
   void evaluate(int64_t batch, int64_t head, int64_t first, int64_t step, int64_t count) {
     MaskOracleParams params{};
     params.visible = static_cast<unsigned char*>(visible.data());

@@ -1,5 +1,5 @@
-// The user's functions in an experiment: reading their files, refusing bad ones before anything runs, and evaluating
-// them on the device for the oracle.
+// The user's functions in an experiment: reading the user's files, refusing bad files before anything runs, and
+// evaluating the functions on the device for the oracle.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,9 @@ void require_compiles(Device& device, const UserFunction& function);
 /// else in float as kernels do.
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
 
-/// A score function for the oracle. It runs in double precision, on the cpu device if the build has one, else on
-/// `device`. It keeps references to `device` and `pipelines`.
+/// A score function for the oracle. It runs in double precision: on `device` if `device` is the host and runs users'
+/// functions, else on a cpu device if the build has one, else on `device`. It keeps references to `device` and
+/// `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
 
@@ -56,13 +57,14 @@ class MaskOracle {
   /// A score function that sets the scores of hidden pairs to -infinity.
   ScoreFunction reference() const;
 
-  /// The range [begin, end) of keys that the other rules let a query see.
+  /// The range [begin, end) of keys that the modifiers' range rules let a query see.
   using Range = std::function<std::pair<int64_t, int64_t>(int64_t batch, int64_t q)>;
-  /// Whether the other rules that are not ranges let a query see a key.
+  /// Whether the modifiers' other rules let a query see a key.
   using Seen = std::function<bool(int64_t q, int64_t k)>;
   /// The number of query-key pairs within `range` that `seen` and the function let through, over all batch entries and
-  /// query heads. `seen` may be empty. With more than 2^28 pairs, only every n-th query is counted, and the number is
-  /// scaled. Throws std::runtime_error where an end of keys() is less for a counted query than for the one before.
+  /// query heads. `seen` may be empty. If the shape has more than 2^28 pairs, only every n-th query is counted, and the
+  /// number is scaled. Throws std::runtime_error where the begin or the end of keys() is less for a counted query than
+  /// for the counted query before.
   double visible_pairs(const Range& range, const Seen& seen = {}) const;
 
  private:

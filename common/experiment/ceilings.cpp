@@ -19,14 +19,14 @@
 namespace attn {
 namespace {
 
-// Long compared with a launch's overhead, and short compared with a time slice. On a shared machine, some of many short
-// repetitions run in a quiet moment; few long repetitions do not.
+// The length of a repetition is long compared with a launch's overhead, and short compared with a time slice. On a
+// shared machine, some of many short repetitions run in a quiet moment; of a few long repetitions none may do so.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
 
-/// The number of parts of a launch. Parts are small: a unit that starts late or loses its core does not delay the
-/// others for long.
+/// The number of parts of a launch. Parts are small: a unit that starts late or loses its core does not delay the other
+/// units for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
 /// Throws BadInput where the device has no kernels for ceilings.
@@ -229,7 +229,7 @@ nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"col
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
   constexpr int samples = 25;
   const DeviceInfo& info = device.info();
-  const MemoryShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // source and target together: half
+  const MemoryShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // twice this is half the cache
   const Buffer source(device, shape.bytes()), target(device, shape.bytes());
   const Kernel& kernel = *ceiling_kernel(device, pipelines, "ceiling_copy");
   const CopyParams parameters{source.data(), target.data(), shape.part_bytes};

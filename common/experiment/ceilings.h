@@ -1,5 +1,5 @@
-// The rates that the device reaches in this run: the copy rate and the matrix rate per dtype. Also the flush of its
-// caches, and the test of the flush.
+// The rates that the device reaches in this run: the copy rate and the matrix rate per dtype. Also the flush of the
+// device's caches, and the test of the flush.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,10 +10,11 @@
 
 namespace attn {
 
-/// The best rates among many repetitions of about 2 ms on all units. All of them together take about `budget_s`
+/// The best rates among many repetitions of about 2 ms on all units. All repetitions together take about `budget_s`
 /// seconds.
 ///   copy    GB/s, read plus written, of buffers far larger than the last-level cache. The better rate of copies with
-///           and without non-temporal loads and stores. (On the cpu at most 128 MiB each, in parts.)
+///           and without non-temporal loads and stores. (On the cpu a buffer has at most 128 MiB, and a repetition
+///           copies a slice of it.)
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16); the rate of f32 where the cpu has
 ///           neither, or where f32 is faster.
@@ -22,8 +23,8 @@ namespace attn {
 ///   tf32    cuda: as bf16. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// The arithmetic of a ceiling as one more subject of interleaved rounds. It shows the rate that the device reaches
-/// during the same rounds as the kernels.
+/// The arithmetic of a ceiling as one more subject of interleaved rounds. This subject shows the rate that the device
+/// reaches during the same rounds as the kernels.
 class MatrixCeiling {
  public:
   /// A launch of about `launch_s` seconds at the rate that was measured for the dtype.
@@ -56,7 +57,7 @@ class CacheFlush {
 class MemoryCeiling {
  public:
   enum class Access { copy, read };
-  /// Takes the faster kernel of two: with and without non-temporal loads and stores.
+  /// Tries a kernel with and a kernel without non-temporal loads and stores, and takes the faster one.
   MemoryCeiling(Device& device, PipelineCache& pipelines, Access access, const CacheFlush& flush);
   /// Seconds of a launch.
   double sample() const;
@@ -70,11 +71,12 @@ class MemoryCeiling {
   double bytes_ = 0;
 };
 
-/// The better of two measurements of one device, rate by rate. A noisy neighbour makes a ceiling too low, never too
+/// The larger of two measurements of one device, rate by rate. A noisy neighbour makes a ceiling too low, never too
 /// high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 
-/// The proof that a flush works: copying half a last-level cache takes longer after it.
+/// The proof that a flush works: a copy whose source and target together are half as large as the last-level cache
+/// takes longer after a flush.
 struct FlushTest {
   double hot_s = 0, cold_s = 0;  // medians
   bool ok = false;               // cold at least 1.2 times hot

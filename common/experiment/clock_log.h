@@ -16,7 +16,7 @@ class ClockLog {
  public:
   explicit ClockLog(const Device& device) : device_(device) {}
 
-  /// Called after each round. Rounds that are shorter than the interval share a reading.
+  /// Called after each round. Rounds shorter than interval_s share a reading.
   void read() {
     if (!readings_.empty() && since_last_.seconds() < interval_s) return;
     readings_.push_back(device_.clocks());
@@ -39,7 +39,7 @@ class ClockLog {
   }
 
  private:
-  static constexpr double interval_s = 20e-3;  // a reading takes up to 1 ms
+  static constexpr double interval_s = 20e-3;  // short intervals cost time: a reading takes up to 1 ms
 
   std::vector<double> known(double Clocks::* field) const {
     std::vector<double> values;

@@ -1,4 +1,5 @@
-// The description in a record of the machine and the work tree. It leaves out the machine's name and its users.
+// Describes the machine and the work tree for a record. The description leaves out the machine's name and the machine's
+// users.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +13,8 @@ std::string utc_now();
 /// The compiler of the host code: "gcc 12.2.0" or "clang 19.1.7", for example.
 std::string host_compiler();
 
-/// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of one, or without git.
+/// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of a work tree, or git is
+/// missing.
 nlohmann::ordered_json git_state(const std::string& folder);
 
 }  // namespace attn

@@ -22,7 +22,7 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second has its usual effect.
+/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect.
 class SignalGuard {
  public:
   SignalGuard() {

@@ -26,13 +26,14 @@ class Experiment;
 class Problem {
  public:
   virtual ~Problem() = default;
-  /// The launches of the plan, once and in its order.
+  /// Encodes each launch of the plan once, in the plan's order.
   virtual void encode(CommandEncoder& encoder) const = 0;
   /// Makes the outputs NaN, so that the check finds outputs that the next launch does not write.
   virtual void poison() = 0;
   /// Compares the outputs of the last launch with the oracle, and checks the guard bands.
   virtual Check check() = 0;
-  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem without such outputs.
+  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem that cannot write its
+  /// outputs.
   virtual void dump(const std::string& path) const;
   /// The work of the launches, for a problem whose work only the device knows. Empty: the plan's work counts.
   virtual std::optional<Work> work() const { return std::nullopt; }
@@ -40,8 +41,8 @@ class Problem {
   virtual Json values() const { return nullptr; }
 };
 
-/// A case about work of the host (compiling, for example), which launches nothing. The constructor prepares all that
-/// sample() needs.
+/// A case about work of the host (compiling, for example). The loop launches nothing for this case; sample() does all
+/// of the work. The constructor prepares all that sample() needs.
 class HostProblem {
  public:
   virtual ~HostProblem() = default;
@@ -49,7 +50,8 @@ class HostProblem {
   virtual double sample() = 0;
   /// Checks the result of the last sample.
   virtual Check check() = 0;
-  /// Further values of the case for the record: an object, or null. Called after the case is timed.
+  /// Further values of the case for the record: an object, or null. The loop calls this function after it has timed the
+  /// case.
   virtual Json values() const { return nullptr; }
 };
 
@@ -57,8 +59,8 @@ class HostProblem {
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
-  /// The axes that the file fixes. The value of one of them depends on the file's text, so that different texts make
-  /// different cases. Throws BadInput.
+  /// The axes that the file fixes. The value of one of these axes depends on the file's text, so that different texts
+  /// make different cases. Throws BadInput.
   std::function<std::vector<Axis>(const std::string& path)> axes;
 };
 
@@ -69,8 +71,8 @@ struct ExperimentSpec {
   std::vector<AxisInfo> axes;
   /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
-  /// True: the compared axes are tile and variant, and `complete` knows the best tile. Where the command line leaves
-  /// one shape and names no tile, only this tile runs. False: all cases of the shape run.
+  /// True: the compared axes are tile and variant, and `complete` knows the best tile. Where the command line names a
+  /// shape axis, leaves one shape and names no tile, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
   /// Where the command line names one of these axes, the sweep leaves out the blocks with an axis of this set that the
   /// command line does not name. A user who asks for one modifier then does not get all modifiers.
@@ -78,19 +80,19 @@ struct ExperimentSpec {
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
-  /// Sets the axes that follow from others, and the default tile. Axes that are to be set are absent from the case.
+  /// Sets the axes that follow from other axes, and the default tile. Axes that are to be set are absent from the case.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
-  /// The plan of a case: its launches, or the reason why it cannot run. A pure function. Throws BadInput for a case
-  /// that makes no sense on any device.
+  /// The plan of a case: its launches, or the reason why the case cannot run. A pure function. Throws BadInput for a
+  /// case that makes no sense on any device.
   std::function<CasePlan(const Case&, const Setting&)> plan;
   /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` is for plans
   /// about the host.
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> make;
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_host = {};
-  /// The shape axes that the file of --input fixes; null where an experiment takes no input file.
+  /// The shape axes that the file of --input fixes; empty for an experiment without --input.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
   std::vector<FileOption> file_options = {};
-  /// The sweep where one of these files is given; empty: `sweep`.
+  /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
 };
 
@@ -101,7 +103,7 @@ struct Trial {
   std::unique_ptr<Problem> problem = {};
   std::unique_ptr<HostProblem> host = {};
   Measurement record = {};
-  double launch_s = 0;  // seconds of the launch that was checked
+  double launch_s = 0;  // seconds of the launch or sample that was checked
 };
 
 /// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. A budget that ends early
@@ -132,10 +134,11 @@ class Experiment {
   void measure(std::vector<Trial> trials);
   /// Measures with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
-  /// Measures each pair A B A', interleaved. Duels whose cases are not in the results are left out.
+  /// Measures each pair A B A', interleaved. Duels with a case that has no timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
   /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
-  /// replay of a finding it measures these duels too; compare() without a share measures only the finding's pair then.
+  /// replay of a finding this function measures these duels too, but compare() without a share measures only the
+  /// finding's pair.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
   /// hypothesis.
@@ -143,12 +146,12 @@ class Experiment {
   /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
   /// exit status.
   int run();
-  /// The last two steps of run(), for a body whose earlier steps are others.
+  /// The last two steps of run(), for a body whose earlier steps differ from those of run().
   int compare_and_conclude();
   /// Judges, writes findings, prints table and verdicts. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
-  const std::vector<Measurement>& results() const;  // of this run, and of the run that it resumes
+  const std::vector<Measurement>& results() const;  // results of this run, and of the run that --resume continues
   const std::vector<Comparison>& comparisons() const;
 
  private:
@@ -163,10 +166,10 @@ using Restarter = std::function<void(const std::vector<std::string>& arguments)>
 void restart_process(const std::vector<std::string>& arguments);
 
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
-/// wrong, failed or did not end; 2 bad arguments; 3 the device is not there; 130 interrupted, with all measurements so
+/// wrong, failed or did not end; 2 bad arguments; 3 the device is missing; 130 interrupted, with all measurements so
 /// far kept. After an interruption verify(), measure() and compare() do not return, and run_experiment() prints the
-/// command that goes on. They do not return either after the device is lost: the loss is recorded, and `restart` is
-/// called with the command line that goes on.
+/// command that goes on. After a loss of the device these three functions do not return either: the loss is recorded,
+/// and `restart` is called with the command line that goes on.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process);

@@ -16,15 +16,16 @@ namespace attn {
 namespace {
 
 constexpr double max_launch_s = 0.5;      // a longer launch may trip a display's watchdog, and hides clock changes
-constexpr double compare_share = 1 / 2.;  // of the budget, kept for the comparisons that hypotheses ask for
-constexpr double cold_share = 1 / 3.;     // of a group's budget, where some of its cases are judged hot
-constexpr double phase_share = 1 / 10.;   // of a group's budget, where some of its cases have several launches
-constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings; part of the start-up
-constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // of a ceiling's launch in interleaved rounds
-constexpr double max_ceiling_pct = 105;  // above, something else used the device in the ceiling's turns
+constexpr double compare_share = 1 / 2.;  // share of the budget for the comparisons that hypotheses ask for
+constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold samples, if the group takes them
+constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
+constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start of a run
+constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
+constexpr double max_ceiling_pct = 105;  // above this, something else used the device in the ceiling's turns
 
 constexpr Rounds sweep_rounds{3, 50};
-// The host's work may take seconds. The full profile takes the fewest rounds that give an interval; quick takes fewer.
+// The host's work may take seconds. The full profile takes the fewest rounds that give an interval; the quick profile
+// takes fewer.
 constexpr Rounds host_rounds{3, 6};
 
 /// The ceiling that a trial is compared with: by dtype and by length of the launch, in powers of 4. Length matters
@@ -45,7 +46,8 @@ std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, con
   return found.value <= max_ceiling_pct ? std::optional(found) : std::nullopt;
 }
 
-/// Times a group of trials hot, cold and by phases. Each of the three has its own rounds, together with its ceilings.
+/// Times a group of trials hot, cold and by phases. Hot samples take turns with matrix ceilings, cold samples with
+/// memory ceilings, and phases without ceilings.
 class GroupTimer {
  public:
   GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed)
@@ -148,12 +150,12 @@ bool Experiment::State::judged_cold(const Trial& trial) {
 }
 
 int Experiment::State::launches_per_sample(const Trial& trial) {
-  // A launch that took more than 2 ms when it was checked is not short.
+  // If the launch for the check took more than 2 ms, a sample needs only one launch.
   return trial.host || trial.launch_s > 2e-3 ? 1 : attn::launches_per_sample(*device, *trial.problem);
 }
 
 void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
-  // Cases about the host are timed apart from launches, because their scope is another.
+  // Cases about the host are timed apart from launches, because they have no device times.
   const auto of_host =
       std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
   if (of_host != trials.begin() && of_host != trials.end()) {
@@ -221,7 +223,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     if (some_memory_bound) memory_samplers = {sampler_of(*copy), sampler_of(*read)};
     const Rounds& rounds = host ? host_rounds : sweep_rounds;
     TimingPolicy hot_policy = policy(rounds, share - for_cold - for_phases);
-    if (host) hot_policy.warmup = 0;  // it was sampled when it was checked
+    if (host) hot_policy.warmup = 0;  // the host's work was sampled once for the check
     progress.begin(fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config)));
     hot = timer.take_turns(hot_subjects, matrix_samplers, hot_policy);
     if (!cold_subjects.empty())
@@ -237,8 +239,8 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   }
   measured_s += stopwatch.seconds();
 
-  // The results of a trial's sampler; null where the trial has no sampler of the kind, or was interrupted before the
-  // first round.
+  // The results of a trial's sampler; null where the trial has no sampler among `subjects`, or was interrupted before
+  // the first round.
   const auto found = [](const GroupTimer::Subjects& subjects, const std::vector<Measured>& measured,
                         size_t trial) -> const Measured* {
     for (size_t i = 0; i < subjects.size() && i < measured.size(); ++i) {

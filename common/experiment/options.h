@@ -29,7 +29,7 @@ struct Options {
   std::optional<double> budget_s;
   uint64_t seed = 1;
   std::string input, dump_output;
-  Files files;  // of the experiment's own file options
+  Files files;  // the paths of the experiment's own file options
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
@@ -47,10 +47,10 @@ struct Options {
 /// Empty after --help or --version, whose text is printed. Throws BadInput with one line.
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec);
 
-/// The cases that the options select, as groups to be measured interleaved. They are the profile's sweep, with axes
-/// from
-/// --axis and input files in place of the sweep's own. Where the command line leaves a single shape and names no tile,
-/// only the shape's default tile runs. Throws BadInput, also for --dump-output with any number of cases but one.
+/// The cases that the options select, as groups to be measured interleaved. The groups come from the profile's sweep,
+/// where axes from --axis and from input files replace the sweep's own axes. Where the command line names a shape axis,
+/// leaves a single shape and names no tile, only the shape's default tile runs. Throws BadInput, also for --dump-output
+/// with any number of cases but one.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
 }  // namespace attn

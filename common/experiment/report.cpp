@@ -161,7 +161,8 @@ std::string verdict_text(const Json& finding) {
   std::string shown = state;
   std::transform(shown.begin(), shown.end(), shown.begin(), [](unsigned char c) { return std::toupper(c); });
   std::vector<std::string> lines;
-  // A claim that is not supported is quoted as a claim: a bare statement after the verdict would read as a fact.
+  // A claim that is not supported is quoted as a claim: without the word "claimed", the statement after the verdict
+  // would read as a fact.
   if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
   lines.push_back(text(finding.at("title")));
   lines.push_back(fmt::format("{}: {}; confidence {}", text(hypothesis.at("metric")),

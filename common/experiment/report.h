@@ -23,7 +23,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                  const std::vector<Hypothesis>& hypotheses);
 
-/// One line per case: whether it would run (--dry-run), as JSON with --json.
+/// One line per case, which says whether the case would run (--dry-run). With --json the lines are JSON.
 std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
                     const std::function<const Plan&(const Case&)>& plan);
 

@@ -8,8 +8,9 @@
 namespace attn {
 namespace {
 
-constexpr double short_launch_s = 20e-6;  // of a shorter launch, a sample takes several: a timestamp costs about 0.1 us
-constexpr double sample_s = 100e-6;       // length of a sample of several launches
+// A sample takes several launches if a launch is shorter than this. A timestamp costs about 0.1 us.
+constexpr double short_launch_s = 20e-6;
+constexpr double sample_s = 100e-6;  // length of a sample of several launches
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Samplers of a problem. A sampler takes one sample; measure_interleaved() of common/records/timing.h calls it in turn
-// with others.
+// Samplers of a problem. A sampler takes one sample. measure_interleaved() of common/records/timing.h calls several
+// samplers in turn.
 #pragma once
 
 #include "common/experiment/ceilings.h"
@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// The commands: a flush if one is given, a timestamp, the launches, a timestamp.
+/// Encodes a flush if one is given, a timestamp, each launch `launches` times, and a timestamp.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr);
 
 /// Device seconds and host seconds of one launch, both from the same submit of `launches` launches.
@@ -17,7 +17,7 @@ Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& f
 /// Device seconds of each launch of the plan, in the plan's order; after a flush if one is given.
 Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* flush);
 
-/// The number of launches of one sample: more than one where the time of a timestamp would matter.
+/// The number of launches of one sample: more than one for launches so short that the time of a timestamp would matter.
 int launches_per_sample(Device& device, const Problem& problem);
 
 }  // namespace attn

@@ -44,7 +44,8 @@ bool is_finding(const Json& record) { return record.is_object() && record.value(
 
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
-/// The one record in the two files whose id starts with options.replay. Sets the options to the record's.
+/// The one record in the two files whose id starts with options.replay. Sets the options to the values of the record's
+/// run.
 Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
@@ -113,7 +114,8 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   hypotheses = attn::hypotheses(claims);
   pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
 
-  // This comes before any file is hashed, because it refuses paths that are no file or never end.
+  // The selection of the cases comes before any file is hashed: it refuses paths that are no regular file, and a pipe
+  // may never end.
   groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
   const std::string now = utc_now();
   std::vector<std::string> arguments = options.arguments;
@@ -148,7 +150,8 @@ const CasePlan& Experiment::State::plan(const Case& config) {
                               : plans.emplace(key, spec.plan(config, {device->info(), options.files})).first->second;
 }
 
-/// The command line that repeats the run from the start, with the defaults of device, profile and seed written out.
+/// The command line that repeats the run from the start, with the defaults of device, profile and seed written out. In
+/// a replay of a finding it is the command line of the finding's run.
 std::string Experiment::State::replay_command() const {
   if (replays_finding()) return run_of(replayed).at("replay");
   std::vector<std::string> arguments = options.arguments;

@@ -24,8 +24,8 @@ struct Setting {
   std::string file(const std::string& option) const { return file_of(files, option); }
 };
 
-/// The plan of a case, with the case's typed configuration. The configuration is parsed once; the problem of the plan
-/// uses it too.
+/// The plan of a case, with the case's typed configuration. The configuration is parsed once, for the plan and for the
+/// plan's problem.
 class CasePlan : public Plan {
  public:
   CasePlan() = default;

@@ -27,8 +27,8 @@ namespace attn {
 /// Thrown to end a run after an interruption, when the measurements are recorded.
 struct Interrupted {};
 
-/// Thrown to end a run whose device is lost, when the case that lost it is recorded. A new process goes on with the
-/// other cases.
+/// Thrown to end a run whose device is lost, when the case that lost the device is recorded. A new process goes on with
+/// the other cases.
 struct Restart {};
 
 /// Whether the process received SIGINT or SIGTERM.
@@ -37,8 +37,8 @@ bool interrupted();
 /// The reason in the record of a case that the budget did not reach. --resume measures such a case.
 inline constexpr const char* budget_spent = "budget spent";
 
-/// The first words of the reason in the record of a case that lost the device. --resume does not run such a case again:
-/// it would lose the device again.
+/// The first words of the reason in the record of a case that lost the device. --resume does not run this case again,
+/// because the case would lose the device again.
 inline constexpr const char* device_lost = "device lost: ";
 
 /// The fields of a record's `run` that must be equal for --resume to take over the record.
@@ -57,7 +57,7 @@ std::string device_name(const DeviceInfo& info);
 
 /// Sets status and reason of a case that fails, and removes its times.
 void fail(Measurement& record, std::string status, std::string reason);
-/// Does the same for a case that lost the device.
+/// Does what fail() does, for a case that lost the device.
 void fail_lost(Measurement& record, const DeviceLost& error);
 
 /// Whether two duels or comparisons have the same baseline and contender.
@@ -69,30 +69,31 @@ struct Experiment::State {
   // selection.cpp
   bool replays_measurement() const;
   bool replays_finding() const;
-  /// The plan of a case. It is made once and kept.
+  /// The plan of a case. Each plan is made once and kept.
   const CasePlan& plan(const Case& config);
   std::string replay_command() const;
-  /// Opens both files, takes over the records that --resume finds, and prints how many cases are to come.
+  /// Opens both record files, takes over the records that --resume finds, and prints how many cases are to come.
   void open_records();
   void resume();
-  /// Takes over the comparisons from findings about the measurements that --resume found.
+  /// Takes over the comparisons from findings whose measurements --resume has taken over.
   void resume_comparisons();
   /// Whether --resume can take over the record, so that its case is not measured again.
   bool is_done(const Measurement& record);
-  /// Whether all kernels of the record are equal to the plan's kernels of today.
+  /// Whether the plan has the kernels of the record, with the same source code.
   bool is_current(const Measurement& record, const Plan& plan);
 
   // verify.cpp
   /// Compiles the kernels of the cases, several at once. The case of a kernel that does not compile reports the error.
   void compile_ahead(const std::vector<Case>& cases);
-  /// The trial of a case that may be measured. Empty for other cases, whose records are stored.
+  /// Makes and checks the trial of a case. For a case that cannot be measured, stores the record and returns nothing.
   std::optional<Trial> verify(const Case& config);
   Trial new_trial(const Case& config);
   void make(Trial& trial);
-  /// One launch on poisoned outputs (or one sample of the host's work), and the check of its outputs. Problems may
+  /// Makes one launch on poisoned outputs (or one sample of the host's work), and checks its outputs. Problems may
   /// share their outputs, so nothing may run between the launch and the check.
   void launch_and_check(Trial& trial);
-  /// The check once more, after timing. The host's work is not repeated for it, because it may take long.
+  /// Checks a trial again after timing: after one more launch, or without another sample of the host's work, which may
+  /// take long.
   void check_again(Trial& trial);
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
@@ -106,12 +107,12 @@ struct Experiment::State {
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
   const Ceilings& measured_ceilings();
-  /// Measures the ceilings again, and keeps the better value of each.
+  /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
   /// The record as JSON. A rate may be above a ceiling that was measured while the device was busy: then the ceilings
   /// are raised. A record whose rate stays above its ceiling fails.
   Json within_ceilings(Measurement& record);
-  /// The flush for cold samples; null where its self-test fails.
+  /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();
   int launches_per_sample(const Trial& trial);
   /// Whether the case is judged by its time with cold caches.
@@ -119,7 +120,7 @@ struct Experiment::State {
 
   // record.cpp
   Measurement blank(const Case& config) const;
-  /// Writes and keeps the record of a case that is finished. Throws Restart where it lost the device.
+  /// Writes and keeps the record of a case that is finished. Throws Restart where the case lost the device.
   void store(Measurement record, int launches_per_sample = 1);
   void store_skipped(Measurement record, std::string reason);
   void print_json(const Json& json) const;
@@ -128,22 +129,23 @@ struct Experiment::State {
 
   // compare.cpp
   void compare(const std::vector<Duel>& duels);
-  /// Compares with at most `budget_s` seconds for all duels. Pairs that the resumed run compared take no time.
+  /// Compares with at most `budget_s` seconds for all duels. Pairs in `compared_before` take no time.
   void compare_each(const std::vector<Duel>& duels, double budget_s);
   /// Compares one pair, and prints its line of progress.
   std::optional<Comparison> compare_now(const Duel& duel, double budget_s);
-  /// Empty where a result was wrong or a step failed, or after an interruption. Wrong results and failures are
-  /// recorded.
+  /// Compares one pair. Empty where a result was wrong or a step failed, or after an interruption. Wrong results and
+  /// failures are recorded.
   std::optional<Comparison> compare(const Duel& duel, double budget_s);
-  /// The pair that the replayed finding compared, if it compared one.
+  /// The pair that the replayed finding compared; empty where the finding compared no pair.
   std::vector<Duel> replayed_duels() const;
   bool was_measured(const Case& config) const;
 
   // conclude.cpp
   int conclude(const std::vector<Conclusion>& conclusions);
-  /// Measures the replayed measurement's case again and shows both. Returns the exit status.
+  /// Measures the replayed measurement's case again, and prints the old and the new result. Returns the exit status.
   int replay_measurement();
-  /// Judges and records one conclusion. `known`: the findings recorded before. Returns the finding.
+  /// Judges and records one conclusion. `known`: the findings that are already in the findings file. Returns the
+  /// finding.
   Json find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env);
   Json cases_of(const Conclusion& conclusion) const;
   Json environment();
@@ -159,7 +161,7 @@ struct Experiment::State {
   Json replayed;  // the record that --replay names, else null
   Json run;       // the description of this run in findings
   std::vector<Claim> claims;
-  std::vector<Hypothesis> hypotheses;  // of the claims
+  std::vector<Hypothesis> hypotheses;  // the hypotheses of `claims`
   std::optional<CacheFlush> flush;
   std::optional<FlushTest> flush_test;
   std::optional<Ceilings> ceilings;
@@ -173,7 +175,7 @@ struct Experiment::State {
   std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
-  std::vector<Comparison> compared_before;  // from the run that --resume goes on with, each pair once
+  std::vector<Comparison> compared_before;  // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
 };
 

@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-constexpr int most_log_lines = 100;  // of a compiler's message in a record
+constexpr int most_log_lines = 100;  // the most lines of a compiler's message in a record
 
 std::string first_lines(const std::string& text, int count) {
   size_t end = 0;
@@ -93,8 +93,9 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
 }
 
 void Experiment::State::make(Trial& trial) {
-  // The kernels come before the problem: making a problem may launch them and lose the device, and --resume knows such
-  // a case by its kernels. A host problem comes before the kernels: its case may be about compiling them.
+  // The kernels come before the problem: making a problem may launch kernels and lose the device, and --resume
+  // recognises the case by the kernels of its record. A host problem comes before the kernels, because its case may be
+  // about compiling the kernels.
   if (trial.plan.host) trial.host = spec.make_host(lab, trial.config, trial.plan);
   const std::vector<Launch>& launches = trial.plan.launches;
   if (!launches.empty()) trial.record.pipeline = pipeline_json(launches.front());

@@ -15,7 +15,7 @@
 namespace attn {
 namespace {
 
-// More values or cases are surely a typing error, and would fill memory before a run could report it.
+// More values or cases are surely a typing error, and would fill memory before a run could report the error.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
 
@@ -303,7 +303,7 @@ std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;
-  // A part is every n-th group: shapes grow along a sweep, and each part must get its share of the long ones.
+  // A part is every n-th group: shapes grow along a sweep, and each part must get its share of the long shapes.
   for (size_t index = i - 1; index < groups.size(); index += n) part.push_back(groups[index]);
   return part;
 }

@@ -63,14 +63,14 @@ struct Sweep {
   std::vector<Block> blocks;
 };
 
-/// Parses "NAME=V1,V2" or "NAME=1024:65536:pow2" (doubling from the first to at most the last) or "NAME=A:B:STEP". For
-/// an unknown axis or value it throws BadInput, whose message says what is allowed.
+/// Parses "NAME=V1,V2" or "NAME=1024:65536:pow2" (doubling from 1024 to at most 65536) or "NAME=A:B:STEP". For an
+/// unknown axis or value it throws BadInput, whose message says what is allowed.
 Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known);
 
 /// Replaces (or adds) an axis in every block.
 void override_axis(Sweep& sweep, const Axis& axis);
 
-/// All cases of a sweep. `complete` sets the axes that follow from others (kv_len from q_len, for example) and runs
+/// All cases of a sweep. `complete` sets the axes that follow from other axes (kv_len from q_len, for example) and runs
 /// before duplicates are dropped. Every returned case has its axes in the order of `known`.
 std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
                          const std::function<void(Case&)>& complete);

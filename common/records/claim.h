@@ -48,8 +48,8 @@ struct Comparison {
   Estimate ratio;            // contender / baseline, in the scope of `time`
   Estimate aa;               // A' / A
   double aa_floor() const;   // largest distance of the A/A interval from 1
-  double cv = 0;             // the larger one of the two cases
-  std::vector<Timing> time;  // of the baseline, and of the contender
+  double cv = 0;             // the larger CV of the two cases
+  std::vector<Timing> time;  // the times of the baseline and of the contender
 };
 
 /// What a reader should do if the hypothesis is supported or refuted. An inconclusive verdict gives no advice.
@@ -57,7 +57,7 @@ struct Advice {
   std::string holds, refuted;
 };
 
-/// The conclusion of an experiment about one hypothesis. The verdict is computed from it.
+/// The conclusion of an experiment about one hypothesis. The verdict is computed from the conclusion.
 struct Conclusion {
   std::string hypothesis;  // id
   std::string subject;     // the cases that the finding is about: "head_dim=64"; part of the claim_key
@@ -75,26 +75,28 @@ struct Conclusion {
   std::vector<std::string> measurements;  // ids
 };
 
-/// Supported or refuted where the interval lies on one side of the threshold and the estimate is farther from the
-/// threshold than the A/A floor (docs/measuring.md); else inconclusive. Throws std::invalid_argument for an unknown op.
+/// Supported or refuted where all results are correct, the interval lies on one side of the threshold, and the estimate
+/// is at least the A/A floor away from the threshold (docs/measuring.md); else inconclusive. Throws
+/// std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
-/// 0: incorrect; 0.5: inconclusive; 0.6: CV >= 5 %; 0.8: CV below 5 %; 0.95: the same, and an independent run agrees.
+/// 0: incorrect; 0.5: inconclusive; 0.6: CV >= 5 %; 0.8: CV below 5 %; 0.95: CV below 5 %, and an independent run
+/// agrees.
 double confidence(const Verdict& verdict, const Conclusion& conclusion, bool replicated);
 
 /// The results and comparisons of one conclusion.
 struct Evidence {
-  Results results;                                  // a baseline before its contender
-  std::vector<const Comparison*> comparisons = {};  // of these results; the finding records the last one
+  Results results;                                  // each baseline stands before its contender
+  std::vector<const Comparison*> comparisons = {};  // of `results`; the finding records the last comparison
   bool correct = true;                              // all records of the compared cases have status "ok"
-  size_t among = 0;                                 // size of the group that they were picked from; 0 with comparisons
+  size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
 };
 
 /// Picks from a group of results: each pick is the evidence for one conclusion.
 using Pick = std::function<std::vector<Results>(const Results& group)>;
 using Figure = std::function<Estimate(const Evidence& evidence)>;
 
-/// A row of an experiment's table of claims: a hypothesis, the choice of the results that answer it, the figure that is
-/// computed from them, and the texts of the finding.
+/// A row of an experiment's table of claims: a hypothesis, the choice of results for this hypothesis, the figure that
+/// is computed from the results, and the texts of the finding.
 struct Claim {
   Hypothesis hypothesis;
 
@@ -109,7 +111,8 @@ struct Claim {
   /// True: the picks are pairs, which are measured again in turn. The new measurement is not biased by the choice of
   /// the pair. False: the times of the sweep are the answer.
   bool compared = true;
-  /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one.
+  /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
+  /// conclusion.
   std::function<std::vector<std::vector<const Comparison*>>(const std::vector<Comparison>& comparisons)> gather = {};
   Figure figure = {};  // empty: the ratio of the last comparison
 
@@ -132,7 +135,7 @@ Conclusion conclude(const Claim& claim, const Evidence& evidence);
 double seconds(const Measurement& result);  // median of the main timing; the result must have one
 bool faster(const Measurement* a, const Measurement* b);
 const Measurement* fastest(const Results& results);  // null where there are no results
-/// The result with the largest value of an axis; the fastest one if there are several. Null where there are no results.
+/// The result with the largest value of an axis; the fastest of several such results. Null where there are no results.
 const Measurement* largest(const Results& results, const std::string& axis);
 /// The results whose axis has this value. `value` is written as in a case's key.
 Results where(const Results& results, const std::string& axis, const std::string& value);
@@ -141,7 +144,8 @@ std::vector<Results> pair(const Results& baselines, const Results& contenders);
 
 /// Picks each result by itself.
 std::vector<Results> each(const Results& group);
-/// For each pair of values of the axis: picks the fastest result with the first value and the fastest with the second.
+/// For each pair of values of the axis: picks the fastest result with the first value and the fastest result with the
+/// second value.
 Pick steps(const std::string& axis, const std::vector<std::pair<std::string, std::string>>& values);
 /// Picks pairs: the fastest result with this value of the axis, and each result with another value.
 Pick against(const std::string& axis, const std::string& value);
@@ -149,8 +153,8 @@ Pick against(const std::string& axis, const std::string& value);
 /// `at_least_values` values.
 Pick fastest_at_each(const std::string& axis, size_t at_least_values);
 
-/// Time of the second result / time of the first. The two were not measured in turn, so the interval spans all ratios
-/// that their intervals allow.
+/// Time of the second result / time of the first. The two results were not measured in turn, so the interval spans all
+/// ratios that the intervals of the two times allow.
 Estimate ratio_of_medians(const Evidence& evidence);
 /// The exponent b in time = a * axis^b (scaling_exponent()).
 Figure exponent_over(const std::string& axis);

@@ -32,8 +32,8 @@ struct Ceilings {
 
   /// The number of products of tf32 that together are as exact as one product of f32 (Ootomo and Yokota 2022).
   static constexpr double tf32_of_f32 = 3;
-  /// The rate of products that are as exact as the dtype. For f32 it is the larger of the rates of multiply-adds and of
-  /// products of tf32.
+  /// The rate of products that are as exact as the dtype. For f32 this rate is the larger of f32_tflops and tf32_tflops
+  /// / tf32_of_f32.
   double matrix_tflops(DType dtype) const;
   Json json() const;
 };
@@ -45,27 +45,27 @@ struct Measurement {
   Case config;                // the record's "case"
   std::string status = "ok";  // ok skipped wrong failed timeout oom
   std::string reason;
-  std::string log;  // the compiler's message where it failed
+  std::string log;  // the compiler's message, for a kernel that does not compile
   std::optional<Check> check;
   std::optional<Work> work;
   std::vector<Timing> time;
   DType dtype = DType::f32;            // the dtype whose matrix ceiling the rate is compared with
   std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling in the same rounds, sample by sample
   std::optional<Estimate> copy_pct;    // per cent of the copy ceiling in the same rounds, cold, if memory is the bound
-  std::optional<Estimate> read_pct;    // the same for the ceiling of a read
+  std::optional<Estimate> read_pct;    // per cent of the read ceiling, under the same conditions
   Json pipeline, clocks;               // `pipeline` describes the first kernel; both may be null
-  std::vector<Phase> phases;           // the launches of a case that has several; else empty
+  std::vector<Phase> phases;           // the launches of a case that has several launches; else empty
   Json values;                         // further values from the experiment; null where there are none
 
   const Timing* timing(Scope scope) const;
   /// The time by which the case is judged: device_hot; device_cold where memory is the bound; host where nothing was
-  /// launched. Null where there is no such time.
+  /// launched. Null where this time was not measured.
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;
   /// Rates by the median of one scope; 0 without work or time. tflops() prefers hot caches, which are best for
-  /// arithmetic. gbps() prefers cold caches, where all bytes come from memory. Each takes the other scope where its own
-  /// is missing.
+  /// arithmetic. gbps() prefers cold caches, where all bytes come from memory. Each function takes the other scope
+  /// where its preferred scope is missing.
   double tflops() const;
   double gbps() const;
   /// gbps() with the interval that follows from the time's interval.
@@ -81,9 +81,9 @@ Json to_json(const std::vector<Timing>& times);
 /// Reads one time of the list of to_json(). Throws BadInput for an unknown scope, Json::exception for a missing field
 /// or a wrong type.
 Timing timing_from_json(const Json& json);
-/// The record as JSON, with its id. `ceilings` are the best of the run. Throws std::runtime_error for a number that is
-/// not finite, and for a rate more than 5 % above its ceiling: such a rate is an error of the measurement. (The copy
-/// ceiling holds only for cold times.)
+/// The record as JSON, with its id. `ceilings` are the best ceilings of the run. Throws std::runtime_error for a number
+/// that is not finite, and for a rate more than 5 % above its ceiling: such a rate is an error of the measurement. (The
+/// copy ceiling holds only for cold times.)
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
 /// Throws BadInput for another schema, Json::exception for a missing field or a wrong type.
 Measurement measurement_from_json(const Json& json);

@@ -74,7 +74,7 @@ void RecordFile::append(const Json& record) {
   const bool regular = S_ISREG(status.st_mode);
   char last = '\n';
   if (regular && status.st_size > 0 && pread(descriptor_, &last, 1, status.st_size - 1) == 1 && last != '\n') {
-    line.insert(line.begin(), '\n');  // ends a line that a crash left torn
+    line.insert(line.begin(), '\n');  // ends a last line that a crash left torn
   }
 
   ssize_t written;

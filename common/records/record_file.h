@@ -9,15 +9,15 @@ namespace attn {
 
 using Json = nlohmann::ordered_json;
 
-/// Throws std::runtime_error for NaN and infinity, with the path of the first such number. (nlohmann would write it as
-/// null.)
+/// Throws std::runtime_error for NaN and infinity, with the path of the first such number. (nlohmann would write the
+/// number as null.)
 void require_finite(const Json& json, const std::string& path);
 
 /// id = first 16 hex digits of the SHA-256 of the record without its id.
 std::string record_id(const Json& record);
 
-/// A file to which append() adds one line with a single write and a flush. append() throws std::runtime_error with the
-/// path where the disk is full or the file unwritable. It cuts off a partly written line, so that the file stays whole.
+/// A file to which append() adds one line with a single write(). append() throws std::runtime_error with the path where
+/// the disk is full or the file unwritable. It cuts off a partly written line, so that the file stays whole.
 class RecordFile {
  public:
   explicit RecordFile(std::string path);  // throws BadInput where the file cannot be opened for appending
@@ -32,7 +32,8 @@ class RecordFile {
 };
 
 /// The records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`
-/// ("line 7: ..."). A missing file has no records. (RecordFile ends a torn last line before it appends another.)
+/// ("line 7: ..."). A missing file has no records. Throws BadInput for a file that cannot be read. (RecordFile ends a
+/// torn last line before it appends another line.)
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems);
 
 }  // namespace attn

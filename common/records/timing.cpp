@@ -15,7 +15,7 @@ namespace {
 
 constexpr int resamples = 2000;
 // Fewer rounds give no 95 % interval of a median: even the interval from the lowest to the highest round misses the
-// median with probability 2 * 0.5^rounds. This is below 5 % for six rounds or more.
+// median with probability 2 * 0.5^rounds. This probability is below 5 % for six rounds or more.
 constexpr int min_rounds_for_ci = 6;
 
 /// The median of a series, and medians of rounds drawn from it with replacement. The samples are sorted once. A
@@ -45,7 +45,7 @@ class Resampler {
     weights_.assign(rounds(), 0);
     size_t total = 0;
     for (size_t i = 0; i < rounds(); ++i) {
-      const size_t round = (random() >> 32) * rounds() >> 32;  // gives the same numbers with every standard library
+      const size_t round = (random() >> 32) * rounds() >> 32;  // the same numbers with every standard library
       ++weights_[round];
       total += sizes_[round];
     }

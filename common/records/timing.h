@@ -12,7 +12,7 @@
 namespace attn {
 
 /// device_hot: device time, caches as the previous sample left them. device_cold: device time, caches flushed before
-/// each sample. host: from submit to completion as the host sees it.
+/// each sample. host: time from submit to completion on the host's clock.
 enum class Scope { device_hot, device_cold, host };
 std::string_view name(Scope scope);
 
@@ -26,7 +26,7 @@ struct TimingPolicy {
   int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;
   double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
-  double budget_s = 1;      // for all subjects together; min_rounds are taken for any budget
+  double budget_s = 1;      // for all subjects together; even a smaller budget allows min_rounds
   int min_rounds = 3;
 };
 
@@ -45,16 +45,16 @@ struct Timing {
   Estimate median() const { return {median_s, ci_lo_s, ci_hi_s}; }
 };
 
-/// Takes one sample and returns the seconds of each scope it observes, always in the same order.
+/// Takes one sample and returns the seconds of each scope that the sampler observes, always in the same order.
 using Sampler = std::function<std::vector<double>()>;
 
 struct Measured {
-  std::vector<Series> series;  // one per value that a sampler returns
+  std::vector<Series> series;  // one series per value that a sampler returns
   std::string stop;
 };
 
 /// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
-/// narrow enough, or the policy's budget or most samples are reached. `interrupted` is polled between samples. After an
+/// narrow enough, or the policy's budget_s or max_samples is reached. `interrupted` is polled between samples. After an
 /// interruption the unfinished round is left out for all subjects; without a finished round, `series` is empty.
 /// `after_round` is called after each round. Throws std::runtime_error for a sample that is not above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
@@ -69,7 +69,8 @@ Estimate bootstrap_median(const Series& series, uint64_t seed);
 Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t seed);
 
 /// Median of contender / baseline, taken sample by sample within each round, with a bootstrap interval over rounds. The
-/// two series must have the same number of rounds. Where a round has more samples in one series, these are cut.
+/// two series must have the same number of rounds. Where a round has more samples in one series, the surplus samples
+/// are left out.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
 /// Exponent b of time = a * x^b by least squares in log-log space. Its interval follows from the intervals of the

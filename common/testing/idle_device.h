@@ -1,5 +1,5 @@
-// A device that runs nothing and records its launches, and a check with it that a problem runs the launches of its
-// plan.
+// A device that runs nothing and records its launches, and a check with this device that a problem runs the launches of
+// its plan.
 #pragma once
 
 #include <fmt/format.h>
@@ -64,7 +64,7 @@ class IdleDevice : public Device {
     return std::vector<double>(std::max<size_t>(encoder.timestamps(), 1) - 1);
   }
 
-  /// The launches that a second encode(encoder) encodes. The first one may encode launches that belong to no plan: for
+  /// The launches that a second encode(encoder) encodes. The first call may encode launches that belong to no plan: for
   /// the lists of key blocks of a mask, for example.
   template <typename Encode>
   std::vector<Ran> runs_of(const Encode& encode) {
@@ -111,8 +111,8 @@ void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
 }
 
 /// Changes each function constant of the plan in turn. make_launch(device, pipelines, plan) makes a launch of the plan,
-/// and encode(launch, encoder) encodes it. Expects that the device then runs the kernels of the changed plan, on its
-/// grids.
+/// and encode(launch, encoder) encodes it. Expects that the device then runs the kernels of the changed plan, on the
+/// grids of that plan.
 template <typename MakeLaunch, typename Encode>
 void expect_plan_runs(const DeviceInfo& info, const Plan& plan, const MakeLaunch& make_launch, const Encode& encode) {
   SCOPED_TRACE(info.spec);

@@ -1,5 +1,5 @@
-// main() of the test binaries. It runs GoogleTest, and returns 77 where every test was skipped or there was none to
-// run.
+// main() of the test binaries. main() runs GoogleTest, and returns 77 where every test was skipped or no test was
+// selected.
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {

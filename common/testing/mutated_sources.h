@@ -1,4 +1,4 @@
-// Kernels broken on purpose, for tests that the checks find the errors.
+// Kernels that are broken on purpose. Tests use them to see whether the checks find the errors.
 #pragma once
 
 #include <cstdlib>
@@ -13,8 +13,9 @@
 
 namespace attn::test {
 
-/// During its lifetime kernels are read from a copy of the folder of `file`; the other folders of kernels are links. In
-/// the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error where `file` has no `from`.
+/// During the object's lifetime, kernels are read from a copy of the folder of `file`; the other folders of kernels are
+/// links. In the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error where `file` has no
+/// `from`.
 class MutatedSources {
  public:
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {

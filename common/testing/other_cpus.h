@@ -1,4 +1,5 @@
-// Tests whether kernels compile for other CPUs than the host's. For files cpu_*_test.cpp.
+// Tests whether kernels compile for other CPUs than the host's. Only for tests in files named cpu_*_test.cpp, because
+// this header needs a build with the CPU device.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A test whether the problems of an experiment run the plans of their cases.
+// A check that the problems of an experiment run the plans of their cases.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace attn::test {
 
 /// Takes the experiment's cases with these values of axes ("q_len=32") on the device, and leaves out cases that the
 /// device cannot run. Changes each function constant of a case's plan in turn, makes the problem of the changed plan,
-/// and expects that the device then runs the kernels of the changed plan, on its grids.
+/// and expects that the device then runs the kernels of the changed plan, on the grids of that plan.
 inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, const DeviceInfo& info,
                                             const std::vector<std::string>& axes) {
   SCOPED_TRACE(info.spec);

@@ -26,7 +26,8 @@ struct Outcome {
   std::string out, err;
 };
 
-/// A test of one program. The program runs in a folder of its own. The programs of all tests share compiled kernels.
+/// A test of one program. The program runs in a folder of its own. The programs of all tests share a cache of compiled
+/// kernels.
 class ProgramTest : public testing::Test {
  protected:
   explicit ProgramTest(const std::string& program) : program_(std::filesystem::path(ATTN_BINARY_DIR) / program) {
@@ -81,8 +82,8 @@ class ProgramTest : public testing::Test {
   Outcome run(const std::vector<std::string>& arguments, const std::string& in = "/dev/null") const {
     return finish(start(arguments, "run", in));
   }
-  /// Runs the program with the arguments of `line`, which are separated by blanks. An argument with blanks, or an empty
-  /// one, stands between single quotes.
+  /// Runs the program with the arguments of `line`, which are separated by blanks. An empty argument, or an argument
+  /// with blanks, stands between single quotes.
   Outcome run_line(const std::string& line) const {
     std::vector<std::string> arguments;
     std::istringstream words(line);
@@ -90,7 +91,8 @@ class ProgramTest : public testing::Test {
     return run(arguments);
   }
 
-  /// False where the schema refuses a record of the files. Without python3-jsonschema it prints so and returns true.
+  /// False where the schema refuses a record of the files. Without python3-jsonschema this function prints that nothing
+  /// is checked, and returns true.
   bool schema_accepts(const std::vector<std::string>& files) const {
     std::string command = ATTN_SOURCE_DIR "/findings/validate";
     for (const std::string& file : files) command += " " + path(file).string();

@@ -10,7 +10,8 @@ namespace attn::kb {
 
 namespace {
 
-/// JSON Schema takes 64.0 for an integer; the value of an axis is written as it is compared.
+/// Finds integers of axes that are written with a fraction. JSON Schema takes 64.0 for an integer, but 64.0 and 64
+/// would be different values of an axis.
 void check_axes(const Json& record, std::vector<std::string>& problems) {
   for (const char* path : {"/case", "/data/compare/baseline", "/data/compare/contender"}) {
     const Json config = record.value(Json::json_pointer(path), Json::object());
@@ -34,7 +35,8 @@ std::vector<std::string> check_schema(const Json& record) {
 
 namespace {
 
-/// Words that make a name one of a quantity, and those that then must end it: units, and what has none.
+/// `quantities`: a name with one of these words is the name of a quantity. `endings`: the name of a quantity must end
+/// with one of these words, which are units and words for figures without a unit.
 const std::set<std::string_view> quantities = {"time",  "duration", "latency",   "bandwidth", "throughput",
                                                "power", "memory",   "frequency", "clock",     "temperature"};
 const std::set<std::string_view> endings = {"s",     "ms",  "us",      "ns",       "bytes", "mhz",

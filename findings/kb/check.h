@@ -11,7 +11,7 @@ namespace attn::kb {
 /// Each deviation from the schema as "path: what is wrong"; empty where the record is sound. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
-/// Figures whose name says that they are a quantity but not in which unit, as "path: ...".
+/// The figures whose name says that the figure is a quantity but does not say the unit, each as "path: ...".
 std::vector<std::string> check_units(const Json& record);
 
 }  // namespace attn::kb

@@ -45,7 +45,8 @@ kb COMMAND --help describes a command. Write '--' before words that begin with '
 
 volatile std::sig_atomic_t stopped = 0;
 
-/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing. The second has its usual effect.
+/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing. The second signal has its usual
+/// effect.
 void heed_signals() {
   struct sigaction action{};
   action.sa_handler = [](int) { stopped = 1; };
@@ -88,7 +89,7 @@ std::string confidence_text(const Record& record) {
   return record.kind == "measurement" ? "" : fmt::format("{:g}", record.confidence);
 }
 
-/// The arguments of all commands, which share most of them.
+/// The arguments of all commands. Most arguments belong to several commands.
 struct Arguments {
   std::string db;
   bool json = false;
@@ -423,7 +424,8 @@ int run_dedup(const Arguments& given) {
   for (auto& [key, records] : groups) {
     if (records.size() < 2) continue;
     ++duplicated;
-    // The record with the highest confidence is kept; among equals, the one that arrived last.
+    // The record with the highest confidence is kept; among records of equal confidence, the record that arrived last
+    // is kept.
     const auto kept = std::max_element(records.begin(), records.end(), [](const Record& a, const Record& b) {
       return std::pair(a.confidence, a.number) < std::pair(b.confidence, b.number);
     });
@@ -487,7 +489,7 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
     if (record.device == device) side.records.push_back(record);
   }
   if (!side.records.empty()) return side;
-  // A part of a name is enough if only one device matches it.
+  // A part of a device's name is enough if only one device has this part in its name.
   std::map<std::string, std::vector<Record>> matching;
   const std::string wanted = normal(device);
   for (const Record& record : records) {
@@ -520,7 +522,7 @@ int run_compare(const Arguments& given) {
     }
   }
   Comparisons result = compare(a, b, min_floor);
-  // Regressions come first, and configurations of only one side last.
+  // Regressions come first, and configurations that only one side has come last.
   std::stable_sort(result.configurations.begin(), result.configurations.end(),
                    [](const Compared& x, const Compared& y) {
                      const auto rank = [](const Compared& one) {

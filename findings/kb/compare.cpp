@@ -55,8 +55,8 @@ std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
   return latest;
 }
 
-/// The A/A floors of a side. A configuration that took part in a comparison has its own floor; the others have the
-/// median of all floors.
+/// The A/A floors of a side. A configuration that took part in a comparison has its own floor; other configurations
+/// have the median of all floors.
 class Floors {
  public:
   Floors(const Side& side, bool by_device) {

@@ -24,15 +24,15 @@ struct Interval {
 /// a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
-/// A configuration that one side or both have, and its comparison.
+/// A configuration that one side or both have, and its comparison. An id is empty for a side without the configuration.
 struct Compared {
-  std::string experiment, config, device_a, device_b, id_a, id_b;  // an id is empty where a side has no such record
+  std::string experiment, config, device_a, device_b, id_a, id_b;
   Change change = Change::unclear;
   std::string reason;
   std::string scope;                          // device_hot, device_cold or host
   std::optional<double> ratio, ci_lo, ci_hi;  // B / A of time
   double floor = 0;
-  bool regression = false;  // slower, or correct in A and not in B
+  bool regression = false;  // slower; or correct in A, and neither correct nor skipped in B
 };
 
 struct Comparisons {
@@ -48,12 +48,12 @@ struct Side {
 };
 
 /// Compares two sides. The latest measurement of each configuration counts. Devices are matched by name where a side
-/// has more than one. `min_floor` replaces an A/A floor of the records that is lower or missing. Throws BadInput where
-/// a side has no measurement, or the sides have no configuration in common.
+/// has more than one device. `min_floor` replaces an A/A floor of the records that is lower or missing. Throws BadInput
+/// where a side has no measurement, or the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
-/// The measurements and findings of all runs of one commit, which is named by its first digits. A run's findings tell
-/// its commit.
+/// The measurements and findings of all runs of one commit, which is named by its first digits. The commit of a run is
+/// the commit in the run's findings.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

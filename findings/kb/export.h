@@ -17,13 +17,13 @@ std::string to_csv(const std::vector<Record>& records);
 /// Commands of a POSIX shell, one line per finding or note, for the knowledge base of the study that this project
 /// follows:
 /// kb add SKILL TOPIC CLAIM EVIDENCE URL TITLE TYPE CONFIDENCE TAGS
-/// That knowledge base must have SKILL already. CONFIDENCE is one of its words (verified, high, medium, low,
-/// unverified), and TYPE is one of its types (benchmark for findings). Control characters become blanks, so that each
-/// command is one line.
+/// That knowledge base must have SKILL already. CONFIDENCE is one of the words that it knows (verified, high, medium,
+/// low, unverified), and TYPE is one of the types that it knows (benchmark for findings). Control characters become
+/// blanks, so that each command is one line.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 
-/// A citation in one paragraph: the result, its confidence, device, time and commit, and the command that measures it
-/// again.
+/// A citation in one paragraph: the result, its confidence, device, time and commit, and the command that measures the
+/// result again.
 std::string citation(const Record& record);
 
 /// A confidence from a number from 0 to 1, or from a word of the study's knowledge base. Throws BadInput.

@@ -21,7 +21,7 @@ const std::map<std::string, std::string> type_names = {
 
 bool has_type(const Json& value, const Json& type) {
   if (type == "integer" && value.is_number_float())
-    return value == std::trunc(value.get<double>());  // the draft says so
+    return value == std::trunc(value.get<double>());  // the draft takes 64.0 for an integer
   return type == "number" ? value.is_number() : type == (value.is_number() ? "integer" : value.type_name());
 }
 
@@ -51,14 +51,14 @@ std::string word_of(const Json& allowed) { return allowed.is_string() ? allowed.
 
 }  // namespace
 
-/// Holds one value against a schema.
+/// Checks one value against a schema.
 class Inspection {
  public:
-  /// Where a value is in the record: a chain, which becomes a text where there is something to say.
+  /// The place of a value in the record, as a chain of keys. path() makes a text of the chain, for messages only.
   struct Place {
     const Place* parent = nullptr;
     std::string_view key = {};
-    size_t index = 0;  // in a list, where there is no key
+    size_t index = 0;  // the place in a list; used where `key` is empty
 
     std::string path() const {
       if (!parent) return "";
@@ -86,7 +86,8 @@ class Inspection {
     const Json &schema, &operand, &value;
     const Place& place;
   };
-  /// What a keyword asks of which values; all others pass.
+  /// The type of the values that a keyword applies to. Values of other types pass. `none`: a keyword without a rule of
+  /// its own.
   enum class Of { none, any, text, number, list, object };
   struct Keyword {
     bool (*operand_fits)(const Json&);
@@ -178,7 +179,7 @@ class Inspection {
     const auto& text = q.value.get_ref<const std::string&>();
     const auto begins = [](char c) {
       return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
-    };  // a character of UTF-8
+    };  // true for the first byte of a character in UTF-8
     at_least(q, static_cast<size_t>(std::count_if(text.begin(), text.end(), begins)), "characters");
   }
   void pattern(const Question& q) {
@@ -237,7 +238,8 @@ class Inspection {
   void all_of(const Question& q) {
     for (const Json& part : q.operand) check(part, q.value, q.place);
   }
-  /// Tells what is wrong with the last choice that takes values of this type.
+  /// Where no choice fits: reports the problems of the last choice for values of this type, or the allowed types if no
+  /// choice is for this type.
   void any_of(const Question& q) {
     std::vector<Json> types;
     std::vector<std::string> found;
@@ -268,7 +270,8 @@ Schema::Schema(Json schema) : schema_(std::move(schema)) {
   prepare(schema_);
 }
 
-/// Refuses what an Inspection does not know, which then relies on each operand being of its form.
+/// Throws for a keyword, or a form of a keyword's operand, that an Inspection does not know. An Inspection therefore
+/// does not check operands.
 void Schema::prepare(const Json& schema) {
   for (const auto& [name, operand] : schema.items()) {
     const auto keyword = Inspection::keywords().find(name);

@@ -12,13 +12,15 @@ namespace attn::kb {
 
 class Schema {
  public:
-  /// Throws std::invalid_argument where the schema has a keyword, or a form of one, that is not known here.
+  /// Throws std::invalid_argument where the schema has a keyword, or a form of a keyword's value, that this interpreter
+  /// does not know.
   explicit Schema(Json schema);
   Schema(const Schema&) = delete;
   Schema& operator=(const Schema&) = delete;
 
-  /// Each deviation of a value as "path: what is wrong, what is allowed"; empty where there is none. The description
-  /// of a pattern tells messages what it allows, that of a then or an else in which cases it holds.
+  /// Each deviation of a value as "path: what is wrong, what is allowed"; empty where there is none. A message about a
+  /// pattern says what is allowed in the words of the `description` next to the pattern. A message about a `then` or an
+  /// `else` ends with the `description` in it, which says in which cases the rule holds.
   std::vector<std::string> problems(const Json& value) const;
 
  private:

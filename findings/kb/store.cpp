@@ -20,9 +20,9 @@ namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
 constexpr int64_t layout_version = 1;
-// Long, because another process may ingest a large file in one transaction.
+// The timeout is long, because another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
-constexpr size_t max_line_bytes = size_t{64} << 20;  // of a record; longer lines are refused
+constexpr size_t max_line_bytes = size_t{64} << 20;  // longer lines are refused
 constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
 
@@ -66,7 +66,7 @@ Record record_of(const Statement& row) {
           .confidence = row.real(9)};
 }
 
-/// A filter as a condition over `records` with parameters 1 to 4, and limit 5.
+/// A filter as a condition over `records`. Parameters 1 to 4 are the filter's values, and parameter 5 is the limit.
 constexpr std::string_view condition =
     "(?1 = '' OR kind = ?1) AND (?2 = '' OR instr(lower(device), lower(?2)) > 0) AND "
     "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND confidence >= ?4";
@@ -106,8 +106,8 @@ std::string text_at(const Json& json, const char* pointer) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// Further words by which a search finds a record: device, subject, the words of tags, and names for the values of its
-/// cases, such as d128 and bf16.
+/// Further words by which a search finds a record: device, subject, source, topic, address, hypothesis, the words of
+/// tags, and names for the values of the record's cases, such as d128 and bf16.
 std::string about(const Json& record, const std::vector<std::string>& tags) {
   std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
                                  text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
@@ -132,7 +132,7 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
 }
 
 /// Changes the database to write-ahead logging. The change locks the whole file for a moment. SQLite does not wait for
-/// other processes at this change, so this function does.
+/// other processes at this change, so this function waits.
 void enter_wal(const Database& database) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(busy_timeout_ms);
   for (;;) {
@@ -146,8 +146,8 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// The JSON of a line. Empty where the line is no JSON, or is nested too deep for a record: copying such a value would
-/// use up the stack.
+/// The JSON of a line. Empty where the line is no JSON, or is nested too deep for a record: copying a deeply nested
+/// value would use up the stack.
 std::optional<Json> parse(const std::string& line) {
   bool deep = false;
   Json json = Json::parse(
@@ -181,7 +181,7 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks or in another order. The rule then applies to the line that
+  // Another program may have written the record with blanks or in another order. The id then follows from the line that
   // RecordFile would write.
   const Json record = Json::parse(line, nullptr, false);
   return record.is_object() ? record_id(record) : std::string();
@@ -228,7 +228,7 @@ Store Store::open(const std::string& path, Mode mode) {
     if (write && is_new()) {
       if (!memory) enter_wal(database);
       Transaction transaction(database);
-      if (is_new()) {  // no other process has created the tables meanwhile
+      if (is_new()) {  // true unless another process has created the tables meanwhile
         database.execute(layout);
         database.execute(
             fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", application_id, layout_version)

@@ -38,7 +38,7 @@ struct Record {
 struct Match {
   Record record;
   double score = 0;     // bm25; larger is better
-  std::string snippet;  // of the content
+  std::string snippet;  // a part of the content that has words of the query
 };
 
 struct BadLine {
@@ -51,7 +51,8 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// Called now and then with the number of bytes read so far. If it returns false, the ingestion ends and keeps nothing.
+/// The ingestion calls this function now and then with the number of bytes read so far. If the function returns false,
+/// the ingestion throws Interrupted and keeps nothing.
 using IngestProgress = std::function<bool(size_t bytes)>;
 
 /// The id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
@@ -73,8 +74,9 @@ class Store {
   /// store in memory. Throws BadInput for a missing file and for a file that is no knowledge base, and SqlError.
   static Store open(const std::string& path, Mode mode);
 
-  /// Adds all sound lines that are not known yet, in one transaction, and reports the bad lines. Keeps nothing where it
-  /// throws (SqlError, Interrupted, std::runtime_error for input that cannot be read to its end).
+  /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
+  /// bad lines. Keeps nothing where it throws (SqlError, Interrupted, std::runtime_error for input that cannot be read
+  /// to its end).
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
   /// Adds a record. Returns whether it was new.
   bool add(const Json& record);
@@ -82,7 +84,8 @@ class Store {
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
   /// The selected records, in order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// The one record whose id begins with `id`. Throws BadInput where there is no such record, or more than one.
+  /// The one record whose id begins with `id`. Throws BadInput where no record, or more than one record, has such an
+  /// id.
   Record find(const std::string& id) const;
   std::optional<Record> exact(const std::string& id) const;
   /// Removes records in one transaction.

@@ -18,7 +18,7 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-/// A figure that follows from others may differ from the computed figure by rounding only.
+/// A recorded figure that follows from other figures may differ from the computed figure by rounding only.
 constexpr double rounding = 1e-9;
 
 bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(std::abs(a), std::abs(b)); }
@@ -143,14 +143,14 @@ std::vector<SourceFile> kernel_texts() {
 
 namespace {
 
-/// Finds the files of part number `at` and of the parts after it. Part 0 is the source; part n is its fragment n - 1.
+/// Finds the files of part number `at` and of the later parts. Part 0 is the source; part n is its fragment n - 1.
 bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
                      const std::vector<SourceFile>& kernels) {
   if (at > source.fragments.size()) {
     try {
       return source_sha256(source) == sha256;
     } catch (const BadInput&) {
-      return false;  // an included file is missing, so the record was made of other files
+      return false;  // an included file is missing, so the record's source was made of other files
     }
   }
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];
@@ -199,8 +199,8 @@ std::vector<Json> kernels_of(const Json& measurement) {
 
 Verification verify(const Store& store) {
   Verification result;
-  std::map<std::string, std::vector<Json>> kernels;                // of measurements, by their id
-  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash: many measurements share one
+  std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
+  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
   const std::vector<Record> records = store.list({});
   std::map<std::string, std::vector<Record>> claims;
   const SameCode same = same_code();

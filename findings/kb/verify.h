@@ -19,7 +19,7 @@ struct Problem {
   std::string id, text;
 };
 
-/// Findings of one claim, of which at least one is supported and one is refuted.
+/// The findings of one claim, if at least one of them is supported and one is refuted.
 struct Contradiction {
   std::string claim_key;
   std::vector<Record> findings;
@@ -29,9 +29,9 @@ struct Verification {
   int64_t records = 0;
   std::vector<Problem> problems;
   std::vector<Contradiction> contradictions;
-  std::vector<Problem> stale;  // findings whose kernels have other source code today
-  int64_t fresh = 0;           // number of findings about today's kernels
-  int64_t unknown = 0;         // findings whose kernels are not known, without their measurements or a source tree
+  std::vector<Problem> stale;  // findings with at least one kernel that has other source code today
+  int64_t fresh = 0;           // number of other findings, with at least one of today's kernels
+  int64_t unknown = 0;         // number of findings whose kernels or source tree are missing
 };
 
 Verification verify(const Store& store);
@@ -45,14 +45,14 @@ SameCode same_code();
 std::vector<SourceFile> kernel_texts();
 
 /// Finds the files of a source and its fragments, because a record's key does not name them. Sets their paths to files
-/// with which the source has this hash. False where no files give it.
+/// with which the source has this hash. False where no files give the source this hash.
 bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels);
 
 /// The pipelines of all kernels that a measurement launched.
 std::vector<Json> kernels_of(const Json& measurement);
 
-/// Whether the source tree (source_root()) still has the source of a record's pipeline, or by `same` a source with the
-/// same machine code.
+/// Whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source with
+/// the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
 enum class Freshness { current, changed, unknown };
 Freshness freshness(const Json& pipeline, const SameCode& same = {});
 

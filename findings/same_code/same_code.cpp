@@ -29,8 +29,8 @@ namespace {
 /// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// The processor of a record: the features that LLVM knows for its arch, without those that the recorded host lacked,
-/// and with those that it had in addition.
+/// The processor of a record: the features that LLVM knows for its arch, without the features that the recorded host
+/// lacked, and with the features that this host had in addition.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),
@@ -49,14 +49,14 @@ CpuTarget recorded_target(const Json& device) {
 CodeOf compiler_of(const Json& device) {
   if (device.at("backend") == "cuda") {
     const auto compiler = std::make_shared<CudaCompiler>(device.at("arch").get<std::string>());
-    // Only the instructions count: the compiler keeps constants in the data that nobody reads.
+    // Only the instructions are compared: the data of a cubin may also have constants that no instruction reads.
     return [compiler](const KernelSource& source) { return sha256(instructions_of(compiler->compile(source).code)); };
   }
   const auto compiler = std::make_shared<CpuCompiler>(recorded_target(device));
   return [compiler](const KernelSource& source) { return compiler->compile(source).code_sha256; };
 }
 
-/// During its lifetime source_root() is this tree.
+/// During the lifetime of the object source_root() is the tree `root`.
 class RootedAt {
  public:
   explicit RootedAt(const std::string& root) : before_(source_root()) { name(root); }

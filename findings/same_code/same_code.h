@@ -1,4 +1,5 @@
-// Compares the machine code of recorded kernels whose text has changed since: is the code still the same?
+// Takes recorded kernels whose text has changed since the recording, and compares the machine code of the old and the
+// new text.
 #pragma once
 
 #include <map>
@@ -9,7 +10,7 @@
 
 namespace attn::kb {
 
-/// A kernel of the records, and the device that it was compiled for.
+/// A kernel of the records, and the device for which the kernel was compiled.
 struct RecordedKernel {
   std::string key, source_sha256, code_sha256;
   Json device;  // the description of the device in a finding's environment
@@ -22,12 +23,12 @@ struct CodeComparison {
   SameCode same;                    // kernels whose old and new texts give the same code on every device
   std::vector<std::string> others;  // one line for each other kernel: the kernel, its device, and the difference
   int64_t current = 0;              // kernels with the recorded text, or already known to have the same code
-  int64_t unknown = 0;              // kernels that their key does not fully describe: replaced headers, run-time values
+  int64_t unknown = 0;              // kernels whose key lacks a part of the source: replaced headers, run-time values
 };
 
 /// Compiles the kernels that are not current from their text in the tree `old_root` and from today's text
-/// (source_root()), and compares the code. The old text is the recorded text, or the later text that `known` maps it
-/// to.
+/// (source_root()), and compares the code. The old text is the recorded text, or the later text to which `known` maps
+/// the recorded text.
 CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const std::string& old_root,
                             const SameCode& known);
 

@@ -23,7 +23,7 @@ FlashConfig config_of(int64_t kv_len, DType dtype = DType::f32, Layout layout = 
   return config;
 }
 
-// Records depend on the random values.
+// The results of records depend on these random values, so the values must stay the same.
 TEST(InputsTest, RandomOnesAreTheStreamsOfTheSeed) {
   const AttentionInputs in = make_inputs(config_of(30, DType::bf16, Layout::bshd), 7, InputKind::random);
   EXPECT_EQ(in.q.data, random_tensor(2, 4, 12, 64, DType::bf16, Layout::bshd, 7, 0).data);
@@ -70,7 +70,8 @@ TEST(InputsTest, ASignatureIsOneValuePerColumnOfSixtyFourKeys) {
   EXPECT_EQ(seen.size(), 2u * 2 * 4) << "each block has its own signature";
 }
 
-// In most rows the needle outweighs all other keys together. Rows differ because the keys' products with each other do.
+// In most rows the needle outweighs all other keys together. The weight of a needle differs from row to row, because
+// the needles' products with the other keys differ.
 TEST(InputsTest, NeedlesTakeTheirRowsAndAreSpreadOverTheKeys) {
   for (const bool causal : {false, true}) {
     for (const int64_t keys : {64, 1024, 4096}) {
@@ -110,7 +111,7 @@ TEST(InputsTest, NeedlesAreFiniteWhateverTheScale) {
 
 TEST(InputsTest, QueriesWithoutKeysHaveNoNeedle) {
   FlashConfig config = config_of(4);
-  config.shape.causal = true;  // the first 8 of 12 queries see nothing
+  config.shape.causal = true;  // the first 8 of 12 queries see no key
   const AttentionInputs random = make_inputs(config, 7, InputKind::random);
   const AttentionInputs needles = make_inputs(config, 7, InputKind::needles);
   EXPECT_EQ(needles.q.at(0, 0, 7, 0), random.q.at(0, 0, 7, 0));

@@ -84,7 +84,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
   }
 }
 
-// Rows of K that are a multiple of 4 KiB apart: the cpu's tuned kernel copies such rows.
+// The rows of K are a multiple of 4 KiB apart. The cpu's tuned kernel copies rows at these distances.
 TEST_P(Variants, RowsOfKApartByPages) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
@@ -137,15 +137,15 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   device().submit(encoder);
   const Tensor o = problem.output();
   const std::vector<float> lse = problem.lse();
-  for (int64_t q = 0; q < 32; ++q) {  // the first query to see a key is q_len - kv_len
+  for (int64_t q = 0; q < 32; ++q) {  // the first query that sees a key is q_len - kv_len
     for (int64_t d = 0; d < config.shape.head_dim; ++d) EXPECT_EQ(o.at(0, 1, q, d), 0) << q;
     EXPECT_EQ(lse[static_cast<size_t>(40 + q)], -INFINITY) << q;
   }
   EXPECT_TRUE(std::isfinite(lse[40 + 32]));
 }
 
-// Tiles in which only the first 40 rows exist, over many blocks of keys, launched many times. The threads of the other
-// rows have to stay in step.
+// The last tile has only 40 rows. A launch has many blocks of keys, and a GPU launches the kernel many times. The
+// threads of the missing rows have to stay in step with the threads of the 40 rows.
 TEST_P(Variants, RowsBeyondTheEnd) {
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (const int64_t rows : {128, 192}) {
@@ -159,12 +159,12 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// More tiles than a GPU runs at the same time. Their 16-bit outputs pass through memory that the tile before has used.
-// Outputs end within a tile. With a causal mask they may also begin in the middle of a tile.
+// More tiles than a GPU runs at the same time. Their 16-bit outputs pass through memory that the previous tile has
+// used. The outputs end within a tile. With a causal mask the outputs may also begin in the middle of a tile.
 TEST_P(Variants, OutputsOfManyTiles) {
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
-      if (!on_cuda && rows > 64) continue;  // the cpu works on its tiles one by one
+      if (!on_cuda && rows > 64) continue;  // a cpu thread works on one tile after the other
       for (const bool causal : {false, true}) {
         FlashConfig config = small(GetParam());
         const int64_t groups = on_cuda ? 8 : 1;
@@ -190,7 +190,8 @@ TEST_P(Variants, CustomScale) {
   }
 }
 
-// Scores in the thousands: a softmax without a running maximum overflows; a softmax that rounds its maximum errs.
+// Scores in the thousands: a softmax without a running maximum overflows; a softmax that rounds its maximum has large
+// errors.
 TEST_P(Variants, LargeScores) {
   FlashConfig config = small(GetParam());
   config.shape.scale = 300;
@@ -272,7 +273,7 @@ AttentionHooks soft_cap() {
   return hook;
 }
 
-// In the second batch entry a query sees keys at a distance of at most 5. Rows far from any key see none.
+// In the second batch entry a query sees keys at a distance of at most 5. Queries far from all keys see no key.
 AttentionHooks window() {
   AttentionHooks hook;
   hook.text =
@@ -330,7 +331,7 @@ TEST_F(FlashProblemTest, DumpHoldsOutputAndLogSumExp) {
   EXPECT_EQ(stored.at("lse").shape, (std::vector<int64_t>{1, 2, 37}));
   const auto* values = reinterpret_cast<const float*>(stored.at("o").data.data());
   const Tensor o = problem.output();
-  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // a dump is bhsd for any layout on the device
+  EXPECT_EQ(values[(1 * 37 + 5) * 24 + 3], o.at(0, 1, 5, 3));  // the layout of a dump is always bhsd
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
   EXPECT_EQ(result.tiny_weights, std::vector<int64_t>{0});
 }
 
-// Three keys: the first has nearly all the weight, the second 2^-20 of it and the third 2^-30 of it.
+// Three keys: the first has nearly all the weight, the second has 2^-20 of the first key's weight, and the third 2^-30.
 TEST(ReferenceTest, TinyWeightsAreCountedAndAreNotRoundedFinelyInF16) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const AttentionShape shape{1, 1, 1, 1, 3, 1, false, 1};
@@ -260,7 +260,7 @@ TEST(ReferenceTest, FiniteScoresOfAnySizeAreArithmetic) {
   }
 }
 
-// NaN and infinity in V reach the rows that see the key, in their column.
+// NaN and infinity in V reach the rows that see their key, in the column where they stand.
 TEST(ReferenceTest, ValuesThatAreNoNumbersReachTheRowsThatSeeThem) {
   const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
   for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {

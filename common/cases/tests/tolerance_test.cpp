@@ -89,12 +89,12 @@ TEST(ToleranceTest, WhatIsNotANumberAllowsNothing) {
 constexpr int64_t block = 64;
 constexpr size_t dim = 64;
 
-/// The sums of one block of a row's keys: its weights, which add up to 1 over all blocks, and its part of the output.
+/// Sums over one block of a row's keys: the weights, which add up to 1 over all blocks, and the weighted values.
 struct Block {
   double weight = 0;
-  std::vector<double> o = std::vector<double>(dim);           // its weights, its values
-  std::vector<double> its_values = std::vector<double>(dim);  // the weights of the block before, its values
-  std::vector<double> its_keys = std::vector<double>(dim);    // its weights, the values of the block before
+  std::vector<double> o = std::vector<double>(dim);           // weights and values of this block
+  std::vector<double> its_values = std::vector<double>(dim);  // weights of the block before, values of this block
+  std::vector<double> its_keys = std::vector<double>(dim);    // weights of this block, values of the block before
 };
 
 std::vector<Block> blocks_of(const AttentionShape& shape, const AttentionInputs& in, int64_t query, double lse) {
@@ -123,7 +123,7 @@ std::vector<Block> blocks_of(const AttentionShape& shape, const AttentionInputs&
 }
 
 /// Adds `more` to the sum of a row's weights and added(d) to the sum of its weighted values in column d. Returns the
-/// largest change of an output as a multiple of its tolerance.
+/// largest change of an output or of the log-sum-exp as a multiple of its tolerance.
 template <typename Added>
 double used(const ReferenceRows& want, const AttentionTolerance& allowed, size_t row, double more, const Added& added) {
   double most = std::abs(std::log1p(more)) / allowed.lse[row];
@@ -138,8 +138,9 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// A wrong block at any place exceeds twice the tolerance in one of 8 rows; the kernel's own errors take half of the
-// tolerance. (A check has 64 rows or more.) The needles have 8 more rows, whose weight is at one key.
+// A wrong block at any place exceeds twice the tolerance in one of 8 rows. (With needles, the keys of another block
+// exceed only the tolerance itself.) The kernel's own errors take half of the tolerance. A check has 64 rows or more.
+// The test has 8 more rows with needles, because half of these rows have their weight at one key.
 TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
   for (const InputKind kind : {InputKind::random, InputKind::needles}) {
     for (const int64_t keys : {64, 1024, 16384, 65536}) {
@@ -160,7 +161,7 @@ TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
           };
           const double change = before.weight - its.weight;
           raise(doubled[b], its.weight, [&](size_t d) { return its.o[d]; });
-          if (count == 1) continue;  // the only block: nothing is left without it, and there is no other block
+          if (count == 1) continue;  // a single block cannot be left out or exchanged
           raise(lost[b], -its.weight, [&](size_t d) { return -its.o[d]; });
           raise(other[b], change, [&](size_t d) { return before.o[d] - its.o[d]; });
           raise(other_keys[b], change, [&](size_t d) { return its.its_values[d] - its.o[d]; });
@@ -213,7 +214,7 @@ TEST_P(Margins, KernelsUseHalfOfTheTolerance) {
   if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);
   // With BF16_DOT, the exponent of the factor for older outputs and sums is a fused difference. It is not exactly 0
-  // where the maximum stays: outputs and sums shrink or grow a little with every block.
+  // where the maximum stays: there, outputs and sums shrink or grow a little with every block.
   EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
 }
 

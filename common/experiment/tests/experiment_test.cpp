@@ -42,7 +42,7 @@ struct World {
   std::optional<Work> counted;  // the result of Problem::work()
   int launches_of_a_case = 1;
   bool on_host = false;  // cases are about the host, and nothing is launched
-  int samples = 0;       // of the host's work
+  int samples = 0;       // samples of the host's work
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
   std::vector<std::vector<std::string>> restarts;  // command lines
@@ -398,7 +398,7 @@ TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
     for (const auto& [config, count] : world.plans) EXPECT_EQ(count, 1) << config << " " << shell_command(arguments);
   };
   expect_once({"--dry-run"}, 6);
-  expect_once({}, 6);  // selects, compiles, checks, measures and compares them
+  expect_once({}, 6);  // the run selects, compiles, checks, measures and compares the cases
   ASSERT_EQ(findings().size(), 3u);
   expect_once({"--resume"}, 6);
   expect_once({"--only", "verify"}, 6);
@@ -408,7 +408,7 @@ TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
 
 TEST_F(ExperimentTest, CasesOfTheHost) {
   world.on_host = true;
-  // Longer than the longest launch that is allowed.
+  // These launches are longer than the longest launch that is allowed.
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2.0 : 4.0; };
   Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) {
     for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
@@ -471,7 +471,8 @@ TEST_F(ExperimentTest, CasesOfTheHostAmongLaunches) {
   }
 }
 
-// A body may ask for comparisons step by step, each with a share of the budget, and in a replay too.
+// A body may ask for comparisons step by step, each with a share of the budget. A replay measures these comparisons
+// too.
 TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
   size_t steps_taken = 0;
@@ -530,7 +531,7 @@ TEST_F(ExperimentTest, EveryStatusIsRecorded) {
   expect(3, "oom", "host");
   expect(4, "failed", "odd");
   expect(5, "wrong", "O[0]");
-  expect(6, "wrong", "O[0]");  // right before timing, wrong after
+  expect(6, "wrong", "O[0]");  // correct before timing, wrong after timing
   expect(7, "skipped", "600 ms");
   expect(8, "ok", "");
   expect(4096, "skipped", "needs 65536 bytes");
@@ -573,7 +574,7 @@ TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
 // Only the culprit is recorded. Then a new process takes over, which does not try the culprit again.
 TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   struct Loss {
-    int launches;  // of tile 32 before the loss
+    int launches;  // launches of tile 32 before the loss
     const char* status;
   };
   for (const auto& [launches, status] : {Loss{0, "failed"}, {0, "timeout"}, {12, "failed"}, {12, "timeout"}}) {
@@ -662,7 +663,7 @@ TEST_F(ExperimentTest, EachLaunchOfACaseHasItsTimeAndItsLine) {
   EXPECT_NE(record["phases"][1]["pipeline"]["key"], record["phases"][2]["pipeline"]["key"]);
   EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 3e-3, 3e-5);
 
-  // A record is out of date where the second kernel is not the one that was measured.
+  // A record is out of date where the second kernel is not the kernel that was measured.
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
   EXPECT_EQ(measurements().size(), 1u);
   spec_.plan = [plan = spec_.plan](const Case& config, const Setting& setting) {
@@ -695,7 +696,7 @@ TEST_F(ExperimentTest, ColdIsLeftOutWhereTheFlushDoesNotWork) {
 }
 
 TEST_F(ExperimentTest, ARateAboveItsCeilingIsAnError) {
-  world.flops = 1e9;  // in 1 ms: 1 TFLOP/s, twice the ceiling
+  world.flops = 1e9;  // a launch takes 1 ms: 1 TFLOP/s, twice the ceiling
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 1);
   const Json record = measurement(8, 16);
   EXPECT_EQ(record["status"], "failed");
@@ -772,7 +773,7 @@ TEST_F(ExperimentTest, AnIndependentRunThatAgreesRaisesConfidence) {
   EXPECT_EQ(findings()[0]["confidence"], 0.8);
   EXPECT_EQ(findings()[1]["confidence"], 0.95);
   EXPECT_EQ(findings()[2]["data"]["verdict"]["state"], "refuted");
-  EXPECT_EQ(findings()[2]["confidence"], 0.8);  // the others disagree
+  EXPECT_EQ(findings()[2]["confidence"], 0.8);  // the other findings disagree
   EXPECT_EQ(findings()[0]["claim_key"], findings()[1]["claim_key"]);
   EXPECT_NE(findings()[0]["data"]["run"]["id"], findings()[1]["data"]["run"]["id"]);
 }
@@ -786,7 +787,7 @@ TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
     measured += record["status"] == "ok";
     missed += record["reason"] == "budget spent";
   }
-  EXPECT_EQ(measured, 2);  // the first group, which took the whole budget
+  EXPECT_EQ(measured, 2);  // the cases of the first group, which took the whole budget
   EXPECT_EQ(missed, 4);
   EXPECT_TRUE(findings().empty());
 
@@ -804,7 +805,7 @@ TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
   EXPECT_EQ(findings().size(), 3u);
   EXPECT_EQ(world.makes - makes, 4 + 9) << "4 cases, and 3 comparisons of 3 cases; plans need no problems";
 
-  EXPECT_EQ(run({"--resume"}).status, 0);  // nothing left: nothing is written twice
+  EXPECT_EQ(run({"--resume"}).status, 0);  // all cases are done: no record is written twice
   EXPECT_EQ(measurements().size(), 10u);
   EXPECT_EQ(findings().size(), 3u);
 }
@@ -836,7 +837,7 @@ TEST_F(ExperimentTest, ResumeMakesTheFindingsThatAreMissing) {
   const std::string nothing = resumed(whole);
   EXPECT_NE(nothing.find("left 0, pairs compared 3"), std::string::npos) << nothing;
   EXPECT_EQ(nothing.find(" against "), std::string::npos) << nothing;
-  // Without a comparison where another finding has the pair.
+  // No pair is compared again if another finding has the comparison.
   const std::string other_has_it = resumed({whole.begin() + 1, whole.end()});
   EXPECT_EQ(other_has_it.find(" against "), std::string::npos) << other_has_it;
   EXPECT_EQ(findings().back()["claim_key"], whole.front()["claim_key"]);
@@ -996,7 +997,7 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   EXPECT_NE(outcome.out.find("AGREES       with the finding " + id + " that is replayed, which was supported\n"),
             std::string::npos)
       << outcome.out;
-  EXPECT_EQ(measurements().size(), 6u + 2u);  // only its two cases
+  EXPECT_EQ(measurements().size(), 6u + 2u);  // only the finding's two cases
   ASSERT_EQ(findings().size(), 4u);
   const Json again = findings()[3];
   EXPECT_EQ(again["claim_key"], finding["claim_key"]);
@@ -1100,7 +1101,7 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
   std::sort(all.begin(), all.end());
   std::sort(parts.begin(), parts.end());
   EXPECT_EQ(parts, all);
-  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // a part without cases
+  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // this part has no cases
   std::set<std::string> recorded;
   for (const char* shard : {"1/2", "2/2"}) EXPECT_EQ(run({"--only", "verify", "--shard", shard}).status, 0);
   for (const Json& record : measurements()) EXPECT_TRUE(recorded.insert(record["case"].dump()).second) << record;
@@ -1117,7 +1118,7 @@ TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
   EXPECT_EQ(run({"--dump-output", path("o.safetensors"), "--axis", "n=8"}).status, 0);
   EXPECT_TRUE(fs::exists(path("o.safetensors")));
   EXPECT_EQ(world.dumps, 1);
-  EXPECT_EQ(run({"--dump-output", path("p.safetensors"), "--axis", "n=4096"}).status, 2);  // it would be skipped
+  EXPECT_EQ(run({"--dump-output", path("p.safetensors"), "--axis", "n=4096"}).status, 2);  // this case would be skipped
 }
 
 TEST_F(ExperimentTest, ListShowsAxesValuesAndHypotheses) {
@@ -1273,7 +1274,7 @@ TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
   EXPECT_EQ(measurement(8, 16)["work"]["bytes"], 678);
 }
 
-// A case that loses the device while its problem is made is not tried again either.
+// A case that loses the device while its problem is made is not tried again by the next process.
 TEST_F(ExperimentTest, ALossWhileMakingIsNotTriedAgain) {
   world.on_make = [](const Case& config) {
     if (tile_is(config, 32)) throw DeviceFault("an illegal address");

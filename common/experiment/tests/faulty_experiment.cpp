@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-// The launch number of a late fault or hang: it comes while the case is timed, after it was checked.
+// The launch number of a late fault or hang: the fault comes while the case is timed, after the check.
 constexpr int late = 8;
 
 const char* const text = R"(

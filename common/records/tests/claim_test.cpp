@@ -36,11 +36,12 @@ TEST(Judge, TruthTable) {
       {">=", 1, {1.05, 1.00, 1.10}, 0, yes},
       {"<", 1, {1.05, 1.00, 1.10}, 0, no},
       {">", 1, {0.95, 0.90, 1.00}, 0, no},
-      // A clear interval within the noise floor of the threshold.
+      // A narrow interval that is closer to the threshold than the noise floor.
       {"<", 1, {0.985, 0.98, 0.99}, 0.02, open},
       {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
       {">", 1, {1.015, 1.01, 1.02}, 0.02, open},
-      // No effect at all refutes a large effect: the distance to the threshold counts, not the distance to 1.
+      // A measured ratio near 1 refutes the claim of a large effect: the distance to the threshold counts, not the
+      // distance to 1.
       {">=", 1.1, {1.001, 0.998, 1.004}, 0.02, no},
       {">=", 1.1, {1.115, 1.11, 1.12}, 0.02, open},
       // The floor is relative: 0.02 at a ratio of 1 is 0.04 at a ratio of 2.
@@ -48,7 +49,7 @@ TEST(Judge, TruthTable) {
       {">", 2, {2.05, 2.04, 2.06}, 0.02, yes},
       // A difference of ratios has a threshold near 0, but the noise of a ratio near 1.
       {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, open},
-      // No interval, no verdict.
+      // Without an interval the verdict is inconclusive.
       {"<", 1, {0.9, std::nan(""), 0.92}, 0, open},
       {"<", 1, {0.9, std::nan(""), std::nan("")}, 0, open},
   };
@@ -112,7 +113,7 @@ Measurement result(int64_t length, int64_t tile, double seconds, const std::stri
   return made;
 }
 
-// Pairs of the fastest tile of a length and each other tile.
+// Pairs of a length's fastest tile and each other tile of this length.
 std::vector<Results> all_pairs(const Results& tiles) {
   std::vector<Results> picks;
   for (const Measurement* tile : tiles) {
@@ -261,7 +262,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   EXPECT_EQ(judge(claim().hypothesis, found).state, State::supported);
 
   results.push_back(results[0]);
-  results[2].status = "failed";  // in a later comparison
+  results[2].status = "failed";  // the case failed in a later comparison
   EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).correct);
   EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty()) << "no record of the contender";
 }

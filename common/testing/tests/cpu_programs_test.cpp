@@ -1,4 +1,4 @@
-// Every experiment's program as a user meets it: a short run on the cpu, and what only tells of it.
+// Tests every experiment's program as a user runs it: a short run on the cpu, and the options that only print.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using test::Outcome;
 
-/// A program and a short run of it: how many cases it records, and which claims it judges.
+/// A program and the options of a short run (`narrowed`); the number of cases that the run records, and the claims that
+/// it judges.
 struct Run {
   const char* program;
   size_t cases;
@@ -31,7 +32,7 @@ class ProgramsTest : public test::CpuProgramTest, public testing::WithParamInter
 };
 
 TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
-  own_cache();  // warnings are told only when a kernel is compiled
+  own_cache();  // a compiler's warnings are printed only when it compiles a kernel
   const Outcome outcome = run_line(std::string("--device cpu:threads=2 --budget 5 ") + GetParam().narrowed);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;

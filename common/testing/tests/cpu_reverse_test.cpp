@@ -62,11 +62,11 @@ TEST(RecipeTest, TheBackendIsTheDeviceOfTheTests) {
   }
   EXPECT_FALSE(recipe.empty());
   EXPECT_EQ(recipe, device);
-  EXPECT_EQ(created, device.size());  // the recipe creates no other file
+  EXPECT_EQ(created, device.size());  // the recipe creates only the files of the device
 }
 
 bool is_honest(const std::string& reason) {
-  const bool whole = !reason.ends_with(' ');  // a list of what the device has instead is not empty
+  const bool whole = !reason.ends_with(' ');  // no reason ends in an empty list of the kernels that the device has
   return (whole && reason.starts_with("this device has no kernel for ")) ||
          reason == "path torch: this build has no PyTorch";
 }
@@ -83,7 +83,7 @@ std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   return count;
 }
 
-/// A program, and the options that narrow the cases that run: one thread takes long for a whole sweep.
+/// A program, and the options that narrow the cases that run: a whole sweep would take one thread too long.
 struct Program {
   const char *name, *narrowed;
   bool runs;  // whether some of the program's cases can run

@@ -23,7 +23,7 @@ Json note() {
                       .tags = {"softmax"}});
 }
 
-/// Breaks a sound record in ways that the JSON schema forbids, and expects check_schema to see each.
+/// Breaks a sound record in ways that the JSON schema forbids, and expects check_schema to report each deviation.
 class SchemaWalk {
  public:
   explicit SchemaWalk(Json record) : record_(std::move(record)) {

@@ -36,7 +36,7 @@ class KbCliTest : public KbTest {
   }
 };
 
-/// `count` different records. Records of another seed are different too.
+/// `count` different records. Records of another seed differ from these records.
 std::string many_records(int count, const std::string& seed) {
   std::string text;
   for (int i = 0; i < count; ++i) {

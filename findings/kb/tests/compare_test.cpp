@@ -15,7 +15,7 @@ Side side(const std::string& label, const std::vector<Json>& records) {
 TEST(JudgeChange, ByIntervalAndFloor) {
   const auto judged = [](double ratio, double half_width, double floor) {
     std::string reason;
-    // Each side has half of the width: the interval of the ratio is about ratio * (1 +- half_width).
+    // The interval of each side has half of the width: the interval of the ratio is about ratio * (1 +- half_width).
     const Interval a{1, 1 - half_width / 2, 1 + half_width / 2};
     const Interval b{ratio, ratio * (1 - half_width / 2), ratio * (1 + half_width / 2)};
     const Change change = judge_change(a, b, floor, reason);

@@ -36,7 +36,8 @@ class SameCodeTest : public test::ProgramTest {
            "}";
   }
 
-  /// Writes records of the old kernel on processors of these families, and compares it with a kernel of `function`.
+  /// Writes records of the old kernel on processors of these families, and compares the old kernel with a kernel of
+  /// `function`.
   test::Outcome compare(const std::string& function, const std::vector<std::string>& families,
                         const std::string& key = twice().key()) {
     std::string text = kernel(function);
