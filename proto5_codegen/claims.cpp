@@ -227,8 +227,8 @@ Claim source(const std::string& generator, const std::string& tool) {
   return claim;
 }
 
-/// The seconds of compilation. A kernel compiled ahead of time has them in its values, because its device spends no
-/// time on compiling it.
+/// The seconds of compilation. The record of a kernel compiled ahead of time has the seconds in its values, because
+/// this run spends no time on compiling the kernel.
 double compile_s(const Measurement& result) {
   const bool ahead = result.values.is_object() && result.values.contains("compile_s");
   return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();

@@ -1,4 +1,4 @@
-// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases with such
+// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases with these
 // launches.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Parameters of the kernels of proto5_codegen, as host and kernel (of every dialect) see them. This header includes no
-// other header, so that kernels compile without a standard library.
+// Parameters of the kernels of proto5_codegen, which the host and the kernels of every dialect share. This header
+// includes no other header, so that kernels compile without a standard library.
 #pragma once
 
 /// The works: each kernel computes one work. A "head" here is a head of one sequence, so that the number of heads is

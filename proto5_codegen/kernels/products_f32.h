@@ -1,4 +1,4 @@
-// Threadgroup memory of products_f32.cuda.cu, as host and kernel see it.
+// The layout of threadgroup memory of products_f32.cuda.cu, which host and kernel share.
 #pragma once
 
 #include "proto5_codegen/kernels/generated.h"

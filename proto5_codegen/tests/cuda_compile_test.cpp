@@ -1,5 +1,5 @@
-// Compiles the kernels for a Hopper GPU on a machine without a GPU. The kernels have the constants that the host gives
-// them. Kernels that come as machine code are read.
+// The kernels for a Hopper GPU, compiled on a machine without a GPU, with the constants that the host gives; and the
+// kernels that come as machine code.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int launches = 3;       // of a candidate
 constexpr int turns = 20;         // the launches of the best candidate and of the usual constants at the end
-constexpr double hopeless = 1.5;  // a candidate that takes so many times the best time is not launched again
+constexpr double hopeless = 1.5;  // no more launches of a candidate that takes this many times the best time
 constexpr uint64_t seed_of_search = 1;
 
 struct Search {

@@ -1,5 +1,5 @@
-// Parameters of the kernels that copy key/value heads for each query head, as host and kernel (of every dialect) see
-// them. This header includes no other header, so that kernels compile without a standard library.
+// Parameters of the kernels that copy key/value heads for each query head. The host and the kernels of every dialect
+// share this header. This header includes no other header, so that kernels compile without a standard library.
 #pragma once
 
 /// Strides in bytes; a row is contiguous.
