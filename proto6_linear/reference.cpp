@@ -115,7 +115,7 @@ struct RunningSums {
 // these numbers:
 //
 //   the state S        before the product with q: an error of one unit of each q_d S_d
-// f(q)               and its product with a gate's decay: one unit of each q_d S_d
+//   f(q)               and its product with a gate's decay: one unit of each q_d S_d
 //   scores             of tokens of the same chunk, at most 256: one unit of each score times v
 //   f(k) or v          times its decay: one unit of each term
 //   f(k) and v         times its decay, two roundings: sqrt(2) units of each term
