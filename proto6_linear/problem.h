@@ -35,7 +35,7 @@ struct LinearCase {
   /// Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
   /// The number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first sequence
-  /// has `linear.tokens` tokens; of several sequences, the middle one has none.
+  /// has `linear.tokens` tokens; if there are several sequences, number `sequences / 2`, counted from 0, has none.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
