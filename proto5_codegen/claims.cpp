@@ -65,7 +65,7 @@ void add_search(Conclusion& conclusion, const Evidence& evidence) {
   conclusion.content += " A search tried {values.tried} variants in {values.search_s:.0f} s.";
 }
 
-/// Kernels of one work and shape, measured in turn.
+/// A claim about two kernels of one work and shape, measured in turn.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick,
                const std::string& what, const std::string& against, const Advice& advice) {
   return {.hypothesis = hypothesis,
@@ -85,7 +85,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
           }};
 }
 
-/// A claim about a figure of results that are not measured again in turn.
+/// A claim about a figure of results. The results are not measured again in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
               const std::string& title, const std::string& content, const Advice& advice) {
   return {
@@ -227,8 +227,8 @@ Claim source(const std::string& generator, const std::string& tool) {
   return claim;
 }
 
-/// The seconds of compilation. A kernel compiled ahead of time has them in its values, because its device spends no
-/// time on compiling it.
+/// The seconds of compilation. The record of a kernel compiled ahead of time has the seconds in its values, because
+/// this run spends no time on compiling the kernel.
 double compile_s(const Measurement& result) {
   const bool ahead = result.values.is_object() && result.values.contains("compile_s");
   return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();

@@ -1,6 +1,6 @@
-// Kernels that a generator compiled ahead of time. proto5_codegen/tools/generate_cuda.py keeps them in
-// proto5_codegen/generated: cubins, and NAME.json with a description of each cubin. A build needs none of these
-// generators.
+// Kernels that a generator compiled ahead of time. proto5_codegen/tools/generate_cuda.py writes these kernels to
+// proto5_codegen/generated: cubins, and for each generator NAME.json with a description of each cubin. A build does not
+// need the generators.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,19 @@ namespace attn {
 
 /// A parameter of a kernel, in the generator's calling convention.
 struct AheadParameter {
-  /// tensor_map: the map of a tensor [heads, rows, columns], with a box in one head; null: a null pointer.
+  /// tensor_map: the map of a tensor [heads, rows, columns], with a box inside one head; null: a null pointer; number:
+  /// a float.
   enum Kind { tensor_map, pointer, null, int32, int64, number } kind = null;
   std::string tensor = {};              // "q", "k", "v", "in", "out", "slopes": of a map or a pointer
-  std::string rows = {}, columns = {};  // of a map: the names of its lengths
+  std::string rows = {}, columns = {};  // of a map: the names of the tensor's lengths
   uint32_t box_rows = 0, box_columns = 0;
-  int swizzle = 0;                   // of a map: in bytes
-  std::vector<std::string> of = {};  // of int32 and int64: the lengths of a product; of a number: "scale" or "cap"
-  int64_t per = 1;                   // of int32 and int64: the product is divided by it, rounded up
+  int swizzle = 0;                   // of a map: the swizzle in bytes
+  std::vector<std::string> of = {};  // of an integer: the names of the product's factors; of a number: "scale" or "cap"
+  int64_t per = 1;                   // of an integer: the product's divisor; the quotient is rounded up
 };
 
 struct AheadKernel {
-  /// A side of the grid, in threadgroups: the product of the lengths in `of`, divided by `per` and rounded up.
+  /// A side of the grid, in threadgroups: the product of the lengths that `of` names, divided by `per` and rounded up.
   struct Side {
     std::vector<std::string> of;
     int64_t per = 1;
@@ -38,15 +39,15 @@ struct AheadKernel {
   std::string file = {}, cubin_sha256 = {}, entry = {};
   std::string work = {}, dtype = {};
   int64_t head_dim = 0, causal = 0;
-  int64_t most_kv_len = 0;      // 0: any
-  int64_t kv_len_multiple = 1;  // kv_len must be a multiple of it
+  int64_t most_kv_len = 0;      // the longest kv_len that the kernel takes; 0: any
+  int64_t kv_len_multiple = 1;  // kv_len must be a multiple of this number
   std::vector<Side> grid = {};
   uint32_t threads = 1;
   size_t threadgroup_bytes = 0;
   std::vector<AheadParameter> parameters = {};
-  nlohmann::ordered_json tile = {}, search = {};  // the constants, and the result of the search for them
+  nlohmann::ordered_json tile = {}, search = {};  // the constants, and the result of the search for the constants
   double compile_s = 0;
-  int64_t source_lines = 0;  // of the work's function and of the functions that it calls, without comments
+  int64_t source_lines = 0;  // of the work's function and the functions that it calls, without comments
 };
 
 /// All kernels of one generator.
@@ -57,14 +58,14 @@ struct AheadIndex {
 
 /// Throws BadInput, with `name` in the message, for a text that is no index.
 AheadIndex parse_ahead_index(const std::string& text, const std::string& name);
-/// Nothing where none of the generator's kernels is kept. Here and in the functions below, `generator` is the name that
-/// a case has.
+/// The index of a generator's kernels; nothing where proto5_codegen/generated has no kernels of this generator. Here
+/// and in the functions below, `generator` is the name of a generator in a case.
 std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 
 /// The kernel of a case; null where there is none.
 const AheadKernel* find_ahead(const AheadIndex& index, const CodegenCase& config);
 
-/// The launch of a case, without the plan's work, or the reason why there is none.
+/// The plan of a case, without the work: the launch, or the reason why there is no launch.
 Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device);
 
 /// Whether the generator's kernels are compiled ahead of time.

@@ -14,7 +14,7 @@ namespace {
 
 uint32_t tiles_of(int64_t length, int64_t tile) { return static_cast<uint32_t>((length + tile - 1) / tile); }
 
-/// The constant that a search found, or else the usual one.
+/// The value that a search found for the constant `name`, or else `usual`.
 int64_t constant(const CodegenCase& config, const char* name, int64_t usual) {
   return config.constants.contains(name) ? config.constants.at(name) : usual;
 }
@@ -45,8 +45,9 @@ Plan softmax_plan(const CodegenCase& config) {
     return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
                                   most_units * most_row_threads * of_unit)};
   }
-  // So few 16-bit elements fit into the registers of a thread where a multiprocessor has all its threads. Only kernels
-  // for rows of eight warps spill then, because they have eight sums to add up; they get fewer threads.
+  // At most 16 elements of 16 bits a thread fit into the registers even if a multiprocessor has all its threads. Then
+  // only kernels with eight warps a row spill, because they add up eight sums. For these kernels a multiprocessor has
+  // fewer threads.
   const bool few = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = generated_launch(config, "softmax", "softmax");
@@ -67,13 +68,13 @@ Plan no_wgmma(const CodegenCase& config, const DeviceInfo& device) {
                                 name(config.dtype), device.spec, device.arch)};
 }
 
-/// Rows of a product's tile, and how many tiles side by side a threadgroup computes.
+/// The rows of a product's tile, and the number of tiles that a threadgroup computes side by side.
 struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// Tiles have 128 rows, and a threadgroup computes four tiles of S. Where that leaves multiprocessors without a
-// threadgroup, tiles have half the rows, and threadgroups compute fewer.
+// Tiles have 128 rows, and a threadgroup computes four tiles of S. Where this leaves multiprocessors without a
+// threadgroup, tiles have half the rows, and threadgroups compute fewer tiles.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);
@@ -167,7 +168,7 @@ Plan plain_plan(const CodegenCase& config) {
 }  // namespace
 
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device) {
-  // Each quarter of a multiprocessor has `registers`; a warp gets them in granules.
+  // Each quarter of a multiprocessor has `registers` registers. A warp gets registers in granules.
   constexpr int64_t warp = 32, quarters = 4, registers = 16384, granule = 256;
   constexpr int64_t most_warps = 64, most_threadgroups = 32, reserved_bytes = 1024;
   const int64_t warps = tiles_of(launch.threads, warp);

@@ -87,7 +87,8 @@ bool CodegenCase::same_inputs(const CodegenCase& other) const {
 
 namespace {
 
-/// Lines of a function of a Python program, without comments, blank lines and the blocks of other schedules.
+/// The number of lines of the source's function in a Python program, without comments, blank lines and the blocks of
+/// other schedules.
 int64_t function_lines(const KernelSource& source) {
   constexpr const char* blocks[] = {"if w.plain:", "if w.auto:", "if w.tuned:"};
   std::istringstream text(read_source(source, source.path));

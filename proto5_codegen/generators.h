@@ -1,8 +1,8 @@
 // The generators of kernels, and the launch of a generated kernel.
 //
-// A generated kernel is a KernelSource like any other. It is a C++ text that this process compiles, or a shell in C++
-// around a fragment whose file is a program that writes machine code (kernels/halide_pipelines.py), or machine code
-// that was compiled ahead of time (compiled_ahead.h).
+// A generated kernel is a KernelSource like any other. The source is one of three: a C++ text that this process
+// compiles; a shell in C++ around a fragment, whose file is a program that writes machine code
+// (kernels/halide_pipelines.py); or machine code that was compiled ahead of time (compiled_ahead.h).
 #pragma once
 
 #include <cstdint>
@@ -28,44 +28,45 @@ std::vector<std::string> generators_of(const DeviceInfo& device);
 struct CodegenCase {
   CodegenWork work = WORK_ATTENTION;
   std::string generator;
-  AttentionShape shape;  // as many keys as queries, and as many key/value heads as query heads
+  AttentionShape shape;  // kv_len is q_len, and kv_heads is q_heads
   DType dtype = DType::f32;
-  /// Of `search` and `halide_tuned`: the constants that a search found. They replace the usual constants (tuning.h).
+  /// For the generators `search` and `halide_tuned`: the constants that a search found. These replace the usual
+  /// constants (tuning.h).
   FunctionConstants constants = {};
 
   /// Throws BadInput for a case that makes no sense on any device.
   static CodegenCase from(const Case& config);
-  /// Whether the work is a whole attention, not a part of one.
+  /// Whether the work is a whole attention, not a part of an attention.
   bool whole() const { return work == WORK_ATTENTION || work == WORK_MODIFIED; }
   int64_t heads() const { return shape.batch * shape.q_heads; }
   /// Columns of a row of the output.
   int64_t columns() const { return work == WORK_SCORES || work == WORK_SOFTMAX ? shape.kv_len : shape.head_dim; }
   bool reads_in() const { return work == WORK_SOFTMAX || work == WORK_VALUES; }
-  /// Flops of the unmasked pairs; a multiply-add counts two. Bytes: each input is read once, each output is written
-  /// once.
+  /// The work of the case. Flops: of the unmasked pairs only; a multiply-add counts as two. Bytes: each input is read
+  /// once, each output is written once.
   Work amount() const;
-  /// The configuration of common/attention that a whole attention launches. Its tile is the one that a search found, or
-  /// else the one that suits the device.
+  /// The configuration of common/attention that a whole attention launches. Its tile is the tile that a search found,
+  /// or else the tile that suits the device.
   FlashConfig flash(const DeviceInfo& device) const;
   /// ALiBi and the soft cap for WORK_MODIFIED; no modifier for the other works.
   Modifiers modifiers() const;
   bool same_inputs(const CodegenCase& other) const;
 };
 
-/// The lines of source that are written for this kernel. Of C++ these are the source and its headers, without the
-/// headers in common/kernel, which all kernels share. Of a program this is the kernel's function, without the blocks of
-/// other schedules. Comments and blank lines do not count.
+/// The number of source lines that were written for this kernel. In C++ these are the lines of the source and its
+/// headers, without the headers in common/kernel, which all kernels share. In a program these are the lines of the
+/// kernel's function, without the blocks of other schedules. Comments and blank lines do not count.
 int64_t source_lines(const KernelSource& source);
 
 /// Whether the case launches the kernel of common/attention, with the parameters of that kernel. Other kernels take
 /// CodegenParams, or the parameters that compiled_ahead.h describes.
 bool is_flash(const CodegenCase& config);
 
-/// How many threadgroups of a kernel a multiprocessor of a GPU has room for at the same time. The limits are registers,
-/// threads and memory, with the sizes of sm_80 and sm_90.
+/// The number of a kernel's threadgroups that fit into a GPU's multiprocessor at the same time. The limits are
+/// registers, warps and threadgroup memory, with the sizes of sm_80 and sm_90.
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device);
 
-/// The launch of the case's kernel, or the reason why there is none.
+/// The plan of a case: the launch of the case's kernel, or the reason why there is no launch.
 Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 
 /// codegen_plan() for each of the two kinds of devices, without the plan's work. generators_of() the device must

@@ -1,7 +1,8 @@
 // proto5_codegen: can a generator replace the hand-written kernel?
 //
-// The same work, once written by hand and once made from a high-level description: by the compiler from plain loops, by
-// Halide, by Triton and TileLang. Each case is checked against an oracle in double. Hypotheses: claims.cpp.
+// The experiment compares a hand-written kernel with kernels for the same work that are made from a high-level
+// description: by the compiler from plain loops, by Halide, by Triton and by TileLang. An oracle in double checks each
+// case. The hypotheses are in claims.cpp.
 #include "common/experiment/experiment.h"
 #include "proto5_codegen/claims.h"
 #include "proto5_codegen/problem.h"

@@ -1,4 +1,5 @@
-// One problem of proto5_codegen: random inputs, a kernel of one generator on them, and its check.
+// One problem of proto5_codegen: random inputs, a launch of one generator's kernel on these inputs, and the check of
+// the output.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ namespace attn {
 /// The plan of a CodegenCase.
 CasePlan codegen_case_plan(const Case& config, const Setting& setting);
 
-/// Inputs of one work, shape and dtype on the device, with the oracle's answer. The generators of one comparison share
-/// them.
+/// Inputs of one work, shape and dtype on the device, with the oracle's results. The cases of one comparison share an
+/// object of this type.
 struct CodegenInputs {
   CodegenInputs(Device& device, const CodegenCase& config, uint64_t seed, CodegenTensors tensors);
   const CodegenReference& reference();
@@ -41,8 +42,8 @@ class CodegenProblem : public Problem {
   void poison() override { inputs_->out.poison(); }
   Check check() override;
   /// For a kernel that this process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time:
-  /// its lines of source, the generator's version, the seconds of compilation, the constants, and the result of the
-  /// search for them. On a GPU also how many threadgroups a multiprocessor has room for.
+  /// the kernel's lines of source, the generator's version, the seconds of compilation, the constants, and the result
+  /// of the search for the constants. On a GPU also threadgroups_at_once().
   Json values() const override;
   /// The output of the last launch: [batch, heads, q_len, columns].
   Tensor output() const;
@@ -55,14 +56,14 @@ class CodegenProblem : public Problem {
   std::shared_ptr<CodegenInputs> inputs_;
   CodegenCase config_;
   Launch launch_;
-  const Kernel* kernel_ = nullptr;            // takes CodegenParams, or the parameters that ahead_ describes
-  int64_t at_once_ = 0;                       // threadgroups that a multiprocessor has room for; 0 on a cpu
-  std::optional<AheadIndex> ahead_;           // of a generator whose kernels were compiled ahead of time
-  std::optional<AttentionLaunch> attention_;  // of a case that is_flash(), in the place of kernel_
+  const Kernel* kernel_ = nullptr;            // the kernel takes CodegenParams, or the parameters that ahead_ describes
+  int64_t at_once_ = 0;                       // threadgroups_at_once(); 0 on a cpu
+  std::optional<AheadIndex> ahead_;           // for a generator whose kernels were compiled ahead of time
+  std::optional<AttentionLaunch> attention_;  // for a case that is_flash(), in the place of kernel_
   Buffer hook_data_;
 };
 
-/// Makes the experiment's problems. Cases of one work, shape and dtype share their inputs and the oracle's answer.
+/// Makes the experiment's problems. Cases of one work, shape and dtype share their inputs and the oracle's results.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> codegen_problems();
 
 }  // namespace attn

@@ -11,14 +11,14 @@
 namespace attn {
 namespace {
 
-constexpr double full_check_products = 1e8;  // up to so many multiplications and exponentials, all rows are checked
+constexpr double full_check_products = 1e8;  // multiplications or exponentials, up to which all rows are checked
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;
 
 constexpr double u = 0x1p-24;  // half a unit in the last place of f32
 double unit(DType type) { return type == DType::f32 ? u : type == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
-/// One row of the tensor, in double.
+/// A row of a tensor, in double.
 std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
   std::vector<double> values(static_cast<size_t>(tensor.dim));
   tensor.load(tensor.offset(row.batch, row.head, row.q, 0), values);
@@ -49,9 +49,9 @@ void score_row(const CodegenCase& config, const CodegenTensors& tensors, const R
   }
 }
 
-// A weight errs by its exponent's rounding (the difference from the maximum is rounded, and the product with log2(e)),
-// by the exponential (2^-20 bounds the errors of all devices; Halide's fast_exp takes half of that), and by the sum of
-// n weights. A kernel may flush a weight below 2^-126 to zero, or give 2^-126 for it.
+// A weight errs by the rounding of its exponent (the difference from the maximum is rounded, and the product with
+// log2(e) is rounded), by the exponential (2^-20 bounds the errors on all devices; Halide's fast_exp errs by half of
+// this bound), and by the sum of n weights. A kernel may flush a weight below 2^-126 to zero, or give 2^-126 for it.
 void softmax_row(const CodegenCase& config, const CodegenTensors& tensors, const RowIndex& row, double* out,
                  double* allowed) {
   const std::vector<double> in = row_of(tensors.in, row);

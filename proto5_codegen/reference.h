@@ -16,10 +16,10 @@ struct CodegenTensors {
   Tensor q, k, v, in;
 };
 
-/// Independent standard normal values times `size`, in all tensors, `in` included.
+/// All tensors that the case's work reads, with independent standard normal values times `size`.
 CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double size = 1);
 
-/// Some rows of the output, and how far a kernel's values may be from them.
+/// The oracle's values of some rows of the output, and the tolerance of each value.
 struct CodegenReference {
   std::vector<RowIndex> rows;
   std::vector<double> out, allowed;  // rows x columns

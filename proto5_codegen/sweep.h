@@ -11,7 +11,7 @@ namespace attn {
 
 std::vector<AxisInfo> codegen_axes();
 Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device);
-/// Sets the axes that a case does not name. An axis that the case's work does not have gets the value that says so.
+/// Sets the axes that a case does not name. An axis that the case's work does not have gets the value 0.
 void complete_codegen(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

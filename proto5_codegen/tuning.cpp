@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t least_accumulators = 8;  // two multiply-add units with a latency of 4 work on so many at a time
+constexpr int64_t least_accumulators = 8;  // keep two multiply-add units with a latency of 4 busy
 
 /// A file of winners, read once in a process; an empty object where there is no file.
 const Json& winners(const std::string& path) {
@@ -36,7 +36,7 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
-/// The tiles of a whole attention; of the other works the constants in kernels/NAME.cuda.cu.
+/// For a whole attention: the tiles. For the other works: constants of kernels/NAME.cuda.cu.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
   if (config.work == WORK_SOFTMAX) {
@@ -86,7 +86,7 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   }
   if (config.work == WORK_VALUES && config.shape.head_dim % lanes != 0) return "the columns are no multiple of a tile";
   if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
-  // The kernel of a whole attention halves its tile, and so takes only a power of two.
+  // The hand-written kernel of a whole attention halves its tile's width, and so takes only powers of two.
   if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0) return "no power of two";
   if (config.generator != "halide_tuned") return {};
   if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";

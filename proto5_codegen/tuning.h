@@ -11,24 +11,25 @@
 
 namespace attn {
 
-/// Constants and the values that a search tries for each.
+/// The names of constants, and the values that a search tries for each constant.
 using SearchSpace = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
-/// The space of the generators that are searched, "search" and "halide_tuned"; empty for other generators.
+/// The space of the case's generator if it is "search" or "halide_tuned"; empty for other generators.
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 
-/// The reason why these constants make no kernel, where a plan does not give the reason; empty where there is none.
+/// The reason why a kernel cannot have these constants, if the plan does not give the reason; empty if there is no
+/// reason.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
-/// The name of a case in the file of winners. It holds the values that decide what is searched, without the length: the
+/// The name of a case in the file of winners: work, head_dim, causal and dtype. The length is left out, because the
 /// winner of one length serves all lengths.
 std::string tuning_key(const CodegenCase& config);
 
 /// The file of a device's winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
-/// The facts for the record about the search for a case's constants: "tried", the number of variants, and "search_s",
-/// the seconds. Null where nobody searched.
+/// The facts for the record about the search for a case's constants: "tried", the number of candidates, and "search_s",
+/// the seconds of the search. Null where nobody searched.
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
 /// The case with the constants that a search found for it on devices of this arch; unchanged where nobody searched.

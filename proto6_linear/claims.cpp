@@ -21,7 +21,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
 }
 bool is(const Measurement& result, const char* variant) { return has(result, "variant", variant); }
 
-/// Whether all axes except those in `but` have the values of a case that names no axis.
+/// Whether all axes except the axes in `but` have the values of a case that names no axis.
 bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) {
   for (const auto& [axis, value] : {std::pair{"gate", "none"},
                                     {"normalised", "0"},
@@ -42,7 +42,8 @@ const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// A claim about a pair that is compared in turn, on long sequences. Short sequences are for the search.
+/// A claim about a pair of cases that are measured in turn, on at least 1024 tokens. Shorter sequences are left to the
+/// search for the crossover.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {
@@ -249,7 +250,7 @@ Claim floor_of_bytes() {
   return claim;
 }
 
-/// A claim for devices that are limited by their products.
+/// A claim for devices on which the products, and not memory, limit the time.
 Claim rate(int64_t head_dim, double pct) {
   Claim claim = figured(
       {fmt::format("rate_{}", head_dim),
@@ -355,7 +356,7 @@ Claim memory() {
       {"Memory does not speak against phases.", "Take longer chunks, or the fused form, where memory is short."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["mb"] = evidence.results.front()->values.at("between_bytes").get<double>() / 1e6;
-    conclusion.cv = 0;  // bytes are counted, not timed
+    conclusion.cv = 0;  // the figure is a count of bytes, not a time
   };
   return claim;
 }
@@ -416,7 +417,8 @@ Claim decode_rate() {
       {"Expect a step to take the time of its states.", "Find what other than memory takes a step's time."});
 }
 
-/// The number of tokens whose keys and values are read in the time of a step, at the copy rate of the same rounds.
+/// The number of tokens whose keys and values can be read in the time of a decoding step, at the copy rate that the
+/// same rounds measured.
 double even_tokens(const Measurement& result, double copy_pct) {
   const Case& config = result.config;
   const double copy = result.work->bytes / seconds(result) / (copy_pct / 100);
@@ -456,7 +458,7 @@ Claim decode_break_even() {
 
 // ---- softmax attention
 
-/// Words on the softmax kernel at a length, from its record: its key, its time and its rate.
+/// Words on the softmax kernel at a length: the kernel's key, time and rate from its record.
 std::string softmax_words(const Evidence& evidence, int64_t tokens) {
   for (const Measurement* result : evidence.results) {
     if (!is(*result, "softmax") || result->config.integer("q_len") != tokens) continue;
@@ -547,7 +549,7 @@ Claim equivalence() {
        "Train a model for linear attention; do not put it in the place of softmax attention."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["distance"] = evidence.results.front()->values.at("softmax_distance");
-    conclusion.cv = 0;  // outputs are compared, not times
+    conclusion.cv = 0;  // the figure compares outputs, not times
   };
   return claim;
 }

@@ -12,7 +12,7 @@ namespace attn {
 namespace {
 
 constexpr int64_t last_of_small = 8192, last_of_large = 65536;
-// Shares of the budget that is left: for the two cases of a probe, and for their comparison.
+// The shares of the remaining budget that the two cases of a probe and their comparison may take.
 constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
 bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }
@@ -53,7 +53,7 @@ std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cas
   return missing;
 }
 
-/// The ratio at a length; nothing where a case cannot run, or the budget is spent.
+/// The ratio at a length. Nothing where one of the two cases cannot run, or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
   const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});

@@ -1,5 +1,5 @@
 // Searches the length from which on linear attention is faster than softmax attention, by powers of two, then by
-// bisection. Each probe is a comparison A B A' of the two on the same inputs.
+// bisection. Each probe of a length is a comparison A B A' of linear and softmax attention on the same inputs.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,32 @@
 
 namespace attn {
 
-/// The id of the claim that the comparisons of probes belong to.
+/// The id of the claim that the probes' comparisons belong to.
 inline constexpr const char* crossover_hypothesis = "crossover_256";
 
-/// The search over lengths. next() asks for one length at a time. add() takes the time of linear attention divided by
-/// the time of softmax attention at that length.
+/// The search over lengths. next() asks for one length at a time. add() takes the ratio at that length: the time of
+/// linear attention divided by the time of softmax attention. The faster side is the shortest probed length with a
+/// ratio below 1. The slower side is the longest probed length below the faster side, or the longest of all where there
+/// is no faster side.
 class Bracket {
  public:
-  /// The shortest length, and the least distance between two lengths.
+  /// The shortest length, and the unit of the lengths (tokens).
   static constexpr int64_t first = 16, grain = 8;
 
   explicit Bracket(int64_t last) : last_(last) {}
-  /// The next length to probe. Nothing once the slower and the faster side differ by at most an eighth or by at most
-  /// `grain`, or the ratios of both sides may be 1. Nothing either where linear attention is faster at the shortest
-  /// length, or at no length.
+  /// The next length to probe. Nothing once the two sides differ by at most `grain` or by at most an eighth of the
+  /// slower side, or once the intervals of both sides' ratios contain 1. Nothing, too, where linear attention is faster
+  /// at the shortest length, or at no length up to `last`.
   std::optional<int64_t> next() const;
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 
   bool begins_faster() const;
-  /// The length where the ratio is 1, interpolated between the two sides in proportion to logarithms. Its interval goes
-  /// from the longest length where linear attention is certainly slower to the shortest length where it is certainly
-  /// faster. Where one side is missing, the length is that end of the range. Needs at least one probe.
+  /// The length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken as linear
+  /// in the logarithm of the length. The estimate's interval goes from the longest length where linear attention is
+  /// certainly slower to the shortest length where linear attention is certainly faster. Where one side is missing, all
+  /// three numbers are the other side. Needs at least one probe.
   Estimate tokens() const;
-  /// The probed length next to tokens(): the faster side, or the slower side where there is no faster one.
+  /// The faster side, or the slower side where there is no faster side.
   int64_t nearest() const;
 
  private:
@@ -45,13 +48,13 @@ class Bracket {
   std::map<int64_t, Estimate> ratios_;
 };
 
-/// The comparisons of each search. Contenders of one search differ only in length and chunk.
+/// The comparisons of each search. The contenders of one search differ only in q_len and chunk.
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
-/// Runs a search for each linear case of the selection that has softmax attention in its group. Then runs the cases
-/// that no search has measured, as Experiment::run() does. A search ends where the budget is spent. Lengths that were
-/// measured before are not measured again.
+/// If a claim about the crossover is selected, runs a search for each gate, feature map and so on in each group of
+/// cases with softmax attention. Then runs the cases that no search has measured, as Experiment::run() does. A search
+/// ends where the budget is spent. A case that has a record is not measured again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

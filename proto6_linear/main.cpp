@@ -1,7 +1,7 @@
-// proto6_linear: what does linear attention cost, in which form, and from which length on is it faster than softmax
-// attention?
+// proto6_linear: what does each form of linear attention cost, and from which length on is linear attention faster than
+// softmax attention?
 //
-// Each case is checked against the recurrence in double. Hypotheses: claims.cpp.
+// An oracle that computes the recurrence in double checks each case (reference.h). The hypotheses are in claims.cpp.
 #include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
 #include "proto6_linear/claims.h"

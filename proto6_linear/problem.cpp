@@ -21,7 +21,7 @@
 namespace attn {
 namespace {
 
-/// The seed of lengths. Lengths belong to the case: the seed of a run does not change them.
+/// The seed of ragged lengths. Lengths belong to the case: the seed of a run does not change the lengths.
 constexpr uint64_t drawn_by = 1;
 constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // rows and tokens of softmax_distance()
 
@@ -43,7 +43,8 @@ Strides gate_strides(const LinearConfig& config) {
 }
 
 /// Logarithms of decays. By head: the decays of RetNet, from 1 - 2^-5 to 1 - 2^-12. By token: a sigmoid of random
-/// numbers. By channel: such a sigmoid that remembers 16 times as long (GLA).
+/// numbers. By channel: a sigmoid of random numbers whose logarithm is divided by 16, so that the state remembers 16
+/// times as long (GLA).
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -237,7 +238,7 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // Rows of the later half, which see enough tokens to choose from.
+  // Only rows of the later half, because softmax attention has enough tokens to choose from there.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {

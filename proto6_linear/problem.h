@@ -1,5 +1,5 @@
-// One problem of proto6_linear: random queries, keys, values, gates and states, a form of linear attention or softmax
-// attention on them, and its check.
+// One problem of proto6_linear: random queries, keys, values, gates and states, a launch of linear or softmax attention
+// on them, and the check of the launch's results.
 #pragma once
 
 #include <cstdint>
@@ -18,53 +18,54 @@
 
 namespace attn {
 
-/// The option of the command line for a file of the user's.
+/// The command-line option that names the file of the user's feature map.
 inline constexpr const char* feature_option = "--feature-function";
 
 /// The values of a case of proto6_linear, typed.
 struct LinearCase {
   LinearConfig linear;
-  bool softmax = false;  // variant softmax: the project's attention kernel instead
+  bool softmax = false;  // variant softmax: softmax attention in the place of linear attention
   Layout layout = Layout::bhsd;
-  bool with_state = false;  // initial and final states
+  bool with_state = false;  // the case has initial and final states
   /// How log decays are drawn: "usual"; in tests also "weak" (nearly 0) and "strong" (nearly everything decays at
   /// once).
   std::string decay = "usual";
-  FlashConfig flash = {};  // of softmax, as softmax_attention() gives it
+  FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 
   /// Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
-  /// Tokens of each sequence, the same in every run. Ragged: the first sequence has all tokens, one of several has
-  /// none.
+  /// The number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first sequence
+  /// has `linear.tokens` tokens; if there are several sequences, number `sequences / 2`, counted from 0, has none.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
 
-/// Softmax attention on the same inputs: the device's fastest kernel with its default tile, causal or full like the
-/// case.
+/// Softmax attention on the same inputs: the first of wgmma, mma_sync, tuned and naive that the device can run, with
+/// its default tile.
 FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
 /// The plan of a LinearCase.
 CasePlan linear_case_plan(const Case& config, const Setting& setting);
 
-/// Seeded inputs.
+/// Random inputs, drawn with `seed`.
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed);
 
-/// How far softmax attention is from linear attention on the same inputs. Both outputs come from their oracles, over
+/// How far softmax attention is from linear attention on the same inputs. Both outputs are the oracles' results for
 /// some rows.
 struct SoftmaxDistance {
   double cosine = 0;    // mean over rows of the cosine of the angle between the two outputs
-  double relative = 0;  // size of the difference over size of the softmax output, all rows together
+  double relative = 0;  // Euclidean norm of the difference over the norm of the softmax output, all rows together
 };
 
-/// Inputs of one shape on the device, with the oracle's answer. The cases of one comparison share them.
+/// Inputs of one shape on the device, with the oracle's results. The cases of one comparison share an object of this
+/// type.
 struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// Takes `inputs` in the place of random ones.
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
   const LinearReference& reference();
-  /// Nothing where the shape has no softmax attention (values of another width than keys, ragged sequences), or more
+  /// Nothing for a shape without softmax attention (value_dim is not head_dim, or sequences are ragged), and for more
   /// than 131072 tokens.
   std::optional<SoftmaxDistance> softmax_distance();
 
@@ -79,7 +80,7 @@ struct SharedInputs {
   std::optional<std::optional<SoftmaxDistance>> distance_;
 };
 
-/// Outputs and final states of a launch, and their check.
+/// The outputs and final states of a launch, and the check of both.
 class LinearOutputs {
  public:
   LinearOutputs(Device& device, std::shared_ptr<SharedInputs> inputs, const LinearCase& config);
@@ -116,15 +117,15 @@ class LinearProblem : public Problem {
   LinearLaunch launch_;
 };
 
-/// A case with scan host. A sample is the launch of chunk_h, the copy of the states to the host, the scan, the copy
-/// back, and the launch of chunk_o.
+/// A case whose scan runs on the host. A sample is the launch of chunk_h, the copy of the states to the host, the scan,
+/// the copy back, and the launch of chunk_o.
 class HostScanProblem : public HostProblem {
  public:
   HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                   const LinearCase& config, const Plan& plan);
   double sample() override;
   Check check() override;
-  /// Medians of the samples' parts: kernels on the device, copies, the scan.
+  /// The medians of the times of the samples' parts: kernels on the device, copies, the scan.
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
 
@@ -135,7 +136,7 @@ class HostScanProblem : public HostProblem {
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;
 };
 
-/// Make the experiment's problems. Cases of one shape share their inputs and the oracle's answer.
+/// Functions that make the experiment's problems. Cases of one shape share their inputs and the oracle's results.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems();
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems();
 

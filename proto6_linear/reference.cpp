@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-constexpr int64_t window = 256;      // tokens: the most in a chunk
+constexpr int64_t window = 256;      // the most tokens of a chunk
 constexpr int64_t block_rows = 256;  // rows that are loaded at once
 constexpr double affordable = 1e9;   // multiplications
 
@@ -33,7 +33,7 @@ class Rows {
   }
   int64_t count() const { return count_; }
 
-  /// f(q), f(k) or v of `rows` rows.
+  /// f(q), f(k) or v of `rows` rows from row `first` on.
   std::vector<double> load(const Tensor& tensor, int64_t first, int64_t rows) const {
     std::vector<double> values(static_cast<size_t>(rows * tensor.dim));
     for (int64_t i = 0; i < rows; ++i) {
@@ -47,7 +47,7 @@ class Rows {
     return values;
   }
 
-  /// The token's decays of the rows of S.
+  /// Sets `to` to the decays of the rows of S at a token.
   void decays(int64_t row, std::vector<double>& to) const {
     const int64_t dims = config_.head_dim, all = inputs_.k.seq;
     const int64_t token = (batch_ * config_.heads + head_) * all + first_ + row;
@@ -67,7 +67,7 @@ class Rows {
   int64_t batch_ = 0, head_, first_ = 0, count_ = 0;
 };
 
-/// Sums over tokens, and sums of the squares of their terms.
+/// The recurrence's sums over tokens, and the sums of the squares of the sums' terms.
 struct RunningSums {
   explicit RunningSums(const LinearConfig& config)
       : dims(static_cast<size_t>(config.head_dim)),
@@ -111,11 +111,11 @@ struct RunningSums {
 // oracle reads the rounded inputs.
 //
 // An output is the sum of the terms t_dj = scale q_d k_jd v_j, decayed, over the tokens j that it sees and the rows d
-// of S. A kernel never computes these terms one by one. It adds some of them up in other orders, and
-// rounds these numbers:
+// of S. A kernel never computes these terms one by one. A kernel adds up some of the terms in other orders, and rounds
+// these numbers:
 //
 //   the state S        before the product with q: an error of one unit of each q_d S_d
-//   f(q)               and its product with a gate's decay: the same error
+//   f(q)               and its product with a gate's decay: one unit of each q_d S_d
 //   scores             of tokens of the same chunk, at most 256: one unit of each score times v
 //   f(k) or v          times its decay: one unit of each term
 //   f(k) and v         times its decay, two roundings: sqrt(2) units of each term
@@ -127,21 +127,23 @@ struct RunningSums {
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice that is allowed. Where decays shorten the sum's memory, n is the
-// number of tokens that it remembers. Tensor cores round all sums in one direction, towards zero, by u on average. They
-// take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is their accumulator.
-// Products of tf32 take three times as many steps, of 8, and never accumulate the state. A product of head_dim terms
-// adds sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large as the roots
-// above and the result.
+// number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on average.
+// Tensor cores take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is their
+// accumulator. Products of tf32 take three times as many steps, of 8, and never accumulate the state. A product of
+// head_dim terms adds sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large
+// as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
-// 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all.
+// 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all errors
+// of a decay.
 //
-// With NORMALISED, numerator and divisor err in this way, each by its own sums. The quotient errs by both.
+// With NORMALISED, the numerator and the divisor both err in this way, each by its own sums. The quotient has both
+// errors.
 //
-// Why a missing chunk is noticed: m of n tokens, all alike, move o by sqrt(m / n) of its size times about a normal
-// number. In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size; a chunk of 16 among a million tokens moves o by 16
-// times that. In bf16 the tolerance is 0.03 of the size; a chunk of 64 is noticed in every row of the next 60000
-// tokens.
+// Why a missing chunk is noticed: if all n tokens are alike, m missing tokens move o by about sqrt(m / n) of o's size
+// times a normal number. In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size; a missing chunk of 16 among a million
+// tokens moves o by 16 times the tolerance. In bf16 the tolerance is 0.03 of the size; a missing chunk of 64 is noticed
+// in every row of the next 60000 tokens.
 struct Errors {
   double unit, term_unit, out_unit, f32, decay;
 
@@ -226,7 +228,7 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
   LinearReference reference;
   const int64_t tasks = config.sequences * config.heads, dims = config.head_dim, values = config.value_dim;
   std::mutex mutex;
-  std::vector<int64_t> first_row;  // the place of each task's first row among the rows that are answered
+  std::vector<int64_t> first_row;  // the index of each task's first row in reference.rows
   std::vector<std::vector<int64_t>> wanted;
   std::mt19937_64 random(seed);
   for (int64_t task = 0; task < tasks; ++task) {

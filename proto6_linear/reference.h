@@ -1,5 +1,5 @@
-// The oracle: the recurrence of kernels/linear.h in double precision, token by token, on host threads. It shares no
-// code with any kernel.
+// The oracle: the recurrence of common/linear/kernels/linear.h in double precision, token by token, on host threads.
+// The oracle shares no code with any kernel.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,31 @@ namespace attn {
 
 /// The inputs of a configuration, on the host. Ragged sequences lie one after the other in batch 0.
 struct LinearInputs {
-  Tensor q, k, v;           // [batch, heads, rows, head_dim], v with value_dim
-  std::vector<float> gate;  // by LinearConfig::gate, [heads], [batch, heads, rows] or [batch, heads, rows, head_dim]
+  Tensor q, k, v;  // [batch, heads, rows, head_dim]; v: [batch, heads, rows, value_dim]
+  /// Log decays by LinearConfig::gate: empty, [heads], [batch, heads, rows] or [batch, heads, rows, head_dim].
+  std::vector<float> gate;
   std::vector<float> initial_state = {}, initial_key_sum = {};  // empty: zeros
-  std::vector<int> starts = {};                                 // [sequences + 1]
+  std::vector<int> starts = {};  // ragged: [sequences + 1], the first row of each sequence, then the number of rows
 };
 
 struct LinearRow {
-  int64_t sequence, head, row;  // row: within the sequence
+  int64_t sequence, head, row;  // row: counted from the sequence's first row
 };
 
-/// The oracle's answers, and how far a kernel's values may be from them (reference.cpp derives the tolerances).
+/// The oracle's results, and the tolerance of each for a kernel's values (reference.cpp derives the tolerances).
 struct LinearReference {
   std::vector<LinearRow> rows;
   std::vector<double> o, o_allowed;                                    // rows x value_dim
-  std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final, laid out as in LinearTensors
+  std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
 };
 
-/// All rows go through the recurrence. `most_rows` of them, drawn with `seed`, are answered. The first and the last row
-/// of each sequence and head are among these. `feature` is called from one thread at a time.
+/// All tokens go through the recurrence. The result has the rows of all heads if these are at most `most_rows`. Else it
+/// has about `most_rows` rows, drawn with `seed`, among them the first and the last row of each sequence and head. One
+/// thread at a time calls `feature`.
 LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
                                  int64_t most_rows, uint64_t seed);
 
-/// The number of rows that the oracle answers in about a second.
+/// The number of rows that the oracle computes in about a second, but at least 64.
 int64_t affordable_rows(const LinearConfig& config);
 
 }  // namespace attn

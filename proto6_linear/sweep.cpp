@@ -67,7 +67,7 @@ std::vector<std::string> linear_compared_axes() {
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // The axes in `own` replace the axes of the shape.
+  // Adds a block with the axes in `own`, and with the usual axes of the shape that `own` does not have.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
                             integers("q_len", {4096}), integers("head_dim", {64}),
@@ -86,7 +86,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({compared, lookback, one_batch, start, wide});
   add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
   add({compared, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
-  // The host's scan, of one head as in the published study; decode; lengths.
+  // The host's scan on one head, as in the published study. Decode. Lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
   add({decode, token, integers("batch", {1, large ? 256 : 64}), integers("head_dim", {64, 128})});
@@ -105,7 +105,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
     if (!large) add({fused, dims, integers("chunk", {16, 32, 64})});
   }
   if (large) {
-    // The rows of fla's records, without a gate and with a gate by head.
+    // The shapes of fla's records, without a gate and with a gate by head.
     const Axis gates = texts("gate", {"none", "head"});
     const auto row = [&](int64_t head_dim, int64_t heads, int64_t batch, int64_t tokens) {
       add({fused, integers("head_dim", {head_dim}), integers("heads", {heads}), integers("batch", {batch}),
@@ -180,8 +180,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("state", int64_t{variant == "recurrent"});
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer chunks do more products. phases
-  // writes and reads a state for each chunk.
+  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer chunks take more products. The
+  // form phases writes and reads a state for each chunk.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -11,13 +11,14 @@
 namespace attn {
 
 std::vector<AxisInfo> linear_axes();
-/// The axes that are measured in turn: forms, scans, chunks, gates.
+/// The axes whose values are measured in turn: forms, scans, chunks, gates and so on.
 std::vector<std::string> linear_compared_axes();
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device);
-/// The option --feature-function for a feature map of the user's, and the sweep with such a map.
+/// The option --feature-function for the user's feature map, and the sweep of a run with this option.
 FileOption feature_file();
 Sweep feature_sweep(const std::string& profile, const DeviceInfo& device);
-/// Sets the axes that a case does not name. An axis that the case's variant does not have gets the value that says so.
+/// Sets the axes that a case does not name. An axis that the case's variant does not use gets the value that turns it
+/// off: 0, "none" or "identity".
 void complete_linear(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -19,7 +19,7 @@ constexpr const char* expectation = "expectation before the first run";
 using Names = std::vector<std::string>;
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 4;  // from so many tiles of one shape on, "the fastest" means something
+constexpr size_t whole_tile_sweep = 4;  // the fewest tiles of one shape of which a fastest tile is chosen
 
 std::set<std::string> what_varies() {
   std::set<std::string> axes = tile_axes;
@@ -27,8 +27,8 @@ std::set<std::string> what_varies() {
   return axes;
 }
 
-// Keeps the first of the results that differ only in their tile: the sweep begins with the default tile, and tries
-// other tiles for some modifiers only.
+// Applies `pick` to the results with the default tile. Of results that differ only in the tile, the first has the
+// default tile. The sweep tries other tiles for some modifiers only.
 Pick at_first_tiles(const Pick& pick) {
   return [pick](const Results& group) {
     Results first;
@@ -37,8 +37,8 @@ Pick at_first_tiles(const Pick& pick) {
   };
 }
 
-// Pairs of results with modifiers: the tile that is the fastest without modifiers, against the fastest of the other
-// tiles.
+// Pairs results that have the same modifiers: the result with the tile that is the fastest without modifiers, and the
+// fastest result with another tile.
 std::vector<Results> plain_tile_and_others(const Results& group) {
   const auto by_modifiers = grouped(group, tile_axes);
   const auto plain = std::ranges::find_if(
@@ -56,7 +56,7 @@ std::vector<Results> plain_tile_and_others(const Results& group) {
   return picks;
 }
 
-// Pairs plain attention with attention that has exactly these modifiers, of any values.
+// Pairs plain attention with attention that has exactly the modifiers in `modifiers`, with any values.
 Pick plain_and(const Names& modifiers) {
   return [modifiers](const Results& group) {
     Results plain, modified;
@@ -74,7 +74,7 @@ Pick plain_and(const Names& modifiers) {
 }
 
 // Pairs attention that has exactly the modifiers of `baseline` with attention that has exactly the modifiers of
-// `contender`. A modifier that both have has the same value in both.
+// `contender`. A modifier of both lists has the same value in both results.
 Pick both(const Names& baseline, const Names& contender) {
   return [baseline, contender](const Results& group) {
     Names shared;
@@ -119,7 +119,7 @@ std::string tile_of(const Case& config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// Whether a tile has to be chosen again for a modifier.
+// The claim that a modifier does not ask for another tile.
 Claim same_tile() {
   return {.hypothesis = {"same_tile",
                          "With a modifier, the tile that is the fastest without takes at most 1.05 of the time of the "
@@ -152,7 +152,7 @@ Claim same_tile() {
               }};
 }
 
-// Score modifiers in another form than as constants, against score modifiers as constants.
+// The time with score modifiers in the form `form`, over the time with score modifiers as constants.
 Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
@@ -178,7 +178,7 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
               }};
 }
 
-// Time with modifiers over time without.
+// The time with modifiers over the time without modifiers.
 Claim cost(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
            const std::string& what, const Advice& advice) {
   return {.hypothesis = {id, text, "time with the modifier / time without", "<=", threshold, expectation},
@@ -196,7 +196,8 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
           .complete = describe};
 }
 
-// Time with a rule that hides pairs over time without it, divided by the share of pairs that the rule leaves.
+// The time with a rule that hides pairs over the time without the rule, divided by the share of the pairs that the rule
+// leaves.
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
             const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, modifiers, what, advice);
@@ -219,7 +220,7 @@ bool is_plain(const Measurement& r, const std::string& task, const std::string& 
   return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
 }
 
-// The same mask, made in two ways.
+// The time of one way to make a mask over the time of another way to make the same mask.
 Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
                const Names& contender, const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, contender, what, advice);
@@ -234,7 +235,7 @@ Claim two_ways(const std::string& id, const std::string& text, double threshold,
   return claim;
 }
 
-// Query heads that share a key/value head, against as many key/value heads as query heads.
+// The time with query heads that share key/value heads, over the time with as many key/value heads as query heads.
 Claim grouped() {
   return {.hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
                          "time with shared heads / time with as many heads of each", "<=", 1.01,
@@ -266,8 +267,8 @@ Claim grouped() {
           .complete = describe};
 }
 
-// Pairs cases that differ only in the kernel that turns Q and K. `baseline` and `contender` are values of the axis
-// rope: the fastest case with `baseline` against each case with a value in `contender`.
+// Pairs cases that differ in the kernel that turns Q and K. `baseline` and `contender` are values of the axis rope. The
+// fastest case with `baseline` is paired with each case whose value is in `contender`.
 Pick turned_by(const std::string& baseline, const std::set<std::string>& contender) {
   return [=](const Results& group) {
     Results before;
@@ -310,7 +311,7 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .complete = describe};
 }
 
-// The launch that turns Q and K, against attention without that launch.
+// The time of the launch that turns Q and K, over the time of attention without this launch.
 Claim rope_share() {
   Claim claim =
       turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
@@ -337,7 +338,7 @@ Claim rope_share() {
   return claim;
 }
 
-// The launch that turns Q and K, against the rate of a copy.
+// The rate of the launch that turns Q and K, against the rate of a copy.
 Claim rope_copy() {
   return {
       .hypothesis = {"rope_copy",
@@ -362,7 +363,8 @@ Claim rope_copy() {
 
 constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
 
-// A copy of key/value heads for each query head before attention, against an index in it.
+// The time of attention with copies of key/value heads, the launch of the copies included, over the time of attention
+// that finds key/value heads by an index.
 Claim copied() {
   return {
       .hypothesis = {"gqa_copy", "A copy of keys and values for each query head costs at most 0.09 %.",
@@ -385,7 +387,7 @@ Claim copied() {
       .complete = describe};
 }
 
-// The copies alone, as a share of attention with an index.
+// The time of the copies alone, as a share of the time of attention with an index.
 Claim copies_alone() {
   return {
       .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",

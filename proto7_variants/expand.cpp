@@ -12,14 +12,15 @@
 namespace attn {
 namespace {
 
-constexpr int64_t vector_bytes = 16;  // of a load and a store on a GPU
+constexpr int64_t vector_bytes = 16;  // the bytes of a load or a store on a GPU
 
 int64_t expand_row_bytes(const ExpandShape& shape) {
   return shape.head_dim * static_cast<int64_t>(size_bytes(shape.dtype));
 }
 
-/// Rows of a threadgroup. On a GPU these are the rows that its threads have in flight. On the cpu they are so few that
-/// they stay in the first cache for all heads of the group.
+/// The number of rows that a threadgroup copies. On a GPU these are the rows that the threadgroup's threads have in
+/// flight. On the cpu the rows take at most 16 KiB, so that they stay in the first cache for all query heads of the
+/// group.
 int64_t expand_tile_rows(const ExpandShape& shape, const DeviceInfo& device) {
   if (!device.on_host) {
     const int64_t most = expand_threads / (expand_row_bytes(shape) / vector_bytes);

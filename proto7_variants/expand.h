@@ -1,4 +1,4 @@
-// Grouped-query attention by copies: key/value heads, copied for each query head of their group.
+// Grouped-query attention by copies: a kernel copies each key/value head for each query head of its group.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// The shape of K, and of V.
+/// The shape of K before the copies. V has the same shape.
 struct ExpandShape {
   int64_t batch = 1;
   int64_t kv_heads = 1, group = 1;  // group: query heads that share a key/value head
@@ -19,22 +19,22 @@ struct ExpandShape {
   DType dtype = DType::f32;
 };
 
-/// The reference on the host: each head `group` times, one after the other.
+/// The reference on the host: each head of the tensor `group` times in a row.
 Tensor expanded(const Tensor& tensor, int64_t group);
 
-/// One launch; its work counts each input byte read once and each output byte written once. Throws BadInput for a shape
-/// that is out of range.
+/// A plan of one launch. Its work counts each input byte as read once and each output byte as written once. Throws
+/// BadInput for a shape that is out of range.
 Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device);
 
-/// K and V on their device: in [batch, kv_heads, rows, head_dim], out with as many heads as there are query heads.
-/// Strides are in elements. On a GPU addresses and strides are multiples of 16 bytes.
+/// K and V on the device. Inputs: [batch, kv_heads, rows, head_dim]. Outputs: [batch, kv_heads * group, rows,
+/// head_dim]. Strides are in elements. On a GPU addresses and strides are multiples of 16 bytes.
 struct ExpandTensors {
   const void *k = nullptr, *v = nullptr;
   void *k_out = nullptr, *v_out = nullptr;
   Strides in_strides{}, out_strides{};
 };
 
-/// A kernel that is loaded for one shape. It lives no longer than its device and pipelines.
+/// A kernel that is loaded for one shape. The device and the pipelines must outlive this object.
 class ExpandLaunch {
  public:
   /// Runs the launch "expand" of `plan`, the plan of `shape`. Throws BadInput and CompileError.
@@ -49,8 +49,8 @@ class ExpandLaunch {
   int64_t tile_rows_;
 };
 
-/// The launch on buffers. `k` and `v` have the shape and the layout of `in`; `k_out` and `v_out` have as many heads as
-/// there are query heads.
+/// An ExpandLaunch on buffers. `k` and `v` have the shape and the layout of `in`; `k_out` and `v_out` have `group`
+/// times as many heads. The buffers must outlive this object.
 class HeadCopies {
  public:
   HeadCopies(Device& device, PipelineCache& pipelines, const Tensor& in, int64_t group, Buffer& k, Buffer& v,
@@ -58,11 +58,11 @@ class HeadCopies {
 
   void encode(CommandEncoder& encoder) const;
   void poison();
-  /// Whether each query head has the copy of its key/value head, bit for bit.
+  /// Checks that each query head has a copy of its key/value head, bit for bit.
   Check check() const;
 
  private:
-  Tensor in_;  // the shape of K, and of V, without data
+  Tensor in_;  // the shape of K and V, without data
   Strides out_strides_;
   int64_t group_;
   Buffer *sources_[2], *targets_[2];  // K and V

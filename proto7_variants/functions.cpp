@@ -53,7 +53,7 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
   if (!score && !mask) return;
   const std::string which =
       fmt::format("#define USER_SCORE {}\n#define USER_MASK {}\n", score.has_value() ? 1 : 0, mask.has_value() ? 1 : 0);
-  // Each hook may be the first that a kernel includes.
+  // Each hook defines the macros, because each hook may be the first that a kernel includes.
   const auto instead = [&](const char* hook) {
     return fmt::format("{}#include \"proto7_variants/kernels/user_{}.h\"\n", which, hook);
   };
@@ -64,7 +64,8 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
   if (mask) {
     hooks.includes["common/attention/kernels/keys.h"] = instead("keys");
     hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
-    // A function that does not take the context is the same for all heads.
+    // A mask function that does not take the context is the same for all heads, so that the lists of one head serve all
+    // heads.
     const bool may_take_context = std::ranges::any_of(std::array{"Context", "auto", "template"}, [&](const char* word) {
       return mask->text.find(word) != std::string::npos;
     });
@@ -92,7 +93,7 @@ void UserFunctions::add(AttentionHooks& hooks, Device& device, PipelineCache& pi
                         std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     modify(scores, batch, head, q);
     for (const ScoreFunction& step : steps) step(scores, batch, head, q);
-    // A rule hides a pair for any score that the score function gives the pair.
+    // A pair that a rule hides stays hidden, even if the score function gives the pair a finite score.
     const auto [begin, end] = rules->range(batch, q);
     for (size_t i = 0; i < scores.size(); ++i) {
       const auto k = static_cast<int64_t>(i);

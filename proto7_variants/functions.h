@@ -1,4 +1,4 @@
-// The user's own modifiers: a score function and a mask function from files.
+// The user's modifiers: a score function and a mask function from files.
 #pragma once
 
 #include <optional>
@@ -14,25 +14,26 @@
 
 namespace attn {
 
-/// The functions of a case. They come after all other modifiers: the score function changes the score that the
-/// modifiers make. A pair is seen if every rule and the mask function allow it.
+/// The user's functions of a case. The score function takes the score that all other modifiers make. A query sees a key
+/// if all other rules and the mask function allow the pair.
 struct UserFunctions {
   std::optional<UserFunction> score = {}, mask = {};
-  bool lists = true;  // the mask function has lists of key blocks, which the device makes once
+  bool lists = true;  // the device makes lists of key blocks from the mask function once
 
   /// The functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
 
-  /// Why there is no oracle for these functions where `device` is under test; empty where there is one.
+  /// The reason why these functions have no oracle where `device` is under test; empty where they have an oracle.
   std::string unable(const DeviceInfo& device) const;
 
   /// Puts the texts of the functions into the kernel's hooks.
   void add_texts(AttentionHooks& hooks) const;
-  /// add_texts(), and the functions' part of the oracle. `attention` has the ranges that the other rules leave.
+  /// add_texts(), and the functions' part of the oracle. `attention` has the key ranges that the other rules leave.
   void add(AttentionHooks& hooks, Device& device, PipelineCache& pipelines, const ModifiedAttention& attention) const;
 };
 
-/// The options --score-function and --mask-function. Each fixes its axis to `none` and the file's value.
+/// The options --score-function and --mask-function. Each option sets its axis to the values `none` and the name of the
+/// file's function.
 std::vector<FileOption> function_options();
 
 /// Throws BadInput where one of the files does not compile.

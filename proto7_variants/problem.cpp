@@ -22,7 +22,7 @@ ExpandShape expand_shape(const FlashConfig& flash) {
           .dtype = flash.dtype};
 }
 
-// A problem of task=expand: only the copies.
+// A problem of task=expand: only the launch that copies key/value heads.
 class ExpandProblem : public Problem {
  public:
   ExpandProblem(Device& device, PipelineCache& pipelines, uint64_t seed, const FlashConfig& flash, const Plan& plan)

@@ -1,5 +1,5 @@
 // One problem of proto7_variants: launches that turn Q and K and that copy key/value heads, then a kernel of
-// common/attention with the hooks of modifiers.h. The launches before attention can also run alone.
+// common/attention with the hooks of the modifiers. The launches before attention can also run alone.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,27 @@ namespace attn {
 struct VariantsConfig {
   /// "attention"; "rope": only the launches that turn Q and K; "expand": only the launch that copies key/value heads.
   std::string task = "attention";
-  FlashConfig flash;          // as modified_config() makes it
+  FlashConfig flash;          // the result of modified_config()
   bool copies_heads = false;  // attention reads a copy of the key/value heads for each query head
   Modifiers modifiers;
   UserFunctions functions = {};
-  std::string pointless = {};  // why one of the modifiers changes nothing in this case; else empty
+  std::string pointless = {};  // the reason why a modifier changes nothing in this case; else empty
 
-  /// Throws BadInput for a case that makes no sense on any device, and as UserFunctions::from() does.
+  /// Throws BadInput for a case that makes no sense on any device, and whatever UserFunctions::from() throws.
   static VariantsConfig from(const Case& config, const Files& files = {});
-  /// The configuration of the attention kernel. On copies it has as many key/value heads as query heads.
+  /// The configuration of the attention kernel. With copies_heads it has as many key/value heads as query heads.
   FlashConfig attention() const;
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
 /// The launches that turn Q and K, the launch that copies heads, then the launch of attention with its modifiers; or
 /// the reason why there is no plan. The plan's work has the arithmetic of the pairs that no rule hides; pairs that only
-/// a mask function hides count, too.
+/// the mask function hides are counted, too.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
 /// The plan of a VariantsConfig.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);
 
-/// Tensors that have, for each query head, a copy of its key/value head in other tensors.
+/// The tensors of attention on copies: K and V have a copy of the shared key/value head for each query head.
 struct CopiedInputs {
   /// `config`: the configuration of attention on the copies.
   CopiedInputs(Device& device, std::shared_ptr<FlashInputs> shared, const FlashConfig& config, uint64_t seed);
@@ -51,13 +51,13 @@ struct CopiedInputs {
   FlashInputs copies;
 };
 
-/// Tensors of one shape, and of one way to turn them, where they turn.
+/// The tensors of one shape and, with RoPE, of one way to turn Q and K.
 struct VariantsInputs {
   std::shared_ptr<FlashInputs> plain = {};
   std::shared_ptr<RotaryInputs> rotary = {};  // in place of `plain`
-  std::shared_ptr<CopiedInputs> copied = {};  // in addition to these, or null
+  std::shared_ptr<CopiedInputs> copied = {};  // in addition, where attention reads copies; else null
 
-  /// The tensors whose key/value heads are shared.
+  /// The tensors before the copies: the turned tensors of `rotary`, or `plain`.
   std::shared_ptr<FlashInputs> shared() const;
 };
 struct VariantsPools {
@@ -65,7 +65,8 @@ struct VariantsPools {
   InputPool<RotaryInputs> rotary;
   InputPool<CopiedInputs> copied;
 };
-/// The inputs of a case: from the pools where they fit, else new ones; `seed` and `path` as in FlashInputs.
+/// The inputs of a case: tensors of the pools where they fit the case, else new tensors. `seed` and `path` are as for
+/// FlashInputs.
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
                                VariantsPools& pools);
 
@@ -79,7 +80,8 @@ class VariantsProblem : public Problem {
   void poison() override;
   Check check() override;
   void dump(const std::string& path) const override;
-  /// The work with a mask function: only the device can tell how many pairs the function leaves.
+  /// The work of a case with a mask function; else nothing. Only the device can tell how many pairs the function
+  /// leaves.
   std::optional<Work> work() const override { return counted_; }
 
   /// The last output of attention; with task=rope, the turned Q.

@@ -36,7 +36,8 @@ AttentionInputs turned(const FlashInputs& raw, const Rotary& rotary) {
           turned(raw.k(), rotary.config, rotary.position), raw.v()};
 }
 
-// `wanted` was rounded from double, `buffer` from f32: they may differ by a unit in the last place.
+// Values of `wanted` were rounded from double, values of `buffer` from f32. Two such values may differ by a unit in the
+// last place.
 Check check_turned(const Buffer& buffer, const Tensor& wanted, const char* name) {
   Tensor got = wanted;
   buffer.download(got.data.data(), got.bytes());

@@ -1,4 +1,4 @@
-// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases with such
+// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases with these
 // launches.
 #pragma once
 
@@ -21,12 +21,14 @@ struct RotaryStep {
   int64_t first_position;
   std::string phase;
 };
-/// The steps in their order: one, unless Q and K begin at different positions; none where no launch turns them.
+/// The steps in the order of their launches. None where no launch turns Q or K. Two, for Q and for K, where a launch
+/// turns both and q_len is not kv_len. Else one step.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
-/// The launches of the steps, and their work.
+/// The launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
 
-/// Tensors before they turn, and tensors that were turned in double and rounded once: the oracle's Q and K.
+/// The tensors before the turn (`raw`), and the oracle's tensors (`turned`): Q and K are turned in double and rounded
+/// once.
 struct RotaryInputs {
   RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
                const Rotary& rotary);
@@ -35,7 +37,8 @@ struct RotaryInputs {
   FlashInputs raw, turned;
 };
 
-/// The steps on tensors: from `raw` to the buffers of `turned`.
+/// The launches of the steps. They read the buffers of `raw` (in place: of `turned`), and write the buffers of
+/// `turned`.
 class RotaryLaunches {
  public:
   /// Runs the launches of the plan's steps.
@@ -46,8 +49,8 @@ class RotaryLaunches {
   /// Fills the outputs of the launches with NaN. Where the launches write in place, puts back the values before the
   /// turn.
   void poison();
-  /// Compares the outputs of the launches with the oracle's, within the rounding of the dtype; of large tensors a
-  /// sample of rows.
+  /// Compares the outputs of the launches with the oracle's tensors, within the rounding of the dtype. Of a large
+  /// tensor, only a sample of the rows is compared.
   Check check();
 
   /// Q as the last launch left it.

@@ -11,7 +11,8 @@ namespace attn {
 
 namespace {
 
-// A launch of some milliseconds on either device; 32 heads as in the published study.
+// The shapes make a launch take some milliseconds on a cpu and on a GPU. A GPU gets 32 heads, as in the published
+// study.
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
   const bool large = device.operations->span.large();
   const std::string& dtype = device.operations->span.dtype;
@@ -80,7 +81,7 @@ std::set<std::string> variants_narrowing_axes() {
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // The axes in `own` replace the axes of the shape.
+  // Adds a block with the axes in `own`, and with the axes of the shape that `own` does not have.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
     for (Axis& axis : shapes_of(device, length, dims, causal)) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
@@ -108,12 +109,12 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 1, {window, by_mask, no_lists});
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
-    // Lengths differ between sequences only.
+    // Lengths need several sequences: they differ between sequences, not between heads.
     add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {large ? 8 : 1})});
   };
   modifiers(2048);
-  // Tiles with a modifier and without. Every modifier's axis has a value here, so that a run that names modifiers gets
-  // no tiles.
+  // Tiles with a modifier and without. The blocks name every modifier's axis, so that a run that names modifiers does
+  // not get these blocks.
   const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
                          const std::vector<int64_t>& keys) {
     for (const Axis& modifier :
@@ -127,7 +128,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
         large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
-  // Forms of the score modifiers. All of them are off, too, in the kernel that has them all.
+  // Forms of the score modifiers. The first block has the kernel with all score modifiers at run time, all switched
+  // off.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<Axis>& of) {
     add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
     for (const Axis& modifier : of) {

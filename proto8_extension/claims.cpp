@@ -19,7 +19,7 @@ Takes calls(const std::string& op, int64_t q_len) {
   };
 }
 
-/// The microseconds that a call by one path takes more than a call by the other.
+/// How many microseconds a call by the contender's path takes more than a call by the baseline's path.
 Estimate microseconds_more(const Evidence& evidence) {
   const Comparison& pair = *evidence.comparisons.back();
   const double us = 1e6 * pair.time.front().median_s;
@@ -36,7 +36,7 @@ std::string shape_of(const Evidence& evidence) {
   return evidence.results.front()->config.key({"op", "dtype", "q_heads", "q_len", "head_dim"});
 }
 
-/// A claim about the time that one path adds to another.
+/// A claim about the time that the path `to` adds to the path `from`.
 Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, const std::string& to,
                const std::string& words, Advice advice) {
   return {.hypothesis = std::move(hypothesis),

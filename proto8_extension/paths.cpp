@@ -9,14 +9,14 @@
 namespace attn {
 namespace {
 
-/// A framework as a program may have it: its tensors are buffers of one shape.
+/// A framework as a program may have it. The framework's tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;
 
   BufferFramework(Tensors& tensors, Buffer& output) : tensors_(&tensors), output_(&output) {}
   TensorView view(Tensor& tensor) const { return tensors_->view(*tensor); }
-  Tensor empty_like(const Tensor& /*tensor*/) const { return output_; }  // from a pool of one
+  Tensor empty_like(const Tensor& /*tensor*/) const { return output_; }  // from a pool of one buffer
   void* stream() const { return nullptr; }
 
  private:
@@ -53,7 +53,7 @@ std::function<void()> direct_empty(Host& host, const Launch& launch) {
   };
 }
 
-/// A tensor as a library hands it over: each tensor has a struct of its own, with a deleter.
+/// A tensor as a library hands it over: in a struct of its own, with a deleter.
 struct Managed {
   DLTensor tensor;
   void* context;

@@ -14,8 +14,8 @@
 
 namespace attn {
 
-/// All cases of a run share a host: the device as a framework has it, with all work on the default stream, and the
-/// engines, with kernels from one folder.
+/// The device, as a framework uses it, with all work on the default stream, and the engines of C++ and C, with kernels
+/// from one folder. All cases of a run share one Host.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();
@@ -29,12 +29,12 @@ struct Host {
   attn_engine* c = nullptr;
 };
 
-/// Q, K, V and O of a case on the host's device. A seed always gives the same values.
+/// Q, K, V and O of a case on the host's device. Equal seeds give equal values.
 struct Tensors {
   Tensors(Host& host, const FlashConfig& config, uint64_t seed);
 
   TensorView view(Buffer& buffer) const;
-  /// The result points to the buffer's memory and to `shape`.
+  /// The buffer as a DLTensor, which points to the buffer's memory and to `shape`.
   DLTensor described(Buffer& buffer);
 
   FlashConfig config;
@@ -43,21 +43,22 @@ struct Tensors {
   Buffer q, k, v, o;
 };
 
-/// Why this build does not have the path; empty where it has.
+/// The reason why this build does not have the path; empty where this build has it.
 std::string path_missing(const std::string& path);
 
-/// One call of the plan's launch, without any interface; else like call_of().
+/// A function that launches the plan once, without an interface. The call returns as with call_of(), and `host` and
+/// `tensors` must outlive the function.
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
 
-/// One call by a path other than "direct". The call returns when the kernel is enqueued (on a GPU) or done. Host and
-/// tensors must outlive the function.
+/// A function that makes one call by a path other than "direct". The call returns when the kernel is enqueued (on a
+/// GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors);
 
-/// Throws std::runtime_error with the message where a call of attn.h failed.
+/// Throws std::runtime_error with attn.h's message if `status` is an error.
 void checked(attn_status status);
 
-/// A call of PyTorch's operator on the tensors. The output is new memory, which the call after the next may reuse.
-/// `output` is set to the last output. Only in a build with PyTorch (ATTN_TORCH).
+/// A function that calls PyTorch's operator on the tensors. A call's output is new memory, which the call after the
+/// next may reuse. Each call sets `*output` to its output. Only a build with PyTorch (ATTN_TORCH) has this function.
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
 

@@ -21,16 +21,16 @@
 namespace attn {
 namespace {
 
-/// The number of calls of a sample, the same for all paths. It is smaller than the number that a stream takes before it
-/// makes its host wait.
+/// The number of calls in a sample, the same for all paths. A stream takes more calls than this number before it makes
+/// its host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;
   return std::clamp<int64_t>(pairs_of_sample / pairs, device.on_host ? 1 : 16, most);
 }
 
-/// Compares an output with the oracle's, in a sample of rows. The output is `written`, or `tensors.o` where `written`
-/// is null.
+/// Compares a sample of an output's rows with the oracle's rows. The output is `written`, or `tensors.o` where
+/// `written` is null.
 Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   Tensor got = tensors.host_q;
   host.device->download(got.data.data(), written ? written : tensors.o.data(), got.bytes());
@@ -49,10 +49,10 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
       [](const RowIndex& row) { return fmt::format("o of batch {}, head {}, query {}", row.batch, row.head, row.q); });
 }
 
-/// Makes one call after the other. A sample is the mean time of a call. The smallest call is timed until it returns.
-/// Other calls are timed until the device has done all calls of the sample; a GPU works while the next call is made. A
-/// thread of its own makes the calls, as a framework's thread would: on a GPU the thread of the loop has another
-/// current context, the context of the loop's device.
+/// A problem that makes calls one after the other. A sample is the mean time of a call. The smallest calls are timed
+/// until the last of them returns. Other calls are timed until the device has done all calls of the sample; a GPU works
+/// while the host makes the next call. A thread of its own makes the calls, as a framework's thread would: on a GPU the
+/// thread of the measuring loop has another current context, the context of the loop's device.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)
@@ -76,7 +76,7 @@ class CallProblem : public HostProblem {
   double sample() override {
     double seconds = 0;
     on_its_thread([&] {
-      call_();  // makes the context current, and caches warm
+      call_();  // makes the context current, and warms the caches
       wait();
       const int64_t before = allocations();
       const Stopwatch stopwatch;
@@ -112,7 +112,7 @@ class CallProblem : public HostProblem {
   double allocated_ = 0;
 };
 
-/// The first call of an engine that was just opened.
+/// A problem whose sample is the first call of an engine that was just opened.
 class FirstCallProblem : public HostProblem {
  public:
   FirstCallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config)
@@ -138,7 +138,7 @@ class FirstCallProblem : public HostProblem {
   Json values() const override { return {{"open_s", open_s_}}; }
 
  private:
-  /// An engine with its kernels from a folder or an archive.
+  /// An engine that takes its kernels from a folder or an archive.
   struct Once {
     Once(const FirstCallProblem& problem, const std::string& folder, const std::string& archive) {
       const attn_open_options options{sizeof options, folder.c_str(), archive.empty() ? nullptr : archive.c_str()};

@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// The plan of the kernel that a case's call launches, with its FlashConfig; or the reason why this build has no such
-/// path.
+/// The plan of the kernel that a case's call launches, with the kernel's FlashConfig; or the reason why this build does
+/// not have the case's path.
 CasePlan extension_plan(const Case& config, const Setting& setting);
 
 /// Makes the experiment's problems. All cases of a run share the device and the engines. Cases of one shape share their

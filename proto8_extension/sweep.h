@@ -11,7 +11,7 @@
 
 namespace attn {
 
-/// Tokens of the smallest call. It has one threadgroup, so that the way to the device is most of its time.
+/// Tokens of the smallest call. This call has one threadgroup, so that the way to the device takes most of its time.
 inline constexpr int64_t one_tile = 16;
 
 std::vector<AxisInfo> extension_axes();

@@ -1,9 +1,9 @@
-// Parameters of the kernels of proto5_codegen, as host and kernel (of every dialect) see them. This header includes no
-// other, so that kernels compile without a standard library.
+// Parameters of the kernels of proto5_codegen, which the host and the kernels of every dialect share. This header
+// includes no other header, so that kernels compile without a standard library.
 #pragma once
 
-/// The works: each kernel computes one of them. One head of one sequence is a "head" here: there are batch * heads of
-/// them. All tensors are dense, [heads, rows, columns].
+/// The works: each kernel computes one work. A "head" here is a head of one sequence, so that the number of heads is
+/// batch * heads. All tensors are dense, [heads, rows, columns].
 enum CodegenWork {
   WORK_SCORES = 0,     // out [q_len, kv_len] = scale q k^T
   WORK_SOFTMAX = 1,    // out [q_len, kv_len] = softmax of each row of `in`

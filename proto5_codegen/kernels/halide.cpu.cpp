@@ -1,10 +1,10 @@
 // The code between a dispatch and a function of halide_pipelines.py: Halide's buffers, and the functions of Halide's
-// run-time library that its code calls, because that library is not linked. One threadgroup computes BLOCK_R rows of
-// one head. The project's threads are the only threads: a loop that a schedule makes parallel runs in the thread of its
-// threadgroup.
+// run-time library that the generated code calls. The run-time library itself is not linked. One threadgroup computes
+// BLOCK_R rows of one head. The project's threads are the only threads: a loop that a schedule makes parallel runs in
+// the thread of its threadgroup.
 //
-// The functions write BLOCK_R rows and a multiple of MULTIPLE columns. Where fewer exist, they write to threadgroup
-// memory, and the rows and columns that exist are copied from there.
+// The functions write BLOCK_R rows and a multiple of MULTIPLE columns. Where fewer rows or columns exist, the functions
+// write to threadgroup memory, and the rows and columns that exist are copied from there.
 //
 // Threadgroup memory: edge [BLOCK_R][columns, rounded up to MULTIPLE], in floats. Grid: (row tiles, heads). Causal
 // tiles run from the last rows to the first, so that the long tiles do not come at the end. Function constants: WORK,
@@ -86,7 +86,8 @@ void codegen_halide(const CodegenParams* params, const Threadgroup* group) {
   const CodegenParams& p = *params;
 #if WORK_VALUE >= 3
   const unsigned tile = CAUSAL ? group->count[0] - 1 - group->index[0] : group->index[0];
-  const int end = CAUSAL ? smaller((static_cast<int>(tile) + 1) * BLOCK_R, p.kv_len) : p.kv_len;  // of the keys seen
+  // The end of the keys that the tile sees.
+  const int end = CAUSAL ? smaller((static_cast<int>(tile) + 1) * BLOCK_R, p.kv_len) : p.kv_len;
 #else
   const unsigned tile = group->index[0];
   const int end = p.kv_len;

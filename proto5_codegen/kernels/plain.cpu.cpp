@@ -1,6 +1,6 @@
-// All works as plain loops, left to clang's vectoriser: no vector types, no tiles, no packing. The compiler is told
-// only that it may add up in any order, and that it shall vectorise (the project's compiler vectorises the loops that
-// ask for it). One threadgroup computes one row of one head.
+// All works as plain loops, left to clang's vectoriser: no vector types, no tiles, no packing. The source tells the
+// compiler only that it may add up in any order, and that it shall vectorise (the project's compiler vectorises the
+// loops that ask for it). One threadgroup computes one row of one head.
 //
 // Threadgroup memory: weights [kv_len], in floats, for works with a softmax between products. Grid: (q_len, heads).
 // Function constants: WORK, and HEAD_DIM and CAUSAL where the work has them.
@@ -17,7 +17,7 @@ namespace {
 
 struct Row {
   const CodegenParams& p;
-  long head, row;  // row: counted over all heads
+  long head, row;  // row: the query's row, counted over all heads
   int query;
 
   INLINE const float* of(const void* tensor, int columns) const {
@@ -30,7 +30,7 @@ struct Row {
 };
 
 #if WORK_VALUE != 1  // works that have HEAD_DIM
-/// The row's scores with the first `keys` keys.
+/// Writes the row's scores with the first `keys` keys to `to`.
 [[maybe_unused]] INLINE void scores(const Row& at, float* to, int keys) {
   const float *const q = at.of(at.p.q, HEAD_DIM), *const k = at.head_of(at.p.k, HEAD_DIM);
   for (int key = 0; key < keys; ++key) {
@@ -40,7 +40,7 @@ struct Row {
   }
 }
 
-/// The row's product of weights and values of the first `keys` keys.
+/// Writes the row's output: the product of the weights and the values of the first `keys` keys.
 [[maybe_unused]] INLINE void values(const Row& at, const float* weights, int keys) {
   const float* const v = at.head_of(at.p.v, HEAD_DIM);
   float sums[HEAD_DIM] = {};

@@ -1,7 +1,7 @@
 // The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in
-// common/attention/kernels/tuned.cpu.cpp, each step adds one broadcast times one row of vectors to a tile of
-// accumulators. Here the tile is not transposed, because there is no softmax between the products that would gain from
-// that.
+// common/attention/kernels/tuned.cpu.cpp, each step adds one broadcast element times one row of vectors to each row of
+// a tile of accumulators. Here the tile is not transposed, because no softmax between the products would gain from a
+// transposed tile.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once
@@ -24,8 +24,8 @@ NOINLINE void product_tile(float* out, long out_step, const float* a, long row_s
       UNROLL for (int v = 0; v < TILE_VECTORS; ++v) acc[r][v] = load<Floats>(out + r * out_step + v * VECTOR_WIDTH);
     }
   }
-  // One pointer serves three rows, which are reached by multiples of row_step. Pointers to all rows would not fit the
-  // registers.
+  // One pointer serves three rows, at distances of 0, row_step and 2 row_step. Pointers to all rows would not fit into
+  // the registers.
   const float* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)

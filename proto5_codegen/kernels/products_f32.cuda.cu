@@ -1,12 +1,13 @@
-// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). They take tf32, so a number is
-// split: x = high + low, both of 11 bits, and x y = low high + high low + high high (Ootomo and Yokota 2022).
+// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). The tensor cores take tf32, so
+// each number is split: x = high + low, both of 11 bits, and x y = low high + high low + high high (Ootomo and Yokota
+// 2022).
 //
 // A threadgroup computes BLOCK_R x BLOCK_C results at a time. Blocks of 32 in the direction of the sum pass through
 // STAGES buffers. All threads split a block of K or V into two panels, high and low, with the direction of the sum
 // along the rows, as wgmma wants f32. Q and P go through registers. The sum over a block of V is computed apart, and
-// then added to O in f32: tensor cores round towards zero, and such errors would add up over thousands of keys. A
-// threadgroup computes STRIPE tiles of S side by side: while one tile is stored, the next is copied. Two threadgroups
-// of a multiprocessor fill each other's waits.
+// then added to O in f32: tensor cores round towards zero, and the errors of this rounding would add up over thousands
+// of keys. A threadgroup computes STRIPE tiles of S side by side: while one tile is stored, the blocks of the next tile
+// are copied. A multiprocessor has two threadgroups: one works while the other waits.
 //
 // Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128, at most HEAD_DIM for O),
 // STAGES (at least 2), STRIPE (1 for O), WHOLE_UNITS (1: rows of S and P are multiples of 16 bytes). Grid: (stripes of
@@ -31,7 +32,7 @@ constexpr int THREADS = BLOCK_R * 2;
 constexpr int DEPTH = product_f32_depth;
 constexpr ProductF32Layout layout(WORK, BLOCK_R, BLOCK_C, STAGES);
 constexpr int PANEL = layout.panel_bytes;
-constexpr int STEPS = 4;  // a thread holds the operands of so many products of depth 8
+constexpr int STEPS = 4;  // a thread holds the operands of STEPS products of depth 8
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
@@ -66,7 +67,7 @@ DEVICE void add_o(float (&x)[COUNT]) {
 DEVICE unsigned high_of(unsigned x) { return (x + 0x1000u) & 0xffffe000u; }  // rounded to nearest
 DEVICE unsigned low_of(unsigned x) { return __float_as_uint(__uint_as_float(x) - __uint_as_float(high_of(x))); }
 
-/// Copies four bytes to threadgroup memory, or writes four zero bytes.
+/// Copies four bytes to threadgroup memory if `there`, else writes four zero bytes.
 DEVICE void copy_word(unsigned target, const float* source, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(there ? 4 : 0)
                : "memory");
@@ -110,7 +111,8 @@ DEVICE void split(const unsigned char* block) {
   }
 }
 
-/// Stores a thread's results times `factor` to its two rows. `out` is the thread's first column in its first row.
+/// Stores a thread's results times `factor` to the thread's two rows. `out` is the address of the thread's first column
+/// in its first row. `rows` and `columns` exist from there on.
 template <int COUNT>
 DEVICE void store(const float (&x)[COUNT], float factor, float* out, int rows, int columns, int row_elements) {
   UNROLL for (int r = 0; r < 2; ++r) {
@@ -167,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const 
 #pragma unroll 1
   for (int block = 0; block < blocks; ++block) {
     wait_copies<STAGES - 2>();
-    __syncthreads();  // the block is there, and no thread works on the previous block any more
+    __syncthreads();  // the block has arrived, and no thread works on the previous block any more
     copy(block + STAGES - 1);
     split(buffer_of(block) + layout.b);
     fence_stores();

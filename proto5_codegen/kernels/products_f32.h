@@ -1,17 +1,18 @@
-// Threadgroup memory of products_f32.cuda.cu, as host and kernel see it.
+// The layout of threadgroup memory of products_f32.cuda.cu, which host and kernel share.
 #pragma once
 
 #include "proto5_codegen/kernels/generated.h"
 
-/// The length of a block in the direction of the sum.
+/// The length of a block of rows or columns in the direction of the sum.
 constexpr int product_f32_depth = 32;
 
-/// Two panels of the columns, then STAGES buffers. Each buffer has a block of the rows and a block of the columns, as
-/// they are copied. Lines in the direction of the sum are padded, so that a warp's loads meet each bank once.
+/// Two panels, with the high and the low parts of a block of K or V, then STAGES buffers. Each buffer has a block of Q
+/// or P, then a block of K or V, as the copies leave the blocks. Lines in the direction of the sum are padded, so that
+/// a warp's loads meet each bank once.
 struct ProductF32Layout {
   int panel_bytes, buffers;
   int a_line_bytes, b_line_bytes;
-  int b;  // where the columns are in a buffer
+  int b;  // the byte offset of the block of K or V in a buffer
   int buffer_bytes, bytes;
 
   constexpr ProductF32Layout(int work, int rows, int columns, int stages)

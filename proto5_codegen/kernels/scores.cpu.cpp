@@ -1,5 +1,5 @@
 // S = scale Q K^T, written by hand. One threadgroup computes BLOCK_R rows of one head. It takes PANEL keys at a time,
-// turns them so that keys lie in the lanes of vectors, and multiplies all its rows with these keys.
+// transposes them so that keys lie in the lanes of vectors, and multiplies all its rows with these keys.
 //
 // Threadgroup memory, in floats: panel [HEAD_DIM][PANEL], edge [BLOCK_R][PANEL]. Grid: (row tiles, heads).
 #include "proto5_codegen/kernels/generated.h"
@@ -9,7 +9,7 @@ namespace {
 
 using Quad = Vector<float, 4>;
 
-/// Four rows of four become columns.
+/// Transposes four rows of four floats.
 INLINE void turn(Quad (&rows)[4]) {
   const Quad a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
   const Quad b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);

@@ -1,7 +1,7 @@
 // S = scale Q K^T, 16 bit, written by hand for Hopper's tensor cores (wgmma). The limit is the memory that S is written
 // to. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block is
-// multiplied and its scores are stored, the next block is copied. Two threadgroups of a multiprocessor fill each
-// other's waits.
+// multiplied and its scores are stored, the next block is copied. A multiprocessor has two threadgroups: one works
+// while the other waits.
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (a multiple of 32), STRIPE, IN_TYPE. kv_len is
 // a multiple of 8. Grid: (stripes of keys, row tiles, heads); BLOCK_R * 2 threads; (BLOCK_R + 2 BLOCK_C) * HEAD_DIM * 2
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_scores(const __
     }
     mma_commit();
     mma_wait<0>();
-    __syncthreads();  // the buffer is free for the copy after the next
+    __syncthreads();  // all threads have read this block: the copy after the next may overwrite it
     float s[BLOCK_C / 2];
     read_s(s);
     store_results<IN_TYPE>(s, p.scale, static_cast<char*>(p.out) + (head * p.q_len * p.kv_len + key) * 2, p.kv_len,

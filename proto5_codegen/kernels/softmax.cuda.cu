@@ -3,13 +3,13 @@
 // synchronize only once.
 //
 // The first limit is memory, the second is the issue of instructions. To save instructions, the maximum is taken of
-// 16-bit elements in pairs, a unit is beyond the row as a whole or not at all, and the exponent's multiply-add has the
-// factor log2(e).
+// 16-bit elements in pairs, with WHOLE_UNITS a unit is in the row as a whole or not at all, and the exponent's
+// multiply-add has the factor log2(e).
 //
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
 // two up to THREADS; UNITS, the units of 16 bytes that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a
 // multiple of a unit's elements); RESIDENT, the threads that a multiprocessor must have registers for; STREAMING (1:
-// caches are told that nothing is used twice). Grid: (row tiles, heads).
+// loads and stores tell the caches that nothing is used twice). Grid: (row tiles, heads).
 //
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=2048,ROW_THREADS=128,STREAMING=0,THREADS=128,UNITS=2,WHOLE_UNITS=1] without spills
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=256,ROW_THREADS=256,STREAMING=1,THREADS=256,UNITS=16,WHOLE_UNITS=1] without spills
@@ -26,7 +26,7 @@ constexpr int OF_WORD = 4 / ELEMENT_BYTES, OF_UNIT = 4 * OF_WORD;  // elements
 constexpr int ROWS = THREADS / ROW_THREADS;
 constexpr int LANES = ROW_THREADS < WARP ? ROW_THREADS : WARP;
 constexpr int WARPS = ROW_THREADS / LANES;  // of a row
-/// A word of -infinity.
+/// A word whose elements are -infinity.
 constexpr unsigned NOTHING = IN_TYPE == F32 ? 0xff800000 : IN_TYPE == BF16 ? 0xff80ff80 : 0xfc00fc00;
 
 DEVICE float element(unsigned word, int i) {
@@ -35,7 +35,7 @@ DEVICE float element(unsigned word, int i) {
   return load_float<IN_TYPE>(&word, i);
 }
 
-/// The larger of two words, element by element.
+/// The larger elements of two words, element by element.
 DEVICE unsigned larger(unsigned a, unsigned b) {
   if constexpr (IN_TYPE == F32) return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
   unsigned both;
@@ -47,8 +47,8 @@ DEVICE unsigned larger(unsigned a, unsigned b) {
   return both;
 }
 
-/// Loads the words of a unit from element `at` on. Only the first `keys` elements are in the row; the others become
-/// -infinity.
+/// Loads a unit, whose first element is `at`, as four words. Only the first `keys` elements are in the row; the others
+/// become -infinity.
 DEVICE void load(unsigned (&words)[4], const void* in, long long at, int keys) {
   UNROLL for (unsigned& word : words) word = NOTHING;
   if constexpr (WHOLE_UNITS) {
@@ -98,7 +98,7 @@ DEVICE void store(void* out, long long at, int keys, const float (&weights)[OF_U
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     codegen_softmax(const __grid_constant__ CodegenParams p) {
-  __shared__ float2 parts[THREADS / LANES];  // of each warp: the maximum, and the sum of the powers relative to it
+  __shared__ float2 parts[THREADS / LANES];  // of each warp: the maximum m times log2(e), and the sum of exp(x - m)
   const int row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, thread = threadIdx.x % ROW_THREADS;
   const bool exists = row < p.q_len;
   const long long first = (static_cast<long long>(blockIdx.y) * p.q_len + (exists ? row : 0)) * p.kv_len;
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
   }
   maximum *= log2_e;
 
-  const float shift = maximum == -infinity() ? 0 : maximum;  // a warp may have no key
+  const float shift = maximum == -infinity() ? 0 : maximum;  // a warp without keys has the maximum -infinity
   float weights[UNITS][OF_UNIT];
   float sum = 0;
   UNROLL for (int unit = 0; unit < UNITS; ++unit) {

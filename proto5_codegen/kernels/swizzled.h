@@ -1,16 +1,16 @@
-// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy them to where tensor copies would leave them
-// (common/kernel/wgmma.h): panels of 64 columns, each [rows][128 bytes], 16-byte chunk c of row r at chunk c ^ (r % 8).
-// So a kernel needs no tensor maps, and takes any strides.
+// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy tiles into the layout that tensor copies have
+// (common/kernel/wgmma.h): panels of 64 columns, each [rows][128 bytes], with the 16-byte chunk c of row r at chunk c ^
+// (r % 8). So a kernel needs no tensor maps, and takes any strides.
 #pragma once
 
 #include "common/kernel/ampere.h"
 #include "common/kernel/wgmma.h"
 
-/// Where chunk `chunk` of a row's panel is, in bytes.
+/// The byte offset in a panel of chunk `chunk` of row `row`.
 DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16; }
 
 /// All THREADS threads copy ROWS rows of COLUMNS elements to panels at `tile`. Rows from `rows` on and columns from
-/// `columns` on become zeros. 16 bytes of a row exist as a whole or not at all.
+/// `columns` on become zeros. `columns` is a multiple of 8, so that a 16-byte chunk exists as a whole or not at all.
 template <int ROWS, int COLUMNS, int THREADS>
 DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_elements, int rows, int columns) {
   constexpr int CHUNKS = COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;  // rows
@@ -25,8 +25,8 @@ DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_ele
 }
 
 /// Stores the results of a product (wgmma.h) times `factor` to rows of a tensor, 16 bytes at a time. The product has
-/// COUNT * 2 columns; columns from `columns` on do not exist. `row` is this thread's first row. `to` is the first
-/// column in row 0.
+/// COUNT * 2 columns. Rows from `rows` on and columns from `columns` on do not exist. `row` is this thread's first row.
+/// `to` is the address of row 0 in the product's first column.
 template <int TYPE, int COUNT>
 DEVICE void store_results(const float (&x)[COUNT], float factor, void* to, long long row_elements, int row, int rows,
                           int columns) {

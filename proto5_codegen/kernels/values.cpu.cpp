@@ -1,5 +1,5 @@
-// O = P V, written by hand. One threadgroup computes BLOCK_R rows of one head. It takes BLOCK_C keys at a time. Their
-// values stay in a cache while all rows are multiplied with them.
+// O = P V, written by hand. One threadgroup computes BLOCK_R rows of one head. It takes BLOCK_C keys at a time. The
+// values of these keys stay in a cache while all rows' weights are multiplied with them.
 //
 // Grid: (row tiles, heads). HEAD_DIM is a multiple of PANEL.
 #include "proto5_codegen/kernels/generated.h"

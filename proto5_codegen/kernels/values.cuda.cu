@@ -1,6 +1,6 @@
 // O = P V, 16 bit, written by hand for Hopper's tensor cores (wgmma). The limit is the memory that P is read from. A
-// threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. P goes through
-// registers, from which wgmma takes it as it is. wgmma reads V by columns.
+// threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. Threads load P into
+// registers, where wgmma reads it without a conversion. wgmma reads V by columns from threadgroup memory.
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128), STAGES (at least 2), IN_TYPE.
 // kv_len is a multiple of 8. Grid: (row tiles, heads); BLOCK_R * 2 threads; (BLOCK_R + HEAD_DIM) * BLOCK_C * 2 bytes of
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_values(const __
   for (int block = 0; block < blocks; ++block) {
     wait_copies<STAGES - 2>();
     fence_stores();
-    __syncthreads();  // the block is there, and no thread works on the previous block any more
+    __syncthreads();  // the block has arrived, and no thread works on the previous block any more
     copy(block + STAGES - 1);
     // The four blocks of a product's 16 keys: the warp's rows 0 to 7 and rows 8 to 15 of the first eight keys, then the
     // same rows of the other eight keys.

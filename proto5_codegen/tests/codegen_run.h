@@ -1,4 +1,5 @@
-// Shared by the tests of proto5_codegen: a case, and a run of its kernel on the device under test with the check.
+// Functions that the tests of proto5_codegen share: they make a case, and run and check the case's kernel on the device
+// under test.
 #pragma once
 
 #include <memory>
@@ -27,8 +28,8 @@ inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, 
   return one;
 }
 
-/// Launches the kernel on `tensors`, and checks its output against the oracle's answer for `oracle`, or for `tensors`
-/// where `oracle` is null.
+/// Launches the case's kernel on `tensors`, and checks the output against the oracle's results for the inputs `oracle`,
+/// or for `tensors` where `oracle` is null.
 inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, const CodegenTensors* oracle = nullptr,
                      PipelineCache& cache = pipelines()) {
   const Plan plan = codegen_plan(config, device().info());
@@ -55,7 +56,7 @@ inline Check checked(const CodegenCase& config, double size = 1) {
   return checked(config, random_tensors(config, 1, size));
 }
 
-/// checked() with a kernel that is compiled now, because its text may have changed.
+/// checked() with a kernel that is compiled now, because the kernel's text may have changed.
 inline Check checked_anew(const CodegenCase& config) {
   PipelineCache cache(device(), "");
   return checked(config, random_tensors(config, 1), nullptr, cache);

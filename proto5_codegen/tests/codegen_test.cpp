@@ -1,4 +1,4 @@
-// Every generator's kernel of every work against the oracle. Changed inputs and mutated kernels are noticed.
+// Every generator's kernel of every work agrees with the oracle. Changed inputs and mutated kernels are noticed.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +18,8 @@ constexpr CodegenWork works[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_AT
 
 using CodegenTest = test::OnDevice<testing::Test>;
 
-/// The generators that this machine has for a work of so many tokens. On a GPU some take only multiples of 8 or 16.
+/// The generators that have a kernel for a work on `tokens` tokens on the device under test. On a GPU some generators
+/// take only multiples of 8 or 16 tokens.
 std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   std::vector<std::string> able;
   for (const std::string& generator : generators_of(test::device().info())) {
@@ -28,7 +29,7 @@ std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   return able;
 }
 
-// One row, fewer rows than a tile, a length that all tiles divide, and one that no tile divides.
+// The lengths are 1 row, fewer rows than a tile, a number that all tiles divide, and a number that no tile divides.
 TEST_F(CodegenTest, EveryKernelComputesWhatTheOracleDoes) {
   for (const CodegenWork work : works) {
     for (const int64_t tokens : {1, 37, 192, 301}) {
@@ -48,7 +49,7 @@ TEST_F(CodegenTest, EveryKernelComputesWhatTheOracleDoes) {
   }
 }
 
-// Scores of hundreds: most weights are 0, and exponentials neither overflow nor become NaN.
+// Scores are in the hundreds, so that most weights are 0. Exponentials neither overflow nor become NaN.
 TEST_F(CodegenTest, LargeValues) {
   for (const CodegenWork work : works) {
     for (const std::string& generator : generators(work, 100)) {
@@ -58,7 +59,7 @@ TEST_F(CodegenTest, LargeValues) {
   }
 }
 
-// One element of each tensor that a kernel reads differs from the oracle's.
+// In turn, one element of each tensor that a kernel reads differs from the oracle's tensor.
 TEST_F(CodegenTest, AChangedInputIsNoticed) {
   for (const CodegenWork work : works) {
     for (const std::string& generator : generators(work, 37)) {
@@ -103,7 +104,8 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   }
 }
 
-// Constants that a search may draw make a kernel that computes the same. So do the constants that a search found.
+// Kernels with constants that a search may draw agree with the oracle. Kernels with the constants that a search found
+// do so, too.
 TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
   const DeviceInfo& device = test::device().info();
   for (const CodegenWork work : works) {

@@ -1,5 +1,5 @@
-// The kept kernels of the generators that compile ahead of time: descriptions, hashes, plans. The tests need no GPU and
-// no generator.
+// Tests of the kernels in proto5_codegen/generated, which generators compiled ahead of time: descriptions, hashes,
+// plans. The tests need no GPU and no generator.
 #include "proto5_codegen/compiled_ahead.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,8 @@ CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int
   return one;
 }
 
-// A kernel whose text changes must be compiled again: proto5_codegen/tools/generate_cuda.py compile, tune and keep.
+// If a generator's text changes, its kernels must be compiled again: proto5_codegen/tools/generate_cuda.py compile,
+// tune and keep.
 TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
   for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
@@ -126,7 +127,7 @@ TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
   EXPECT_EQ(room(), 2);
 }
 
-// The message is one line. It says where the mistake is and what is wrong.
+// The error's message is one line, which names the place of the mistake and the mistake.
 TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
   const std::string good =
       R"({"generator": "g", "version": "1", "source_sha256": "x", "kernels": [{"file": "f.cubin",

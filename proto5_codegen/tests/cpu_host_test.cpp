@@ -1,5 +1,4 @@
-// The kernels for hosts of other families. They compile, and they compute what the oracle does where this host runs
-// them.
+// The kernels for hosts of other families compile. Kernels that this host can run agree with the oracle.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,7 +33,7 @@ TEST_P(CodegenHosts, CompileEveryKernel) {
   for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
-// This host, described as a host with other vectors.
+// The host is this machine, described as a host with other vectors.
 TEST(CodegenVectors, OfEveryWidth) {
   for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(test::device(), "other", width, registers);

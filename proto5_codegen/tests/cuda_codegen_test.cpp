@@ -1,5 +1,5 @@
-// Kernels of every generator of a GPU: results on shapes that no tile divides, changed inputs, kernels broken on
-// purpose.
+// Tests of the kernels of every generator for GPUs: results on shapes that no tile divides, changed inputs, kernels
+// broken on purpose.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -32,7 +32,7 @@ using GpuGenerators = OnGpu<testing::TestWithParam<std::string>>;
 INSTANTIATE_TEST_SUITE_P(All, GpuGenerators, testing::ValuesIn(generators_of(test::hopper())),
                          [](const auto& test) { return test.param; });
 
-/// Calls `action` with a case of each work and dtype for which the generator takes so many tokens. Returns the number
+/// Calls `action` with a case of each work and dtype for which the generator takes `tokens` tokens. Returns the number
 /// of cases.
 template <typename Action>
 int for_each_kernel(const std::string& generator, int64_t tokens, int64_t head_dim, bool causal, Action action) {
@@ -68,14 +68,15 @@ int check_all(const std::string& generator, const std::vector<int64_t>& lengths)
   return cases;
 }
 
-// One key, less than a block, and a block with a part of another.
+// The lengths are 1 key, fewer keys than a block, and a block with a part of another block.
 TEST_P(GpuGenerators, ShortShapesAgree) { EXPECT_GT(check_all(GetParam(), {1, 16, 37, 144}), 40); }
 TEST_P(GpuGenerators, OddShapesAgree) { EXPECT_GT(check_all(GetParam(), {8, 129, 200, 301}), 39); }
-// Several blocks, so that buffers and stages are used again, and a part of a last block.
+// The lengths are several blocks, so that buffers and stages are used again, with a part of a last block.
 TEST_P(GpuGenerators, LongerShapesAgree) { EXPECT_GT(check_all(GetParam(), {528, 1040}), 25); }
 
-// Changes the last element of each tensor that a kernel reads, and an element of the first row. With ALiBi the second
-// element is in the last row: without a mask, ALiBi favours the last keys so much that no other keys count.
+// Changes the last element of each tensor that a kernel reads, and in another run element 5 of the first row. For
+// WORK_MODIFIED this other element is in the last row: without a mask, ALiBi favours the last keys so much that no
+// other keys count.
 TEST_P(GpuGenerators, AnyChangedInputIsNoticed) {
   for_each_kernel(GetParam(), 144, 64, false, [](const CodegenCase& one) {
     const CodegenTensors oracle = random_tensors(one, 1);

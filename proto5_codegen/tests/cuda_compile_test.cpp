@@ -1,4 +1,4 @@
-// The kernels for a Hopper GPU, on a machine without one: kernels with the constants that the host gives them, and
+// The kernels for a Hopper GPU, compiled on a machine without a GPU, with the constants that the host gives; and the
 // kernels that come as machine code.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(CodegenCudaPlan, ProductsGiveEveryMultiprocessorATile) {
   }
 }
 
-// The headers of the machine code tell what the compiler would tell.
+// The headers of the machine code give the numbers of registers and bytes that the compiler would report.
 TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
   for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);

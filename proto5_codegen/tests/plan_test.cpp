@@ -1,4 +1,4 @@
-// Problems of the experiment run the plans that they are made from.
+// Each problem of the experiment runs the plan that it was made from.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"

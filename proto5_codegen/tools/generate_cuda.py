@@ -9,7 +9,7 @@
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
 --minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of each
 problem (the default candidate if there is no log) into proto5_codegen/generated, where the experiment finds it. `check`
-says whether today's texts of the generators have made the kernels there; it needs nothing.
+says whether the kernels there were made from today's texts of the generators; it needs neither GPU nor generator.
 
 The kernels are in proto5_codegen/generators/NAME_kernels.py. A module there has VERSION, tiles(problem), which lists
 candidates, the default first, and generate(problem, tile), which compiles one.
@@ -41,10 +41,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
-# The sizes for which candidates are timed: those of the experiment's sweeps.
+# The sizes for which candidates are timed. They are the sizes of the experiment's sweeps.
 HEADS, LENGTH, CAP = 32, 2048, 30.0
 SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
-# For each work: the kernels' name of a tensor, and the experiment's name.
+# For each work: a tensor's name in the generators' kernels, and the tensor's name in the experiment.
 TENSORS = {"scores": {"s": "out"}, "softmax": {"s": "in", "p": "out"}, "values": {"p": "in", "o": "out"},
            "attention": {"o": "out"}, "modified": {"o": "out"}}
 LENGTHS = {"all_heads", "q_len", "kv_len", "head_dim", "all_rows"}
@@ -52,7 +52,7 @@ NUMBERS = {"scale", "cap"}
 
 
 class Problem(NamedTuple):
-    """One kernel. kv_len is the length that a softmax is made for, and 0 for other works; head_dim is 0 for a softmax."""
+    """The problem of a kernel. kv_len: the length that a softmax is made for, else 0. head_dim: 0 for a softmax."""
     work: str
     dtype: str
     head_dim: int
@@ -84,7 +84,7 @@ def source_of(generator):
 
 
 def module_of(generator):
-    os.environ.update(TRITON_DISABLE_LINE_INFO="1", TRITON_ALWAYS_COMPILE="1")  # no paths in the code, and true times
+    os.environ.update(TRITON_DISABLE_LINE_INFO="1", TRITON_ALWAYS_COMPILE="1")  # no paths, no cache
     sys.path.insert(0, str(GENERATORS))
     return importlib.import_module(f"{generator}_kernels")
 
@@ -128,7 +128,7 @@ def candidates_of(generator):
 
 
 def compile_one(job):
-    """Writes the machine code of a candidate into the folder. Returns its description, or why it failed, as JSON."""
+    """Writes a candidate's machine code into the folder. Returns its description, or its failure, as JSON."""
     generator, problem, number, tile, folder = job
     name = f"{generator}_{problem.name()}_{number}"
     module = module_of(generator)
@@ -147,13 +147,13 @@ def compile_one(job):
 
 
 def compile_all(options):
-    if len(options.generator) > 1:  # each in a process of its own: their libraries bring an LLVM each
+    if len(options.generator) > 1:  # each generator in a process of its own, because each brings an LLVM
         return max(subprocess.run([sys.executable, *sys.argv, "--generator", generator], check=False).returncode
                    for generator in options.generator)
     generator, = options.generator
     options.candidates.mkdir(parents=True, exist_ok=True)
     made, start = [], time.perf_counter()
-    # Only these processes import generators: some generators crash when their process ends, so it ends by os._exit.
+    # Only these processes import generators. Some generators crash at the end of a process, so these end by os._exit.
     with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), atexit.register,
                                                 (os._exit, 0)) as pool:
         try:
@@ -179,7 +179,7 @@ def compile_all(options):
 # ---- tune
 
 def of_lengths(said, lengths):
-    """A side of the grid, or an integer argument: the product of lengths, divided and rounded up."""
+    """The value of a grid's side or an integer argument: a product of lengths, divided by `per` and rounded up."""
     return -(-math.prod(lengths[name] for name in said["of"]) // said.get("per", 1))
 
 
@@ -324,14 +324,14 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """The first candidate of every problem, then the second: a search that ends early favours no problem."""
+    """The first candidate of every problem, then the second ones: a search that ends early favours no problem."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
 
 def tune_some(candidates, log_path, generator, minutes):
-    """Times candidates until all were tried, or the time is over. Meanwhile the log says of the candidate under way that
-    it does not end: after a fault this process has no context any more, and an alarm ends the process of a kernel that
-    hangs."""
+    """Times candidates until all were tried, or the time is over. While a candidate runs, the log has
+    the failure that it does not end: after a fault this process has no context any more, and an alarm ends the process
+    of a kernel that hangs."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()
@@ -385,7 +385,7 @@ def tune(options):
             "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
         tried = -1
-        while tried < len(log["generators"][generator]["tried"]):  # again if a process was lost that had tried candidates
+        while tried < len(log["generators"][generator]["tried"]):  # again if a process tried candidates and was lost
             tried = len(log["generators"][generator]["tried"])
             process = multiprocessing.get_context("spawn").Process(
                 target=tune_some, args=(options.candidates, options.log, generator, options.minutes))
@@ -444,7 +444,7 @@ def keep(options):
 
 
 def complaints():
-    """A line for each fault of the kernels that are kept."""
+    """A line for each fault of the kernels in proto5_codegen/generated."""
     found = []
     for path in (KEPT / f"{generator}.json" for generator in NAMES):
         index = json.loads(path.read_text())

@@ -1,10 +1,11 @@
-// proto5_codegen_tune: searches the constants of `search` and the schedules of `halide_tuned`, with the same number of
-// seconds for each case, and writes the winners with the log of the search to proto5_codegen/tuned/ARCH.json.
+// proto5_codegen_tune: searches the constants of the generator `search` and the schedules of the generator
+// `halide_tuned`, for an equal time for each case. Writes the winners with the log of the search to
+// proto5_codegen/tuned/ARCH.json.
 //
-// Candidates are drawn at random. In the second half of the time, every second candidate is the best one so far with
-// one constant changed. The time of a candidate is that of the fastest of a few launches. A candidate is checked
-// against the oracle before it becomes the best. At the end the best one is timed in turn with the usual constants.
-// Where the usual constants are faster, they stay.
+// Candidates are drawn at random. In the second half of the time, every second candidate is the best candidate so far
+// with one constant changed. The time the most launches of a candidate is the time of the fastest of a few launches. A
+// candidate is checked against the oracle before it becomes the best. At the end the best candidate is timed in turn
+// with the usual constants. Where the usual constants are faster, they stay.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -27,8 +28,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int launches = 3;       // of a candidate
-constexpr int turns = 20;         // of the best and of the usual constants
-constexpr double hopeless = 1.5;  // a candidate that takes so many times the best time is not launched again
+constexpr int turns = 20;         // the launches of the best candidate and of the usual constants at the end
+constexpr double hopeless = 1.5;  // no more launches of a candidate that takes this many times the best time
 constexpr uint64_t seed_of_search = 1;
 
 struct Search {
@@ -54,7 +55,7 @@ struct Search {
     return device.submit(encoder).at(0);
   }
 
-  /// The fastest of some launches.
+  /// The seconds of the fastest of some launches.
   double time(const FunctionConstants& constants) const {
     const std::unique_ptr<CodegenProblem> made = problem(constants);
     double fastest = launch_s(*made);
@@ -64,7 +65,7 @@ struct Search {
     return fastest;
   }
 
-  /// The times of the fastest launches of two kernels that run in turn.
+  /// The seconds of the fastest launches of two kernels that run in turn.
   std::pair<double, double> in_turn(const FunctionConstants& a, const FunctionConstants& b) const {
     const std::unique_ptr<CodegenProblem> first = problem(a), second = problem(b);
     std::pair<double, double> fastest = {launch_s(*first), launch_s(*second)};
@@ -113,7 +114,7 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
     try {
       const double s = state.time(constants);
       if (state.best_s > 0 && s >= state.best_s) continue;
-      // A wrong kernel may be the fastest.
+      // The check is needed, because a wrong kernel may be the fastest.
       const std::unique_ptr<CodegenProblem> made = state.problem(constants);
       made->poison();
       state.launch_s(*made);
@@ -180,7 +181,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
       if (!only.empty() && only != work_names()[one.work]) continue;
       CodegenCase config = one;
       config.generator = generator;
-      PipelineCache pipelines(*device, "");  // candidates are not worth a place on disk
+      PipelineCache pipelines(*device, "");  // the empty name: candidates are not kept on disk
       const Json winner = search(*device, pipelines, config, seconds);
       if (winner.is_null()) continue;
       std::cout << generator << " " << tuning_key(config) << ": " << winner.at("usual_us") << " us, then "

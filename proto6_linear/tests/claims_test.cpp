@@ -23,9 +23,9 @@
 namespace attn {
 namespace {
 
-/// Linear attention takes a nanosecond for each token and head, softmax attention a nanosecond for each 500 pairs of
-/// tokens. phases takes two and a half times as long as one pass. A gate takes a fifth more, a gate by channel twice as
-/// long. Chunks of 32 are the fastest.
+/// Made-up times. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
+/// nanosecond for each 500 pairs of tokens. The form phases takes two and a half times as long as one pass. A gate adds
+/// a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
   const double tokens =
       static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
@@ -99,7 +99,8 @@ std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector
     return comparisons.back().ratio;
   };
   for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);
-  // One search. By linear_seconds(), both take the same time at 500 tokens, and at 550 tokens with chunks of 16 or 64.
+  // One search. By linear_seconds(), linear and softmax attention take the same time at 500 tokens, and at 550 tokens
+  // with chunks of 16 or 64.
   Case softmax, linear;
   for (auto [config, variant] : {std::pair{&softmax, "softmax"}, {&linear, "fused"}}) {
     config->set("variant", std::string(variant));
@@ -220,7 +221,7 @@ TEST(CrossoverTest, EndsOfTheRange) {
   EXPECT_EQ(never.tokens().ci_lo, 1000);
 }
 
-// Where noise hides which of the two is faster, the search stops, and the interval is wide.
+// Where noise hides whether linear or softmax attention is faster, the search stops, and the interval is wide.
 TEST(CrossoverTest, NoiseWidensTheInterval) {
   int probes = 0;
   const Bracket bracket = searched(

@@ -33,7 +33,7 @@ TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
 }
 
 // The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does
-// not measure them again.
+// not measure these kernels again.
 TEST_F(LinearCliTest, FindsTheCrossover) {
   const std::string line = std::string(small_shape) +
                            "--axis q_len=64 --axis variant=softmax,fused --axis scan=none --axis gate=none --axis "

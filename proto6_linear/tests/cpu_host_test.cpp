@@ -1,5 +1,4 @@
-// The kernels for hosts of every family. They compile, and with vectors of every width they compute what the oracle
-// does.
+// The cpu kernels compile for hosts of every family. With vectors of every width they agree with the oracle.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,7 +33,7 @@ TEST_P(LinearHosts, CompileEveryKernel) {
   }
 }
 
-/// A host whose caches hold nothing, so that states are stored past the caches.
+/// A host whose last-level cache has one byte, so that kernels store states past the caches.
 class WithoutCaches : public test::OtherHost {
  public:
   WithoutCaches() : OtherHost(test::device(), "other", test::device().info().simd_width, 32) {

@@ -12,7 +12,8 @@
 
 namespace attn {
 
-/// The case in another form. The fused kernel of a GPU takes 16 bits, and chunks of 64.
+/// The case in another form. A GPU's fused kernel takes only 16-bit types and chunks of 64: there, other cases get bf16
+/// and chunks of 64.
 inline LinearCase in_form(LinearCase config, const std::string& variant, const std::string& scan = "none") {
   LinearConfig& linear = config.linear;
   linear.variant = variant;
@@ -25,7 +26,8 @@ inline LinearCase in_form(LinearCase config, const std::string& variant, const s
   return config;
 }
 
-/// Two ragged sequences and an empty one. The sequences have several chunks and a rest, and the widths are odd.
+/// Three ragged sequences. The middle one is empty. The first has several chunks and a part of another; head_dim and
+/// value_dim are no powers of two.
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
   LinearCase config;
   LinearConfig& linear = config.linear;
@@ -41,8 +43,8 @@ inline LinearCase small_case(const std::string& variant = "phases", const std::s
   return in_form(config, variant, variant == "phases" ? scan : "none");
 }
 
-/// The configuration as a case of the experiment would have it: all rows are counted, and a normalised case has no
-/// identity as feature map, because a sum of both signs is no divisor.
+/// The case as the experiment would make it: all_rows is set, and a normalised case has another feature map than
+/// identity, because the divisor would have terms of both signs.
 inline LinearCase completed(LinearCase config) {
   LinearConfig& linear = config.linear;
   linear.all_rows = 0;
@@ -71,7 +73,8 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
     return run;
   }
   LinearProblem problem(on, cache, inputs, config, linear_plan(config, on.info()));
-  for (int launch = 0; launch < launches; ++launch) {  // the second launch finds the memory as the first one left it
+  // The second launch finds the scratch memory as the first launch left it.
+  for (int launch = 0; launch < launches; ++launch) {
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);
@@ -101,7 +104,7 @@ inline std::string words(const LinearCase& config) {
          std::string(name(linear.dtype));
 }
 
-/// The forms that can run the case: the scans of phases, fused, recurrent.
+/// The case in each form that can run it: phases with each scan, fused, recurrent.
 inline std::vector<LinearCase> forms(const LinearCase& config) {
   std::vector<LinearCase> all;
   for (const auto& [variant, scan] : {std::pair{"phases", "passes"},

@@ -25,7 +25,7 @@ constexpr Gate all_gates[] = {GATE_NONE, GATE_HEAD, GATE_TOKEN, GATE_CHANNEL};
 TEST_F(LinearTest, EveryFormHasEveryGate) {
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
-      if (gate == GATE_HEAD && normalised) continue;  // like GATE_TOKEN
+      if (gate == GATE_HEAD && normalised) continue;  // covered by GATE_TOKEN
       LinearCase config = small_case();
       config.linear.gate = gate;
       config.linear.normalised = normalised;
@@ -94,8 +94,8 @@ TEST_F(LinearTest, Lengths) {
   }
 }
 
-// Without initial states all sequences begin at zero, and no final states are written. With states, an empty sequence
-// hands its initial state on.
+// Without initial states all sequences begin at zero, and no final states are written. With states, the final state of
+// an empty sequence is its initial state.
 TEST_F(LinearTest, StatesMayBeAbsent) {
   LinearCase config = small_case();
   config.with_state = false;
@@ -103,7 +103,7 @@ TEST_F(LinearTest, StatesMayBeAbsent) {
   for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
 }
 
-// Decays from nearly 1 over all tokens of a chunk to decays that leave nothing. No product overflows or is a NaN.
+// Weak decays stay nearly 1 over all tokens of a chunk; strong decays leave nothing. No product overflows or is a NaN.
 TEST_F(LinearTest, DecaysNearZeroAndOne) {
   for (const char* decay : {"weak", "strong"}) {
     for (const Gate gate : {GATE_HEAD, GATE_TOKEN, GATE_CHANNEL}) {
@@ -121,8 +121,8 @@ TEST_F(LinearTest, DecaysNearZeroAndOne) {
 
 // ---- NaN and infinity
 
-/// The error where one element is `value`: an element of Q, K or V of a token in a head, or of the gate. Empty where
-/// there is none.
+/// The error that the check finds where one element of `where` is `value`: an element of a token in Q, K, V or the
+/// gate. Empty where there is no error.
 std::string difference_with(const LinearCase& config, char where, int64_t token, float value,
                             PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);
@@ -141,7 +141,7 @@ std::string difference_with(const LinearCase& config, char where, int64_t token,
 
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
 
-/// The forms, and phases with 16 bits.
+/// forms(), and phases with bf16.
 std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   std::vector<LinearCase> all = forms(config);
   config.linear.dtype = config.linear.out_dtype = DType::bf16;
@@ -149,8 +149,8 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   return all;
 }
 
-// A NaN reaches the tokens that see it, the later tokens of its sequence and head, and no others. A NaN in V reaches
-// only its column. The NaN is at a token at either end of a step, or within one.
+// A NaN at a token reaches this token and the later tokens of the sequence and head, and no other tokens. A NaN in V
+// reaches only its own column. The token is the first or the last token of a kernel's step, or one between.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
@@ -184,7 +184,7 @@ TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
   }
 }
 
-// Every feature map keeps a NaN. Without causality a token reaches all tokens of its sequence.
+// Every feature map keeps a NaN. Without causality a token's NaN reaches all tokens of the sequence.
 TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
   for (const char* feature : {"identity", "elu1", "relu"}) {
     for (const bool causal : {false, true}) {
@@ -200,7 +200,8 @@ TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
   }
 }
 
-// A gate of -infinity leaves nothing of earlier tokens, even of very large values: the results agree to the bit.
+// A gate of -infinity leaves nothing of earlier tokens: with a value of 1e36 before the gate, the outputs are the same,
+// bit for bit, as with a value of 0.
 TEST_F(LinearTest, AGateMayForgetAll) {
   constexpr int64_t token = 40;
   for (const Gate gate : {GATE_TOKEN, GATE_CHANNEL}) {
@@ -272,7 +273,8 @@ Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
   return part;
 }
 
-// A sequence in three parts, each from the final state of the previous part, against the oracle of the whole sequence.
+// A sequence runs in three parts. Each part begins with the final state of the previous part. The oracle has the whole
+// sequence.
 TEST_F(LinearTest, PartsAreChainedByStates) {
   for (const Gate gate : all_gates) {
     LinearCase config = small_case();
@@ -348,8 +350,7 @@ TEST_F(LinearTest, ScanFormsAgree) {
   }
 }
 
-// Every second threadgroup is delayed before it publishes its sums. The threadgroups after it look farther back, or
-// wait.
+// Every second threadgroup is delayed before it publishes its sums. The next threadgroups look farther back, or wait.
 TEST_F(LinearTest, LookBackOverSlowPredecessors) {
   for (const Gate gate : {GATE_NONE, GATE_TOKEN, GATE_CHANNEL}) {
     for (const int64_t delay : {20000, 400000}) {
@@ -379,8 +380,8 @@ TEST_F(LinearTest, SegmentsOfTheFusedForm) {
   }
 }
 
-// Errors in f32 grow with N, and stay below the tolerance, which grows with sqrt(N). The records have these errors,
-// too.
+// Errors in f32 grow with the number of tokens, but stay below the tolerance, which grows with the square root of that
+// number. The records have these errors, too.
 TEST_F(LinearTest, ErrorsGrowSlowly) {
   for (const auto& [variant, scan, longest] : {std::tuple{"fused", "none", 1000000}, {"phases", "lookback", 10000}}) {
     for (const int64_t tokens : {1000, longest}) {

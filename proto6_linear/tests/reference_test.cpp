@@ -1,4 +1,5 @@
-// The oracle against the quadratic formula, which has no state, and the oracle's tolerances.
+// The oracle agrees with the quadratic formula, which has no state. The oracle's tolerances are neither too small nor
+// too large.
 #include "proto6_linear/reference.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +19,8 @@ double feature_of(const std::string& name, double x) {
   return name == "elu1" ? (x > 0 ? x + 1 : std::exp(x)) : name == "relu" ? std::max(x, 0.0) : x;
 }
 
-/// o[row][e] of one sequence and head: the sum over all tokens that the row sees, each with the decays of the tokens
-/// after it.
+/// o[row][e] of one sequence and head: the sum of the terms of all tokens that the row sees, each term times the decays
+/// of the later tokens up to the row.
 struct Quadratic {
   const LinearCase& config;
   const LinearInputs& inputs;
@@ -41,7 +42,7 @@ struct Quadratic {
                                         : linear.gate == GATE_TOKEN ? token
                                                                     : token * linear.head_dim + d)]);
   }
-  /// The decay of what token j adds (or of the initial state, j = -1) on the way to `row`.
+  /// The product of the decays that apply to token j's term up to `row`. j = -1: to the initial state.
   double decay(int64_t j, int64_t row, int64_t d) const {
     double sum = 0;
     for (int64_t i = j + 1; i <= row; ++i) sum += log_decay(i, d);
@@ -122,8 +123,8 @@ LinearReference of_tokens(int64_t tokens, DType dtype, int64_t rows) {
   return reference_linear(config.linear, random_inputs(config, 5), double_precision("identity"), rows, 1);
 }
 
-// The tolerance asked for is 1e-4 and 1e-3 of the result. Elements that are nearly 0 by cancellation are compared with
-// the size of their row.
+// The tolerance that the project asks for is 1e-4 plus 1e-3 of the result. The test takes the size of a row in the
+// place of the result, because cancellation leaves some elements nearly 0.
 TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   for (const int64_t tokens : {16, 1024, 20000}) {
     const LinearReference reference = of_tokens(tokens, DType::f32, 64);
@@ -136,7 +137,7 @@ TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   }
 }
 
-// A chunk of 64 of n tokens moves an output by about sqrt(64 / n) of its size.
+// A missing chunk of 64 of n tokens moves an output by about sqrt(64 / n) of the output's size.
 TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
   for (const auto& [dtype, share] : {std::pair{DType::f32, 0.02}, {DType::f16, 0.3}, {DType::bf16, 0.9}}) {
     const LinearReference reference = of_tokens(4096, dtype, 64);
@@ -146,7 +147,7 @@ TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
       allowed = std::max(allowed, reference.o_allowed[e]);
       squares += reference.o[e] * reference.o[e];
     }
-    // The largest of 64 elements moves by twice that.
+    // The element of 64 that moves the most moves by twice this share.
     const double moved = 2 * std::sqrt(64.0 / 4096) * std::sqrt(squares / 64);
     EXPECT_LT(allowed, share * moved) << name(dtype);
   }

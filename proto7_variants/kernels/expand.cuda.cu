@@ -1,5 +1,6 @@
 // Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit: a
-// thread has 16 bytes of expand_rows rows in flight before it writes them to the heads of the group.
+// thread has 16 bytes of each of expand_rows rows in flight before it writes these bytes to the query heads of the
+// group.
 //
 // Function constants: ROW_BYTES (head_dim elements, a multiple of 16). Addresses and strides are multiples of 16 bytes.
 // Grid: (tiles of rows, heads of K and then of V, batch); threads: tile_rows / expand_rows times a row's vectors.

@@ -1,5 +1,5 @@
-// Parameters of the kernels that copy key/value heads for each query head, as host and kernel (of every dialect) see
-// them. This header includes no other, so that kernels compile without a standard library.
+// Parameters of the kernels that copy key/value heads for each query head. The host and the kernels of every dialect
+// share this header. This header includes no other header, so that kernels compile without a standard library.
 #pragma once
 
 /// Strides in bytes; a row is contiguous.
@@ -19,8 +19,8 @@ struct ExpandParams {
   ExpandTensor tensors[2];  // K and V
   int kv_heads, group;
   int rows;
-  int tile_rows;  // rows of a threadgroup
+  int tile_rows;  // the rows that a threadgroup copies
 };
 
-/// On a GPU: the most threads of a threadgroup, and rows that a thread has in flight.
+/// On a GPU: the most threads of a threadgroup, and the number of rows that a thread has in flight.
 constexpr int expand_threads = 256, expand_rows = 4;

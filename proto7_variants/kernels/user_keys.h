@@ -1,4 +1,5 @@
-// The keys that the modifiers of keys.h leave to a row, within the bound that keys() of the user's mask function gives.
+// The key range that the modifiers of keys.h leave to a row, cut to the range that keys() in the user's mask file
+// gives, if the file has keys().
 #pragma once
 
 #define visible_keys modified_keys

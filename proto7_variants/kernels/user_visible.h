@@ -1,4 +1,4 @@
-// The pairs that both the modifiers of mask.h and the user's mask function leave.
+// A pair is visible if both the modifiers of mask.h and the user's mask function leave it.
 #pragma once
 
 #define visible modified_visible

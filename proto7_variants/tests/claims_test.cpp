@@ -25,9 +25,9 @@ namespace {
 
 using test::hopper;
 
-// Time is in proportion to the pairs that are left. Each modifier, RoPE included, adds a tenth; without lists attention
-// takes three times as long. Copies save a tenth. The copies alone take a thousandth of the time of attention without a
-// mask. RoPE alone takes a microsecond.
+// Made-up times. The time of attention is in proportion to the pairs that the mask leaves. Each modifier, RoPE
+// included, adds a tenth; without lists attention takes three times as long. Copies save a tenth. The copies alone take
+// a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
 double seconds_of(const Measurement& result) {
   const Case& config = result.config;
   if (config.text("task") == "expand") {
@@ -40,7 +40,7 @@ double seconds_of(const Measurement& result) {
   return result.work->flops * 1e-14 * without_lists *
          (config.text("kv_heads_by") == "copy" ? 0.9 : 1 + 0.1 * modifiers);
 }
-// Hypotheses about two ways to the same mask, and how many modifiers their baselines and contenders have.
+// Hypotheses about two ways to make the same mask, with the number of modifiers of the baseline and of the contender.
 const std::map<std::string, std::pair<size_t, size_t>> two_ways = {
     {"window_by_list", {1, 2}}, {"window_lists", {3, 2}}, {"sparse_lists", {2, 1}}};
 
@@ -59,7 +59,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
     cases.insert(cases.end(), more.begin(), more.end());
   }
   for (const Case& config : cases) {
-    Case without = config;  // without its functions, which are in no file
+    Case without = config;  // the case without the user's functions, which are in no file
     for (const char* function : {"score_function", "mask_function"}) without.set(function, std::string("none"));
     Measurement result;
     result.id = fmt::format("{:016x}", results.size());
@@ -95,7 +95,8 @@ std::vector<Comparison> compare(const std::vector<Measurement>& results, const s
   return comparisons;
 }
 
-// Tiles that were measured to be the fastest. A window and a soft cap change which tile is the fastest.
+// complete_variants() chooses the tiles that were the fastest in measurements. With a window or a soft cap another tile
+// is the fastest.
 TEST(VariantsSweep, TheTileFollowsFromTheModifiers) {
   const auto tile_of = [](int64_t head_dim, int64_t q_len, int64_t causal, const std::string& modifier, int64_t value) {
     Case config;
@@ -170,8 +171,9 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
                                   })->hypothesis;
-    // A tenth more is too much for ALiBi, sinks, RoPE and branches, and not enough for calls. The other claims allow
-    // much more. A thousandth is too much for copies.
+    // A made-up tenth is more than the claims about ALiBi, sinks, RoPE and branches allow, and less than the claim
+    // about calls asks for. The other claims allow much more. A made-up thousandth is more than the claim about copies
+    // allows.
     const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
                                             "expand_share", "score_run_time", "score_noinline"};
     const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // both take the same time
@@ -195,8 +197,8 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
 
 std::string tile_of(const Case& config) { return config.key({"block_r", "block_c"}); }
 
-// The contender has the fastest tile of plain attention, also where a modifier has a faster one. The baseline has the
-// best of the other tiles.
+// The contender has the tile that is the fastest for plain attention, even where another tile is faster with the
+// modifier. The baseline has the fastest of the other tiles.
 TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
   const std::string plain = "block_r=192 block_c=80", capped = "block_r=128 block_c=64",
                     next = "block_r=128 block_c=128";
@@ -218,7 +220,7 @@ TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
                         {"alibi", State::supported}, {"soft_cap", State::refuted}, {"window_left", State::supported}}));
 }
 
-// Plain attention at another tile is no baseline for modifiers that ran only at the default tile.
+// Plain attention with another tile is no baseline for modifiers that ran only with the default tile.
 TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
   const std::vector<Measurement> results = made_up([](const Measurement& result) {
     return seconds_of(result) *
@@ -236,7 +238,8 @@ TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
   }
 }
 
-// Conclusions of one run have different keys. Else the later one would pass for a replication of the earlier one.
+// The conclusions of one run have different keys. Of two conclusions with one key, the later would pass for a
+// replication of the earlier.
 TEST(VariantsFindings, NoTwoHaveOneKey) {
   const std::vector<Measurement> results = made_up();
   const std::vector<Claim> claims = variants_claims();

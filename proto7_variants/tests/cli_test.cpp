@@ -65,7 +65,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
     EXPECT_EQ(record["status"], "ok") << record;
     const std::string mask = record["case"]["mask_function"];
     seen.insert(record["case"]["score_function"].get<std::string>() + " " + mask);
-    // Keys q - 6, q - 4, q - 2 and q, as far as they exist: 4 a row, except in the first six rows.
+    // A row sees the existing keys among q - 6, q - 4, q - 2 and q: 4 keys, but fewer in the first six rows.
     EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * (mask == "none" ? 65 * 65 : 1 + 1 + 2 + 2 + 3 + 3 + 59 * 4));
   }
   const std::string its_score = value_of(score), its_mask = value_of(even_mask);
@@ -103,8 +103,8 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionIsOneLineAndStatus2) {
   EXPECT_TRUE(records("measurements.jsonl").empty());
 }
 
-/// Runs a function that goes wrong for one pair. Expects that its case fails with one line that says so, and that plain
-/// attention is measured all the same.
+/// Tests with a user's function that faults for one pair. They expect that the function's case fails with a message of
+/// one line about the fault, and that plain attention is measured all the same.
 class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {
@@ -145,7 +145,7 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
   expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
                     "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
                 "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
-  // This function fails already when the case is made, because its pairs are counted then.
+  // This function fails already when the problem is made, because the pairs that the function leaves are counted then.
   expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
                 "mask_oracle, with a user's function, met a trap");
 #ifdef __x86_64__  // other cores give 0
@@ -177,8 +177,8 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
     const std::string by = record["case"]["kv_heads_by"];
     const bool alone = record["case"]["task"] == "expand";
     ++cases[alone ? "expand" : by];
-    // Q and O of 6 heads, and lse. With an index K and V of 2 heads; with copies K and V of 2 heads, of 6, and of 6
-    // again.
+    // Attention moves Q and O of 6 heads, lse, and K and V: of 2 heads with an index, of 6 heads with copies. The
+    // launch of the copies reads K and V of 2 heads and writes K and V of 6 heads.
     const double rows = 2 * 65 * 24 * 4, copies = 2 * (2 + 6) * rows;
     EXPECT_EQ(record["work"]["bytes"], alone           ? copies
                                        : by == "index" ? 2 * (6 + 2) * rows + 6 * 2 * 65 * 4
@@ -211,7 +211,7 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
   EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
 }
 
-// A user may ask for a value that makes no sense with a value of the sweep: such cases are skipped.
+// A user may ask for a value that makes no sense with a value of the sweep. The run skips such cases.
 TEST_F(VariantsCliTest, SkipsWhatChangesNothing) {
   for (const auto& [axes, reason] :
        {std::pair{"--axis prefix=5 --axis causal=0", "prefix=5: without causal=1"},

@@ -19,7 +19,7 @@ namespace {
 
 using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
-// Registers are enough, and products overlap (the compiler warns where they do not).
+// Registers are enough, and products overlap: the compiler warns where products do not overlap.
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   std::vector<Modifiers> all(11);
   all[0].alibi = true;
@@ -55,8 +55,8 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Score modifiers in a kernel for all of them, which may spill, and in a function that is called. The assembler reports
-// for no kernel that products do not overlap.
+// Score modifiers at run time, in a kernel that has all score modifiers and may spill, and in a function that the
+// kernel calls. The assembler warns of no kernel that products do not overlap.
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -78,7 +78,8 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   }
 }
 
-// A user's functions together with modifiers that come by element and by tile, with a bound for each row and without.
+// A user's functions together with modifiers that change scores by element and by tile. The mask function has keys() or
+// does not have it.
 TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   const UserFunction score{
       .name = "score.cpp",

@@ -21,7 +21,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// The error in the copies of random K and V; empty where there is none.
+/// The error that the check finds in copies of random K and V; empty where there is no error.
 std::string expand_difference(const ExpandShape& shape, Layout layout, Layout out_layout,
                               PipelineCache& cache = pipelines()) {
   struct Side {

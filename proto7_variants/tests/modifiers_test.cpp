@@ -1,5 +1,5 @@
-// Modifiers of attention against the oracle: each one, every pair and all together, on every kernel of the device under
-// test. Modifiers that are off cost nothing. Hooks that are broken on purpose are caught.
+// Modifiers of attention agree with the oracle: each modifier, every pair of modifiers and all together, on every
+// kernel of the device under test. Modifiers that are off cost nothing. Hooks that are broken on purpose are noticed.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
@@ -192,7 +192,7 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
   }
 }
 
-// Modifiers of the score: alone, together, with other modifiers, and none.
+// Modifiers of the score: each alone, all together, with other modifiers, and none at all.
 std::vector<Modifiers> of_the_score() {
   std::vector<Modifiers> all(6);
   all[0].alibi = true;
@@ -219,7 +219,7 @@ TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
   }
 }
 
-// The kernel that branches is the same for all modifiers. With constants, each modifier makes another kernel.
+// With score_by=run_time, one kernel serves all modifiers. With constants, each modifier makes another kernel.
 TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   const DeviceInfo& info = device().info();
   const auto source = [&](Modifiers modifiers, const char* form) {
@@ -295,7 +295,7 @@ TEST_F(ModifiersTest, BiasIsSharedAlongTheAxesItDoesNotName) {
   }
 }
 
-// The recorded measurements ran these kernels.
+// Caps of whole numbers stay function constants, because the recorded measurements ran such kernels.
 TEST(SoftCaps, OfWholeNumbersAreAFunctionConstant) {
   const FlashConfig config = small_config("tuned");
   const AttentionHooks whole = modifier_hooks({.soft_cap = 30}, config.dtype);
@@ -315,7 +315,7 @@ TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
 }
 
-// The paper subtracts the distance. A public kernel adds it.
+// ALiBi's paper subtracts the distance times the slope, as this project does. A public kernel adds that product.
 TEST(AlibiSlopes, FarKeysLoseWeight) {
   FlashConfig config;
   config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};
@@ -369,7 +369,7 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
   }
 }
 
-// The requested share of the blocks off the diagonal, and all blocks on the diagonal.
+// The mask leaves the requested share of the blocks off the diagonal, and all blocks on the diagonal.
 TEST(VisiblePairs, OfSparseBlocksAreTheirShare) {
   FlashConfig config;
   config.shape = {.q_len = 16384, .kv_len = 16384};
@@ -425,7 +425,7 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"rope", "turned_the_other_way", turned_text, "second ? partner : -partner", "second ? -partner : partner"},
       {"rope", "partner_in_the_wrong_half", turned_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
       {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
-  // A GPU's kernels take scores by tile.
+  // Only a GPU's kernels take scores by tile.
   if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});
   return all;
 }
@@ -453,7 +453,7 @@ struct FormMutation {
 void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 std::vector<FormMutation> form_mutations() {
-  // The place where scores come by tile on a GPU, and by row on the cpu.
+  // The mutations change the function that takes scores by tile on a GPU, and by row on the cpu.
   const std::string alibi = on_cuda ? " {\n    const float slope = score_slope(context);\n    float first" : " {";
   const std::string cap = " {\n    const float cap = on.soft_cap, inverse = 1 / cap;\n    ";
   const std::string loop = on_cuda ? "UNROLL" : "VECTORIZE", bias = " {\n    " + loop;

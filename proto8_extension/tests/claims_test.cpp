@@ -1,4 +1,4 @@
-// The claims on made-up results.
+// The claims draw the right conclusions from made-up results.
 #include "proto8_extension/claims.h"
 
 #include <gtest/gtest.h>
