@@ -23,10 +23,7 @@ struct WgmmaParams {
   float scale_log2;        // scale * log2(e)
   const WgmmaTile* tiles;  // in the order in which threadgroups take them; causal tiles take different times
   unsigned tile_count;
-  unsigned*
-      counters;  // [0] counts tiles taken, [1] threadgroups that are done; both are 0 before and after every launch
-  /// [batch, q_heads, sixteens], for the kernel alone: linked lists of the groups of 16 rows that a warp computes anew
-  /// at its end. The first `sixteens_before` groups of a head lie before its first row, because a tile may begin there.
+  unsigned* counters;  // [0] tiles taken, [1] threadgroups that are done; both are 0 before and after every launch
   int* next_kept;
   int sixteens, sixteens_before;
 };
