@@ -13,8 +13,8 @@
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
-//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K: only the last rows of a
-//   block v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
+//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K a block's last rows only
+//   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
 // The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook may take
 // scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
