@@ -48,7 +48,7 @@ enum class Rotation { none, queries, all };
 ///   all       all sequences and heads share lists
 ///   sequence  each sequence has lists of its own: the mask depends on the sequence
 ///   head      each head of each sequence has lists of its own: the mask depends on the head
-/// A mask hook whose scope is right may also name a narrower scope.
+/// A mask that allows one scope also allows each narrower scope.
 enum class ListScope { none, all, sequence, head };
 
 /// Hooks of one attention: their texts for the kernel, the data and constants that these texts need, and the functions

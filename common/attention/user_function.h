@@ -17,6 +17,9 @@ struct UserFunction {
   int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;
   bool guarded = false;  // a user's file: its functions may leave the context out, and its kernels run guarded
+
+  /// The text as kernels include it, in float or in double, with line numbers of its own. Different functions have
+  /// different headers.
   std::string header(bool in_double = false) const;
   /// A name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
   std::string text_name() const;

@@ -180,8 +180,8 @@ struct Tile {
            place.row * strides.row;
   }
 
-  // Copies Q. It applies the sign of the scale to Q, because `unit` is positive, and a scale of 0. Sets outputs, maxima
-  // and sums to their first values.
+  // Copies Q, and applies the sign of the scale (`unit` is positive) and a scale of 0 to it. Sets outputs, maxima and
+  // sums to their first values.
   INLINE void begin() {
     const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = p.scale == 0 ? 0 : 0xFFFF;
     const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +

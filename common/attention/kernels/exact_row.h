@@ -14,7 +14,7 @@
 constexpr float most_folded_shift = 67108864.0f;
 
 /// Whether the results of a row may stand. They may not if the shift, in base 2, is too large for one rounding. They
-/// may not stand either if all scores may have been so low that the product with the scale, times log2(e), was
+/// may not stand either if all scores may have been so low that multiplication by the scale and log2(e) made them
 /// -infinity.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);

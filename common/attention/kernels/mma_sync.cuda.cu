@@ -361,9 +361,9 @@ struct Warp {
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Hands the scores of 16 rows to the hook, many at once. They are copied to an array for the call, because a call may
-  // need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them, so hooks of
-  // every grain get the same scores.
+  // Hands the scores of 16 rows to the hook, many at once. The scores are copied to an array for the call, because a
+  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them, so
+  // hooks of every grain get the same scores.
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -381,7 +381,7 @@ struct Warp {
   }
 #endif
 
-  // Asks the mask hook about a block. It is called before the products, because a hook may need the registers of the
+  // Asks the mask hook about a block. This call comes before the products, because a hook may need the registers of the
   // scores.
   DEVICE void find_seen(int number) {
     UNROLL for (int i = 0; i < 2 * TILES; ++i) {

@@ -24,6 +24,9 @@ struct WgmmaParams {
   const WgmmaTile* tiles;  // in the order in which threadgroups take them; causal tiles take different times
   unsigned tile_count;
   unsigned* counters;  // [0] tiles taken, [1] threadgroups that are done; both are 0 before and after every launch
+  /// [batch, q_heads, sixteens], for the kernel alone: a linked list for each warp, of the groups of 16 rows that the
+  /// warp computes anew after its last tile. The first `sixteens_before` groups of a head lie before its first row,
+  /// because a tile may begin there.
   int* next_kept;
   int sixteens, sixteens_before;
 };
