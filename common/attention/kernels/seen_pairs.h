@@ -5,8 +5,8 @@
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Bits for the KEYS / 4 scores that a thread has of one row; score i is the score of key number key + i / 2 * 8 + i %
-/// 2. Bit i % 32 of word i / 32 says whether pair i takes part.
+/// Bits for the KEYS / 4 scores that a thread has of one row; score i is of key number key + i / 2 * 8 + i % 2.
+/// Bit i % 32 of word i / 32 says whether pair i takes part.
 template <int KEYS>
 struct SeenKeys {
   unsigned words[(KEYS / 4 + 31) / 32];
